@@ -94,21 +94,21 @@ class Exploration:
 
     @property
     def record(self) -> Record:
-        """What is known so far; complete once the block has ended."""
+        """The record so far; complete once the block has ended."""
         return self._builder.record()
 
     @property
     def kept(self) -> Mapping[str, KeptFrame]:
-        """By capture ("0/0"): graphs, and the inputs of its first call, not copied unless `check="kernels"`."""
+        """Graphs and first inputs by capture ("0/0"); inputs are copied only if `check` is set."""
         return self._recorder.kept if self._recorder is not None else {}
 
     @property
     def call(self) -> Call | None:
-        """The first call of what `compile` gave, None where there was none."""
+        """The first call of the compiled function; None if there was none."""
         return replace(self._calls[0], later=tuple(self._calls[1:])) if self._calls else None
 
     def result(self, value: Any = None) -> Explored:
-        """What is known so far, with the value of the call."""
+        """The record so far, with the value of the call."""
         return Explored(self.record, value, self.kept, self.call, self.files())
 
     def __enter__(self) -> Exploration:
@@ -168,7 +168,7 @@ class Exploration:
             self._builder.finish()
 
     def _time(self) -> None:
-        """The first call in several ways, where the user asks for it. An interrupt leaves those that are done."""
+        """Time the candidates for the first call, if `time` is set. An interrupt keeps finished ones."""
         if not self.options.time or self._is_on_meta:
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
@@ -181,7 +181,7 @@ class Exploration:
             profile_copy(self._builder, self.call, explore_again)
 
     def _explore_with_backend(self) -> None:
-        """The first call with another backend, where the user names one."""
+        """Explore the first call with the backend of `vs`, if there is one."""
         if self.options.vs:
             from compiler.other_options import explore_with_backend
 
@@ -189,7 +189,7 @@ class Exploration:
             self._builder.versus = explore_with_backend(self._builder, first, explore_again)
 
     def _export(self) -> None:
-        """The first call with torch.export, strict and not, where the user names that stage."""
+        """Export the first call, strict and not, if the stage "exported" is named."""
         if "exported" not in self.options.stages or self._recorder is None or not self._calls:
             return
         from compiler.export.exporting import add_exported
@@ -208,7 +208,7 @@ class Exploration:
         add_eager_memory(self._builder, self._recorder.kept)
 
     def _decompose(self) -> None:
-        """Every graph at every level, where the user names that stage."""
+        """Add every graph at every level, if the stage "decomposed" is named."""
         if "decomposed" not in self.options.stages or self._recorder is None:
             return
         from compiler.decompose.graphs import add_levels
@@ -229,7 +229,7 @@ class Exploration:
         return CallCheck(self._builder, call, self.kept, self._levels, compiled, self._observation.unheard)
 
     def _check_stages(self) -> None:
-        """Each stage against eager and float64, where the user asks for it; for a GPU that is not here, on the CPU."""
+        """Compare each stage with eager and float64, if `check` is set; without the GPU, on the CPU."""
         if self.options.check is not True or self._recorder is None or self._is_on_meta:
             return
         if self._calls_sharded():
@@ -247,7 +247,7 @@ class Exploration:
         check_stages(self._builder, self._recorder.kept, self._levels)
 
     def _compile_kernels(self) -> None:
-        """Binaries of the Triton kernels, where the user asks for them. An interrupt leaves those that are done."""
+        """Compile the Triton kernels to binaries, if asked for. An interrupt keeps finished ones."""
         stages = self.options.stages
         if not any(stage in MACHINE_STAGES for stage in stages) and "all" not in stages:
             return
@@ -256,7 +256,7 @@ class Exploration:
         compile_kernels(self._builder)
 
     def _check_kernels(self) -> None:
-        """Each Triton kernel against eager, in the interpreter, where the user asks for it."""
+        """Compare each Triton kernel with eager in the interpreter, if `check` is "kernels"."""
         if self.options.check != "kernels" or self._recorder is None or self._is_on_meta:
             return
         from compiler.numerics.kernel_check import check_kernels
@@ -265,7 +265,7 @@ class Exploration:
         check_kernels(self._builder, self._recorder.kept)
 
     def _measure(self) -> None:
-        """What breaks cost, and a check of the first call; a failure there is a Problem, not the user's error."""
+        """Time breaks and check the first call, if asked for. A failure is a Problem."""
         checks = self.options.check is True and not is_virtual(self.options.target)
         if not self._calls or not (self.options.time or checks) or self._is_on_meta:
             return
@@ -289,7 +289,7 @@ class Exploration:
         return is_on_meta
 
     def _calls_sharded(self) -> bool:
-        """Whether the first call takes DTensors: results of these can't be held against eager's yet."""
+        """Whether the first call takes DTensors, whose results can't be compared with eager's yet."""
         return bool(self._calls) and holds_dtensor(_tensors_of(self._calls[0]))
 
     def _mark_first_call_breaks(self) -> None:
@@ -307,7 +307,7 @@ class Exploration:
             breaks[:] = mark_first_call_breaks(breaks, call, self.options.dynamic, unheard, files, frames)
 
     def _profile(self, call: Call) -> None:
-        """How long each kernel takes, and each line, where the code that was recorded is built."""
+        """Time each kernel and each line, if the recorded code is built."""
         from compiler.timing.profile_again import profile_in_place
 
         if self._recorder is not None and self._recorder.build:
@@ -319,7 +319,7 @@ class Exploration:
         return {file: book.name(file) for file in book.lines} if book is not None else {}
 
     def _time_breaks(self, call: Call) -> None:
-        """What each graph break costs, where a version without it can be had."""
+        """Time each graph break that a version without it exists for."""
         if not self._builder.breaks or self._recorder is None or self._observation is None:
             return
         from compiler.timing.break_cost import BreakTimer
@@ -361,7 +361,7 @@ class Exploration:
             return fn(*args, **kwargs)
 
     def _call_and_keep(self, call: Call) -> Any:
-        """Make a call, and keep it to be made again if it is the first, or compiled what calls before it had not."""
+        """Make a call; keep it for repetition if it is the first or compiled something new."""
         if not self._calls:
             self._calls.append(call)
         known = len(self._builder.frames)
@@ -374,7 +374,7 @@ class Exploration:
                 self._calls.append(call)
 
     def _on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Code for a GPU that is here is built and run: it is what the user would run. For meta tensors nothing is."""
+        """Build code for tensors on a GPU, as the user would run it; never for meta tensors."""
         if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
@@ -425,14 +425,14 @@ def explore_again(
 
 
 def _tensors_of(call: Call) -> list[Any]:
-    """What a call is given: arguments, and parameters and buffers of a module."""
+    """Tensors that a call takes: arguments, parameters and buffers."""
     module = call.fn if isinstance(call.fn, torch.nn.Module) else getattr(call.fn, "__self__", None)
     own = [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
     return [*tree_leaves((call.args, call.kwargs)), *own]
 
 
 def title_of(fn: Any) -> str:
-    """What a user would call this function or module."""
+    """The user's name of a function or module."""
     if isinstance(fn, torch.nn.Module):
         return type(fn).__name__
     return getattr(fn, "__qualname__", type(fn).__name__).rsplit("<locals>.", 1)[-1]
@@ -450,7 +450,7 @@ def _backend(options: Options) -> Any:
 
 
 def _match(target: str, device: torch.device | None) -> None:
-    """Code is written for the device that the tensors are on. Raises OptionError where another one is asked for."""
+    """Check that the target is the device of the tensors. Raises OptionError."""
     if not target or device is None or torch.device(target).type == device.type:
         return
     if device.type == "meta":
@@ -471,7 +471,7 @@ def _grad_mode(grad: bool | None) -> Any:
 
 
 def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
-    """The line of the user's code that made this call, be it through a package; where there is none, the caller's."""
+    """The line of the user's code that made this call, directly or through a package."""
     callers = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OWN_FOLDERS):
@@ -485,7 +485,7 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
 
 
 def _no_graph_problem(recorder: Recorder | None) -> Problem:
-    """Say why there is no graph: what Dynamo said of the functions it saw."""
+    """The Problem that says why there is no graph, by what Dynamo said."""
     builder = recorder.builder if recorder is not None else None
     whys = [found.what for found in builder.breaks] if builder else []
     whys += (

@@ -82,7 +82,7 @@ class GraphRecorder:
         self.homes: dict[str, dict[int, str]] = {}
 
     def run_backend(self, run: Compiled) -> Compiled | None:
-        """Compile with the real backend. An error becomes a Problem: the captured graph still runs."""
+        """Compile with the real backend. An error becomes a Problem, and the captured graph runs."""
         self.recorder.clock.resume()
         try:
             with self.recorder.torch_time.resume():
@@ -101,7 +101,7 @@ class GraphRecorder:
         return "lowered" if self.builder.options.backend == "tcompile" else "post_grad"
 
     def _say_where_it_ends(self) -> None:
-        """Backends other than Inductor make fewer stages; a reader should not wonder where the rest is."""
+        """Add a Problem that says why later stages are missing for other backends."""
         name = self.builder.options.backend
         if not any(stage in self.latest for stage in ("forward", "inference")):
             reason = f"backend {name!r} takes the captured graph as it is; it does not go through AOTAutograd"
@@ -110,7 +110,7 @@ class GraphRecorder:
             self._no_kernels(name)
 
     def _no_kernels(self, name: str) -> None:
-        """Why no code was generated: there is nothing to compute, or the backend is one that generates none."""
+        """Say why no code was generated: an empty graph, or a backend that generates none."""
         halves = [self.latest[stage] for stage in ("forward", "inference") if stage in self.latest]
         if not any(entity.kind == "call" for artifact in halves for entity in artifact.entities):
             reason = "there is nothing to compute: the graph returns its inputs, or constants, as they are"
@@ -177,7 +177,7 @@ class GraphRecorder:
         self.recorder.kept[self.frame].stage(kind, module)
 
     def _roles(self, kind: Kind, module: GraphModule) -> Attrs:
-        """What the graph's nodes are there for, and what AOTAutograd found about inputs and outputs."""
+        """Roles of the graph's nodes, and AOTAutograd's facts about inputs and outputs."""
         artifact = f"{kind}[{self.frame}]"
         if kind == "backward":
             return backward_roles(module, self.forward, f"forward[{self.frame}]")
@@ -208,7 +208,7 @@ class GraphRecorder:
     def _with_branches(
         self, key: tuple[str, Kind], nodes: Iterable[IrFacts], branch: str
     ) -> tuple[list[IrFacts], list[IrFacts]]:
-        """Inductor hands over a graph and then each of its branches: all that came so far, and what is new."""
+        """Nodes of a graph and its branches so far, and the new ones. Inductor hands them over one by one."""
         new = list(nodes)
         if not branch:
             self.loops[key] = {}
@@ -263,7 +263,7 @@ class GraphRecorder:
         self.add("kernels", kind, artifact, seconds)
 
     def _memory(self, kind: Kind, text: str) -> None:
-        """What the wrapper does to memory; both halves of a graph are one timeline."""
+        """Record the wrapper's memory events; both halves of a graph are one timeline."""
         facts = self.wrappers.pop(kind, None)
         if facts is None or facts.pooled:
             reason = "Inductor's memory planning puts buffers into pools: there is no line for each of them"
@@ -282,7 +282,7 @@ class GraphRecorder:
         self.builder.memory.extend(self.in_use.events(half, wrapper_places(text)))
 
     def built(self, kind: Kind, run: Compiled) -> Compiled:
-        """Where stages are kept, their graphs can be run in place of what was built."""
+        """Make built code replaceable by the graphs of stages, if stages are kept."""
         kept = self.recorder.kept[self.frame]
         if not kept.keeps_stages:
             return run
@@ -317,7 +317,7 @@ class GraphRecorder:
         self._problem(reached[0] if reached else "kernels", error)
 
     def _stage_after(self, key: str) -> str:
-        """The stage that PyTorch makes next, "" after the last."""
+        """The next stage of PyTorch's pipeline; "" after the last."""
         stage = key.partition(" ")[0]
         if self.builder.options.backend != "inductor" and stage in ("forward", "backward", "inference"):
             return "lowered" if self.builder.options.backend == "tcompile" else ""
@@ -370,7 +370,7 @@ class GraphRecorder:
             self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason, numbers))
 
     def _merge_totals(self, name: str) -> dict[str, float]:
-        """The last round in which this node grew; and the bytes that its steps saved, by Inductor's score."""
+        """The last fusion round of this node and the bytes that its fusions saved, by Inductor's score."""
         if name not in self.merges:
             return {}
         last, todo, saved = self.merges[name].round, [name], 0

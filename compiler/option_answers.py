@@ -1,4 +1,4 @@
-"""What to say about the wrong options that are in circulation: tutorials, older releases, other libraries."""
+"""Answers to wrong options in circulation: from tutorials, older releases, other libraries."""
 
 from __future__ import annotations
 

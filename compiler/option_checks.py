@@ -122,7 +122,7 @@ def _check_together(options: Options) -> None:
 
 
 def _check_own(options: Options) -> None:
-    """Those of our own backend, which says itself what it takes."""
+    """Check the options of our own backend, which validates them itself."""
     from compiler.backend.options import parse_options
 
     parse_options(options.mode, options.options)
@@ -249,7 +249,7 @@ _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 
 def _vs(value: Any) -> str:
-    """The backend beside the first: one whose code can be shown."""
+    """The other backend to compare with, one whose code can be shown."""
     if value is None:
         return ""
     backend = _text("vs", value)
@@ -275,7 +275,7 @@ def _stages(value: Any) -> tuple[str, ...]:
 
 
 def _new_stages() -> tuple[str, ...]:
-    """Those of passes of our own backend that the record's list does not name."""
+    """Stages of our own backend's passes that the record's list does not name."""
     from compiler.backend.pipeline import PASSES, stage_name
 
     return tuple(name for name in map(stage_name, PASSES) if name not in STAGES)
@@ -303,7 +303,7 @@ def _flag(name: str) -> Callable[[Any], bool]:
 
 
 def _time(value: Any) -> bool | str:
-    """True, False, or the names of candidates, each of which there is."""
+    """True, False, or names of existing candidates."""
     if isinstance(value, bool):
         return value
     from compiler.timing.candidates import names, spec

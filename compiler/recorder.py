@@ -119,7 +119,7 @@ class Recorder:
         self.clock.resume()
 
     def frame_skipped(self, code: CodeType, why: str) -> None:
-        """A frame that Dynamo gave back uncompiled: say why, whether it had begun to read it or not."""
+        """Note why Dynamo left a frame uncompiled, before or after reading it."""
         frame = next((name for name in reversed(self._codes) if self._codes[name] is code), None)
         if frame is None:
             self.skips.add(code, why)
@@ -128,7 +128,7 @@ class Recorder:
             self.builder.frames[frame] = replace(self.builder.frames[frame], reason=reason)
 
     def frame_refused(self, why: str, hint: str) -> None:
-        """Say why torch.compile can't be used around a frame: torch alone raises an error there."""
+        """Add a Problem for a frame around which torch.compile raises an error."""
         self.builder.problem(Problem("captured", why, hint))
 
     def frame_restarted(self, key: CompileKey, why: str) -> None:
@@ -148,7 +148,7 @@ class Recorder:
             self.builder.problem(self._capture_problem(frame, error))
 
     def _capture_problem(self, frame: Frame, error: Exception) -> Problem:
-        """Why there is no code for a frame; of a graph break, what its card says."""
+        """The Problem of a frame without code; for a graph break in the words of its card."""
         name = function_name(frame.function)
         where = f"{name if name == frame.function else f'the rest of {name}'} ({frame.file}:{frame.line})"
         if not dynamo.is_unsupported(error):
@@ -224,7 +224,7 @@ class Recorder:
         return observed if bucket is None else while_propagating(observed, compiled)
 
     def _watch_passes(self, recorder: GraphRecorder) -> AbstractContextManager[None]:
-        """Where our own backend compiles, what its passes make goes into the record."""
+        """Record the passes of our own backend, if it compiles."""
         if self.builder.options.backend != "tcompile":
             return nullcontext()
         from compiler.backend.watching import watch
@@ -251,7 +251,7 @@ class Recorder:
         return call_and_note
 
     def _say_what_took_long(self) -> None:
-        """Where the call ran uncompiled for long: that it did, and how to explore it without running it."""
+        """Add a Problem if the call ran uncompiled for long: how to explore without running it."""
         if self._call_seconds < LONG_SECONDS:
             return
         reason = (
@@ -265,7 +265,7 @@ class Recorder:
         self.builder.problem(Problem("timing", reason, hint))
 
     def _plain_calls(self, found: Recompile) -> tuple[int, ...]:
-        """The calls, from that on in which torch gave up on a function, in which none of its code ran compiled."""
+        """Numbers of the calls after the recompile limit in which none of the function's code ran compiled."""
         if not found.limit or self.build or not found.call_number:
             return ()
         code = self.builder.frames[found.frame].code
@@ -327,7 +327,7 @@ class Recorder:
         return Span(self.book.name(site.file), site.line, site.line, function=site.function, code=code)
 
     def _canonical(self, reason: str) -> str:
-        """A reason with torch's number of the compilation whose guards failed replaced by ours."""
+        """A recompile reason with our number of the compilation in place of torch's."""
 
         def ours(match: re.Match[str]) -> str:
             key = (int(match[1]), int(match[2]))
@@ -422,6 +422,6 @@ def _as_it_is(call: Compiled) -> Compiled:
 
 
 def tensors_device(values: Sequence[Any]) -> torch.device | None:
-    """The device of the first tensor that is not on the CPU, or of the first tensor."""
+    """The device of the first tensor off the CPU, or else of the first tensor."""
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), devices[0] if devices else None)

@@ -11,25 +11,25 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Seconds that PyTorch has had the floor."""
+    """A clock of PyTorch's own time."""
 
     def __init__(self) -> None:
         self._before = 0.0
         self._since: float | None = time.perf_counter()
 
     def seconds(self) -> float:
-        """Seconds since it was made, less those in `stopped`."""
+        """Seconds since it was made, without those in `pause`."""
         return self._before + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """The block is work of tcompile."""
+        """Stop the watch for a block of tcompile's own work."""
         with self._set(running=False):
             yield
 
     @contextmanager
     def resume(self) -> Iterator[None]:
-        """The block is work of PyTorch, be it inside of tcompile's."""
+        """Run the watch for a block of PyTorch's work inside tcompile's."""
         with self._set(running=True):
             yield
 
@@ -65,5 +65,5 @@ class _Untimed:
 
 
 def untimed_observer(observer: T, watch: Stopwatch) -> T:
-    """The observer, with the watch stopped while it is told something."""
+    """Wrap an observer so that the watch stands still during its methods."""
     return cast("T", _Untimed(observer, watch))

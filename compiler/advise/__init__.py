@@ -60,7 +60,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def advise(record: Record) -> tuple[Advice, ...]:
-    """What would make the call of a record faster, or its compilation, in order of expected gain.
+    """Advice on a record in order of expected gain: to speed up the call, or its compilation.
 
     What keeps code out of graphs comes first, then what a call gains, then what compiling gains, then findings of which
     the gain is not known: those that can be tried before those that can't. One finding says so where nothing would
@@ -80,7 +80,7 @@ def _with_backend(advice: Advice, backend: str) -> Advice:
 
 
 def can_try(advice: Advice, record: Record) -> bool:
-    """Whether a machine can try it here: what is about a GPU needs that GPU."""
+    """Whether advice can be tried on this machine: advice about a GPU needs that GPU."""
     return advice.can_be_tried and (advice.rule in ON_ANY_DEVICE or not is_virtual(record.target))
 
 

@@ -1,4 +1,4 @@
-"""Graph breaks, recompilations, and sizes that code was made for though they change."""
+"""Rules about graph breaks, recompilations and specialized sizes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _times(count: int) -> str:
 
 
 def _compile_gain(reading: Reading, spent: float) -> Gain | None:
-    """Half of what the compilations took: code for open sizes takes longer to compile than code for one."""
+    """Half of the compile time: code with symbolic shapes takes longer to compile than code for fixed ones."""
     if not spent:
         return None
     how = f"half of the {seconds(spent)} that torch spent on these compilations"

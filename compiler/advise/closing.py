@@ -1,4 +1,4 @@
-"""Where nothing would help, and why."""
+"""The closing remark where no advice would help."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _measured_evidence(reading: Reading) -> Evidence | None:
 
 
 def _products(reading: Reading) -> Evidence | None:
-    """How much of the time libraries' products take, and how near the peak they are."""
+    """Evidence of the time in library matmuls, and of their share of the peak rate."""
     products = matmuls(reading)
     reached = share_of_peak(products)
     if reached is None or not reading.kernel_seconds:

@@ -1,4 +1,4 @@
-"""Where compile time goes, and what shortens it."""
+"""Rules about compile time: the slowest phase, and repeated blocks that could be compiled once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _USUAL = (
 
 
 def slowest_phase(reading: Reading) -> Iterator[Advice]:
-    """Which part of the pipeline takes most of the compile time."""
+    """Report the phase of the pipeline that takes most of the compile time."""
     whole = reading.compile_seconds
     if whole < LEAST_SECONDS:
         return

@@ -104,7 +104,7 @@ def vector_width(reading: Reading) -> str:
 
 
 def _why_plain(code: str, found: KernelFacts) -> str:
-    """What keeps a loop from being vectorised, as far as its text shows."""
+    """The reason why a loop is not vectorised, as far as its text shows."""
     types = [words for name, words in _SCALARS.items() if re.search(rf"\b{name}\*", code)]
     if types:
         return f"{found.kernel.name} computes with {' and '.join(types)}."

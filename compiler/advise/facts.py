@@ -1,4 +1,4 @@
-"""What the adviser says: a finding, its evidence, the expected gain of a change, the change, and numbers with units."""
+"""Data of the adviser: findings, evidence, expected gain, changes, and numbers with units."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to change, in words; and where a machine can do it, how.
+    """A change in words, and in a form that a machine can apply where there is one.
 
     `options` are torch.compile's arguments to add (`mode`, `dynamic`, `options` …), `settings` statements to run
     before. `suggestion` holds a rewrite of lines. `autocast` is a dtype to run the call in under torch.autocast.
@@ -61,7 +61,7 @@ class Change:
 
     @property
     def applicability(self) -> str:
-        """How far advice of this class was tried, where a card of a break says it; "" elsewhere."""
+        """The applicability of the suggestion that a break's card gives; "" for other advice."""
         return self.suggestion.applicability if self.suggestion is not None else ""
 
     @property
@@ -121,7 +121,7 @@ def size(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`7 %`; what is near nothing or all is not rounded to it."""
+    """A share in percent, `7 %`; shares just above 0 or below 1 are not rounded to 0 or 100 %."""
     if 0 < share < 0.01:
         return "less than 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")

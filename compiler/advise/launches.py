@@ -1,4 +1,4 @@
-"""Calls that wait for the CPU: launches, guards, graphs that are too small, compiling that is not paid back."""
+"""Rules about calls that wait for the CPU: launches, guards, small graphs, compile time not paid back."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _has_cuda_graphs(reading: Reading) -> bool:
 
 
 def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
-    """What is saved at the launches, less what it takes to copy inputs that are elsewhere in each call."""
+    """Seconds saved at launches by a CUDA graph, less the time to copy its inputs in each call."""
     launches = sum(max(kernel.calls, 1) for kernel in reading.record.kernels) - 1
     copied = sum(int(entity.attrs.get("bytes") or 0) for entity in _inputs(reading) if not _is_kept(reading, entity.id))
     copying = 2 * copied / reading.gpu.memory_bandwidth if reading.gpu is not None else 0.0
@@ -184,7 +184,7 @@ def break_even(reading: Reading) -> Iterator[Advice]:
 
 
 def too_small(reading: Reading) -> Iterator[Advice]:
-    """A graph that has so little to do that eager mode may be as fast: nothing is said where it was measured."""
+    """Report a graph so small that eager may be as fast, unless both were measured."""
     if reading.gpu is None or not reading.kernels or reading.own is not None:
         return
     operators = _operators(reading)
@@ -209,14 +209,14 @@ def too_small(reading: Reading) -> Iterator[Advice]:
 
 
 def _operators(reading: Reading) -> int:
-    """Operators that eager mode launches something for: those of AOTAutograd's graphs but for views."""
+    """Operators of AOTAutograd's graphs that launch a kernel in eager: all but views."""
     artifacts = [each for stage in ("forward", "backward", "inference") for each in reading.record.of_stage(stage)]
     calls = (entity for artifact in artifacts for entity in artifact.entities if entity.kind == "call")
     return sum(operator_of(entity) not in MOVES for entity in calls)
 
 
 def _faster_by(first: Candidate, second: Candidate) -> Gain | None:
-    """What `first` is faster by, None where the two are within how much they vary."""
+    """Seconds by which `first` is faster; None if the difference is within noise."""
     found = saved_seconds(first, second)
     if found is None or found.low <= 0 or not first.seconds or not second.seconds:
         return None
@@ -225,6 +225,6 @@ def _faster_by(first: Candidate, second: Candidate) -> Gain | None:
 
 
 def measured_gain(reading: Reading, name: str) -> Gain | None:
-    """What another candidate is faster by than the cell's own, if both were timed and it is."""
+    """Measured gain of another candidate over the cell's own; None if there is none."""
     own, other = reading.own, reading.candidate(name)
     return None if own is None or other is None else _faster_by(other, own)

@@ -1,4 +1,4 @@
-"""Products of matrices and convolutions: how much of the time they are, how near the peak, what could be faster."""
+"""Rules about matmuls and convolutions: their share of the time and of the peak rate."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def max_autotune(reading: Reading) -> Iterator[Advice]:
 
 
 def matmuls(reading: Reading) -> list[KernelFacts]:
-    """Kernels and calls that compute products, those that take longest first."""
+    """Matmul kernels and library calls, the slowest first."""
     return sorted((found for found in reading.kernels if found.is_matmul), key=lambda found: -found.time)
 
 
 def share_of_peak(kernels: Sequence[KernelFacts]) -> float | None:
-    """How near these are to their GPU's peaks on average, weighted by time; None where they were not measured."""
+    """Mean share of the GPU's peak rate, weighted by time; None if nothing was measured."""
     timed = [found for found in kernels if found.seconds and found.floor]
     took = sum(found.seconds or 0.0 for found in timed)
     return sum(found.floor for found in timed) / took if took else None

@@ -87,7 +87,7 @@ def _is_mixed(reading: Reading) -> bool:
 
 
 def _expected_gain(reading: Reading, products: list[KernelFacts], dtype: str) -> Gain | None:
-    """What the narrower format is expected to save, None where that is little of a call or the GPU waits anyway."""
+    """Expected gain of the narrower dtype; None if it is a small part of a call, or the GPU waits."""
     assert reading.gpu is not None
     saved = sum(found.time - _time_in(reading, found, dtype) for found in products)
     more_on_host = AUTOCAST_ON_HOST if dtype == "bfloat16" else 1.0

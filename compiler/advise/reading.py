@@ -1,4 +1,4 @@
-"""What the rules read off a record: the device, times that were measured, and, where none were, what formulas say.
+"""The facts that rules read from a record: device, measured times, or estimates by formula.
 
 The floor of a kernel is the least time that its bytes and operations take at the GPU's peak rates
 (`compiler.binary.roofline`): no kernel is faster, many are slower.
@@ -118,14 +118,14 @@ class Reading:
 
     @cached_property
     def own(self) -> Candidate | None:
-        """What the cell compiles by, if it was timed."""
+        """The candidate that the cell compiles with, if it was timed."""
         options = self.record.options
         if options.options and options.backend == "inductor":
             return self.candidate("inductor with the cell's options")
         return self.in_mode(options.mode)
 
     def in_mode(self, mode: str) -> Candidate | None:
-        """What the cell's backend makes in this mode, if it was timed."""
+        """The candidate of the cell's backend in this mode, if it was timed."""
         backend = self.record.options.backend
         return self.candidate(backend if mode == "default" else f"{backend} {mode}")
 
@@ -148,7 +148,7 @@ class Reading:
 
     @property
     def _kernels_of_a_call(self) -> list[Kernel]:
-        """Those of the first call: what was compiled again later is for other calls."""
+        """The kernels of the first call; recompilations belong to later calls."""
         later = {frame.id for frame in self.record.frames if frame.call_number > 1}
         return [kernel for kernel in self.record.kernels if kernel.graph not in later]
 
@@ -180,17 +180,17 @@ class Reading:
 
     @property
     def kernel_basis(self) -> Basis:
-        """What the kernels' times are."""
+        """Where the kernels' times come from."""
         return "measured" if self._kernel_seconds else "estimate"
 
     @cached_property
     def kernel_seconds(self) -> float:
-        """Of all kernels in one call: measured where they were, or at least so long."""
+        """Seconds of all kernels in one call: measured, or else the least time by formula."""
         return sum(found.time for found in self.kernels)
 
     @property
     def floor(self) -> float:
-        """Of all kernels at the GPU's peak rates."""
+        """Least seconds of all kernels at the GPU's peak rates."""
         return sum(found.floor for found in self.kernels)
 
     @cached_property
@@ -212,7 +212,7 @@ class Reading:
         return {entity.id: artifact for artifact in self.record.artifacts for entity in artifact.entities}
 
     def fx_nodes(self, ids: Iterable[str]) -> tuple[Entity, ...]:
-        """The nodes that kernels and loops compute: after Inductor's passes, or as AOTAutograd made them."""
+        """FX nodes that kernels compute: after Inductor's passes, or else of AOTAutograd."""
         todo, found, seen = deque(ids), dict[str, Entity](), set[str]()
         while todo:
             entity = self.entities.get(todo.popleft())
@@ -240,7 +240,7 @@ class Reading:
         return tuple(found)[:most]
 
     def source_of(self, name: str) -> str:
-        """What an input of a graph of AOTAutograd is, as Python (`L['x']`); "" where that is not known."""
+        """The Python source (`L['x']`) of an input of AOTAutograd's graph; "" if it is not known."""
         index = re.fullmatch(
             r"args\[(\d+)\]", str(self.entities[name].attrs.get("description", "")) if name in self.entities else ""
         )
@@ -264,7 +264,7 @@ class Reading:
 
     @property
     def guard_seconds(self) -> float:
-        """What checking the guards takes in a call, the CPU's caches warm; of those that can be checked alone."""
+        """Seconds of guard checks in a call with warm CPU caches, for guards that can be timed alone."""
         later = {frame.id for frame in self.record.frames if frame.call_number > 1}
         return sum(guard.seconds or 0.0 for guard in self.record.guards if guard.frame not in later)
 
@@ -284,16 +284,16 @@ class Reading:
 
     @cached_property
     def compile_seconds(self) -> float:
-        """What torch spent on all compilations of the record, as its own events say."""
+        """Seconds that torch spent on all compilations of the record, by its own events."""
         return sum(phase.seconds for phase in self.phases if not phase.parent)
 
     def compile_seconds_of(self, frame: str) -> float:
-        """What torch spent on one compilation (`0/1`)."""
+        """Seconds that torch spent on one compilation (`0/1`)."""
         return sum(phase.seconds for phase in self.phases if not phase.parent and phase.graph == frame)
 
     @property
     def cold_compile_seconds(self) -> float | None:
-        """Of one candidate, measured with empty caches, code built."""
+        """Compile seconds of one candidate, measured with empty caches and built code."""
         return self.own.compile_seconds if self.own is not None else None
 
 

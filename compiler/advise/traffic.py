@@ -1,4 +1,4 @@
-"""What is moved through memory: copies, casts, loops that were not fused, reductions too small for a GPU."""
+"""Rules about memory traffic: copies, casts, unfused loops, reductions too small for a GPU."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _advise_on_copies(
 
 
 def _traffic_gain(reading: Reading, took: float) -> Gain | None:
-    """Half of what they take: where data comes from and goes to is not always free to choose."""
+    """Half of the kernels' time: the layout of inputs and outputs is not always free to choose."""
     gained = 0.5 * saved_seconds(reading, took)
     if not gained:
         return None
@@ -192,7 +192,7 @@ def _kernel_of_parts(reading: Reading) -> dict[str, str]:
 
 
 def _bytes_between(first: Entity, second: Entity) -> int:
-    """Bytes that `second` reads of what `first` writes; 0 where a library call is one of the two."""
+    """Bytes that `first` writes and `second` reads; 0 if one of them is a library call."""
     if "extern" in (first.kind, second.kind):
         return 0
     shared = set(first.attrs.get("writes", ())) & set(second.attrs.get("reads", ()))
@@ -250,7 +250,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 
 
 def _remedy(pairs: Sequence[tuple[int, Decision, Entity, Entity]]) -> str:
-    """What the commonest reason asks for."""
+    """The remedy for the most common reason."""
     why = " ".join(decision.why for _, decision, *_ in pairs[:3])
     told = next((text for part, text in _REMEDIES if part in why), "")
     if told:

@@ -62,7 +62,7 @@ class _Side:
 
 
 def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = None) -> Trial:
-    """What a change does to the call of a record, measured.
+    """Apply a change to the call of a record and measure its effect.
 
     Raises ValueError for advice that is words only, CannotApplyError where the change can't be made to this call or
     the call raises with it, CannotCopyError where there can be no fresh copy of the call.
@@ -113,7 +113,7 @@ def _options(options: Options, change: Change) -> Options:
 
 
 def _context_of_change(change: Change, fn: Any, files: Mapping[str, str]) -> Within:
-    """What a change is in force within. Raises CannotApplyError."""
+    """A context manager that applies a change. Raises CannotApplyError."""
     if change.suggestion is not None:
         return version(change.suggestion, fn, files) or nullcontext
     if change.settings:
@@ -131,7 +131,7 @@ class _Bench:
 
     @contextmanager
     def isolate(self) -> Iterator[str]:
-        """All that runs in the block leaves the user's process as it is; gives a folder for caches."""
+        """Run a block without a trace in the user's process; yields a folder for caches."""
         with ExitStack() as stack:
             stack.enter_context(self._own_draws())
             stack.enter_context(redirect_stdout(nowhere()))
@@ -227,7 +227,7 @@ class _Bench:
 
 
 def _compile_side(copy: Copy, side: _Side) -> Callable[..., Any]:
-    """What is called: compiled whole, in regions, or not at all."""
+    """The callable of one side: compiled whole, in regions, or eager."""
     if side.change.eager or side.options.backend == "eager":
         return copy.fn
     asked = side.options.compile_arguments()
@@ -249,7 +249,7 @@ def _blocks(copy: Copy, paths: Sequence[str]) -> list[torch.nn.Module]:
 
 
 def _keep_first_value(run: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
-    """`run`, the value of whose first call is kept."""
+    """Wrap `run` to keep the value of its first call."""
 
     def keep_value(*args: Any, **kwargs: Any) -> Any:
         value = run(*args, **kwargs)
@@ -276,7 +276,7 @@ def _replays(side: _Side) -> bool:
 
 
 def _mark_steps(inner: Work) -> Callable[[], None]:
-    """CUDA graphs are told where a call begins: what the one before returned is no longer needed."""
+    """Mark the start of each step for CUDA graphs, which may then reuse memory of earlier results."""
 
     def step() -> None:
         torch.compiler.cudagraph_mark_step_begin()

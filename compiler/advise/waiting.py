@@ -1,4 +1,4 @@
-"""How long the GPU waits for the CPU in a call: measured, or from the number of launches and kernels' least times."""
+"""Time that the GPU waits for the CPU in a call: measured, or estimated from launches and kernels."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def find_waiting(reading: Reading) -> Waiting | None:
 
 
 def host_seconds(reading: Reading) -> float:
-    """What the CPU does in a call of compiled code, by the costs above."""
+    """Estimated CPU seconds of a call of compiled code, by the costs above."""
     return reading.launches * LAUNCH_SECONDS + reading.guard_seconds + CALL_SECONDS
 
 
 def saved_seconds(reading: Reading, on_gpu: float, more_on_host: float = 1.0) -> float:
-    """What a call takes less when the GPU needs so many seconds less, and the CPU so many times what it needs now.
+    """Seconds saved in a call if the GPU needs `on_gpu` less and the CPU `more_on_host` times its time.
 
     A call takes as long as the slower of the two at least: what the GPU does sooner, it may wait for longer.
     """
@@ -80,6 +80,6 @@ def _busy(reading: Reading) -> tuple[float, float] | None:
 
 
 def whole_call(reading: Reading) -> float:
-    """Seconds of one call: measured, or what is taken for granted where nothing was."""
+    """Seconds of one call: measured, or else estimated."""
     busy = _busy(reading)
     return reading.seconds or (max(busy) if busy is not None else reading.kernel_seconds)

@@ -22,7 +22,7 @@ Tensors = tuple[torch.Tensor | None, ...]
 
 
 class FreedGraphError(ValueError):
-    """A graph whose saved tensors are gone."""
+    """The graph's saved tensors were freed by an earlier backward pass."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class BackwardRun:
         return tuple(None if each is None else Value.of_tensor(each, self.shown) for each in tensors)
 
     def small(self, tensors: Sequence[torch.Tensor | None]) -> Tensors:
-        """Copies of those that are small, as autograd may add to a gradient in place."""
+        """Copies of the small tensors, as autograd may accumulate a gradient in place."""
         return tuple(None if each is None or each.numel() > self.checked else _copy(each) for each in tensors)
 
 

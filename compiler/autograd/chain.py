@@ -275,7 +275,7 @@ class _Teller:
         return tuple(found)
 
     def _local(self, node: GraphNode) -> Local | None:
-        """What a rule sees, where all of it is small and there."""
+        """The values that a rule sees; None if one is large or missing."""
         grads = self.run.tensors_in[node.name]
         known = [
             value is None or tensor is not None
@@ -289,7 +289,7 @@ class _Teller:
         return Local(saved, grads, autograd_nodes.inputs_of(node.function))
 
     def _ours(self, node: GraphNode, rule: Rule | None) -> dict[int, torch.Tensor]:
-        """What our formula gives for each input."""
+        """The gradient by our formula for each input."""
         local = self._local(node) if rule else None
         if local is None or rule is None:
             return {}
@@ -331,7 +331,7 @@ def _takes_complex(node: GraphNode) -> bool:
 
 
 def input_name(rule: Rule | None, position: int) -> str:
-    """What the rule calls an input of the forward operation."""
+    """The rule's name of an input of the forward operation."""
     slot = rule.slot(position) if rule else None
     if slot is None:
         return f"input {position}"

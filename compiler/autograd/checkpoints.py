@@ -1,4 +1,4 @@
-"""Which checkpoint (torch.utils.checkpoint) a node of AOTAutograd's graphs is in, and why its backward recomputes it.
+"""The checkpoint (torch.utils.checkpoint) of each node of AOTAutograd's graphs, and why it is recomputed.
 
 TorchDynamo captures the function of a checkpoint as a body, and the nodes traced from a body name its graph. torch
 numbers checkpoints too (`ac_graph_id`), over the whole process: here they are numbered from 1 in each capture.

@@ -136,7 +136,7 @@ def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
 
 
 class _InDouble(TorchFunctionMode):
-    """Each call of torch gets float64 tensors, and copies of what was made outside."""
+    """Runs each torch call on float64 tensors, with copies of tensors from outside."""
 
     def __init__(self, moved: Sequence[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
@@ -156,11 +156,11 @@ class _InDouble(TorchFunctionMode):
         return self.widen_result(result)
 
     def wide(self, values: Any) -> Any:
-        """What a call gets in place of its arguments."""
+        """Arguments of a call in float64."""
         return tree_map(self._wide, values)
 
     def widen_result(self, result: Any) -> Any:
-        """What a call gives in place of its result."""
+        """The result of a call in float64."""
         return tree_map(self._widen, result)
 
     def _wide(self, value: Any) -> Any:

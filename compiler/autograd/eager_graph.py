@@ -158,13 +158,13 @@ def _stops(
 
 
 def _op_of(recording: Recording | None, number: int | None) -> str:
-    """What was called to make a node that is not in the graph."""
+    """The operation that made a node outside the graph."""
     call = recording.call(number) if recording else None
     return call.op.rpartition(".")[2].strip("_") if call is not None else ""
 
 
 def without_inner(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The outputs less those that others were computed from: logits that are returned beside their loss."""
+    """The outputs without those that other outputs depend on, such as logits beside their loss."""
     edges = [(_edge(output)[0] if output.requires_grad else None) for output in outputs]
     todo = [target for node in dict.fromkeys(edges) if node is not None for target in _targets(node, {})]
     inner = set(todo)
@@ -293,13 +293,13 @@ def _node(
 
 
 def _derivative_of(recording: Recording, number: int | None, labels: Mapping[Any, str]) -> str:
-    """The node of which this one computes a part of the derivative, by its name in the graph or by its operation."""
+    """The node whose derivative this one is a part of, by its name in the graph or its operation."""
     node = recording.second_order.node_of(number)
     return "" if node is None else labels.get(node) or base_name(node.name().rpartition("::")[2])
 
 
 def _call_in_anomaly_mode(function: Any, number: int | None) -> Call | None:
-    """What torch itself kept of the call, where `torch.autograd.set_detect_anomaly(True)` was on."""
+    """The call that torch's anomaly mode (`set_detect_anomaly(True)`) recorded for a node."""
     frames = parse_stack("".join(autograd_nodes.anomaly_traceback(function)))
     stack = tuple(frame for frame in frames if is_users(frame.file))
     return Call(number or 0, (number or 0) + 1, "", stack) if stack else None

@@ -54,7 +54,7 @@ def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[Me
 
 
 def add_eager_memory(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
-    """Add eager's events of each graph whose generated code has some. What can't be had is a Problem."""
+    """Add eager's memory events of each graph whose generated code has some. A failure is a Problem."""
     events, problems = eager_of(builder.memory, kept)
     builder.memory.extend(events)
     for problem in problems:
@@ -89,7 +89,7 @@ def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> 
 
 
 def _why_unknown(captured: GraphModule, error: Exception) -> str:
-    """Why eager's memory could not be had, in terms of what the graph is given."""
+    """The reason why eager's memory is not known, in terms of the graph's inputs."""
     kinds = {type(fx.value_of(node)).__name__ for node in captured.graph.nodes}
     special = next((words for kind, words in _SPECIAL.items() if kind in kinds), "")
     if special:
@@ -135,7 +135,7 @@ def _fresh(value: Any) -> Any:
 
 
 class _Log:
-    """What came and went. `node` is the node of the captured graph that is being run."""
+    """A log of allocations and frees. `node` is the running node of the captured graph."""
 
     def __init__(self, graph: str) -> None:
         self.graph = graph
@@ -170,13 +170,13 @@ class _Log:
 
     @contextmanager
     def collect_tangents(self) -> Iterator[None]:
-        """What is made in the block are gradients of outputs."""
+        """Record allocations in the block as gradients of outputs."""
         self.handing = True
         yield
         self.handing = False
 
     def keep(self, role: Role, values: Any) -> None:
-        """What is there when a half has ended."""
+        """Record the tensors that outlive a half of the graph."""
         for value in tree_leaves(values):
             found = self.known.get(fx.memory_of(value)) if isinstance(value, torch.Tensor) else None
             if found is not None:
@@ -236,7 +236,7 @@ def _tell(log: _Log, mode: Any) -> Hook:
 
 @dataclass(frozen=True, slots=True)
 class EagerSaved:
-    """What `grad_fn` nodes save, each memory counted once. `activation_bytes` leave out inputs of the graph."""
+    """Tensors that `grad_fn` nodes save, each storage once. `activation_bytes` leave out graph inputs."""
 
     tensors: int
     saved_bytes: int

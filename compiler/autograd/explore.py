@@ -45,7 +45,7 @@ def autograd_record(
     title: str = "",
     health: bool = False,
 ) -> Record:
-    """A record with the graph of these tensors. `frame` is whose variables name tensors.
+    """A record with the graph of these tensors, named after the variables of `frame`.
 
     `health` runs a backward pass and measures gradients. Raises NoGraphError, and FreedGraphError with `health`.
     """
@@ -89,7 +89,7 @@ def _describe(outputs: Sequence[torch.Tensor]) -> str:
 
 
 def guessed_places(graph: EagerGraph) -> dict[str, dict[str, Any]]:
-    """`module` by the name of a node, where it can be told, marked as `inherited` where it is that of neighbours."""
+    """The module of each node where it is known; `inherited` if it comes from neighbouring nodes."""
     leaves = {node.name for node in graph.nodes if node.kind == "accumulate"}
     own = {node.name: _of_parameters(node, leaves) for node in graph.nodes}
     compute = sorted((node for node in graph.nodes if node.number is not None), key=lambda node: node.number or 0)
@@ -108,7 +108,7 @@ def _owner(parameter: str) -> str:
 
 
 def _of_parameters(node: GraphNode, leaves: set[str]) -> str:
-    """The module whose parameters a node takes, "" where it takes none."""
+    """The module whose parameters a node takes; "" if there is none."""
     targets = [target[0] for target in node.gives if target is not None]
     owners = [_owner(name) for name in targets if name in leaves]
     return next((owner for owner in owners if owner), "")

@@ -34,7 +34,7 @@ _SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "int": "i", "uint": "u"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the artifact is called, and what to write above it."""
+    """The title of the artifact and the text above it."""
 
     artifact_id: str = "autograd"
     title: str = "the graph that autograd built"
@@ -100,7 +100,7 @@ def _stop_place(
     places: Mapping[str, Mapping[str, Any]],
     origins: Mapping[str, tuple[str, ...]],
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Of a frozen parameter that of what takes it, else that of the call that cut."""
+    """The place of a stop: of a frozen parameter's user, or else of the call that cut the graph."""
     stop = found.stop
     if stop.kind == "frozen":
         owner = {"module": found.name.rpartition(".")[0]} if "." in found.name else {}
@@ -129,7 +129,7 @@ def _place(call: Call, book: SourceBook) -> dict[str, Any]:
 
 
 def _gradient(graph: EagerGraph, artifact_id: str) -> Entity:
-    """What backward begins with."""
+    """The gradient that the backward pass starts from."""
     node, slot = graph.node(graph.roots[0][0]), graph.roots[0][1]
     attrs = _tensor(node.results[slot]) if slot < len(node.results) else {}
     attrs["description"] = "the gradient that backward begins with: 1 for a loss"
@@ -170,7 +170,7 @@ def _stop(
     places: Mapping[str, Mapping[str, Any]],
     origins: Mapping[str, tuple[str, ...]],
 ) -> Entity:
-    """Where gradients stop, as the end of the ways that lead there."""
+    """A stop of gradients as an entity at the end of its paths."""
     stop = found.stop
     attrs: dict[str, Any] = {"op": "stop", "target": f"autograd.{stop.kind}.stop", "dtype": stop.dtype}
     attrs |= {"shape": list(stop.shape), "stops": stop.kind}
@@ -274,7 +274,7 @@ def _many(count: int, one: str, many: str = "") -> str:
 
 
 def _is_told(node: GraphNode, note: str) -> bool:
-    """What is true of every view or leaf is said by its name; the text tells what is particular."""
+    """Whether a node's text says something that its name does not."""
     is_usual = node.leaf is not None and isinstance(node.leaf, torch.nn.Parameter) and "version" in note
     return not is_usual and not note.startswith(("a view: ", "a leaf: ", "made by a backward pass"))
 

@@ -21,7 +21,7 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """Of one node: the result of its forward operation, the gradient of that result, the gradients that it gave.
+    """Values at one node: the forward result, its gradient, and the gradients of the inputs.
 
     `made` says what appears here first, coming from finite numbers: "value", "gradient", both or nothing.
     """
@@ -68,7 +68,7 @@ def measure_health(
 
 
 def health_of(graph: EagerGraph, run: BackwardRun, values: Mapping[tuple[str, int], Value]) -> tuple[NodeHealth, ...]:
-    """What a backward pass that was run tells of every node; `values` are results by node and output."""
+    """The health of every node by a finished backward pass; `values` are results by node and output."""
     first = _first_value(graph, values)
     return tuple(_of_node(node, run, values, first) for node in graph.nodes)
 

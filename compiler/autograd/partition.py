@@ -1,4 +1,4 @@
-"""What crosses from forward to backward: which values are kept, which are computed again, and why.
+"""The partition into forward and backward: values that are saved, values that are recomputed, and why.
 
 `decisions` tells it of the partition that was made. `partition` divides the same joint graph in another way: keeping
 all that the backward uses (torch's `default_partition`), or by the minimum cut under an `activation_memory_budget`
@@ -85,7 +85,7 @@ class Partition:
 
     @property
     def recomputed_bytes(self) -> int:
-        """What the operations that are computed again write."""
+        """Bytes that recomputed operations write."""
         return sum(node.bytes for node in self.again)
 
 

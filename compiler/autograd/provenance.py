@@ -1,4 +1,4 @@
-"""Which nodes of the stage before does a node of this FX graph come from?
+"""Provenance of FX nodes: the nodes of the stage before that a node comes from.
 
 torch keeps several traces of that, none complete. In the order tried here:
 
@@ -102,7 +102,7 @@ class Provenance:
         return bool(self.paths[node.graph])
 
     def _sequence(self, node: Node) -> object:
-        """The sequence number; None where it is that of the operator around the node."""
+        """The sequence number of a node; None if it belongs to the operator around it."""
         number = node.meta.get("seq_nr")
         around = [caller.meta.get("seq_nr") for caller in self.callers.get(node.graph, ())]
         return None if number in around else number
@@ -172,7 +172,7 @@ class Provenance:
                     self.found[node] = (again.id,)
 
     def _rest_of(self, body: fx.Body, same: str) -> None:
-        """What nothing else is known of comes from the calls of the same body, or from what its caller comes from."""
+        """Fall back to the calls of the same body, or to the origins of its caller."""
         calls = [e.id for e in self.parent.entities if same and e.kind == "call" and e.attrs.get("subgraph") == same]
         called = (same,) if same else _unique(o for caller in body.callers for o in self.found.get(caller, ()))
         for node in body.module.graph.nodes:

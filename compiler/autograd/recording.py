@@ -1,4 +1,4 @@
-"""Which Python line and which module made a node of autograd's graph: calls recorded while the user's code runs.
+"""Record the Python line and module of each autograd node while the user's code runs.
 
 Every node gets a sequence number as it is made. So the numbers before and after a call of torch bound the nodes that
 the call made, and the stack and the module at that moment are theirs. torch's own way, anomaly detection, formats a
@@ -144,7 +144,7 @@ class Recording:
             self._seen = first
 
     def note_call(self, first: int, function: Callable[..., Any], given: Any, result: Any) -> None:
-        """Note a call that has ended, and was given this; those that made no node are forgotten."""
+        """Note a finished call and its arguments; calls that made no node are forgotten."""
         self._seen = autograd_nodes.next_number()
         frame = sys._getframe(2)
         module = self._paths.get(id(self._open[-1]), "") if self._open else ""
@@ -163,7 +163,7 @@ class Recording:
                     self._values[number, leaf.output_nr] = Value.of_tensor(leaf)
 
     def value(self, number: int | None, output: int) -> Value | None:
-        """A result of the forward operation whose node has this number, None where it was not seen."""
+        """A result of the forward operation with this node number; None if it was not recorded."""
         return None if number is None else self._values.get((number, output))
 
     def _add(self, first: int, end: int, op: str, frame: FrameType) -> None:
@@ -179,7 +179,7 @@ class Recording:
             self.hooks.append(RecordedHook(-1 if number is None else number, tensor.output_nr, name))
 
     def _users_stack(self, innermost: FrameType) -> tuple[SourceFrame, ...]:
-        """Outermost first. torch's own files and ours are left out, and what is around the block that records."""
+        """The user's frames, outermost first, inside the recorded block and without torch's and our files."""
         found: list[SourceFrame] = []
         frame: FrameType | None = innermost
         while frame is not None:

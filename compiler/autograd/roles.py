@@ -1,4 +1,4 @@
-"""What the nodes of AOTAutograd's graphs are there for: derivative, accumulation, tangent, saved value, random numbers.
+"""Roles of nodes in AOTAutograd's graphs: derivative, accumulation, tangent, saved value, random numbers.
 
 A node of the backward graph is the derivative of the forward nodes with its sequence number, which autograd gives an
 operation and its `grad_fn` alike (torch._functorch._aot_autograd.utils: `copy_fwd_metadata_to_bw_nodes`).
@@ -124,7 +124,7 @@ def _by_sequence(nodes: Iterable[Node], artifact: str) -> dict[int, tuple[str, .
 
 
 def alias_decisions(facts: AotFacts, module: GraphModule, artifact: str, frame: str) -> list[Decision]:
-    """What is mutated or aliased, said of the nodes of the forward or inference graph `artifact`."""
+    """Decisions on mutated and aliased values, about nodes of the forward or inference graph `artifact`."""
     if facts.subclasses:
         kinds = ", ".join(facts.subclasses)
         why = f"tensors of {kinds} are taken apart: the graph works on the plain tensors inside of them"

@@ -31,7 +31,7 @@ class _Kept:
 
 
 def saved_tensors(graph: EagerGraph, artifact_id: str, names: Mapping[int, str]) -> tuple[Saved, ...]:
-    """All that the nodes of a graph keep, in the order of the nodes. `names` has names of tensors by `id`."""
+    """Tensors that the nodes of a graph save, in the order of the nodes. `names` are names by `id`."""
     makers = {node.function: node.name for node in graph.nodes}
     leaves = {key: node.name for node in graph.nodes if node.leaf is not None and (key := _memory(node.leaf))}
     kept = [each for node in graph.nodes for each in _kept_tensors(node, artifact_id, makers, names)]
@@ -82,7 +82,7 @@ def _origin(tensor: torch.Tensor, makers: Mapping[Any, str], names: Mapping[int,
 
 
 def _memory(tensor: torch.Tensor) -> tuple[str, int] | None:
-    """What two tensors have in common that share memory. Fake and empty tensors have none, sparse ones no storage."""
+    """Key of a tensor's storage; None for fake and empty tensors, and sparse ones, which have none."""
     if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return None
     tensor = inner_tensor(tensor)

@@ -21,7 +21,7 @@ _CREATE_GRAPH = {torch.autograd.grad: 4, torch.Tensor.backward: 3}
 
 
 class SecondOrder:
-    """By the number of a node that such a pass made, the node whose derivative it is a part of."""
+    """Maps nodes made by such a pass to the node whose derivative they are part of."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, Any]] = []
@@ -29,7 +29,7 @@ class SecondOrder:
 
     @contextmanager
     def watch(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
-        """While `function` runs, if it is such a pass."""
+        """Watch `function` if it is a backward pass with `create_graph=True`."""
         with ExitStack() as stack:
             if _creates_graph(function, args, kwargs):
                 outputs = args[0] if args else kwargs.get("outputs")
@@ -48,7 +48,7 @@ class SecondOrder:
         return leave
 
     def node_of(self, number: int | None) -> Any:
-        """The node whose derivative made the node with this number, or None."""
+        """The node whose derivative made the node with this number; None if there is none."""
         if number is None or not self._spans:
             return None
         if len(self._firsts) != len(self._spans):

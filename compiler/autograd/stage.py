@@ -41,7 +41,7 @@ class AutogradStage:
     done: bool = False
 
     def run(self, *args: Any) -> Any:
-        """The captured graph, node by node: as its `forward`, with a note of which made which autograd nodes."""
+        """Run the captured graph and note which node made which autograd nodes."""
         if self.done or not torch.is_grad_enabled():
             return self.module.forward(*args)
         self.spans.clear()
@@ -69,7 +69,7 @@ class AutogradStage:
         return interpreter.run(*args)
 
     def record_first_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, which runs the captured graph or what was compiled of it; the first graph it builds is added."""
+        """Wrap `call` to add the first autograd graph that it builds to the record."""
 
         def call_and_look(*args: Any) -> Any:
             results = call(*args)
@@ -109,7 +109,7 @@ class AutogradStage:
         self.builder.add(autograd_artifact(graph, saved, settings, places, origins))
 
     def _stops_inside(self, args: Sequence[Any], names: Mapping[int, str], graph: EagerGraph) -> Iterator[GraphStop]:
-        """Where gradients stop in the captured graph, as stops of the node that was made of all of it."""
+        """Stops of gradients in the captured graph, as stops of the node that stands for all of it."""
         whole = next(node.name for node in graph.nodes if node.kind not in ("accumulate", "outer"))
         with restore_inputs(args) as given:
             results = self.run_again(*given)
@@ -118,7 +118,7 @@ class AutogradStage:
             yield replace(stop, takers=(whole,), source="")
 
     def run_again(self, *args: Any) -> Any:
-        """The captured graph in eager mode, for what it tells of stops."""
+        """Run the captured graph again in eager mode to find stops."""
         self.stops = Stops()
         with torch.random.fork_rng():
             return self._run_noted(args, [])
@@ -127,7 +127,7 @@ class AutogradStage:
         return [node for node in self.module.graph.nodes if node.op == "placeholder"]
 
     def _named_inputs(self, inputs: Sequence[tuple[Node, Any]]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
-        """The tensors among the inputs: what the user calls them, and their entities in the captured graph."""
+        """Tensors among the inputs with their user's names and entities in the captured graph."""
         for node, value in inputs:
             if isinstance(value, torch.Tensor):
                 source = fx.input_source(node)

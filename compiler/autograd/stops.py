@@ -108,7 +108,7 @@ class Stops:
         return (begun, *known)[:MOST]
 
     def of_node(self, number: int | None) -> Iterator[Stop]:
-        """The stops behind the call that made this node."""
+        """Stops behind the call that made this node."""
         for taken in self.taken:
             if number is not None and taken.first <= number < taken.end:
                 yield from taken.stops

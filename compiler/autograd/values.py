@@ -31,7 +31,7 @@ class Value:
 
     @classmethod
     def of_tensor(cls, tensor: torch.Tensor, shown: int = SHOWN) -> Value:
-        """Reads the tensor three times, and never keeps it."""
+        """Summarize a tensor without keeping it."""
         with torch.no_grad():
             return cls._of_dense(tensor.detach(), shown)
 
@@ -53,7 +53,7 @@ class Value:
         return cls(dtype, tuple(dense.shape), norm, low, high, zeros, nans, infinite, numbers)
 
     def transpose(self) -> Value:
-        """That of the matrix with its dims exchanged."""
+        """The value of the transposed matrix."""
         rows = self.numbers
         is_matrix = rows is not None and len(self.shape) == 2
         return replace(self, shape=self.shape[::-1], numbers=tuple(zip(*rows, strict=True)) if is_matrix else rows)

@@ -187,7 +187,7 @@ def _users_own(places: Sequence[Place]) -> Place | None:
 
 
 def _one_line(text: str) -> str:
-    """In one line, without what differs from run to run and machine to machine."""
+    """The text in one line, without addresses and paths of this machine."""
     return _FOLDERS.sub("", _ADDRESS.sub("", " ".join(text.split())))
 
 

@@ -1,4 +1,4 @@
-"""Who calls what: the compiled, or plain, function whose call made TorchDynamo look at another."""
+"""The caller of each frame that TorchDynamo looked at, compiled or plain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compiler.torch_api.fx import is_dynamo
 
 @dataclass
 class CallLog:
-    """Code that runs in one exploration, as written or as TorchDynamo rewrote it, by the frame that it belongs to."""
+    """Code objects of one exploration, original and rewritten, by frame."""
 
     builder: Builder
     book: SourceBook
@@ -42,7 +42,7 @@ class CallLog:
         return replace(frame, caller=caller, called_at=place)
 
     def finish(self, codes: Iterable[tuple[str, CodeType]]) -> None:
-        """Say of each frame which of its lines ran as plain Python. `codes` are what they were made of."""
+        """Add to each frame the lines that ran as plain Python. `codes` are the frames' code objects."""
         frames = self.builder.frames
         for name, code in codes:
             frames[name] = replace(frames[name], plain=self._plain(frames[name], code))
@@ -68,5 +68,5 @@ class CallLog:
 
 
 def _broken_line(found: GraphBreak, frame: Frame) -> list[int]:
-    """Where a break stands in the frame's own code: Python runs the instruction there."""
+    """The line of a break in the frame's own code, as a list of at most one."""
     return [span.line for span in found.chain[:1] if span.file == frame.file]

@@ -105,7 +105,7 @@ def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> 
 
 
 def _called_from_all(entities: list[Entity]) -> list[Entity]:
-    """A body that is called several times is traced once: its nodes come from the lines of all calls."""
+    """Add the lines of all calls to the nodes of a body, which is traced once."""
     lines: dict[str, dict[str, None]] = {}
     for entity in entities:
         for body in entity.attrs.get("subgraphs", ()):
@@ -119,7 +119,7 @@ def _called_from_all(entities: list[Entity]) -> list[Entity]:
 
 
 def _with_call_site(entity: Entity, frame: fx.SourceFrame, book: SourceBook) -> Entity:
-    """Modules of torch.nn leave no stack of the user's; what the user wrote is the call."""
+    """Give a call without a user's stack, as of torch.nn modules, the place of the user's call."""
     if entity.kind != "call" or "line" in entity.attrs:
         return entity
     code = linecache.getline(frame.file, frame.line).strip()

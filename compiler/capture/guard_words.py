@@ -48,7 +48,7 @@ class TensorMatch:
     type: str
 
     def words(self, names: Sequence[str] = ()) -> str:
-        """`names` are what the sizes that are left open are called, "" or nothing where they have no name."""
+        """One line of words; `names` are names of symbolic sizes, "" for one without a name."""
         shape = shape_words(self.size, names)
         parts = [self.dtype, layout(self.size, self.stride), shape, f"on {self.device}"]
         return ", ".join(part for part in parts if part) + (", requires grad" if self.requires_grad else "")
@@ -77,7 +77,7 @@ def shape_words(size: tuple[int | None, ...], names: Sequence[str] = ()) -> str:
 
 
 def layout(size: tuple[int | None, ...], stride: tuple[int | None, ...]) -> str:
-    """Says "contiguous", or the strides; nothing where sizes that are left open leave that open too."""
+    """ "contiguous", or the strides; "" if symbolic sizes leave it open."""
     expected: int | None = 1
     same = True
     for length, step in zip(reversed(size), reversed(stride), strict=True):
@@ -174,7 +174,7 @@ class OpenNames:
         return tuple(dict.fromkeys(name for name in (*shown, *used) if name in self.own.values()))
 
     def used_sources(self, code: Sequence[str]) -> tuple[str, ...]:
-        """The sources of symbols that stand in this code."""
+        """Sources of symbols in this code."""
         return tuple(source for source in self.own if any(_whole_source(source).search(part) for part in code))
 
 
@@ -212,12 +212,12 @@ def _with_symbol_names(code: str, used: Sequence[str], names: OpenNames) -> str:
 
 
 def strip_brackets(condition: str) -> str:
-    """What torch writes puts a whole side of a comparison into brackets."""
+    """Remove the brackets that torch puts around a side of a comparison."""
     return re.sub(r"^\(([^()]*)\) (==|!=|<|<=|>|>=) ", r"\1 \2 ", condition)
 
 
 def _whole_source(source: str) -> re.Pattern[str]:
-    """A source that is not the beginning of a longer one."""
+    """A pattern for a source that is not the beginning of a longer one."""
     return re.compile(re.escape(source) + r"(?![\[.\w])")
 
 

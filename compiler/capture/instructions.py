@@ -100,7 +100,7 @@ class Instructions(SymbolicStack):
         self.push(instruction.argval)
 
     def _load_closure(self, instruction: dis.Instruction) -> None:
-        """A function around the variable has the variable's cell."""
+        """Load the cell of a variable, through a function that closes over it."""
         self.say(f"the cell of `{instruction.argval}`, shared with the functions that close over it")
         self.load(f"(lambda: {instruction.argval}).__closure__[0]")
 
@@ -383,7 +383,7 @@ class Instructions(SymbolicStack):
         self._function(code.text, defaults, texts[0] if texts else "None")
 
     def _set_function_attribute(self, instruction: dis.Instruction) -> None:
-        """Python 3.13 makes a function first and gives it its cells then; here it is made when all is known."""
+        """Python 3.13 adds a function's cells after making it; render both as one call."""
         given, function = self.pop(2)
         if instruction.arg != _CLOSURE or not self.waiting or self.waiting[-1] is not function or not function.key:
             raise self.stop(instruction, "it changes a function that is there already")
@@ -404,7 +404,7 @@ def _dict(keys: Any, values: Any) -> str:
 
 
 def describe_installed(name: str) -> str:
-    """What a global is that Dynamo installed."""
+    """Describe a global that Dynamo installed."""
     match = INSTALLED.match(name)
     kind = match[1] if match else ""
     shown = name.removeprefix("__import_").replace("_dot_", ".") if kind == "import" else name
@@ -412,7 +412,7 @@ def describe_installed(name: str) -> str:
 
 
 def describe_call(callee: str, arguments: str) -> str:
-    """What a call is for, "" where it is the user's own."""
+    """Describe the purpose of a call of Dynamo's; "" for the user's own."""
     if callee.startswith("__compiled_fn_"):
         return f"call the compiled graph with {arguments or 'no inputs'}"
     if callee.startswith("__resume_at_"):

@@ -22,7 +22,7 @@ _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERAT
 
 @dataclass(frozen=True)
 class Flow:
-    """Control flow of one code object: instructions by number, the last of them a common end of all returns."""
+    """Control flow of one code object by instruction index; the last index is the end of all returns."""
 
     instructions: tuple[dis.Instruction, ...]
     after: tuple[tuple[int, ...], ...]
@@ -81,7 +81,7 @@ def reachable_instructions(listing: dis.Bytecode, instructions: Sequence[dis.Ins
 
 
 def flow_of(code: CodeType) -> Flow:
-    """Every instruction, and those that may follow it; one that an exception may end also goes to its handler."""
+    """The control flow of code, with an edge to the handler where an exception may occur."""
     listing = dis.Bytecode(code)
     return _flow(listing, tuple(listing))
 
@@ -120,7 +120,7 @@ def _predecessors(after: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def dominators(after: Sequence[Sequence[int]], start: int) -> list[int]:
-    """For each node the set of those on every way to it from the start, itself too; 0 where no way leads."""
+    """Dominators of each node as a bit set, itself included; 0 for unreachable nodes."""
     order = _reverse_postorder(after, start)
     reached = set(order)
     before = [[node for node in nodes if node in reached] for nodes in _predecessors(after)]

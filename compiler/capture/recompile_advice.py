@@ -131,7 +131,7 @@ CAUSES = tuple(_ADVICE)
 
 
 def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
-    """Advice in words, and settings that do the same where there are some; see `applicability` for how far it goes."""
+    """Advice in words, and settings that do the same; see `applicability`."""
     text = _particular(failure) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
     names = {
@@ -166,7 +166,7 @@ def _is_of_module(failure: GuardFailure) -> bool:
 
 
 def applicability(settings: Sequence[str], others: str) -> Applicability:
-    """How far advice of its class was tried. With nothing else that has to stay as it was, settings end it."""
+    """Applicability of advice: settings end a recompilation if nothing else has to stay the same."""
     if not settings:
         return "explanation"
     return "maybe" if others else "machine-applicable"
@@ -216,7 +216,7 @@ OF_TORCH = (
 
 
 def limit_advice(limit: str) -> str:
-    """What to do where torch has compiled a function so often that it gave up on it."""
+    """Advice for a function that reached the recompile limit."""
     return (
         f"Calls that fit no code there is ran as plain Python, because of {limit}. Take away what recompiles "
         "(run.recompiles says what does), or raise torch._dynamo.config.recompile_limit."

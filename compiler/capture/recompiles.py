@@ -105,7 +105,7 @@ def recompile(
 
 
 def with_graph_changes(recompiles: Sequence[Recompile], graphs: Mapping[str, Artifact]) -> list[Recompile]:
-    """Each with what it changed in the captured graph; `graphs` are those there are, by compilation."""
+    """Recompilations with their change of the captured graph; `graphs` are by compilation."""
     return [
         replace(found, graph_change=graph_change(graphs[found.closest], graphs[found.frame]))
         if found.closest in graphs and found.frame in graphs
@@ -121,7 +121,7 @@ def _rank(failure: GuardFailure) -> tuple[bool, int, str, str]:
 
 
 def _main(failures: Sequence[GuardFailure]) -> GuardFailure:
-    """The failure to blame: a stride that changed with its size, or what a condition on sizes says, comes second."""
+    """The failure to blame; strides and conditions that follow from a size come second."""
     return next((failure for failure in failures if failure.cause not in CONDITIONS), failures[0])
 
 
@@ -164,7 +164,7 @@ def _of_guard(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailu
 
 
 def _module_contents(guard: FailedGuard) -> tuple[str, str, str] | None:
-    """A module that holds more or fewer modules, parameters or buffers: its name, how many it had, and has."""
+    """Name, old and new count of a module's children if their number changed; None otherwise."""
     holder, count = _HOLDS.search(guard.source), _VALUE.match(guard.code[0].split("  #", 1)[0]) if guard.code else None
     if holder is None or count is None or not count[1].strip().isdigit():
         return None
@@ -187,7 +187,7 @@ def _old_and_new(guard: FailedGuard) -> tuple[str, str]:
 
 
 def _length_of(guard: FailedGuard) -> str:
-    """How many items a value has where its length is what the guard asks for; "" elsewhere."""
+    """The number of items of a value if the guard checks its length; "" otherwise."""
     is_length = guard.kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK")
     return _items(len(guard.value)) if is_length and type(guard.value) in (list, tuple, dict, set) else ""
 
@@ -262,7 +262,7 @@ def _cause(guard: FailedGuard) -> str:
 
 
 def _value_cause(guard: FailedGuard) -> str:
-    """What kind of plain value changed. A number, where torch asks for one, is blamed as a number."""
+    """The cause for a changed plain value: flag, number, string, marking, object or value."""
     if guard.kind in _MATCHES or isinstance(guard.value, bool) or guard.value is None:
         return "flag"
     if isinstance(guard.value, int | float) and guard.kind == "EQUALS_MATCH":
@@ -288,7 +288,7 @@ def _state_failures(entry: str, guard: FailedGuard, state: str) -> Iterator[Guar
 
 
 def _switched_settings(entry: str, reason: str, now: dict[str, Any]) -> Iterator[GuardFailure]:
-    """Older torch does not say what the state was, only which parts of it differ; those that are on or off."""
+    """Failures of the global state for older torch, which names only the parts that differ."""
     for key in ("grad_mode", "autocast_state", "default_dtype", "deterministic_algorithms", "num_threads"):
         if key not in reason:
             continue
@@ -325,7 +325,7 @@ def _tensor_failures(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
 
 
 def _other_kind(entry: str, guard: FailedGuard, name: str) -> GuardFailure:
-    """Tensors that are alike in all that is told of them, and still run other code: made in inference mode or not."""
+    """The failure of a tensor that differs only in having been made in inference mode or not."""
     old, new = "a tensor of another kind", "a tensor of this kind"
     if guard.value.is_inference() == ("ADInplaceOrView" in guard.code[0]):
         ways = ("made in inference mode", "not made in inference mode")
@@ -354,7 +354,7 @@ def _shape_failures(entry: str, guard: FailedGuard, name: str) -> Iterator[Guard
 
 
 def _condition_failure(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
-    """A condition that torch assumed of sizes and numbers it left open, or that two things were the same one."""
+    """The failure of a condition on symbolic sizes and numbers, or on the identity of two objects."""
     code = guard.code[0].split("  #", 1)[0].strip()
     named = list(dict.fromkeys(argument(source) for source in _SOURCE.findall(code)))
     name = " and ".join(named) or "torch's state"
@@ -415,7 +415,7 @@ def _list_ops(ops: Counter[str], word: str) -> str:
 
 
 def _same(before: Artifact, after: Artifact) -> str:
-    """How two graphs that call the same ops differ all the same."""
+    """The difference of two graphs that call the same ops."""
     if before.text == after.text:
         return "the same graph"
     lines = [[_ANNOTATION.sub("", line) for line in _code(graph)] for graph in (before, after)]
@@ -425,7 +425,7 @@ def _same(before: Artifact, after: Artifact) -> str:
 
 
 def _code(graph: Artifact) -> Iterator[str]:
-    """The lines of calls; what the inputs are is told by the guards."""
+    """The lines of calls in a graph's text; guards describe the inputs."""
     calls = {entity.id for entity in graph.entities if entity.kind == "call"}
     for number, line in enumerate(graph.text.splitlines(), 1):
         if calls.intersection(graph.lines.get(number, ())):

@@ -191,7 +191,7 @@ class _Machine(Instructions):
         self.indent -= 1
 
     def _try(self, instruction: dis.Instruction, entry: Any) -> int:
-        """A block whose `finally` is there twice: where it ends, and in the handler of errors."""
+        """Render a block whose `finally` code is there twice: at its end and in the exception handler."""
         start = self.index[entry.start]
         end = next(number for number, each in enumerate(self.instructions) if each.offset >= entry.end)
         again = self._of_handler(self.index[entry.target])
@@ -210,7 +210,7 @@ class _Machine(Instructions):
         return finally_end
 
     def _of_handler(self, number: int) -> list[tuple[str, Any]]:
-        """What a handler of errors does before it raises them again, [] if it does not."""
+        """Instructions of an exception handler before it reraises; [] if it does not."""
         found: list[tuple[str, Any]] = []
         if self.instructions[number].opname != "PUSH_EXC_INFO":
             return found
@@ -222,7 +222,7 @@ class _Machine(Instructions):
         return []
 
     def _same(self, number: int, wanted: Sequence[tuple[str, Any]]) -> int | None:
-        """The instruction after those that are as `wanted`, None if they are not, or write to variables."""
+        """The index after instructions equal to `wanted`; None if they differ or write to variables."""
         left = list(wanted)
         while left and number < len(self.instructions):
             each = self.instructions[number]
@@ -233,7 +233,7 @@ class _Machine(Instructions):
         return None if left or writes or not wanted else number
 
     def _loop(self, number: int) -> int:
-        """A `for` whose body goes straight from its head to its end."""
+        """Render a `for` loop whose body has no branch."""
         head = self.instructions[number]
         end = self.index[head.argval]
         back = self.instructions[end - 1]

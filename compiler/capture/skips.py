@@ -41,7 +41,7 @@ class Skip:
 
 @dataclass
 class SkipLog:
-    """What was left alone in one exploration. Only the user's own code counts: torch looks at much else."""
+    """Functions of the user that TorchDynamo left alone in one exploration."""
 
     found: list[Skip] = field(default_factory=list)
 
@@ -51,5 +51,5 @@ class SkipLog:
             self.found.append(Skip(code, why))
 
     def worth_showing(self) -> list[Skip]:
-        """Those that a reader would want to know of: not every helper that has nothing to do with tensors."""
+        """The skipped functions without helpers that have nothing to do with tensors."""
         return [skip for skip in self.found if skip.why and skip.why != NO_TENSORS]

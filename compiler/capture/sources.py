@@ -1,4 +1,4 @@
-"""The Python source that a compilation touched, one artifact a file, cut down to the functions that matter.
+"""Python source that a compilation touched: one artifact per file, cut to the functions that matter.
 
 A cell or a short file is shown whole; of a long one (torch.nn.functional has 6,000 lines) only the definitions that
 hold a referenced line are shown, with the file's own line numbers in `attrs["numbers"]`.
@@ -47,7 +47,7 @@ class SourceBook:
         return f"{self.artifact_id(file)}.L{number}"
 
     def call(self, file: str, number: int, inner: str) -> None:
-        """A line calls a function in which the line with the id `inner` ran, as part of the same graph."""
+        """Note that a line calls a function in which the line with the id `inner` ran, in the same graph."""
         self.calls.setdefault(file, {}).setdefault(self.line(file, number), {})[inner] = None
 
     def artifact_id(self, file: str) -> str:
@@ -77,7 +77,7 @@ class SourceBook:
         return tuple(self._cached_artifact(file) for file in sorted(present, key=self._rank))
 
     def _cached_artifact(self, file: str) -> Artifact:
-        """The file's artifact, made anew only when more of its lines are wanted, or more of its calls are known."""
+        """The file's artifact, cached until more of its lines or calls are known."""
         wanted = (len(self.lines[file]), sum(map(len, self.calls.get(file, {}).values())))
         known, artifact = self._made.get(file, (wanted, None))
         if artifact is None or known != wanted:

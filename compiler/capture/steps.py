@@ -1,4 +1,4 @@
-"""The steps of TorchDynamo's reading as plain data: frames as this exploration numbers them, files by short names."""
+"""Steps of TorchDynamo's symbolic execution as plain data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def recorded_steps(
     names: GeneratedNames,
     most: int,
 ) -> Iterator[None]:
-    """Record every instruction that Dynamo reads in the block; `keep` is given the steps when it ends, however it ends.
+    """Record every instruction that Dynamo reads in the block; `keep` gets the steps at its end.
 
     When they take more than `most` bytes the rest is left out, and a Problem says so. The book is told of the lines.
     """

@@ -15,7 +15,7 @@ from compiler.torch_api.open_sizes import ConditionFacts, SymbolFacts
 
 
 def names_of(facts: Sequence[SymbolFacts]) -> OpenNames:
-    """What the open sizes of one compilation are called in words."""
+    """Names of the symbolic sizes of one compilation."""
     return OpenNames(
         all={source: fact.became or fact.name for fact in facts for source in fact.sources},
         own={fact.sources[0]: fact.name for fact in facts if not fact.became},

@@ -20,7 +20,7 @@ class StoppedError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """What is on the stack: Python text, whether it may stand beside a dot, and whether it has still to be evaluated.
+    """A stack entry: Python text, whether a dot may follow it, and whether it is still to be evaluated.
 
     `local` is the variable that it reads, `key` how it is written between brackets (`0:1` for a slice), `truth` what
     it is the truth value of. `offsets` are those of the instructions that it stands for.
@@ -35,7 +35,7 @@ class Value:
     offsets: tuple[int, ...] = ()
 
     def become_variable(self, name: str) -> None:
-        """What it is from now on: a variable."""
+        """Make this entry refer to a variable."""
         self.text, self.primary, self.waiting, self.local = name, True, False, ""
         self.key = self.truth = ""
         self.offsets = ()
@@ -118,7 +118,7 @@ class SymbolicStack:
         return any(value is other for other in self.stack)
 
     def consume(self, operands: list[Value]) -> None:
-        """Operands are about to be evaluated in this order: those that wait are the last that do, or get names."""
+        """Evaluate operands in this order; name the waiting ones if that is not the bytecode's order."""
         inline = [value for value in operands if value.waiting]
         tail = self.waiting[len(self.waiting) - len(inline) :] if inline else []
         in_order = len(inline) == len(tail) and all(a is b for a, b in zip(inline, tail, strict=True))
@@ -130,11 +130,11 @@ class SymbolicStack:
             self.used.extend(value.offsets)
 
     def load(self, text: str, *, primary: bool = True, local: str = "") -> None:
-        """Push what is there already: a constant, a variable."""
+        """Push a constant or a variable."""
         self.stack.append(Value(text, primary, local=local, offsets=(self.offset,)))
 
     def push(self, text: str, *, primary: bool = True, truth: str = "") -> None:
-        """Push what is still to be evaluated."""
+        """Push an expression that is still to be evaluated."""
         value = Value(text, primary, waiting=True, truth=truth, offsets=tuple(self.used))
         self.waiting.append(value)
         self.stack.append(value)

@@ -1,4 +1,4 @@
-"""How many operators this torch has, counted from its registries as they are in this process.
+"""Number of operators of this torch, counted from the registries of this process.
 
 Quoted beside them: "PyTorch has 1200+ operators, and 2000+ if you consider various overloads for each operator", which
 are to become "about ~250" prims or "about ~750 canonical operators" of ATen

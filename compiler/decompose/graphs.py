@@ -213,7 +213,7 @@ class HalfGraph:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a call gave: outputs, gradients by input, and its inputs, of which it changed some."""
+    """Results of a call: outputs, gradients by input, and inputs, with the places of changed ones."""
 
     outputs: list[Tensor]
     gradients: dict[int, Tensor | None]
@@ -255,7 +255,7 @@ def autocast(kept: KeptFrame) -> Iterator[None]:
 
 
 def _node_notes(tree: LevelTree, node: Node) -> dict[str, Any]:
-    """What is said of a node: the operators that it was made of and the functions that did it, and why it stays."""
+    """Attributes of a node: the operators it was decomposed from, by which functions, and why it stays."""
     makers = tree.makers(node)
     why = tree.stay(node)
     attrs: dict[str, Any] = {} if why == A_PRIM else {"stays": why}

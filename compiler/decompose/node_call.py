@@ -33,7 +33,7 @@ _INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """What a node calls, and the arguments it had. `note` says which of them are made up, "" where none are."""
+    """The callee of a node and its arguments. `note` names arguments that were made up; "" for none."""
 
     name: str
     function: Callable[..., Any]
@@ -74,7 +74,7 @@ def _what(node: Node) -> str:
 
 
 def _function(node: Node) -> Callable[..., Any]:
-    """What a node calls; a method takes the tensor first."""
+    """The callee of a node; a method takes the tensor first."""
     if node.op == "call_function":
         assert callable(node.target)
         return node.target
@@ -142,7 +142,7 @@ def _random_value(node: Node) -> Any:
 
 
 def frame_of(artifact: Artifact, frames: Mapping[str, KeptFrame]) -> KeptFrame:
-    """What was kept of an artifact's capture. Raises LevelError."""
+    """The kept frame of an artifact's capture. Raises LevelError."""
     if artifact.graph not in frames:
         raise LevelError(f"{artifact.id} can't be traced again: a saved record has its text, and no graph or inputs")
     return frames[artifact.graph]

@@ -41,7 +41,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """What `name`, called with these arguments, becomes at each level. `source` is where a Python function is written.
+    """The call of `name` at each decomposition level. `source` is where a Python function is defined.
 
     `arguments` and `keywords` are what it was called with, tensors by their type; `note` says what the inputs were,
     where they are not the caller's own.

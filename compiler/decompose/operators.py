@@ -1,4 +1,4 @@
-"""What a user means by the name of an operator: `aten.gelu`, `torch.nn.functional.gelu`, or the function itself."""
+"""Look up operators by the names that users write: `aten.gelu`, `torch.nn.functional.gelu`."""
 
 from __future__ import annotations
 

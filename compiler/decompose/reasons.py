@@ -55,7 +55,7 @@ def _for_these(declined: str) -> str:
 
 
 def what_inductor_does(op: Operator) -> str:
-    """How Inductor writes code for an operator of its graph."""
+    """How Inductor generates code for an operator, in words."""
     function = tables.lowering(op)
     if function is None:
         return "it has no lowering: Inductor calls ATen's kernel"

@@ -75,7 +75,7 @@ class OpCall:
 
 @lru_cache(maxsize=2048)
 def source_of(function: Callable[..., Any]) -> Source:
-    """Where a decomposition, or a function of torch, is written."""
+    """The source location of a decomposition or a function of torch."""
     composite = composite_of(function)
     if composite is not None:
         return composite_source(composite)
@@ -90,12 +90,12 @@ def source_of(function: Callable[..., Any]) -> Source:
 
 
 def composite_source(op: object) -> Source:
-    """What takes a composite operator apart."""
+    """The function that decomposes a composite operator."""
     return Source(f"ATen's CompositeImplicitAutograd kernel of {op}, in C++")
 
 
 def ops_of(module: GraphModule) -> list[Node]:
-    """The calls of a graph, without those that only take a result out of several."""
+    """The call nodes of a graph without getitem."""
     return [n for n in module.graph.nodes if n.op == "call_function" and fx.target_name(n) != GETITEM]
 
 
@@ -134,7 +134,7 @@ class LevelTree:
         return tuple(self.root(node) for node in ops_of(self.before))
 
     def root(self, node: Node) -> OpCall:
-        """What became of one call of the graph before."""
+        """The tree of calls that one call was decomposed into."""
         op, calls = fx.target_name(node), self._calls_inside(node.name, None)
         if len(calls) == 1 and calls[0].op == op:
             return calls[0]
@@ -180,7 +180,7 @@ class LevelTree:
 
 
 def _source_of_tracing(node: Node, calls: Sequence[OpCall]) -> Source:
-    """What took a call apart where no decomposition of a table did."""
+    """The function that decomposed a call without the table."""
     if is_composite(node.target):
         return composite_source(node.target)
     if not calls:

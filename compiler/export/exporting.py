@@ -1,4 +1,4 @@
-"""torch.export, strict and not: the program as a graph beside the captured one, or the card of what stood in its way.
+"""torch.export, strict and not: the exported program as a graph, or the card of what stopped it.
 
 Strict export reads the code with TorchDynamo, as torch.compile with `fullgraph=True` does; non-strict export runs it
 with Python, on tensors without data (torch.export.export, `strict`).
@@ -35,7 +35,7 @@ _BRANCH = "Data-dependent branching"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What torch.export made of a call: `program` and its `artifact`, or what stood in its way as a card or a problem.
+    """The result of torch.export: `program` and its `artifact`, or a card or problem that says why not.
 
     `inputs` and `outputs` say what each is in the user's terms, by its name in the graph; `ranges` are the sizes left
     open, `{"s77": "2 <= s77"}`.
@@ -164,7 +164,7 @@ def _kind(error: Exception) -> str:
 
 
 def _places(error: BaseException) -> list[Place]:
-    """The user's code in a traceback, outermost first: what is below torch's call of the forward."""
+    """Places of the user's code in a traceback below torch's call of forward, outermost first."""
     frames = list(traceback.extract_tb(error.__traceback__))
     inside = next((index for index, frame in enumerate(frames) if _is_torch(frame.filename)), len(frames))
     own = [frame for frame in frames[inside:] if not _is_torch(frame.filename)]

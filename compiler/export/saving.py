@@ -47,7 +47,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What each way is given: the model in evaluation mode, a copy with other weights, the call, and a file."""
+    """Inputs of each way to save: the model in eval mode, a copy with other weights, the call, a file."""
 
     model: nn.Module
     blank: nn.Module

@@ -97,7 +97,7 @@ def _artifact_checks(
 
 @dataclass(slots=True)
 class _Found:
-    """What is known of one kernel: its comparisons, buffers without a value, and what stood in the way."""
+    """Findings on one kernel: its comparisons, buffers without a value, and notes."""
 
     checks: list[Check] = field(default_factory=list)
     partial: int = 0
@@ -139,7 +139,7 @@ class _Checking:
             self.found[maker].notes.append(f"it stores parts of a value; compared after {launch.kernel}")
 
     def _unchecked_makers(self, launch: Launch) -> list[str]:
-        """The kernels of which this launch reads parts, and of which nothing has been compared yet."""
+        """Kernels that wrote partial values which this launch reads, and that are not compared yet."""
         tensors = [argument for argument in launch.arguments if isinstance(argument, Tensor)]
         makers = dict.fromkeys(self._makers.get(tensor.data_ptr(), "") for tensor in tensors)
         return [name for name in makers if name and name != launch.kernel and not self.found[name].checks]
@@ -150,7 +150,7 @@ class _Checking:
 
 
 def _programs_to_run(launch: Launch) -> int | None:
-    """How many programs are to run: all where a part is of no use, as where programs add to the same memory."""
+    """Number of programs to run; None for all, as where programs add to the same memory."""
     whole = any(value is None for value in launch.written.values()) or "atomic_" in launch.source
     return None if whole else MOST_PROGRAMS
 

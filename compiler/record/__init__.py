@@ -137,12 +137,12 @@ MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.in
 
 
 def stage_rank(stage: str) -> float:
-    """Where a stage comes in the pipeline; one that is not known is that of a new pass of our own backend."""
+    """The rank of a stage in the pipeline; an unknown stage counts as a pass of our own backend."""
     return STAGES.index(stage) if stage in STAGES else STAGES.index("kernels") - 0.5
 
 
 def ordered_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[str]:
-    """Each stage once, in the order of those that are known; one that is not stays behind the one before it."""
+    """Each stage once, in pipeline order; an unknown stage stays behind the one before it."""
     ranks: dict[str, float] = {}
     before = known.index("kernels") - 0.5
     for stage in stages:
@@ -540,7 +540,7 @@ class Record:
 
     @classmethod
     def decode(cls, data: bytes) -> Record:
-        """A record as it stands in JSON, untrusted; what is in its fields is not checked. Raises what msgspec does."""
+        """Decode a record without checking its fields; it is untrusted. Raises what msgspec does."""
         return msgspec.json.decode(data, type=cls).with_trust("untrusted")
 
     @classmethod
@@ -582,7 +582,7 @@ class _Versioned:
 
 
 def captured_by_frame(frames: Iterable[Frame], artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
-    """The captured graph of each frame that has one; of a graph that DDPOptimizer split, the first part."""
+    """The captured graph of each frame; the first part of a graph that DDPOptimizer split."""
     captured = {artifact.id: artifact for artifact in artifacts if artifact.stage == "captured"}
     return {frame.id: captured[name] for frame in frames for name in frame.graphs[:1] if name in captured}
 

@@ -1,4 +1,4 @@
-"""A record under construction: artifacts arrive one by one, and whoever listens is told."""
+"""A record under construction: artifacts arrive one by one, and a listener hears of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TorchDynamo did, as facts of a record: frames, graph breaks, guards, open sizes, recompilations, steps."""
+"""Facts about TorchDynamo: frames, graph breaks, guards, symbols, recompilations, steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record that was read must hold so that every view of it can be made: references end, attributes have types.
+"""Checks of a loaded record, so that every view can be made: references, cycles, types of attributes.
 
 The decoder has checked the fields; here is checked what stands in their values.
 """
@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class DamagedError(ValueError):
-    """What a record holds can't be shown: the message names the field."""
+    """A record that can't be shown; the message names the field."""
 
 
 class _Launch(TypedDict, total=False):
@@ -207,7 +207,7 @@ def _check_no_cycle(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -
 
 
 def _in_order(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> Iterator[Any]:
-    """Each name after those that it leads to. Raises DamagedError where one leads back to itself."""
+    """Names in topological order. Raises DamagedError for a cycle."""
     try:
         yield from TopologicalSorter(edges).static_order()
     except CycleError as error:
@@ -235,7 +235,7 @@ def upgrade(record: Record, schema: int) -> Record:
 
 
 def _words_after(graph: str, artifact: str) -> list[str]:
-    """What an artifact's id names after its graph: `kernels[0/0 submod_1 forward Triton]`."""
+    """Words of an artifact's id after its graph: `kernels[0/0 submod_1 forward Triton]`."""
     return artifact.partition(f"[{graph} ")[2].rstrip("]").split(" ")
 
 

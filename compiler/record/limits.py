@@ -1,4 +1,4 @@
-"""How large a file of a record may be: what it takes to read is known before it is read.
+"""Limits of a record's size, checked before it is decoded.
 
 A record of 100 MB is read in seconds, and in less than 1 GiB of memory with all that is made of it. JSON of a few bytes
 can stand for objects of many more, so these are counted in the text; and views take as long as a record has entities.
@@ -71,7 +71,7 @@ def _memory_for(data: bytes) -> int:
 
 
 def _outside_texts(data: bytes) -> Iterator[bytes]:
-    """What stands between texts, piece by piece: all of it at once would take many times the memory."""
+    """The JSON outside of strings, in pieces, as all at once would take many times the memory."""
     inside = 0
     for start in range(0, len(data), _PIECE):
         pieces = data[start : start + _PIECE].split(b'"')

@@ -1,4 +1,4 @@
-"""What was measured, as facts of a record: candidates, their time on the host, kernels and lines on a GPU, memory.
+"""Measured facts: candidates, their host time, times of kernels and lines, memory.
 
 Seconds are of one call, unless a field says otherwise. None stands for what could not be measured or was not asked for.
 """
@@ -181,7 +181,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What torch spent compiling, in seconds, as its own events say; `parent` is the phase that it is part of."""
+    """Seconds that torch spent in a phase of compiling, by its own events; `parent` is the phase around it."""
 
     name: str
     seconds: float

@@ -1,4 +1,4 @@
-"""What a user may ask of an exploration, as plain data: `compiler.option_checks` validates it."""
+"""Options of an exploration as plain data; `compiler.option_checks` validates them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Options:
     vs: str = ""
 
     def with_objects(self, asked: Options) -> Options:
-        """These options, with those that name objects as the user gave them: a backend may be a function."""
+        """These options with the user's own objects: a backend may be a function."""
         if self != asked:
             # A record is JSON, which can't hold a backend that is a function. Not a field: not compared, not written.
             object.__setattr__(self, "_asked", asked)

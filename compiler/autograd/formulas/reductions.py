@@ -12,7 +12,7 @@ from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
 
 
 def spread(value: Tensor, dims: Sequence[int] | None, keepdim: bool, shape: Sequence[int]) -> Tensor:
-    """What was reduced over `dims` (None or (): all) to `value`, as a view of the shape that it was reduced from."""
+    """Expand a value that was reduced over `dims` (None or (): all) to the shape before, as a view."""
     if not keepdim and dims:
         for dim in sorted(dim % len(shape) for dim in dims):
             value = value.unsqueeze(dim)
@@ -30,7 +30,7 @@ def _expand_back(s: Local, value: Tensor) -> Tensor:
 
 
 def _count(s: Local) -> int:
-    """How many elements each sum is over."""
+    """Number of elements in each sum."""
     shape = s.size()
     return math.prod(shape[dim] for dim in _dims(s) or range(len(shape)))
 
@@ -90,7 +90,7 @@ def _product(s: Local, grad: Tensor) -> Tensor:
 
 
 def _running_product(s: Local, grad: Tensor) -> Tensor:
-    """As `_product`, of all products that an element is in: that element is set to 1, as it may be 0."""
+    """Gradient of cumprod by products without one factor, as elements may be 0."""
     found = []
     for place in range(s.self.shape[s.dim]):
         index = torch.tensor([place], device=grad.device)

@@ -13,7 +13,7 @@ from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
 
 
 def _read_from(s: Local, axis: int, count: int, scale: float | None) -> Tensor:
-    """Where along an axis each of `count` results is read from, as a position between the elements."""
+    """Source position along an axis of each of `count` results, between the elements."""
     size = s.size()[axis]
     step = 1 / scale if scale else size / count
     return torch.arange(count, dtype=torch.float64) * step

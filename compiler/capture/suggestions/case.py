@@ -1,4 +1,4 @@
-"""What a rule sees of a graph break: torch's words, and the user's own expression and statement."""
+"""The view of a graph break that rules get: torch's words and the user's expression and statement."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Case:
 
     @property
     def callee(self) -> str:
-        """What is called, as written: `print`, `time.time`; of a method of an expression `.item`."""
+        """The callee as written: `print`, `time.time`, or `.item` for a method of an expression."""
         return _callee(self.node.func) if isinstance(self.node, ast.Call) else ""
 
     @property
     def target(self) -> str:
-        """What torch says is called (`posix.stat`), "" where it says nothing."""
+        """The callee in torch's words (`posix.stat`); "" if torch names none."""
         if found := _TARGET.match(self.context):
             return f"{found['module']}.{found['name']}"
         found = _METHOD.match(self.context)
@@ -60,7 +60,7 @@ class Case:
 
 
 def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, inlined: bool = False) -> Case:
-    """The case of a break at `place`; without a source that parses, only torch's words are there."""
+    """The case of a break at `place`, with only torch's words if the source does not parse."""
     source = tuple(linecache.getlines(place.file))
     tree = _parse("".join(source))
     path = _path(tree, place) if tree is not None else ()
@@ -80,7 +80,7 @@ def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, i
 
 
 def narrow_to_header(place: Place) -> Place:
-    """Some instructions of a `with`, `if` or `for` have the place of the whole block; here it is the header's."""
+    """Narrow the place of a whole `with`, `if` or `for` block to its header."""
     if not place.end_line or place.end_line == place.line:
         return place
     tree = _parse("".join(linecache.getlines(place.file)))
@@ -109,7 +109,7 @@ def _parse(text: str) -> ast.Module | None:
 
 
 def _path(tree: ast.AST, place: Place) -> tuple[ast.AST, ...]:
-    """The nodes around a place, outermost first. Where only its line is known, that is the last statement on it."""
+    """The AST nodes around a place, outermost first, or the last statement on its line."""
     found: list[ast.AST] = []
     inside: ast.AST | None = tree
     while inside is not None:

@@ -69,7 +69,7 @@ def is_printed(case: Case) -> bool:
 
 
 def kinds(case: Case) -> list[str]:
-    """What TorchDynamo takes each argument of the call for (`TensorVariable`)."""
+    """TorchDynamo's kind of each argument of the call (`TensorVariable`)."""
     return _KIND.findall(case.context)
 
 
@@ -91,7 +91,7 @@ def can_be_moved(case: Case) -> bool:
 
 
 def holds_single_values(case: Case) -> bool:
-    """Whether everything in f-strings is one value by the way it is written, not a list or a tuple."""
+    """Whether each f-string value is a single value by its syntax, not a list or tuple."""
     node = case.node
     formatted = (part for part in ast.walk(node or ast.Pass()) if isinstance(part, ast.FormattedValue))
     return all(part.format_spec is not None or _is_single(part.value) for part in formatted)

@@ -1,4 +1,4 @@
-"""Rewrites of the user's own lines: each gives the lines to replace and their new text, or None."""
+"""Rewrites of the user's own lines: each returns the new text, or None."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _can_combine(test: ast.expr) -> bool:
 
 
 def _choices(statement: ast.If) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """What is assigned if the condition holds, and what if it does not, each with its name."""
+    """The assignments of both branches, as pairs of name and value."""
     yes = _only_assignment(statement.body)
     no = _only_assignment(statement.orelse) if statement.orelse else yes and (yes[0], yes[0])
     return (yes, no) if yes is not None and no is not None else None
@@ -211,7 +211,7 @@ def branches(case: Case) -> bool:
 
 
 def _message(case: Case, given: list[ast.expr], test: ast.expr) -> str:
-    """The message as a constant, which a graph can hold: what is written, or else the condition."""
+    """The message of an assert as a constant: as written, or else the condition."""
     first = given[0] if given else None
     if isinstance(first, ast.Constant) and isinstance(first.value, str):
         return case.text(first)

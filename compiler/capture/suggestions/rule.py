@@ -31,7 +31,7 @@ class Change:
     when: Callable[[Case], bool] | None = None
 
     def applicability(self, case: Case) -> Applicability:
-        """How far an edit of this class was tried."""
+        """Applicability of an edit of this class."""
         is_safe = not self.caveat or (self.safe is not None and self.safe(case))
         return "machine-applicable" if is_safe else "maybe"
 
@@ -92,7 +92,7 @@ def code_of(case: Case) -> str:
 
 
 def quoted_code(code: str) -> str:
-    """Code in one short line, between backticks, of which one of its own ends it; `this line` where none is known."""
+    """Code in backticks, cut to one short line before any backtick of its own; `this line` for none."""
     text = " ".join(code.split())
     if not text:
         return "this line"

@@ -1,4 +1,4 @@
-"""What the user's code does with a value: whether a tensor can stand where a Python number stood."""
+"""Uses of a value in the user's code: whether a tensor can replace a Python number there."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _takes_number(user: ast.AST, use: ast.expr) -> bool:
 
 
 def _called(call: ast.Call) -> str:
-    """The last name of what is called: `append` of `self.losses.append`."""
+    """The last name of the callee: `append` of `self.losses.append`."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
@@ -118,7 +118,7 @@ def _assigned_names(case: Case) -> set[str]:
 
 
 def _tensors(case: Case) -> set[str]:
-    """Names of tensors that the value was computed from, and of what is computed from those."""
+    """Names of tensors that the value depends on, and of values computed from those."""
     found = {node.id for node in ast.walk(case.node or ast.Pass()) if isinstance(node, ast.Name)} - {"torch", "float"}
     function = _function(case)
     assignments = [node for node in ast.walk(function or ast.Pass()) if isinstance(node, ast.Assign)]

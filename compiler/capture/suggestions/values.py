@@ -84,7 +84,7 @@ _SIZE = (
 
 
 def _comparison_changes(function: str, method: str, words: str) -> tuple[Change, ...]:
-    """What to do about a comparison that gives a Python bool."""
+    """Changes for a comparison that returns a Python bool."""
     return (
         Change(
             "Compare inside the graph.",
