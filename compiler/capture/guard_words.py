@@ -77,7 +77,7 @@ def shape_words(size: tuple[int | None, ...], names: Sequence[str] = ()) -> str:
 
 
 def layout(size: tuple[int | None, ...], stride: tuple[int | None, ...]) -> str:
-    """ "contiguous", or the strides; "" if symbolic sizes leave it open."""
+    """The word "contiguous", or the strides; "" if symbolic sizes leave it open."""
     expected: int | None = 1
     same = True
     for length, step in zip(reversed(size), reversed(stride), strict=True):
