@@ -312,6 +312,7 @@ class Recorder:
         is_outermost = key[0] == next(iter(self._frame_ids))
         self.builder.recompiles.append(recompile(
             new, entries, self.frame_id, global_state(), is_outermost=is_outermost, resumes=bool(resumes), stack=stack,
+            same_call={found.id for found in self.builder.frames.values() if found.call_number == self.call_number},
         ))  # fmt: skip
 
     def _stack_names(self, frame: str) -> dict[str, str]:

@@ -215,6 +215,12 @@ OF_TORCH = (
 )
 
 
+IN_ONE_CALL = (
+    "In one call it runs on a tensor that needs a gradient and on one that needs none, as the first of several blocks "
+    "does. Each takes code of its own: two compilations, and no more."
+)
+
+
 def limit_advice(limit: str) -> str:
     """Advice for a function that reached the recompile limit."""
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from compiler.capture.recompile_advice import (
     CAUSES,
     CONDITIONS,
     IDENTITY,
+    IN_ONE_CALL,
     OF_TORCH,
     ON_THE_STACK,
     SIZES,
@@ -71,12 +72,14 @@ def recompile(
     is_outermost: bool = True,
     resumes: bool = False,
     stack: dict[str, str] | None = None,
+    same_call: Container[str] = (),
 ) -> Recompile:
     """Add all guards that failed, their cause and advice to a recompilation.
 
     `name` gives the id of the compilation that an entry is of, `state` is torch's global state now, as JSON.
     `is_outermost` is whether it is of the compiled function itself, `resumes` whether the function goes on after a
-    graph break, and `stack` the locals that values on the stack are stored to.
+    graph break, `stack` the locals that values on the stack are stored to, and `same_call` the compilations of the call
+    under way.
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
     failures = [sorted(_failures(name(entry.key), entry, state, stack or {}), key=_rank) for entry in newest_first]
@@ -89,6 +92,8 @@ def recompile(
         text = ON_THE_STACK
     if first.cause in SIZES and (resumes or not is_outermost):
         text, settings = inner_advice(function_name(known.function), resumes), ()
+    if first.cause == "requires_grad" and first.entry in same_call:
+        text = IN_ONE_CALL
     others = other_conditions(first, nearest)
     if known.file.startswith("torch/distributed/"):
         text, settings, others = OF_TORCH, (), ""

@@ -226,6 +226,33 @@ def test_advice_with_more_to_do_is_two_sentences() -> None:
     assert "It takes more than that" in found.advice
 
 
+BLOCKS = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.layer(x)
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+            torch._dynamo.graph_break()
+        return x
+f = M()
+"""
+
+
+def test_first_block_without_gradient_needs_no_change() -> None:
+    (found,) = called(BLOCKS, "f(torch.ones(4))").recompiles
+    assert (found.cause, found.argument, found.applicability) == ("requires_grad", "x", "explanation")
+    assert "two compilations, and no more" in found.advice
+    assert "detach" not in found.advice
+
+
 TIMED = """
 def f(x):
     started = time.perf_counter()
