@@ -32,7 +32,7 @@ from compiler.backend.backend import LAYOUTS, example_sizes, interpret_program
 from compiler.backend.ir import Program
 from compiler.backend.lower.graph import lower
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.traffic import traffic
+from compiler.backend.passes.cost import traffic
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.backend.torch_glue.constants import with_known_constants
 from compiler.backend.torch_glue.layout import with_layouts

@@ -25,8 +25,8 @@ from compiler.backend.lower.products import row_pitch
 from compiler.backend.lower.table import RULES
 from compiler.backend.options import BackendOptions, parse_options
 from compiler.backend.passes.context import Context
+from compiler.backend.passes.cost import MOST_32
 from compiler.backend.passes.matmuls import with_alternatives
-from compiler.backend.passes.tiles import MOST_32
 from compiler.backend.runtime import build_cpp
 from compiler.backend.runtime.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.torch_glue.compiling import compile_with_autograd

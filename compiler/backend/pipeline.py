@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from compiler.backend.ir import Program
+from compiler.backend.passes.combo import combine
 from compiler.backend.passes.context import Context
+from compiler.backend.passes.fission import fission
+from compiler.backend.passes.fold_padding import fold_padding
 from compiler.backend.passes.fuse import fuse
 from compiler.backend.passes.inline import inline
-from compiler.backend.passes.matmuls import products, small_products
+from compiler.backend.passes.matmuls import fuse_matmuls, fuse_small_matmuls
+from compiler.backend.passes.one_hot import one_hot
 from compiler.backend.passes.order import order
 from compiler.backend.passes.recompute import recompute
+from compiler.backend.passes.reorder import reorder
 from compiler.backend.passes.schedule import schedule
 from compiler.backend.passes.simplify import simplify
 from compiler.backend.passes.split import split
@@ -23,18 +28,24 @@ Pass: TypeAlias = Callable[[Program, Context], Program]
 
 PASSES: Mapping[str, Pass] = {
     "simplify": simplify,  # constants folded, what nothing needs left out
+    "fold_padding": fold_padding,  # what a call reads padded, computed where the padded copy is
     "inline": inline,  # cheap expressions in place of reads of them
     "split": split,  # on GPUs, long reductions with few results in two steps
     "fuse": fuse,  # kernels merged that share what they read and write
+    "fission": fission,  # on GPUs, kernels split again that would access memory in short runs
+    "one_hot": one_hot,  # sums of which one term alone is not 0, as that term
     "recompute": recompute,  # on GPUs, values computed again where that moves fewer bytes
-    "products": small_products,  # on GPUs, small products of matrices in one kernel with what reads them
-    "order": order,  # loops walk memory in its order, and as few of them as it takes; small kernels share launches
-    "schedule": schedule,  # steps in the order that frees memory soonest, and who takes over whose
+    "matmuls": fuse_small_matmuls,  # on GPUs, small matmuls in one kernel with what reads them
+    "order": order,  # loops walk memory in its order, and as few of them as it takes
+    "combine": combine,  # on GPUs, small kernels that do not need each other share a launch
+    "reorder": reorder,  # on GPUs, steps in the order that holds least memory at once
+    "schedule": schedule,  # when buffers are freed, and who takes over whose memory
 }
 """A pass is a pure function: Program, Context -> Program. It returns the same object if it changes nothing."""
 
 _STAGES = {
-    "simplify": "simplified", "inline": "inlined", "fuse": "fused", "order": "ordered", "schedule": "scheduled",
+    "simplify": "simplified", "inline": "inlined", "fuse": "fused", "order": "ordered", "combine": "combined",
+    "reorder": "reordered", "schedule": "scheduled",
 }  # fmt: skip
 
 
@@ -44,8 +55,8 @@ def stage_name(pass_name: str) -> str:
 
 
 def tuned(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
-    """The passes of mode="max-autotune" on a GPU: products of any size may be merged with kernels."""
-    return {**passes, "products": products} if passes["products"] is small_products else passes
+    """The passes of mode="max-autotune" on a GPU: matmuls of any size may be fused with kernels."""
+    return {**passes, "matmuls": fuse_matmuls} if passes["matmuls"] is fuse_small_matmuls else passes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from compiler.backend.ir.expr import loads
 from compiler.backend.ir.index import Index, product
 from compiler.backend.passes.combo import Together
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.traffic import moved
+from compiler.backend.passes.cost import bytes_moved
 from compiler.record import Artifact, Entity
 
 Attrs = dict[str, Any]
@@ -220,7 +220,9 @@ class _Writer:
         return attrs if kernel else attrs | {"bytes": self.ctx.number(buffer.size) * buffer.dtype.itemsize}
 
     def moves(self, kernel: Kernel) -> Attrs:
-        moves = {name: moved(name, kernel, self.program, self.ctx) for name in sorted({*kernel.reads, *kernel.writes})}
+        moves = {
+            name: bytes_moved(name, kernel, self.program, self.ctx) for name in sorted({*kernel.reads, *kernel.writes})
+        }
         over = ", ".join(f"{var} < {var.size}" for var in (*kernel.ranges, *kernel.reduced)) or "one point"
         over = f"{len(kernel.parts)} kernels' points" if isinstance(kernel, Together) else over
         what = next((loop.reduction for loop in kernel.loops if loop.reduction), "pointwise")

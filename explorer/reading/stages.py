@@ -95,27 +95,36 @@ STAGE_WORDS: dict[str, StageWords] = {
     "simplified": StageWords(
         "Simplified", "Constants folded; what is computed twice or needed by nothing is gone.", _OWN, _STEPS, "steps"
     ),
+    "fold_padding": StageWords(
+        "Padding folded", "What a call reads padded is computed where the padded copy is.", _OWN, _STEPS, "steps"
+    ),
     "inlined": StageWords("Inlined", "Cheap values computed again where they are read.", _OWN, _STEPS, "steps"),
     "split": StageWords(
         "Split", "Long reductions to few results in two steps, so that a GPU is busy.", _OWN, _STEPS, "steps"
     ),
     "fused": StageWords("Fused", "Loops that share what they read and write are one kernel.", _OWN, _STEPS, "steps"),
+    "fission": StageWords(
+        "Fission", "On GPUs, kernels split again that would access memory in short runs.", _OWN, _STEPS, "steps"
+    ),
+    "one_hot": StageWords("One-hot", "Sums with one term that is not 0, as that term.", _OWN, _STEPS, "steps"),
     "recompute": StageWords(
         "Recomputed", "Values computed again in several kernels, where that moves fewer bytes.", _OWN, _STEPS, "steps"
     ),
-    "products": StageWords(
-        "Products", "On GPUs, products of matrices in one kernel with what reads them.", _OWN, _STEPS, "steps"
-    ),
+    "matmuls": StageWords("Matmuls", "On GPUs, matmuls in one kernel with what reads them.", _OWN, _STEPS, "steps"),
     "ordered": StageWords(
         "Ordered",
-        "Loops walk memory in its order, and are as few as it takes; on GPUs small kernels share launches.",
+        "Loops walk memory in its order, and are as few as it takes.",
         _OWN,
         _STEPS,
         "steps",
     ),
+    "combined": StageWords("Combined", "On GPUs, small kernels share a launch.", _OWN, _STEPS, "steps"),
+    "reordered": StageWords(
+        "Reordered", "On GPUs, steps in an order that holds little memory at once.", _OWN, _STEPS, "steps"
+    ),
     "scheduled": StageWords(
         "Scheduled",
-        "Steps in an order that holds little memory at once, and what takes over whose memory.",
+        "When buffers are freed, and which buffer takes over whose memory.",
         _OWN,
         _STEPS,
         "steps",

@@ -24,7 +24,7 @@ from compiler.backend.ir.scalar import OPERATIONS, neutral
 from compiler.backend.ir.sweeps import Sweep, sweeps
 from compiler.backend.ir.symbols import kernel_indices, symbols_and_checks
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.order import offsets
+from compiler.backend.passes.cost import offsets
 
 _MATH = re.compile(r"::(\w+)\{f\}")
 _CALLED = re.compile(r"::(\w+)\(")

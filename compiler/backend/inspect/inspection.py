@@ -26,8 +26,8 @@ from compiler.backend.inspect.why_not_fused import Lookup
 from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.options import BackendOptions, check_thresholds
 from compiler.backend.passes.context import Context, Thresholds
-from compiler.backend.passes.matmuls import products
-from compiler.backend.passes.traffic import Totals, totals, traffic
+from compiler.backend.passes.cost import Totals, totals, traffic
+from compiler.backend.passes.matmuls import fuse_matmuls
 from compiler.backend.passes.verify import BrokenProgramError
 from compiler.backend.runtime import build_cpp
 from compiler.backend.runtime.launch import Launcher, by_kernel
@@ -320,7 +320,7 @@ class Opened:
 
     @property
     def _options(self) -> BackendOptions:
-        return BackendOptions(self.thresholds, tuned=self.passes["products"] is products)
+        return BackendOptions(self.thresholds, tuned=self.passes["matmuls"] is fuse_matmuls)
 
     def _decided(self, graph: Graph) -> Sequence[Decision]:
         """By the passes, and by what was measured when the call was run."""

@@ -27,7 +27,7 @@ class Lookup:
     def __init__(self, module: GraphModule, programs: Mapping[str, Program], decisions: Sequence[Decision]) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in module.graph.nodes if node.op != "output"}
         self.programs, self.decisions = programs, decisions
-        self.fused = programs["fused"]
+        self.fused = programs["one_hot"]
 
     @cached_property
     def steps(self) -> Steps:
@@ -148,7 +148,7 @@ class Lookup:
     def _beside_a_product(self, one: Sequence[int], two: Sequence[int]) -> str:
         """Decision on a matmul and a kernel that reads it, as measured on a GPU; "" if there is none."""
         made = [{target for number in numbers for target in self.steps.steps[number].targets} for numbers in (one, two)]
-        found = [d for d in self.decisions if d.pass_name in ("products", "tune") and len(d.subjects) == 2]
+        found = [d for d in self.decisions if d.pass_name in ("matmuls", "tune") and len(d.subjects) == 2]
         told = [d.why for d in found if any(d.subjects[0] in a and d.subjects[1] in b for a, b in (made, made[::-1]))]
         return "; ".join(told)
 

@@ -1,4 +1,4 @@
-"""Kernels that share a launch: pointwise ones on a GPU of which none needs another, each with programs of its own.
+"""Pass, for GPUs: small pointwise kernels that do not need each other share a launch, each with programs of its own.
 
 A launch takes some microseconds, in which a GPU moves millions of bytes: more than weights have that are cast to low
 precision, or their gradients. At most they move to the front, to the first that only reads what the call is given, or
@@ -45,7 +45,7 @@ class Together(Kernel):
         yield from (f"{loop}  # over {over}" for loop in loops)
 
 
-def together(program: Program, ctx: Context) -> Program:
+def combine(program: Program, ctx: Context) -> Program:
     """The program with such kernels in one launch."""
     if not ctx.processors:
         return program

@@ -1,4 +1,4 @@
-"""Fold padding for a library call into the kernel that produces the value; readers use the padded buffer.
+"""Pass: fold padding for a library call into the kernel that produces the value; readers use the padded buffer.
 
 A matmul reads a copy of an operand with zeros at its ends (`lower/products.py`). If others read the operand too, such
 as a gradient that is also summed or a low-precision weight that is saved for the backward, it would be computed or
@@ -17,7 +17,7 @@ from compiler.backend.passes.context import Context
 from compiler.backend.passes.simplify import fold, value_at
 
 
-def in_padded_place(program: Program, ctx: Context) -> Program:
+def fold_padding(program: Program, ctx: Context) -> Program:
     """Replace values by the padded copies that extern calls read. Kernels have one loop each."""
     for name in [kernel.targets[0] for kernel in program.kernels if program.passed.issuperset(kernel.targets)]:
         padding = next(kernel.loops[0] for kernel in program.kernels if name in kernel.targets)

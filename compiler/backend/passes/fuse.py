@@ -2,8 +2,7 @@
 
 Greedy: of all pairs that share a buffer, the one that saves most bytes goes first, if it is legal. `legal` returns the
 merged kernel or the reason against it. Producer and consumer, siblings that read the same, prologue and epilogue of a
-reduction, and reductions of one shape are all one case: two loop nests that can be walked as one. In the end a kernel
-over rows is split again where it would access memory in short runs.
+reduction, and reductions of one shape are all one case: two loop nests that can be walked as one.
 """
 
 from __future__ import annotations
@@ -21,12 +20,6 @@ from compiler.backend.ir.sweeps import overwritten_early
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.fit import Refusal, merge_kernels
 from compiler.backend.passes.names import name_of, unique
-from compiler.backend.passes.one_hot import one_hot_sums
-from compiler.backend.passes.order import merge_ranges
-from compiler.backend.passes.tiles import lost_in_rows
-from compiler.backend.passes.traffic import LAUNCH, moved
-
-MOST_READERS = 32
 
 
 def fuse(program: Program, ctx: Context) -> Program:
@@ -36,10 +29,7 @@ def fuse(program: Program, ctx: Context) -> Program:
     if ctx.processors:
         _merge_all(graph, graph.small, ctx)
     steps = localize(graph.sorted(), program)
-    if ctx.processors:
-        parted = [part for step in steps for part in _fission(step, program, ctx)]
-        steps = localize(parted, program) if len(parted) > len(steps) else steps
-    return one_hot_sums(program if steps == program.steps else program.with_steps(steps), ctx)
+    return program if steps == program.steps else program.with_steps(steps)
 
 
 def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:
@@ -149,7 +139,9 @@ class Steps:
             near = [(a, b) for a, b in pairwise(kernels) if b - a <= ctx.thresholds.fusion_distance]
             found.update(near)
             writers = [number for number in kernels if name in self.steps[number].targets]
-            found.update((min(a, b), max(a, b)) for a in writers for b in kernels[:MOST_READERS] if a != b)
+            found.update(
+                (min(a, b), max(a, b)) for a in writers for b in kernels[: ctx.thresholds.fusion_readers] if a != b
+            )
         for first, second in sorted(found):
             if saved := self.saved(first, second, ctx):
                 yield Pair(first, second, saved)
@@ -240,45 +232,6 @@ class Steps:
                 waiting += missing[::-1]
             else:
                 done.setdefault(waiting.pop(), self.steps[last])
-
-
-def _fission(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
-    """Split a kernel over rows whose memory runs are so short that re-reading what it reduces is cheaper.
-
-    Returns one kernel over rows, and one over points, which accesses memory in tiles, for what no reduction needs.
-    """
-    if not isinstance(step, Kernel) or not step.reduced or step.taken or not program.mutated.isdisjoint(step.targets):
-        return (step,)
-    needed: set[str] = set()
-    for loop in reversed(step.loops):
-        if loop.reduction or len(loop.ranges) == len(step.ranges) or loop.target in needed:
-            needed |= {loop.target, *loop.reads}
-    rows = replace(step, loops=tuple(loop for loop in step.loops if loop.target in needed))
-    late = tuple(loop for loop in step.loops if loop.target not in needed)
-    lost = lost_in_rows(step, program, ctx) if late else {}
-    later = {name: bytes_ for name, bytes_ in lost.items() if name not in rows.reads and name not in rows.targets}
-    again = sum(moved(name, rows, program, ctx) for name in rows.reads)
-    if sum(later.values()) <= again + LAUNCH:
-        return (step,)
-    most = max(later, key=lambda name: later[name])
-    why = f"rows would meet {most} in short runs, for the time of {sum(later.values()):,} bytes more"
-    ctx.decide((step.targets[-1],), "parted", f"{why}; {again:,} are read again", bytes=again)
-    return rows, _of_points(step, late, program, ctx)
-
-
-def _of_points(step: Kernel, late: tuple[Loop, ...], program: Program, ctx: Context) -> Kernel:
-    """Some loops of a kernel over rows as a kernel over points.
-
-    Ranges are merged where that matches the memory of all its loops that are not over rows, as values of those may be
-    recomputed; small buffers do not count.
-    """
-    whole = tuple(loop for loop in step.loops if not loop.reduction and len(loop.ranges) > len(step.ranges))
-    points = Kernel(step.name, step.ranges + step.reduced, (), whole)
-    count = ctx.points(points.ranges)
-    small = {name for name in points.reads if 2 * ctx.number(program.by_name[name].size) < count}
-    kept = {loop.target for loop in late}
-    merge_kernels = merge_ranges(points, program, small)
-    return replace(merge_kernels, loops=tuple(loop for loop in merge_kernels.loops if loop.target in kept))
 
 
 def _users(program: Program) -> dict[str, list[int]]:

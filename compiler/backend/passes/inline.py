@@ -16,16 +16,11 @@ from compiler.backend.ir import Extern, Kernel, Loop, Program
 from compiler.backend.ir.expr import Expr, Load, Put, cost, loads, with_loads
 from compiler.backend.ir.index_maps import is_one_to_one
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.fold_padding import in_padded_place
 from compiler.backend.passes.simplify import fold, remove_unused, value_at
-
-LARGEST = 400
-"""No expression grows above this cost: what can't be inlined is stored."""
 
 
 def inline(program: Program, ctx: Context) -> Program:
     """Inline cheap expressions, from the last loop to the first, as readers grow."""
-    program = in_padded_place(program, ctx)
     state = _Inlining.of(program)
     for kernel in reversed(program.kernels):
         if len(kernel.loops) == 1:
@@ -111,8 +106,8 @@ class _Inlining:
         price, limits = cost(producer.value), ctx.thresholds
         for reader in readers:
             sites = [load for load in loads(reader.value) if load.buffer == producer.target]
-            if cost(reader.value) + price * len(sites) > LARGEST:
-                return f"{reader.target} would cost more than {LARGEST}"
+            if cost(reader.value) + price * len(sites) > limits.inline_total:
+                return f"{reader.target} would cost more than {limits.inline_total}"
             is_cheap = is_free or self.is_small(producer, ctx) or self.is_single(producer, reader, sites, ctx)
             if price > (limit := limits.inline_cost_once if is_cheap else limits.inline_cost):
                 return f"costs {price}, more than {limit}"

@@ -22,6 +22,7 @@ from compiler.backend.ir.index import Index, Var, factor_of
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.names import unique
 from compiler.backend.passes.order import sort_ranges
+from compiler.backend.passes.reorder import reorder
 from compiler.backend.passes.schedule import schedule
 
 CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1}
@@ -30,8 +31,6 @@ CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.a
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
 """A grid's third axis has no more programs, nor has its second, of 16 columns each."""
-LONGEST_SUM = 256
-"""The most products that are added for an element of a small one: one program adds them one step after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Factors:
         return tuple(Var(name, size) for name, size in zip(names, self.shape, strict=True))
 
 
-def small_products(program: Program, ctx: Context) -> Program:
+def fuse_small_matmuls(program: Program, ctx: Context) -> Program:
     """The program with its small products as kernels, of which nothing is timed."""
     return small_merged(program, ctx) if ctx.processors else program
 
@@ -86,7 +85,7 @@ def small_merged(program: Program, ctx: Context) -> Program:
     return replace(program, steps=steps, buffers=tuple(buffers)) if own else program
 
 
-def products(program: Program, ctx: Context) -> Program:
+def fuse_matmuls(program: Program, ctx: Context) -> Program:
     """The program with products merged into the first kernels that read them, where that is legal."""
     program, refused = _merge_all(program, ctx, _calls(program), ", where that is not slower than both")
     for call, kernel, why in refused:
@@ -143,8 +142,8 @@ def _is_small(call: Extern, program: Program, ctx: Context) -> bool:
     factors = Factors.of(call)
     sizes = [size.constant for size in (*factors.shape, factors.inner)]
     is_known = None not in sizes and not _unfit(call, program) and not _is_off_gpu(call, program, ctx)
-    is_short = (factors.inner.constant or 0) <= LONGEST_SUM
-    return is_known and is_short and prod(size or 0 for size in sizes) <= ctx.thresholds.own_product
+    is_short = (factors.inner.constant or 0) <= ctx.thresholds.own_matmul_sum
+    return is_known and is_short and prod(size or 0 for size in sizes) <= ctx.thresholds.own_matmul
 
 
 def _is_off_gpu(call: Extern, program: Program, ctx: Context) -> bool:
@@ -171,7 +170,8 @@ def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -
             steps.append(step)
     adding = {loop.target for kernel in program.kernels for loop in kernel.loops if isinstance(loop.value, Put)}
     buffers = [buffer if buffer.name in adding else replace(buffer, reuses="") for buffer in program.buffers]
-    return schedule(replace(program, steps=tuple(steps), buffers=tuple(buffers)), _silent(ctx))
+    found = replace(program, steps=tuple(steps), buffers=tuple(buffers))
+    return schedule(reorder(found, ctx.without_decisions()), ctx.without_decisions())
 
 
 def with_alternatives(program: Program, ctx: Context) -> Program:
@@ -184,11 +184,7 @@ def with_alternatives(program: Program, ctx: Context) -> Program:
 
 def kernel_after_matmul(product: Product, program: Program, ctx: Context) -> Kernel:
     """The kernel that follows PyTorch's product where the two are not one."""
-    return sort_ranges(product.parts[1], program, _silent(ctx))
-
-
-def _silent(ctx: Context) -> Context:
-    return replace(ctx, decisions=[])
+    return sort_ranges(product.parts[1], program, ctx.without_decisions())
 
 
 def coordinates(product: Product) -> Mapping[str, Index]:

@@ -1,4 +1,4 @@
-"""Replace a one-hot sum by its only non-zero term.
+"""Pass: replace a one-hot sum by its only non-zero term.
 
 The gradient of a cross entropy sums, for each row, terms that are 0 except in the target's column: as many as the
 vocabulary has words. A kernel that walks them only for this sum computes the one term instead. 0 times infinity or NaN
@@ -18,7 +18,7 @@ from compiler.backend.passes.context import Context
 from compiler.backend.passes.simplify import fold
 
 
-def one_hot_sums(program: Program, ctx: Context) -> Program:
+def one_hot(program: Program, ctx: Context) -> Program:
     """Rewrite kernels that walk a range only for a one-hot sum so that they compute its term."""
     found = {kernel.name: term for kernel in program.kernels if (term := _of_one_term(kernel)) is not None}
     for kernel in program.kernels:

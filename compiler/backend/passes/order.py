@@ -1,4 +1,4 @@
-"""Pass: loops walk memory in its order, and as few of them as it takes; small kernels share launches.
+"""Pass: loops walk memory in its order, and as few of them as it takes.
 
 Of a kernel's ranges, the one along which most accesses are next to each other becomes the innermost, and the others
 follow by their strides. Then neighbouring ranges that every access walks as if they were one become one.
@@ -6,25 +6,22 @@ follow by their strides. Then neighbouring ranges that every access walks as if 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from itertools import pairwise, permutations
 
-from compiler.backend.ir import Buffer, Kernel, Product, Program
-from compiler.backend.ir.expr import At, Guard, Put, indices, loads, parts, variables_in
+from compiler.backend.ir import Kernel, Product, Program
+from compiler.backend.ir.expr import At, Guard, Put, indices, parts, variables_in
 from compiler.backend.ir.index import Index, Var, factor_of
-from compiler.backend.ir.index_maps import atoms_of, is_one_to_one, variables
-from compiler.backend.passes.combo import together
+from compiler.backend.ir.index_maps import atoms_of, is_one_to_one
 from compiler.backend.passes.context import Context
-
-MOST_OF_THREAD = 16
-"""Neighbours in memory that one thread may take at once."""
+from compiler.backend.passes.cost import accesses
 
 
 def order(program: Program, ctx: Context) -> Program:
-    """The program with the ranges of its kernels sorted and merged, then with kernels together."""
+    """The program with the ranges of its kernels sorted and merged."""
     steps = tuple(sort_ranges(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
     unchanged = all(new is old for new, old in zip(steps, program.steps, strict=True))
-    return together(program if unchanged else program.with_steps(steps), ctx)
+    return program if unchanged else program.with_steps(steps)
 
 
 def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
@@ -56,26 +53,6 @@ def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kerne
     return kernel.over(kernel.ranges, _sort_group(kernel.reduced, kernel, program, ctx), {})
 
 
-def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
-    """Where the kernel reads and writes memory: offsets in elements."""
-    return (offset for _, offset in accesses(kernel, program))
-
-
-def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
-    """How many points are met at places where the next one along a variable is the next one in memory."""
-    return sum(ctx.points(variables(place)) for place in places if ctx.number(factor_of(place, var)) == 1)
-
-
-def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
-    """The buffers that a kernel reads and writes, with offsets in elements."""
-    for loop in kernel.loops:
-        places = [(load.buffer, load.index) for load in loads(loop.value)]
-        for name, index in (*places, (loop.target, loop.place)):
-            if name not in kernel.local:
-                buffer = program.by_name[name]
-                yield buffer, buffer.offset(index)
-
-
 def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
     """The ranges by how far apart the elements of one step lie, in most accesses; those of large buffers count most."""
     if len(group) < 2:
@@ -103,7 +80,7 @@ def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
     def is_walked(var: Var) -> bool:
         return any(size >= least and ctx.number(factor_of(place, var)) == 1 for size, place in places)
 
-    short = [var for var in group if ctx.number(var.size) <= MOST_OF_THREAD and is_walked(var)]
+    short = [var for var in group if ctx.number(var.size) <= ctx.thresholds.thread_run and is_walked(var)]
     return (*(var for var in group if var not in short[-1:]), *short[-1:])
 
 

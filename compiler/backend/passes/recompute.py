@@ -16,9 +16,9 @@ from compiler.backend.ir.expr import Expr, Put, Shape, cost, is_indirect, loads,
 from compiler.backend.ir.index import Index, Var
 from compiler.backend.ir.index_maps import is_one_to_one, substitute
 from compiler.backend.passes.context import Context
+from compiler.backend.passes.cost import traffic
 from compiler.backend.passes.fit import values_at
 from compiler.backend.passes.simplify import fold
-from compiler.backend.passes.traffic import traffic
 
 
 def recompute(program: Program, ctx: Context) -> Program:

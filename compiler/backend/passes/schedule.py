@@ -1,7 +1,4 @@
-"""Pass: plan memory: which buffers are freed after each step, and which reuse the memory of a dead one.
-
-On a GPU, steps are also reordered where that lowers peak memory.
-"""
+"""Pass: plan memory: which buffers are freed after each step, and which reuse the memory of a dead one."""
 
 from __future__ import annotations
 
@@ -16,13 +13,10 @@ from compiler.backend.ir.sweeps import in_order
 from compiler.backend.lower.value import contiguous
 from compiler.backend.passes.combo import Together
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.sequence import sequences
 
 Frees: TypeAlias = Sequence[Sequence[str]]
 Sizes: TypeAlias = Mapping[str, int]
 """The bytes of each buffer."""
-WORTHWHILE = 0.98
-"""Steps stay in their order where another one holds more than this share of what it holds."""
 
 _FRESH = tuple(
     f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
@@ -32,8 +26,7 @@ _FRESH = tuple(
 
 def schedule(program: Program, ctx: Context) -> Program:
     """Plan the memory of a program."""
-    sizes = {buffer.name: ctx.number(buffer.size) * buffer.dtype.itemsize for buffer in program.buffers}
-    program = _minimize_memory(program, sizes, ctx)
+    sizes = bytes_of_buffers(program, ctx)
     frees = lifetimes(program)
     taken = _reuse(program, frees, sizes, ctx)
     for new, old in taken.items():
@@ -46,33 +39,13 @@ def schedule(program: Program, ctx: Context) -> Program:
     return replace(program, buffers=buffers, frees=kept)
 
 
-def _minimize_memory(program: Program, sizes: Sizes, ctx: Context) -> Program:
-    """Reorder the steps: of the orders that are tried, take the one with the lowest peak."""
-    if not ctx.processors or len(program.steps) < 3:
-        return program
-    most = _peak_bytes(program, sizes, ctx)
-    best, least = program, int(most * WORTHWHILE)
-    if least <= _bytes_of_any_order(program, sizes, ctx):
-        return program
-    for other in sequences(program, sizes, ctx.given):
-        if (held := _peak_bytes(other, sizes, ctx)) < least:
-            best, least = other, held
-    if best is not program:
-        names = tuple(step.targets[-1] for step in best.steps if step.targets)
-        ctx.decide(names, "reordered", f"{least:,} bytes are held at once, not {most:,}", bytes=most - least)
-    return best
+def bytes_of_buffers(program: Program, ctx: Context) -> Sizes:
+    """The bytes of each buffer."""
+    return {buffer.name: ctx.number(buffer.size) * buffer.dtype.itemsize for buffer in program.buffers}
 
 
-def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
-    """A lower bound of peak bytes in any order: operands and results of the largest extern call."""
-    made = {name for step in program.steps for name in step.targets} | ctx.given
-    calls = (step for step in program.steps if isinstance(step, Extern))
-    return max(
-        (sum(sizes[name] for name in made.intersection((*call.targets, *call.reads))) for call in calls), default=0
-    )
-
-
-def _peak_bytes(program: Program, sizes: Sizes, ctx: Context) -> int:
+def peak_bytes(program: Program, sizes: Sizes, ctx: Context) -> int:
+    """The most bytes that are held at once."""
     return max(_reuse_buffers(program, lifetimes(program), sizes, ctx)[2], default=0)
 
 

@@ -23,22 +23,9 @@ from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, cast, loa
 from compiler.backend.ir.index import Index, Var, divisors, factor_of, product
 from compiler.backend.ir.scalar import neutral
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.order import offsets, points_along, sort_reduced_ranges
+from compiler.backend.passes.cost import access_slowdown, contiguous_run, offsets, points_along
+from compiler.backend.passes.order import sort_reduced_ranges
 from compiler.backend.passes.simplify import fold
-from compiler.backend.passes.tiles import LONGEST_ROWS
-from compiler.backend.passes.traffic import LAUNCH, run_along, slowness
-
-COLUMNS = 32
-"""So many neighbouring results are one program's where neighbours in memory belong to different results."""
-
-COLUMN = 1024
-"""The most elements of a column, where columns are made of rows: of more, a second walk finds less in the cache."""
-
-PART = 4096
-"""So many elements of a long row are one program's where it holds them, for their mean and their variance."""
-
-ENOUGH = 8
-"""Equal parts are made if they are at least one in so many of those that were wanted."""
 
 
 def split(program: Program, ctx: Context) -> Program:
@@ -200,7 +187,10 @@ def _parts(kernel: Kernel, program: Program, ctx: Context, width: int, is_center
         by_columns, reduced = _is_by_columns(kernel, program, ctx), loop.reduced
         wanted, reason = _count_parts(loop, by_columns, ctx), "leave multiprocessors idle"
     if is_walked_again := wanted < 2 and is_centered and not by_columns and _outgrows_cache(loop, width, ctx):
-        wanted, reason = ctx.points(loop.reduced) // PART, "are too many for the cache until they are read again"
+        wanted, reason = (
+            ctx.points(loop.reduced) // ctx.thresholds.split_mean,
+            "are too many for the cache until they are read again",
+        )
     if wanted < 2:
         return None
     division = _divide(reduced, wanted, ctx)
@@ -217,28 +207,28 @@ def _short(kernel: Kernel, program: Program, ctx: Context, width: int) -> Var | 
     """What counts the elements of a run, where a row that no program holds lies in runs so short that reading it takes
     longer than two more launches; None where it does not, and where what follows a run is not of another row.
     """
-    if not width or ctx.points(kernel.reduced) <= LONGEST_ROWS[0]:
+    if not width or ctx.points(kernel.reduced) <= ctx.thresholds.longest_row:
         return None
     *places, _ = offsets(kernel, program)
     short = next((var for var in kernel.reduced for place in places if factor_of(place, var).constant == 1), None)
     if short is None or not any(factor_of(place, var) == short.size for place in places for var in kernel.ranges):
         return None
-    run = max(run_along(place, kernel.reduced, ctx) for place in places)
+    run = max(contiguous_run(place, kernel.reduced, ctx) for place in places)
     moved = width * ctx.points((*kernel.ranges, *kernel.reduced))
-    return short if (slowness(run * width) - 1) * moved > 2 * LAUNCH else None
+    return short if (access_slowdown(run * width) - 1) * moved > 2 * ctx.thresholds.launch_bytes else None
 
 
 def _outgrows_cache(loop: Loop, width: int, ctx: Context) -> bool:
     """Whether rows are so long that no program holds one, and those under way at a time are more than the cache has."""
     length, rows = ctx.points(loop.reduced), min(ctx.points(loop.ranges), 2 * ctx.processors)
-    return length > LONGEST_ROWS[0] and rows * length * width > ctx.cache
+    return length > ctx.thresholds.longest_row and rows * length * width > ctx.cache
 
 
 def _of_column(loop: Loop, short: Var, ctx: Context) -> int:
     """How many parts the elements at one place of all runs of a row should be made of."""
     columns = ctx.points((*loop.ranges, short))
-    enough = -(-ctx.processors * ctx.thresholds.programs * COLUMNS // columns)
-    return max(enough, -(-ctx.points(loop.reduced) // ctx.number(short.size) // COLUMN))
+    enough = -(-ctx.processors * ctx.thresholds.programs * ctx.thresholds.split_columns // columns)
+    return max(enough, -(-ctx.points(loop.reduced) // ctx.number(short.size) // ctx.thresholds.split_column))
 
 
 def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
@@ -254,7 +244,7 @@ def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
 def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
     """How many parts each result should be made of."""
     rows, length = ctx.points(loop.ranges), ctx.points(loop.reduced)
-    wide = COLUMNS if by_columns else 1
+    wide = ctx.thresholds.split_columns if by_columns else 1
     programs, limits = -(-rows // wide), ctx.thresholds
     enough = 2 * ctx.processors if by_columns else ctx.processors // 2  # a row is read by a whole program at once
     if length < limits.split_length or programs >= enough:
@@ -272,7 +262,7 @@ def _divide(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
         size = ctx.number(var.size)
         count = -(-wanted // max(ctx.points(outer), 1))
         length = _length(var.size, count, ctx) if 1 < count < size else None
-        if count < 2 or (length is None and outer and count <= ENOUGH):
+        if count < 2 or (length is None and outer and count <= ctx.thresholds.split_even):
             inner.append(var)
         elif size <= count:
             outer.append(var)

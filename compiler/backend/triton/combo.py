@@ -6,11 +6,11 @@ from compiler.backend.ir import Kernel, Program
 from compiler.backend.ir.index import Index, Var
 from compiler.backend.passes.combo import Together
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.tiles import Axis, Tiles
 from compiler.backend.triton.configs import TritonConfig, next_power_of_two
 from compiler.backend.triton.kernel import TritonLines, pointer
 from compiler.backend.triton.reductions import ReductionWriter
 from compiler.backend.triton.text import identifier
+from compiler.backend.triton.tiles import Axis, Tiles
 
 _POINTS = 1024
 _SIDE = 32

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from compiler.backend.ir import Program
 from compiler.backend.ir.sweeps import sweeps
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.tiles import LONG_ROW, Tiles, walked_places
-from compiler.backend.passes.traffic import LINE
+from compiler.backend.passes.cost import LINE, walked_places
+from compiler.backend.triton.tiles import Tiles
 
 _PROCESSORS = 132
 _MOST_WARPS = 32
@@ -104,17 +104,17 @@ def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[Triton
         blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
         size = row * block
         each = {"RBLOCK": row} if tiles.inner else {}
-        first = min(_most_warps(tiles, row), _warps(size, elements))
+        first = min(_most_warps(tiles, row, ctx), _warps(size, elements))
         for warps in (first, _warps(size, elements // 2), _warps(size, 2 * elements)):
             yield TritonConfig({**blocks, **each}, warps)
 
 
-def _most_warps(tiles: Tiles, row: int) -> int:
+def _most_warps(tiles: Tiles, row: int, ctx: Context) -> int:
     """With fewer warps two programs of long rows share a multiprocessor; but where rows begin anywhere in memory, loads
     are so narrow that it takes more threads.
     """
     is_even = not tiles.inner or (tiles.inner.size.constant or 0) % _EVEN == 0
-    return 16 if row > LONG_ROW and (is_even or not tiles.is_read_again) else _MOST_WARPS
+    return 16 if row > ctx.thresholds.long_row and (is_even or not tiles.is_read_again) else _MOST_WARPS
 
 
 def _row_blocks(tiles: Tiles, row: int, width: int, ctx: Context) -> Iterable[int]:
@@ -145,8 +145,8 @@ def _looped_configs(tiles: Tiles, program: Program, ctx: Context) -> Iterator[Tr
             yield TritonConfig({"XBLOCK": wide, "RBLOCK": high}, _warps(wide * high))
         return
     many = len(walked_places(tiles.kernel)) > 6
-    first = 1024 if many else 4096 if row >= LONG_ROW else 2048
-    each = 128 if row >= LONG_ROW and len(sweeps(tiles.kernel)) > 1 else 256
+    first = 1024 if many else 4096 if row >= ctx.thresholds.long_row else 2048
+    each = 128 if row >= ctx.thresholds.long_row and len(sweeps(tiles.kernel)) > 1 else 256
     yield TritonConfig({"RBLOCK": min(first, row)}, _warps(min(first, row), each))
     for most in (first, 1024, 2048, 4096, 8192):
         block = min(most, row)

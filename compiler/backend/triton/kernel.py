@@ -17,10 +17,10 @@ from compiler.backend.ir.index import Index, Indirect, Var
 from compiler.backend.ir.index_maps import atoms_of, indirects
 from compiler.backend.ir.symbols import kernel_indices, symbols_and_checks
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.tiles import Axis, Tiles, tiled
 from compiler.backend.triton.configs import TritonConfig, configs
 from compiler.backend.triton.precision import precision
 from compiler.backend.triton.text import TYPES, Names, Text, bare, identifier
+from compiler.backend.triton.tiles import Axis, Tiles, tiled
 
 
 def pointer(name: str) -> str:

@@ -15,11 +15,12 @@ from compiler.backend.ir import Kernel, Loop, Product, Program, Strided, strided
 from compiler.backend.ir.expr import Load
 from compiler.backend.ir.index import Index, Var
 from compiler.backend.passes.context import Context
+from compiler.backend.passes.cost import fits_32
 from compiler.backend.passes.matmuls import Factors, coordinates
-from compiler.backend.passes.tiles import Axis, Tiles, fits_32, moved
 from compiler.backend.triton.configs import TritonConfig, next_power_of_two, processors
 from compiler.backend.triton.kernel import KernelWriter
 from compiler.backend.triton.text import bare, converted
+from compiler.backend.triton.tiles import Axis, Tiles, kernel_on_axes
 
 _NAMES = {"b", "m", "n", "k", "mask_m", "mask_n", "mask_k", "tile_m", "tile_n", "start", "left", "right", "total"}
 _LEAST = 16
@@ -57,7 +58,7 @@ class ProductWriter(KernelWriter):
         *outer, m, n = self.factors.axes
         axes = (Axis(m, "MBLOCK", coordinates(self.product)), Axis(n, "NBLOCK", {}), *(Axis(b, "", {}) for b in outer))
         is_wide = not fits_32(kernel, self.program, self.ctx)
-        return Tiles(moved(kernel, axes, None), "product", axes, None, False, is_wide)
+        return Tiles(kernel_on_axes(kernel, axes, None), "product", axes, None, False, is_wide)
 
     def choices(self) -> tuple[TritonConfig, ...]:
         """The first is the one to take without measuring."""

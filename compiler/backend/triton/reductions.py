@@ -16,11 +16,11 @@ from compiler.backend.ir.index import Index, Quotient, Remainder
 from compiler.backend.ir.index_maps import atoms_of
 from compiler.backend.ir.scalar import neutral
 from compiler.backend.ir.sweeps import Sweep, sweeps
-from compiler.backend.passes.tiles import Axis
 from compiler.backend.triton.kernel import KernelWriter, mask_of
 from compiler.backend.triton.precision import EXACT
 from compiler.backend.triton.softmax import Pair, join_sweeps
 from compiler.backend.triton.text import TYPES, bare, constant, identifier
+from compiler.backend.triton.tiles import Axis
 
 _COMBINED = {
     "prod": "multiply", "any": "either", "all": "both", "max": "maximum", "min": "minimum",

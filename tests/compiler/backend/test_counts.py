@@ -19,8 +19,8 @@ import compiler
 from compiler.backend.ir import Kernel, Program
 from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.passes.context import Context, Thresholds
+from compiler.backend.passes.cost import Totals
 from compiler.backend.passes.schedule import lifetimes
-from compiler.backend.passes.traffic import Totals
 from compiler.backend.pipeline import PASSES, run
 
 ROWS, WIDE = 2048, 768

@@ -13,7 +13,7 @@ import compiler
 from compiler.backend.inspect.inspection import Opened
 from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.passes.context import Thresholds
-from compiler.backend.passes.traffic import SLOWEST, slowness
+from compiler.backend.passes.cost import SLOWEST, access_slowdown
 from compiler.backend.pipeline import run
 
 LAST = torch.channels_last
@@ -132,20 +132,17 @@ def test_each_channel_of_a_short_run_has_parts_of_its_own() -> None:
 
 
 def test_runs_of_whole_lines_take_no_longer() -> None:
-    assert [slowness(run) for run in (2, 32, 64, 128, 4096)] == [SLOWEST, SLOWEST, 2, 1, 1]
+    assert [access_slowdown(run) for run in (2, 32, 64, 128, 4096)] == [SLOWEST, SLOWEST, 2, 1, 1]
 
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("crosses", [False, True])
-def test_it_is_the_same_norm(monkeypatch: pytest.MonkeyPatch, crosses: bool, last: bool) -> None:
-    for module in ("fuse", "split"):
-        monkeypatch.setattr(f"compiler.backend.passes.{module}.LAUNCH", 0)
-    monkeypatch.setattr("compiler.backend.passes.split.LONGEST_ROWS", (2048,))
+def test_it_is_the_same_norm(crosses: bool, last: bool) -> None:
     torch.compiler.reset()
     x, weight = pictures(2, 32, 32, 32, last=last, dtype=torch.float32) + 3, torch.randn(32)
     fn = crossing if crosses else norm
     graph = compiler.open(fn, x, weight).graph
-    ctx = replace(graph.context(Thresholds()), processors=4)
+    ctx = replace(graph.context(Thresholds(launch_bytes=0, longest_row=2048)), processors=4)
     program = run(graph.stages.programs["lowered"], ctx).last
     told = {found.verdict for found in ctx.decisions if "short runs" in found.why or "lie in runs" in found.why}
     assert told == ({"split"} if last else {"parted"} if crosses else set())

@@ -40,7 +40,7 @@ SMALL = tuple(numbers(*shape) for shape in ((5, 40), (24, 40), (24,), (24, 3)))
 def test_small_products_are_kernels_in_the_default_mode() -> None:
     call = opened(layers, *SMALL).on("h100")
     assert steps(call) == ["Product", "Product"]
-    decided = [item.why for item in call.graph.decisions if item.pass_name == "products"]
+    decided = [item.why for item in call.graph.decisions if item.pass_name == "matmuls"]
     assert any("is a kernel of its own: no kernel reads it" in why for why in decided)
     assert any(why.endswith("are one kernel") for why in decided)
 
@@ -57,11 +57,11 @@ def test_others_are_left_to_pytorch(name: str) -> None:
     call = opened(layers, *LARGE[name]).on("h100")
     found = [step.name for step in call.graph.stages.last.steps if isinstance(step, Extern)]
     assert "aten.mm.default" in found or "aten.addmm.default" in found
-    assert "Product" in steps(call.with_thresholds(own_product=2**30)) or name != "many multiplications"
+    assert "Product" in steps(call.with_thresholds(own_matmul=2**30)) or name != "many multiplications"
 
 
 def test_nothing_is_small_below_the_threshold() -> None:
-    assert "Product" not in steps(opened(layers, *SMALL).on("h100").with_thresholds(own_product=1))
+    assert "Product" not in steps(opened(layers, *SMALL).on("h100").with_thresholds(own_matmul=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -73,7 +73,7 @@ def test_small_products_compute_what_eager_mode_does(monkeypatch: pytest.MonkeyP
         made.extend(step for step in changed.steps if isinstance(step, Product))
         return changed
 
-    monkeypatch.setattr(pipeline, "tuned", lambda passes: {**passes, "products": kept})
+    monkeypatch.setattr(pipeline, "tuned", lambda passes: {**passes, "matmuls": kept})
     in_triton: Any = partial(tcompile, mode="max-autotune", options={"code": "triton"})  # in its interpreter
     args = [value.to(dtype).requires_grad_() for value in SMALL]
     torch._dynamo.reset()

@@ -49,7 +49,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Product]:
         found.extend(step for step in changed.steps if isinstance(step, Product))
         return changed
 
-    monkeypatch.setattr(pipeline, "tuned", lambda passes: {**passes, "products": kept})
+    monkeypatch.setattr(pipeline, "tuned", lambda passes: {**passes, "matmuls": kept})
     return found
 
 
@@ -155,7 +155,7 @@ def steps(call: Opened) -> list[str]:
 
 
 def refused(call: Opened) -> str:
-    [found] = (item.why for item in call.graph.decisions if (item.pass_name, item.verdict) == ("products", "refused"))
+    [found] = (item.why for item in call.graph.decisions if (item.pass_name, item.verdict) == ("matmuls", "refused"))
     return found
 
 
@@ -173,7 +173,7 @@ def test_a_stage_shows_the_kernel_with_its_product() -> None:
     [kernel] = call.products.kernels
     assert isinstance(kernel, Product)
     assert [what for _, what in call.products.rows()][1:3] == [kernel, kernel.call]
-    assert "products" in call.stages.index
+    assert "matmuls" in call.stages.index
     assert call.totals.kernels == 1
     assert call.totals.bytes == 2 * (64 * 32 + 48 * 32 + 48 + 64 * 48)
 
@@ -193,7 +193,7 @@ def test_on_the_cpu_there_is_none_of_it() -> None:
 def test_each_stage_computes_the_same_in_the_reference_interpreter() -> None:
     call = stages(gelu, *LINEAR)
     by_shape = {tuple(value.shape): value for value in LINEAR}
-    for name in ("products", "scheduled"):
+    for name in ("matmuls", "scheduled"):
         there = call.stage(name)
         program = replace(there, buffers=tuple(replace(buffer, device="cpu") for buffer in there.buffers))
         shapes = [tuple(size.constant for size in program.by_name[name].shape) for name in program.inputs]
@@ -218,7 +218,7 @@ def test_a_refusal_has_a_reason(name: str) -> None:
     call = stages(function, *LINEAR)
     assert "Product" not in steps(call)
     assert why in refused(call)
-    [subjects] = (item.subjects for item in call.graph.decisions if item.pass_name == "products")
+    [subjects] = (item.subjects for item in call.graph.decisions if item.pass_name == "matmuls")
     assert why in call.why(*subjects)
 
 
@@ -226,7 +226,7 @@ def test_why_answers_with_what_was_decided_last() -> None:
     call = stages(gelu, *LINEAR)
     ctx = call.graph.context(call.thresholds)
     ctx.pass_name = "tune"
-    [subjects] = (item.subjects for item in call.graph.decisions if item.pass_name == "products")
+    [subjects] = (item.subjects for item in call.graph.decisions if item.pass_name == "matmuls")
     ctx.decide(subjects, "tuned", "one kernel, 3.0 µs: sooner than both, 4.0 µs", seconds=3e-6)
     assert "are one kernel, where that is not slower" in call.why(*subjects)
     call.ran.append(ctx)
@@ -315,7 +315,7 @@ def emit_of(x: Tensor, weight: Tensor) -> str:
 def test_the_record_links_a_product_from_python_to_its_kernel() -> None:
     found = explore(gelu, LINEAR, options=parse_options(backend="tcompile", target="h100", mode="max-autotune")).record
     assert not found.problems
-    [stage] = (artifact for artifact in found.artifacts if artifact.stage == "products")
+    [stage] = (artifact for artifact in found.artifacts if artifact.stage == "matmuls")
     number = next(at for at, line in enumerate(stage.text.splitlines(), 1) if "aten.addmm" in line)
     kernel, product = stage.lines[number]
     assert product == f"{kernel}.addmm"
@@ -327,7 +327,7 @@ def test_the_record_links_a_product_from_python_to_its_kernel() -> None:
     assert {"captured[0/0].linear", "inference[0/0].addmm", "fused[0/0 inference].addmm"} <= linked
     lines = facts.id + ".L"
     assert any(other.startswith(lines) for other in linked)
-    [decision] = (item for item in found.decisions if item.pass_name == "products")
+    [decision] = (item for item in found.decisions if item.pass_name == "matmuls")
     assert decision.verdict == "product"
     assert all(subject.startswith("recompute[") for subject in decision.subjects)
 

@@ -3,7 +3,7 @@
     pointwise    one axis, over all points; or two, where memory is walked along different ranges
     persistent   a program holds whole rows of what is reduced
     looped       a program walks its rows in steps
-    product      tiles of a product of matrices (see triton_product.py)
+    product      tiles of a product of matrices (see matmul.py)
 
 An axis has one variable in place of the ranges that it is made of, so that a kernel on tiles is a kernel of the IR too.
 """
@@ -11,42 +11,19 @@ An axis has one variable in place of the ranges that it is made of, so that a ke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from compiler.backend.ir import Kernel, Program
-from compiler.backend.ir.expr import Shape
 from compiler.backend.ir.index import Index, Var, factor_of, product
-from compiler.backend.ir.index_maps import variables
 from compiler.backend.ir.sweeps import sweeps
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.order import accesses, points_along, sort_ranges
-from compiler.backend.passes.traffic import run_along, run_walked, slowness
+from compiler.backend.passes.cost import LEAST_BLOCK, distinct_accesses, fits_32, is_by_columns, walked_places
 
 Kind = Literal["pointwise", "persistent", "looped", "product"]
 
-MOST_32 = 2**31 - 2**17
-"""Indices below it are int32: what a block reaches beyond the last point still is."""
-
 MOST_PROGRAMS = 2**16 - 1
 """As many as CUDA allows along a grid's second axis. HIP has the same limit."""
-
-LEAST_BLOCK = 16
-"""The fewest points of a block of the second axis."""
-
-LONGEST_ROWS = (32768, 16384, 8192)
-"""Rows that a program holds whole if it reads those of one tensor, of two, or of more: registers are what bounds it."""
-
-_LONGEST_ROW_READ_ONCE = 1024
-_LONGEST_COLUMN = 64
-_ALONE = 512
-_BYTES_OF_PROGRAM = 4096
-"""Programs that move less take less time than it takes a GPU to start them."""
-
-LONG_ROW = 8192
-"""Of more elements a program that holds them leaves few registers to another."""
-
-_LEAST_TILED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +86,16 @@ def tiled(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
     is_wide = not fits_32(kernel, program, ctx)
     if not kernel.reduced and not any(loop.reduction for loop in kernel.loops):
         outer = _group_axes(_two(kernel, program, ctx) or (kernel.ranges,), ("YBLOCK", "XBLOCK"))
-        return Tiles(moved(kernel, outer, None), "pointwise", outer, None, False, is_wide)
+        return Tiles(kernel_on_axes(kernel, outer, None), "pointwise", outer, None, False, is_wide)
     by_columns = is_by_columns(kernel, program, ctx)
     inner = _axis("r", kernel.reduced, "RBLOCK")
     row = inner.size.constant if inner else 1
-    kind: Kind = "persistent" if row is not None and row <= _longest(kernel, by_columns) else "looped"
-    is_alone = not by_columns and (kind == "looped" or row is None or _fills_a_program(row, kernel, program))
+    kind: Kind = "persistent" if row is not None and row <= _longest(kernel, by_columns, ctx) else "looped"
+    is_alone = not by_columns and (kind == "looped" or row is None or _fills_a_program(row, kernel, program, ctx))
     x = _axis("x", kernel.ranges, "" if is_alone else "XBLOCK")
     outer = (x,) if x else ()
-    again = kind == "persistent" and (row or 0) > LONG_ROW and _may_be_read_again(kernel, program)
-    return Tiles(moved(kernel, outer, inner), kind, outer, inner, by_columns, is_wide, again)
+    again = kind == "persistent" and (row or 0) > ctx.thresholds.long_row and _may_be_read_again(kernel, program)
+    return Tiles(kernel_on_axes(kernel, outer, inner), kind, outer, inner, by_columns, is_wide, again)
 
 
 def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
@@ -131,27 +108,19 @@ def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
     return is_short and not is_written and len(sweeps(kernel)) > 1
 
 
-def _longest(kernel: Kernel, by_columns: bool) -> int:
+def _longest(kernel: Kernel, by_columns: bool, ctx: Context) -> int:
     """The longest row, or column, that a program holds whole."""
     if by_columns:
-        return _LONGEST_COLUMN
+        return ctx.thresholds.longest_column
     if len(sweeps(kernel)) < 2:
-        return _LONGEST_ROW_READ_ONCE
+        return ctx.thresholds.longest_row_once
     read = sum(buffer not in kernel.targets for buffer, _ in walked_places(kernel))
-    return LONGEST_ROWS[min(max(read, 1), len(LONGEST_ROWS)) - 1]
+    return ctx.thresholds.longest_row >> min(max(read, 1), 3) - 1
 
 
-def _fills_a_program(row: int, kernel: Kernel, program: Program) -> bool:
+def _fills_a_program(row: int, kernel: Kernel, program: Program, ctx: Context) -> bool:
     bytes_ = row * sum(program.by_name[buffer].dtype.itemsize for buffer, _ in walked_places(kernel))
-    return row > _ALONE and bytes_ >= _BYTES_OF_PROGRAM
-
-
-def walked_places(kernel: Kernel) -> set[tuple[str, Shape]]:
-    """The buffers and the places in them that differ from one point of what is reduced to the next."""
-    inner = {*kernel.reduced}
-    places = {(load.buffer, load.index) for load in kernel.loads if load.buffer not in kernel.targets}
-    places |= {(loop.target, loop.place) for loop in kernel.loops if loop.target not in kernel.local}
-    return {(buffer, at) for buffer, at in places if any(inner & variables(index) for index in at)}
+    return row > ctx.thresholds.program_row and bytes_ >= ctx.thresholds.program_bytes
 
 
 def _group_axes(groups: Sequence[Sequence[Var]], blocks: Sequence[str]) -> tuple[Axis, ...]:
@@ -172,51 +141,12 @@ def _axis(name: str, ranges: Sequence[Var], block: str) -> Axis | None:
     return Axis(var, block, values)
 
 
-def moved(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel:
+def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel:
     """The kernel over the axes."""
     values: dict[str, Index] = {var.name: Index.of(0) for var in kernel.ranges + kernel.reduced}
     for axis in (*outer, *([inner] if inner else [])):
         values.update(axis.values)
     return kernel.over(tuple(axis.var for axis in outer), (inner.var,) if inner else (), values)
-
-
-def _accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
-    """Where it reads and writes memory, in elements, each place once, and the bytes of an element there."""
-    found = accesses(kernel, program)
-    return [*{f"{at.name} + {place.key}": (place, at.dtype.itemsize) for at, place in found}.values()]
-
-
-def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether neighbours in memory belong to neighbouring results, not to one result: in most places that are read or
-    written, or in any large one where rows are walked once, as tiles of both are then as good for the other places.
-    """
-    if not kernel.ranges or not kernel.reduced:
-        return False
-    places = [place for place, _ in _accesses(kernel, program)]
-    across, along = (points_along(places, var, ctx) for var in (kernel.ranges[-1], kernel.reduced[-1]))
-    if across > along or 8 * across < along:
-        return across > along
-    is_long = min(ctx.number(var.size) for var in (kernel.ranges[-1], kernel.reduced[-1])) >= LEAST_BLOCK
-    return is_long and sum(bool(sweep.body) for sweep in sweeps(kernel)) < 2
-
-
-def lost_in_rows(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str, int]:
-    """The buffers that a kernel of long rows meets in shorter runs than tiles would, and how many bytes are moved in
-    the time that this takes more: a program walks its rows in one order, and what lies in memory in another one is met
-    in runs as short as that order leaves. None where a program takes neighbouring columns.
-    """
-    if ctx.points(kernel.reduced) < _ALONE:
-        return {}
-    rows = sort_ranges(kernel, program, replace(ctx, decisions=[]))
-    lost: dict[str, int] = {}
-    for buffer, place in accesses(rows, program):
-        own = variables(place)
-        if not own.isdisjoint(rows.reduced):
-            runs = run_walked(place, rows.reduced, ctx), run_along(place, own, ctx)
-            walked_places, tiled = (slowness(run * buffer.dtype.itemsize) for run in runs)
-            bytes_ = int((walked_places - tiled) * ctx.points(own) * buffer.dtype.itemsize)
-            lost[buffer.name] = max(lost.get(buffer.name, 0), bytes_)
-    return lost if any(lost.values()) and not is_by_columns(rows, program, ctx) else {}
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
@@ -225,7 +155,7 @@ def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...
         return None
     x = kernel.ranges[-1]
     bytes_along: dict[Var, int] = {}
-    for place, size in _accesses(kernel, program):
+    for place, size in distinct_accesses(kernel, program):
         if ctx.number(factor_of(place, x)) in (0, 1):
             continue
         for var in kernel.ranges[:-1]:
@@ -234,13 +164,6 @@ def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...
     if not bytes_along:
         return None
     y = max(bytes_along, key=lambda var: bytes_along[var])
-    if min(ctx.number(x.size), ctx.number(y.size)) < _LEAST_TILED:
+    if min(ctx.number(x.size), ctx.number(y.size)) < ctx.thresholds.tiled_size:
         return None
     return (*(var for var in kernel.ranges if var not in (x, y)), y), (x,)
-
-
-def fits_32(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether all that the kernel counts and addresses is certain to be below 2³¹: sizes are known, or were guarded."""
-    sizes = [program.by_name[name].span for name in {*kernel.reads, *kernel.writes}]
-    sizes += [product(var.size for var in group) for group in (kernel.ranges, kernel.reduced)]
-    return all((ctx.is_small or size.constant is not None) and ctx.number(size) < MOST_32 for size in sizes)

@@ -1,7 +1,7 @@
-"""Generate other orders of a program's steps that may need less memory; the scheduler tries them.
+"""Pass, for GPUs: run steps in another order where that lowers peak memory.
 
-A step that frees more than it allocates runs as soon as it can. Seen from the end, a step that allocates more than it
-frees runs as late as it can. All others keep their order.
+Of three orders the best is taken. A step that frees more than it allocates runs as soon as it can. Seen from the end, a
+step that allocates more than it frees runs as late as it can. All others keep their order.
 """
 
 from __future__ import annotations
@@ -11,9 +11,38 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from compiler.backend.ir import Extern, Program
+from compiler.backend.passes.context import Context
 from compiler.backend.passes.fuse import needs_of
+from compiler.backend.passes.schedule import Sizes, bytes_of_buffers, peak_bytes
 
 Needs = Mapping[int, set[int]]
+
+
+def reorder(program: Program, ctx: Context) -> Program:
+    """Of the orders that are tried, take the one with the lowest peak."""
+    if not ctx.processors or len(program.steps) < 3:
+        return program
+    sizes = bytes_of_buffers(program, ctx)
+    most = peak_bytes(program, sizes, ctx)
+    best, least = program, most * ctx.thresholds.reorder_percent // 100
+    if least <= _bytes_of_any_order(program, sizes, ctx):
+        return program
+    for other in other_orders(program, sizes, ctx.given):
+        if (held := peak_bytes(other, sizes, ctx)) < least:
+            best, least = other, held
+    if best is not program:
+        names = tuple(step.targets[-1] for step in best.steps if step.targets)
+        ctx.decide(names, "reordered", f"{least:,} bytes are held at once, not {most:,}", bytes=most - least)
+    return best
+
+
+def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
+    """A lower bound of peak bytes in any order: operands and results of the largest extern call."""
+    made = {name for step in program.steps for name in step.targets} | ctx.given
+    calls = (step for step in program.steps if isinstance(step, Extern))
+    return max(
+        (sum(sizes[name] for name in made.intersection((*call.targets, *call.reads))) for call in calls), default=0
+    )
 
 
 @dataclass(slots=True)
@@ -38,7 +67,7 @@ class _Memory:
         return _Memory(self.size, begins, ends)
 
 
-def sequences(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Iterator[Program]:
+def other_orders(program: Program, sizes: Sizes, given: frozenset[str]) -> Iterator[Program]:
     """Yield the program with its steps in other orders. `given` are inputs that are freed after their last read."""
     is_written = program.mutated or any(call.writes for call in program.calls)
     if is_written and any(call.aliases for call in program.calls):

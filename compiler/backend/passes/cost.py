@@ -1,0 +1,169 @@
+"""The cost model: what memory accesses cost a GPU, which the passes and the emitters decide by.
+
+Where memory is what bounds a program, its kernels cost the bytes that they move, and more where these are met in runs
+shorter than a line of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from compiler.backend.ir import Buffer, Kernel, Product, Program, strided_views
+from compiler.backend.ir.expr import Shape, loads, variables_in
+from compiler.backend.ir.index import Index, Var, factor_of, product
+from compiler.backend.ir.index_maps import variables
+from compiler.backend.ir.sweeps import sweeps
+from compiler.backend.passes.context import Context
+
+LINE = 128
+"""Bytes of a line of a GPU's cache."""
+
+SLOWEST = 4
+"""How many times slower accesses in runs shorter than a line are at most: for runs of 8 to 32 bytes, on an H200."""
+
+MOST_32 = 2**31 - 2**17
+"""Indices below it are int32: what a block reaches beyond the last point still is."""
+
+LEAST_BLOCK = 16
+"""The fewest points of a block of a tile's second axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What programs cost where memory and launches bound them: `bytes` are those that their kernels move."""
+
+    kernels: int = 0
+    calls: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(self.kernels + other.kernels, self.calls + other.calls, self.bytes + other.bytes)
+
+
+def totals(program: Program, ctx: Context) -> Totals:
+    """Of one program."""
+    kernels = program.kernels
+    moved = sum(traffic(kernel, program, ctx) for kernel in kernels)
+    return Totals(len(kernels), len(program.steps) - len(kernels), moved)
+
+
+def traffic(kernel: Kernel, program: Program, ctx: Context) -> int:
+    """Bytes that a kernel reads and writes, each element of a buffer counted once."""
+    return sum(bytes_moved(name, kernel, program, ctx) for name in {*kernel.reads, *kernel.writes})
+
+
+def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
+    """The bytes of one buffer that a kernel touches; what it both reads and writes counts twice."""
+    buffer = program.by_name[name]
+    size, read = ctx.number(buffer.size), 0
+    if name in kernel.reads:
+        views = strided_views(kernel.call.args) if isinstance(kernel, Product) else ()
+        points = [_points_at(place, ctx) for place in kernel.places(name)]
+        points += [ctx.number(product(view.shape)) for view in views if view.buffer == name]
+        read = min(size, sum(points))
+    return (read + size * (name in kernel.writes)) * buffer.dtype.itemsize
+
+
+def contiguous_run(place: Index, along: Iterable[Var], ctx: Context) -> int:
+    """How many neighbours in memory are met at a place, given as an offset, where these variables have all values."""
+    steps = {ctx.number(factor_of(place, var)): ctx.number(var.size) for var in along}
+    run = 1
+    while (size := steps.get(run, 1)) > 1:
+        run *= size
+    return run
+
+
+def walked_run(place: Index, walked: Sequence[Var], ctx: Context) -> int:
+    """How many neighbours in memory are met one after another where variables are walked, the last one fastest."""
+    run = 1
+    for var in reversed(walked):
+        if ctx.number(factor_of(place, var)) != run:
+            break
+        run *= ctx.number(var.size)
+    return run
+
+
+def access_slowdown(run: int) -> float:
+    """How many times as long memory takes where it is met in runs of so many bytes."""
+    return min(SLOWEST, max(1.0, LINE / run))
+
+
+def _points_at(place: Shape, ctx: Context) -> int:
+    """How many different elements places of this form can be: as many as the variables in it have values."""
+    found = {var for index in place for var in variables_in(index)}
+    return ctx.number(product(var.size for var in found))
+
+
+def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
+    """Where the kernel reads and writes memory: offsets in elements."""
+    return (offset for _, offset in accesses(kernel, program))
+
+
+def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
+    """How many points are met at places where the next one along a variable is the next one in memory."""
+    return sum(ctx.points(variables(place)) for place in places if ctx.number(factor_of(place, var)) == 1)
+
+
+def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
+    """The buffers that a kernel reads and writes, with offsets in elements."""
+    for loop in kernel.loops:
+        places = [(load.buffer, load.index) for load in loads(loop.value)]
+        for name, index in (*places, (loop.target, loop.place)):
+            if name not in kernel.local:
+                buffer = program.by_name[name]
+                yield buffer, buffer.offset(index)
+
+
+def walked_places(kernel: Kernel) -> set[tuple[str, Shape]]:
+    """The buffers and the places in them that differ from one point of what is reduced to the next."""
+    inner = {*kernel.reduced}
+    places = {(load.buffer, load.index) for load in kernel.loads if load.buffer not in kernel.targets}
+    places |= {(loop.target, loop.place) for loop in kernel.loops if loop.target not in kernel.local}
+    return {(buffer, at) for buffer, at in places if any(inner & variables(index) for index in at)}
+
+
+def distinct_accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
+    """Where it reads and writes memory, in elements, each place once, and the bytes of an element there."""
+    found = accesses(kernel, program)
+    return [*{f"{at.name} + {place.key}": (place, at.dtype.itemsize) for at, place in found}.values()]
+
+
+def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
+    """Whether neighbours in memory belong to neighbouring results, not to one result: in most places that are read or
+    written, or in any large one where rows are walked once, as tiles of both are then as good for the other places.
+    """
+    if not kernel.ranges or not kernel.reduced:
+        return False
+    places = [place for place, _ in distinct_accesses(kernel, program)]
+    across, along = (points_along(places, var, ctx) for var in (kernel.ranges[-1], kernel.reduced[-1]))
+    if across > along or 8 * across < along:
+        return across > along
+    is_long = min(ctx.number(var.size) for var in (kernel.ranges[-1], kernel.reduced[-1])) >= LEAST_BLOCK
+    return is_long and sum(bool(sweep.body) for sweep in sweeps(kernel)) < 2
+
+
+def strided_access_penalty(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str, int]:
+    """For buffers that a kernel of long rows meets in shorter runs than tiles would, the bytes moved in the time lost.
+
+    A program walks its rows in one order, in which the kernel's ranges are sorted; what lies in memory in another one
+    is met in runs as short as that order leaves. Empty where a program takes neighbouring columns.
+    """
+    if ctx.points(kernel.reduced) < ctx.thresholds.program_row:
+        return {}
+    lost: dict[str, int] = {}
+    for buffer, place in accesses(kernel, program):
+        own = variables(place)
+        if not own.isdisjoint(kernel.reduced):
+            runs = walked_run(place, kernel.reduced, ctx), contiguous_run(place, own, ctx)
+            walked, tiled = (access_slowdown(run * buffer.dtype.itemsize) for run in runs)
+            bytes_ = int((walked - tiled) * ctx.points(own) * buffer.dtype.itemsize)
+            lost[buffer.name] = max(lost.get(buffer.name, 0), bytes_)
+    return lost if any(lost.values()) and not is_by_columns(kernel, program, ctx) else {}
+
+
+def fits_32(kernel: Kernel, program: Program, ctx: Context) -> bool:
+    """Whether all that the kernel counts and addresses is certain to be below 2³¹: sizes are known, or were guarded."""
+    sizes = [program.by_name[name].span for name in {*kernel.reads, *kernel.writes}]
+    sizes += [product(var.size for var in group) for group in (kernel.ranges, kernel.reduced)]
+    return all((ctx.is_small or size.constant is not None) and ctx.number(size) < MOST_32 for size in sizes)
