@@ -77,14 +77,14 @@ def tcompile(
 
 
 @contextmanager
-def _without_unused_tracing() -> Iterator[None]:
+def _skip_unused_tracing() -> Iterator[None]:
     """What TorchDynamo works out for nobody is left out. Most of what is made while a model is compiled stays."""
     is_uncollected = (next(_COMPILATIONS) + 1) % COLLECTED
     with without_unread(), made_to_stay() if is_uncollected else nullcontext():
         yield
 
 
-_AROUND = Around(tcompile, _without_unused_tracing)
+_AROUND = Around(tcompile, _skip_unused_tracing)
 _AROUND.listen()
 
 
@@ -103,16 +103,16 @@ def compile_graph(
     ctx = context_of(module, inputs, name, options)
     replays = graphs() if graphs is not None and ctx.processors else None
     if ctx.processors and (replays is None or replays.gave_up):  # a replay can't look whether the graph is kept
-        ctx.given = given_inputs(module, mine)
+        ctx.donated = donated_inputs(module, mine)
     if options.tuned and (ctx.processors or options.code == "triton"):
-        passes = pipeline.tuned(passes)
+        passes = pipeline.passes_for_tuning(passes)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     program = stages.last
-    give(buffers_of_their_own(program, saved))
+    give(donatable_buffers(program, saved))
     is_replayed = replays is not None and _is_replayed(replays, module, program, ctx)
     ctx.pass_name = "tune"
     if (told := watcher()) is not None:
-        told.passed(stages, ctx, options)
+        told.after_passes(stages, ctx, options)
         if not told.builds:
             return interpret_program(program)
     call = compile_program(program, ctx, options)
@@ -123,16 +123,16 @@ def compile_graph(
     return replays.beside(call) if name == "backward" else call
 
 
-def _on_gpu(module: GraphModule) -> Iterator[Node]:
+def _inputs_on_gpu(module: GraphModule) -> Iterator[Node]:
     """The inputs of a graph that are on a GPU."""
     for node in module.graph.find_nodes(op="placeholder"):
         if isinstance(value := value_of(node), torch.Tensor) and value.device.type == "cuda":
             yield node
 
 
-def given_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
+def donated_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
     """Of a backward: the inputs with these names that are on a GPU."""
-    return frozenset(node.name for node in _on_gpu(module)).intersection(names)
+    return frozenset(node.name for node in _inputs_on_gpu(module)).intersection(names)
 
 
 def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
@@ -141,7 +141,7 @@ def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
     return {place: output.args[0][place].name for place in keep_what_is_saved()}
 
 
-def buffers_of_their_own(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
+def donatable_buffers(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
     """Those of them that are in memory of their own: passes may have found that two results are the same."""
     made = Counter(view.buffer for view in strided_views(program.outputs))
     shared = {*program.inputs, *program.constants}
@@ -236,14 +236,14 @@ def compile_program(program: Program, ctx: Context, options: BackendOptions) -> 
     if options.interpret:
         return interpret_program(program)
     if options.code == "triton" and not ctx.processors:
-        return triton_interpreted(program, ctx)
-    if why := no_code(program):
+        return interpret_triton(program, ctx)
+    if why := reason_for_no_code(program):
         _say_once(why)
         return interpret_program(program)
-    return on_gpu(program, ctx, options) if gpu_of(program) is not None else on_cpu(program, ctx)
+    return compile_for_gpu(program, ctx, options) if gpu_of(program) is not None else compile_for_cpu(program, ctx)
 
 
-def no_code(program: Program) -> str:
+def reason_for_no_code(program: Program) -> str:
     """Why no code is written for a program's kernels, "" if it is."""
     devices = {program.by_name[name].device for kernel in program.kernels for name in kernel.writes}
     if other := sorted(name for name in devices if name != "cpu" and not name.startswith("cuda")):
@@ -259,7 +259,7 @@ def why_no_gpu() -> str:
         from compiler.backend.runtime import on_gpu as gpu
     except ImportError as error:
         return f"Triton is not installed ({error})"
-    return gpu.why_not()
+    return gpu.reason_unsupported()
 
 
 @cache
@@ -278,22 +278,22 @@ def interpret_program(program: Program, launch: Callable[[State, Kernel], None] 
     return boxed(call)
 
 
-def triton_interpreted(program: Program, ctx: Context) -> Call:
+def interpret_triton(program: Program, ctx: Context) -> Call:
     """A call that runs the program's Triton kernels in Triton's own interpreter, on the CPU."""
     from compiler.backend.runtime.run_triton_interpreted import launcher
 
     return interpret_program(program, launcher(program, ctx))
 
 
-def on_cpu(program: Program, ctx: Context) -> Call:
+def compile_for_cpu(program: Program, ctx: Context) -> Call:
     """A call that runs the program's kernels as a library; the first one waits for the C++ compiler."""
     code = emit_cpp(program, ctx, build_cpp.has_vector_math())
     launcher = Launcher(program, by_kernel(code))
     running = build_cpp.Build(code) if program.kernels else None
-    return _compile_lazily(program, lambda: launcher.made(running.functions() if running else {}))
+    return _compile_lazily(program, lambda: launcher.compile(running.functions() if running else {}))
 
 
-def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
+def compile_for_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
     """A call that launches the program's kernels; the first one waits for Triton. Kernels for the CPU are a library."""
     from compiler.backend.runtime.on_gpu import OnGpu
 
@@ -320,10 +320,10 @@ def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
     making = RLock()
     interpreter, retries = interpret_program(program), _Retries()
 
-    def prepared(args: Sequence[Any]) -> Call:
+    def prepare(args: Sequence[Any]) -> Call:
         if not are_in_memory(args):
             return interpreter
-        with retries.counted():
+        with retries.count_failures():
             return make()
 
     def call(args: list[Any]) -> Sequence[Any]:
@@ -331,7 +331,7 @@ def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
             with making:
                 if not ready and retries.are_due():
                     try:
-                        ready.append(prepared(args))
+                        ready.append(prepare(args))
                     except CompilerUnavailableError as error:
                         _say_once(f"{error}\nCalls of it try to compile again")
         return (ready[0] if ready else interpreter)(args)
@@ -349,7 +349,7 @@ class _Retries:
         return monotonic() >= self.next
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def count_failures(self) -> Iterator[None]:
         """Count an attempt that fails for a reason that may go away."""
         start = monotonic()
         try:

@@ -54,7 +54,7 @@ def stage_name(pass_name: str) -> str:
     return _STAGES.get(pass_name, pass_name)
 
 
-def tuned(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
+def passes_for_tuning(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
     """The passes of mode="max-autotune" on a GPU: matmuls of any size may be fused with kernels."""
     return {**passes, "matmuls": fuse_matmuls} if passes["matmuls"] is fuse_small_matmuls else passes
 

@@ -23,7 +23,7 @@ class Watcher(Protocol):
     builds: bool
     replaces: bool
 
-    def passed(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
+    def after_passes(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
         """Called after the passes of the graph `ctx.graph`, before code is written."""
 
 

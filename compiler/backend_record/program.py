@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, strided_views
+from compiler.backend.ir import Buffer, ComboKernel, Extern, Kernel, Loop, MatmulKernel, Program, Step, strided_views
 from compiler.backend.ir.expr import loads
 from compiler.backend.ir.index import Index, product
-from compiler.backend.passes.combo import Together
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import bytes_moved
 from compiler.record import Artifact, Entity
@@ -40,7 +39,7 @@ def program_artifact(
 ) -> Made:
     """The artifact of a program. `before` is what its pass was given, or the graph that it was lowered from."""
     writer = _Writer(program, ctx, artifact_id, before)
-    return writer.made(stage, title, graph)
+    return writer.artifact(stage, title, graph)
 
 
 class _Writer:
@@ -57,7 +56,7 @@ class _Writer:
         self.ids: dict[int, str] = {}
         self.entities: list[Entity] = []
 
-    def made(self, stage: str, title: str, graph: str) -> Made:
+    def artifact(self, stage: str, title: str, graph: str) -> Made:
         self.inputs()
         for step in self.program.steps:
             self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
@@ -79,7 +78,7 @@ class _Writer:
             return tuple(dict.fromkeys((self.steps[target], self.loops[target])))
         return (self.ids[id(what)],) if what is not None else ()
 
-    def named(self, name: str, inside: str = "") -> str:
+    def unique_id(self, name: str, inside: str = "") -> str:
         """An id that nothing else in this artifact has."""
         identity = f"{inside or self.id}.{name}"
         while identity in self.taken:
@@ -89,7 +88,7 @@ class _Writer:
 
     def inputs(self) -> None:
         for name in self.program.inputs:
-            identity = self.named(name)
+            identity = self.unique_id(name)
             buffer = self.program.by_name.get(name)
             attrs = self.tensor(buffer) if buffer else {}
             self.entities.append(Entity(identity, "placeholder", name, attrs, (), self.same(name)))
@@ -101,13 +100,13 @@ class _Writer:
         self.entities.append(Entity(f"{self.id}.output", "output", "output", {}, tuple(dict.fromkeys(made)), origins))
 
     def kernel(self, kernel: Kernel) -> None:
-        identity = self.ids[id(kernel)] = self.named(kernel.name)
-        found = [self.product(kernel, identity)] if isinstance(kernel, Product) else []
+        identity = self.ids[id(kernel)] = self.unique_id(kernel.name)
+        found = [self.product(kernel, identity)] if isinstance(kernel, MatmulKernel) else []
         found += [self.loop(loop, identity, kernel) for loop in kernel.loops]
         sources = (self.steps[name] for name in kernel.reads if name in self.steps)
         inputs = tuple(dict.fromkeys(source for source in sources if source != identity))
         parts = {"parts": list(kernel.targets)} if len(found) > 1 else {}
-        origins = dict.fromkeys(self.extern_origins(kernel.call) if isinstance(kernel, Product) else ())
+        origins = dict.fromkeys(self.extern_origins(kernel.call) if isinstance(kernel, MatmulKernel) else ())
         origins |= dict.fromkeys(origin for loop in kernel.loops for origin in self.whole(loop))
         attrs = self.moves(kernel) | self.tensor(self.program.by_name[kernel.targets[-1]], kernel) | parts
         self.entities.append(Entity(identity, "kernel", kernel.name, attrs, inputs, tuple(origins)))
@@ -119,7 +118,7 @@ class _Writer:
 
     def loop(self, loop: Loop, kernel: str, around: Kernel) -> Entity:
         buffer = self.program.by_name[loop.target]
-        identity = self.named(loop.target, kernel) if len(around.targets) > 1 else kernel
+        identity = self.unique_id(loop.target, kernel) if len(around.targets) > 1 else kernel
         inputs = dict.fromkeys(self.loops[load.buffer] for load in loads(loop.value) if load.buffer in self.loops)
         attrs: Attrs = {"what": loop.reduction or "pointwise", "inside": kernel, "code": str(loop)}
         if loop.target in around.local:
@@ -128,9 +127,9 @@ class _Writer:
         self.loops[loop.target] = identity
         return Entity(identity, "loop", loop.target, attrs | self.tensor(buffer), tuple(inputs), origins)
 
-    def product(self, kernel: Product, inside: str) -> Entity:
+    def product(self, kernel: MatmulKernel, inside: str) -> Entity:
         """What a kernel multiplies, as the first of its loops."""
-        identity = self.loops[kernel.made] = self.named(kernel.made, inside)
+        identity = self.loops[kernel.made] = self.unique_id(kernel.made, inside)
         inputs = dict.fromkeys(self.loops[name] for name in kernel.call.reads if name in self.loops)
         attrs: Attrs = {"what": "product", "inside": inside, "code": str(kernel.call), "target": kernel.call.name}
         if kernel.made in kernel.local:
@@ -142,7 +141,7 @@ class _Writer:
 
     def extern(self, extern: Extern) -> None:
         label = extern.origins[0] if extern.origins else (extern.targets or ("call",))[0]
-        identity = self.ids[id(extern)] = self.named(label)
+        identity = self.ids[id(extern)] = self.unique_id(label)
         inputs = dict.fromkeys(self.steps[name] for name in extern.reads if name in self.steps)
         moves = dict(self.extern_moves(extern))
         first = self.tensor(self.program.by_name[extern.targets[0]]) if extern.targets else {}
@@ -223,8 +222,9 @@ class _Writer:
         moves = {
             name: bytes_moved(name, kernel, self.program, self.ctx) for name in sorted({*kernel.reads, *kernel.writes})
         }
-        over = ", ".join(f"{var} < {var.size}" for var in (*kernel.ranges, *kernel.reduced)) or "one point"
-        over = f"{len(kernel.parts)} kernels' points" if isinstance(kernel, Together) else over
+        over = (
+            f"{len(kernel.parts)} kernels' points" if isinstance(kernel, ComboKernel) else kernel.over.replace(";", ",")
+        )
         what = next((loop.reduction for loop in kernel.loops if loop.reduction), "pointwise")
         named = f"{len(kernel.targets)} loops" if len(kernel.targets) > 1 else what
         return {"what": named, "category": category_of(kernel), "over": over, "bytes": sum(moves.values()),
@@ -242,7 +242,7 @@ class _Writer:
 
 def category_of(kernel: Kernel) -> str:
     """As a record names kinds of kernels: a "template" is one with a product."""
-    if isinstance(kernel, Product):
+    if isinstance(kernel, MatmulKernel):
         return "template"
     return "reduction" if any(loop.reduction for loop in kernel.loops) else "pointwise"
 

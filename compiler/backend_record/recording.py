@@ -41,7 +41,7 @@ class PassRecorder:
         self.builds = builds
         self._compiled: Counter[str] = Counter()
 
-    def passed(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
+    def after_passes(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
         kind, frame = self._kind(ctx), self.recorder.frame
         self._compiled[kind] += 1
         part = self._part(kind)

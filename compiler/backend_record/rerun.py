@@ -60,7 +60,7 @@ def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
     own = frame.programs[kind]
     with torch.random.fork_rng(devices=()), torch.no_grad():
         given, note = _inputs(frame, kind)
-        host = _Host.of(own.program, given)
+        host = _Host.start(own.program, given)
         for step in host.steps():
             if isinstance(step, Kernel):
                 function = own.functions[step.name]
@@ -76,10 +76,10 @@ class _Host(State):
     """A run on the CPU, of a program that may be for a GPU."""
 
     @staticmethod
-    def of(program: Program, given: Sequence[Any]) -> _Host:
+    def start(program: Program, given: Sequence[Any]) -> _Host:
         """A run that has not begun."""
         program = replace(program, buffers=tuple(replace(buffer, device="cpu") for buffer in program.buffers))
-        host = _Host(program, {name: source.of(given) for name, source in sources(program).items()})
+        host = _Host(program, {name: source.read(given) for name, source in sources(program).items()})
         host.memory.update(zip(program.inputs, given, strict=True))
         host.memory.update(program.constants)
         return host
@@ -124,7 +124,7 @@ def _inputs(frame: KeptFrame, kind: Kind) -> tuple[list[Any], str]:
     forward: KeptProgram = frame.programs["forward"]
     given, _ = _inputs(frame, "forward")
     known = dict(zip(forward.program.inputs, given, strict=True))
-    known |= zip(forward.outputs, _Host.of(forward.program, given).outputs(), strict=True)
+    known |= zip(forward.outputs, _Host.start(forward.program, given).outputs(), strict=True)
     tangents = [name for name in program.inputs if name not in known]
     gradients = [frame.gradients.get(index) for index in frame.trained]
     is_real = len(gradients) == len(tangents) and all(gradient is not None for gradient in gradients)

@@ -231,9 +231,9 @@ class _Writer(Lines):
             return False
         places = [*offsets(self.kernel, self.program)]
         inner, outer = self.kernel.reduced[-1], self.kernel.ranges[-1]
-        return self.beside(places, outer) > self.beside(places, inner)
+        return self.count_adjacent(places, outer) > self.count_adjacent(places, inner)
 
-    def beside(self, places: Sequence[Index], var: Var) -> int:
+    def count_adjacent(self, places: Sequence[Index], var: Var) -> int:
         return sum(self.ctx.number(factor_of(place, var)) == 1 for place in places)
 
     def by_rows(self) -> None:
@@ -283,8 +283,8 @@ class _Writer(Lines):
             elif loop.target not in before:
                 self.value(loop, again=loop.target in sweep.again)
                 if self.is_kept(loop):
-                    self.line(f"{self.kept(loop)} = {self.names[loop.target]};")
-        kept = {o.target: self.kept(o) for o in sweep.body if not o.reduction and self.is_kept(o)}
+                    self.line(f"{self.row_element(loop)} = {self.names[loop.target]};")
+        kept = {o.target: self.row_element(o) for o in sweep.body if not o.reduction and self.is_kept(o)}
         self.names = {**before, **kept}
 
     def rows(self, sweep: Sweep) -> None:
@@ -301,7 +301,7 @@ class _Writer(Lines):
         length = self.kernel.reduced[0].size.constant
         return length is not None and length <= self.ctx.thresholds.row_buffer and not self.is_by_columns()
 
-    def kept(self, loop: Loop) -> str:
+    def row_element(self, loop: Loop) -> str:
         return f"row_{loop.target}[{self.kernel.reduced[-1]}]"
 
     def total(self, loop: Loop) -> str:

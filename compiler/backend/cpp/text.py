@@ -116,7 +116,7 @@ class Text:
 
     def operation(self, value: Op) -> str:
         if value.name == "cast":
-            return converted(self.value(value.args[0]), value.args[0].dtype, value.dtype)
+            return convert(self.value(value.args[0]), value.args[0].dtype, value.dtype)
         operation = OPERATIONS[value.name]
         suffix = "f" if value.args[0].dtype == torch.float32 else ""
         text = operation.cpp.format(*map(self.value, value.args), f=suffix)
@@ -141,10 +141,10 @@ class Text:
         return f"::{'floordiv' if isinstance(atom, Quotient) else 'remainder'}<long>({of}, {by})"
 
 
-def converted(text: str, old: torch.dtype, new: torch.dtype) -> str:
+def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:
     """A value of one dtype in another."""
     if old == torch.bfloat16:
-        return converted(f"::from_bf16({text})", torch.float32, new)
+        return convert(f"::from_bf16({text})", torch.float32, new)
     if new == old:
         return text
     if new == torch.bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from compiler.backend.inspect.graph_capture import Caught
+from compiler.backend.inspect.graph_capture import CapturedGraph
 from compiler.backend.ir import Program
 from compiler.backend.ir.reference_interpreter import State, interpret
 from compiler.backend.pipeline import stage_name
@@ -109,17 +109,17 @@ def _error(stage: StageNumbers) -> str:
     )
 
 
-def departures(graphs: Iterable[tuple[Caught, Mapping[str, Program]]]) -> Departures:
+def departures(graphs: Iterable[tuple[CapturedGraph, Mapping[str, Program]]]) -> Departures:
     """Run each distinct stage of each graph, and compare. A backward that was never called gets random gradients."""
     results: dict[str, Named] = {}
     found: list[StageNumbers] = []
     drawing = []
-    for caught, programs in graphs:
-        inputs = caught.inputs or _inputs(caught, results)
-        eager = _Eager(caught, programs["lowered"], inputs)
-        results[caught.name] = eager.values
-        if any(is_random(node.target) for node in caught.module.graph.nodes):
-            drawing.append(caught.name)
+    for captured, programs in graphs:
+        inputs = captured.inputs or _inputs(captured, results)
+        eager = _Eager(captured, programs["lowered"], inputs)
+        results[captured.name] = eager.values
+        if any(is_random(node.target) for node in captured.module.graph.nodes):
+            drawing.append(captured.name)
             eager.results = _interpret(programs["lowered"], inputs)
         found += _stages(programs, inputs, eager)
     return Departures(tuple(found), tuple(drawing))
@@ -128,14 +128,14 @@ def departures(graphs: Iterable[tuple[Caught, Mapping[str, Program]]]) -> Depart
 class _Eager:
     """A graph run by eager PyTorch: its `results` to compare with, and its `values` by name, to hand on."""
 
-    def __init__(self, caught: Caught, lowered: Program, inputs: Sequence[Any]) -> None:
-        self.caught, self.lowered, self.inputs = caught, lowered, inputs
+    def __init__(self, captured: CapturedGraph, lowered: Program, inputs: Sequence[Any]) -> None:
+        self.captured, self.lowered, self.inputs = captured, lowered, inputs
         given = copies(inputs, lowered.inputs, lowered.mutated)
         with torch.no_grad(), seed_and_restore(), Recording() as recorded:
-            outputs = list(caught.module(*given))
+            outputs = list(captured.module(*given))
         self.drawn = recorded.drawn
-        names = (node.name for node in caught.module.graph.find_nodes(op="placeholder"))
-        self.values = [*zip(names, given, strict=True), *zip(_output_names(caught), outputs, strict=True)]
+        names = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
+        self.values = [*zip(names, given, strict=True), *zip(_output_names(captured), outputs, strict=True)]
         self.results = _results(outputs, given, lowered.inputs, lowered.mutated)
 
     @cached_property
@@ -146,7 +146,7 @@ class _Eager:
         given = copies(self.inputs, self.lowered.inputs, self.lowered.mutated)
         try:
             with torch.no_grad(), Widened(()):
-                outputs = self.caught.module(*given)
+                outputs = self.captured.module(*given)
         except (RuntimeError, NotImplementedError):
             return None
         return _results(outputs, given, self.lowered.inputs, self.lowered.mutated)
@@ -166,7 +166,7 @@ def _stages(programs: Mapping[str, Program], inputs: Sequence[Any], eager: _Eage
 
 
 def _compare_stage(change: str, program: Program, inputs: Sequence[Any], eager: _Eager) -> StageNumbers:
-    head = eager.caught.name, stage_name(change), "lower" if change == "lowered" else change
+    head = eager.captured.name, stage_name(change), "lower" if change == "lowered" else change
     try:
         mine = _interpret(program, inputs)
     except Exception as error:  # noqa: BLE001 a pass of the user's may make anything: this is the finding
@@ -212,7 +212,7 @@ def _with_first(found: StageNumbers, before: Program, program: Program, inputs: 
 
 def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """What each step of a program computes, until one fails."""
-    state = State.of(program, copies(inputs, program.inputs, program.mutated))
+    state = State.start(program, copies(inputs, program.inputs, program.mutated))
     with torch.no_grad(), seed_and_restore():
         for step in program.steps:
             try:
@@ -224,11 +224,11 @@ def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]
                     yield name, value.clone()
 
 
-def _inputs(caught: Caught, results: Mapping[str, Named]) -> list[Any]:
+def _inputs(captured: CapturedGraph, results: Mapping[str, Named]) -> list[Any]:
     """What a backward gets that was not called: values of its forward by name, and random gradients."""
-    known = dict(results[caught.forward.name]) if caught.forward else {}
+    known = dict(results[captured.forward.name]) if captured.forward else {}
     generator = torch.Generator().manual_seed(0)
-    nodes = caught.module.graph.find_nodes(op="placeholder")
+    nodes = captured.module.graph.find_nodes(op="placeholder")
     return [known[node.name] if node.name in known else _gradient(node, generator) for node in nodes]
 
 
@@ -238,7 +238,7 @@ def _gradient(node: Node, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
 
 
-def _output_names(caught: Caught) -> list[str]:
-    [output] = caught.module.graph.find_nodes(op="output")
+def _output_names(captured: CapturedGraph) -> list[str]:
+    [output] = captured.module.graph.find_nodes(op="output")
     values: Any = output.args[0]
     return [value.name if isinstance(value, Node) else "" for value in values]

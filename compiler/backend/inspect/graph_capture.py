@@ -1,4 +1,4 @@
-"""The graphs of one call as AOTAutograd gives them, caught with what they were called with."""
+"""The graphs of one call as AOTAutograd gives them, captured with what they were called with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = ("forward", "backward", "inference")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OpenedCall:
     """A call: the function, its arguments, whether sizes are to be symbolic, and what is on around it."""
 
     fn: Callable[..., Any]
@@ -47,14 +47,14 @@ class Asked:
         name: str = getattr(self.fn, "__qualname__", type(self.fn).__name__)
         return name.rsplit("<locals>.", 1)[-1]
 
-    def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(self, backend: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled by a backend, with cache entries of its own."""
         found: Callable[..., Any] = observed(self.fn, backend, dynamic=self.dynamic, fullgraph=False)
         return found
 
 
 @dataclass(frozen=True)
-class Caught:
+class CapturedGraph:
     """A graph of ATen operators, the program that it was lowered to while guards could still be had for its sizes, and
     what passes start with. `inputs` are what it was called with: empty as long as it was not. `forward` is the graph
     that a backward belongs to; `saved` is what a forward saves for it alone, by the place among its results.
@@ -65,7 +65,7 @@ class Caught:
     lowered: Program
     start: Context
     inputs: list[Any] = field(default_factory=list)
-    forward: Caught | None = None
+    forward: CapturedGraph | None = None
     saved: Mapping[int, str] = field(default_factory=dict)
 
     def call(self, args: list[Any]) -> Sequence[Any]:
@@ -78,13 +78,13 @@ class Caught:
         return found
 
 
-def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
+def capture_graphs(asked: OpenedCall, gpu: Target | None = None) -> list[CapturedGraph]:
     """Run a call, graph by graph in eager mode. Caches, counters and history of torch.compile are put back.
 
     With `gpu`, graphs are as on a machine that has that GPU: with its kernels for attention, in the layouts that it
     likes. They keep no inputs.
     """
-    found: list[Caught] = []
+    found: list[CapturedGraph] = []
     errors: list[Exception] = []
     chosen: list[Decision] = []
 
@@ -97,7 +97,7 @@ def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
         start.decisions[:0] = chosen
         chosen.clear()
         lowered = lower(module, called, start)
-        found.append(graph := Caught(called, module, lowered, start, forward=forward, saved=saved))
+        found.append(graph := CapturedGraph(called, module, lowered, start, forward=forward, saved=saved))
         return boxed(partial(graph.call))
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -114,13 +114,13 @@ def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
         chosen.append(Decision(pass_name, "", (), verdict, why))
 
     with observing(Unheard()), with_backward(), retargeted(gpu, tell) if gpu else nullcontext():
-        asked.compiled(backend)(*asked.args, **asked.kwargs)
+        asked.compile(backend)(*asked.args, **asked.kwargs)
     if errors:
         raise errors[0]
     return found
 
 
-def catch_again(asked: Asked, gpu: Target) -> list[Caught]:
+def capture_for_gpu(asked: OpenedCall, gpu: Target) -> list[CapturedGraph]:
     """The graphs of a call for a GPU that need not be here. The call is repeated on the CPU: what it changes is put
     back, what it prints goes nowhere. Raises BackendError where the GPU lacks a format, or tensors are on one.
     """
@@ -130,6 +130,6 @@ def catch_again(asked: Asked, gpu: Target) -> list[Caught]:
     with calls.leave_no_trace(call):
         args, kwargs = call.copied_arguments()
         try:
-            return catch(Asked(asked.fn, tuple(args), kwargs, asked.dynamic), gpu)
+            return capture_graphs(OpenedCall(asked.fn, tuple(args), kwargs, asked.dynamic), gpu)
         except NoInstructionsError as error:
             raise BackendError(str(error)) from None

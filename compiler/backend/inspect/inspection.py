@@ -17,11 +17,11 @@ from torch.fx import GraphModule
 from torch.utils.benchmark import Timer
 
 from compiler.backend import pipeline
-from compiler.backend.backend import buffers_of_their_own, compile_graph, compile_program, given_inputs
+from compiler.backend.backend import compile_graph, compile_program, donatable_buffers, donated_inputs
 from compiler.backend.cpp.emit import Code
 from compiler.backend.cpp.emit import emit as emit_cpp
 from compiler.backend.inspect.bisect_passes import Departures, copies, departures
-from compiler.backend.inspect.graph_capture import KINDS, Asked, Caught, catch, catch_again
+from compiler.backend.inspect.graph_capture import KINDS, CapturedGraph, OpenedCall, capture_for_gpu, capture_graphs
 from compiler.backend.inspect.why_not_fused import Lookup
 from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.options import BackendOptions, check_thresholds
@@ -52,14 +52,14 @@ HOME = str(Path(__file__).parents[1])
 class Graph:
     """One graph of the call: its program as lowered, what each pass made of it, and what they decided."""
 
-    caught: Caught
+    captured: CapturedGraph
     stages: pipeline.Stages
     decisions: tuple[Decision, ...]
 
     @property
     def name(self) -> str:
         """Forward, backward or inference; later ones of these are numbered."""
-        return self.caught.name
+        return self.captured.name
 
     @property
     def programs(self) -> Mapping[str, Program]:
@@ -68,12 +68,12 @@ class Graph:
 
     def context(self, thresholds: Thresholds) -> Context:
         """What passes are given for it."""
-        return replace(self.caught.start, thresholds=thresholds, decisions=[])
+        return replace(self.captured.start, thresholds=thresholds, decisions=[])
 
     @property
     def processors(self) -> int:
         """How many multiprocessors the GPU has that it is for, 0 for a CPU."""
-        return self.caught.start.processors
+        return self.captured.start.processors
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class _Runs:
     builds: bool = True
     replaces: bool = False
 
-    def passed(self, _stages: pipeline.Stages, ctx: Context, _options: BackendOptions) -> None:
+    def after_passes(self, _stages: pipeline.Stages, ctx: Context, _options: BackendOptions) -> None:
         self.found.append(ctx)
 
 
@@ -99,7 +99,7 @@ class Opened:
     Nothing in it changes: `replace`, `with_thresholds` and `on` give another one.
     """
 
-    asked: Asked
+    asked: OpenedCall
     graphs: tuple[Graph, ...]
     passes: Mapping[str, pipeline.Pass] = field(default_factory=lambda: pipeline.PASSES)
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -196,22 +196,22 @@ class Opened:
 
         rows = [
             (found.pass_name, found.verdict, ", ".join(found.subjects), found.why, found.numbers.get("bytes"))
-            for found in self._decided(self.graph)
+            for found in self._all_decisions(self.graph)
         ]
         return pd.DataFrame(rows, columns=["pass", "verdict", "subjects", "why", "bytes"]).astype({"bytes": "Int64"})
 
     @property
     def code(self) -> Text:
         """The source of the kernels: C++ for the CPU, Triton for a GPU."""
-        return Text(self._written().text)
+        return Text(self._emit().text)
 
     @property
     def call(self) -> Text:
         """The Python function that allocates and launches."""
         program = self.graph.stages.last
-        return Text(Launcher(program, by_kernel(self._written())).text)
+        return Text(Launcher(program, by_kernel(self._emit())).text)
 
-    def _written(self) -> Code | TritonCode:
+    def _emit(self) -> Code | TritonCode:
         program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
         return emit_triton(program, ctx) if _is_on_gpu(program) else emit_cpp(program, ctx, build_cpp.has_vector_math())
 
@@ -227,7 +227,7 @@ class Opened:
         Raises UnknownTargetError, BackendError where the GPU lacks a format that the call uses.
         """
         found = target(gpu)
-        graphs = _all_run(catch_again(self.asked, found), self.passes, self.thresholds)
+        graphs = _all_run(capture_for_gpu(self.asked, found), self.passes, self.thresholds)
         return replace(self, graphs=graphs, target=found, ran=[])
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
@@ -242,7 +242,7 @@ class Opened:
         if not _takes_two(change):
             raise BackendError(f"a pass takes a program and a context, and returns a program: def {name}(program, ctx)")
         try:
-            return self._again({**self.passes, name: change}, self.thresholds)
+            return self._run_again({**self.passes, name: change}, self.thresholds)
         except Exception as error:  # noqa: BLE001 whatever a pass of the user's raises goes on, shown where it was
             raise error.with_traceback(_of_the_pass(error))  # noqa: B904 it is the same error
 
@@ -253,7 +253,7 @@ class Opened:
         """
         if not any(_is_on_gpu(graph.stages.last) for graph in self.graphs):
             return self
-        return self._again(pipeline.tuned(self.passes), self.thresholds)
+        return self._run_again(pipeline.passes_for_tuning(self.passes), self.thresholds)
 
     def with_thresholds(self, **changes: int) -> Opened:
         """The same call with other thresholds: see `compiler.backend.passes.context.Thresholds`.
@@ -261,7 +261,7 @@ class Opened:
         Raises OptionError for a name or value that there is not.
         """
         check_thresholds(changes)
-        return self._again(self.passes, replace(self.thresholds, **changes))
+        return self._run_again(self.passes, replace(self.thresholds, **changes))
 
     def why(self, first: str, second: str) -> Text:
         """Whether two values are computed by one kernel, and if not, why not. They may be named as any stage, or the
@@ -270,7 +270,7 @@ class Opened:
         """
         if not (isinstance(first, str) and isinstance(second, str)):
             raise BackendError(f"why takes the names of two values, as text; got {first!r:.40} and {second!r:.40}")
-        lookups = [Lookup(graph.caught.module, graph.programs, self._decided(graph)) for graph in self.graphs]
+        lookups = [Lookup(graph.captured.module, graph.programs, self._all_decisions(graph)) for graph in self.graphs]
         for name in (first, second):
             if not any(lookup.knows(name) for lookup in lookups):
                 known = [known for lookup in lookups for known in lookup.names]
@@ -282,7 +282,7 @@ class Opened:
             where = f"{first} is in the {one}, {second} is in the {two}"
             return Text(f"{where}: graphs run one after the other, and no kernel is part of two")
         graph = self.graphs[homes[0]]
-        found = lookups[homes[0]].why(first, second, graph.context(self.thresholds))
+        found = lookups[homes[0]].explain(first, second, graph.context(self.thresholds))
         return Text(found if homes[0] == self.selected else f"in the {graph.name}: {found}")
 
     def _home(self, name: str, lookups: Sequence[Lookup]) -> int:
@@ -311,7 +311,7 @@ class Opened:
             forward, backward, inference = (partial(self._compile, name=name) for name in KINDS)
             return compile_with_autograd(module, inputs, forward, backward, inference)
 
-        return self.asked.compiled(backend)
+        return self.asked.compile(backend)
 
     def _compile(self, module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
         options = self._options
@@ -322,7 +322,7 @@ class Opened:
     def _options(self) -> BackendOptions:
         return BackendOptions(self.thresholds, tuned=self.passes["matmuls"] is fuse_matmuls)
 
-    def _decided(self, graph: Graph) -> Sequence[Decision]:
+    def _all_decisions(self, graph: Graph) -> Sequence[Decision]:
         """By the passes, and by what was measured when the call was run."""
         late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
         return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
@@ -332,11 +332,11 @@ class Opened:
         where the call did not run the graph. Raises BackendError on a GPU that is not here.
         """
         self._has_to_be_here()
-        if not self.graph.caught.inputs:
+        if not self.graph.captured.inputs:
             return 0.0
         program = self.graph.stages.last
         call = compile_program(program, self.graph.context(self.thresholds), self._options)
-        args = copies(self.graph.caught.inputs, program.inputs, program.mutated)
+        args = copies(self.graph.captured.inputs, program.inputs, program.mutated)
         timer = Timer("call(list(args))", globals={"call": call, "args": args}, num_threads=torch.get_num_threads())
         with torch.no_grad(), seed_and_restore():
             return timer.blocked_autorange(min_run_time=MEASURED_SECONDS).median
@@ -351,10 +351,10 @@ class Opened:
         gradients. Nothing of the user's is changed by it.
         """
         self._has_to_be_here()
-        return departures([(graph.caught, graph.stages.programs) for graph in self.graphs])
+        return departures([(graph.captured, graph.stages.programs) for graph in self.graphs])
 
-    def _again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Opened:
-        graphs = tuple(_run(graph.caught, passes, thresholds) for graph in self.graphs)
+    def _run_again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Opened:
+        graphs = tuple(_run(graph.captured, passes, thresholds) for graph in self.graphs)
         return replace(self, graphs=graphs, passes=passes, thresholds=thresholds, ran=[])
 
     def __str__(self) -> str:
@@ -443,22 +443,22 @@ def _is_on_gpu(program: Program) -> bool:
 
 
 def _all_run(
-    caught: Sequence[Caught], passes: Mapping[str, pipeline.Pass], thresholds: Thresholds
+    captured: Sequence[CapturedGraph], passes: Mapping[str, pipeline.Pass], thresholds: Thresholds
 ) -> tuple[Graph, ...]:
     """All graphs; a backward is told what its forward saved for it alone."""
     graphs: list[Graph] = []
-    for one in caught:
+    for one in captured:
         for before in graphs:
-            if before.caught is one.forward and one.start.processors:
-                names = buffers_of_their_own(before.stages.last, before.caught.saved)
-                one.start.given = given_inputs(one.module, names)
+            if before.captured is one.forward and one.start.processors:
+                names = donatable_buffers(before.stages.last, before.captured.saved)
+                one.start.donated = donated_inputs(one.module, names)
         graphs.append(_run(one, passes, thresholds))
     return tuple(graphs)
 
 
-def _run(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
-    ctx = replace(caught.start, thresholds=thresholds, decisions=list(caught.start.decisions))
-    return Graph(caught, pipeline.run(caught.lowered, ctx, passes), tuple(ctx.decisions))
+def _run(captured: CapturedGraph, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
+    ctx = replace(captured.start, thresholds=thresholds, decisions=list(captured.start.decisions))
+    return Graph(captured, pipeline.run(captured.lowered, ctx, passes), tuple(ctx.decisions))
 
 
 def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:  # noqa: A001
@@ -470,8 +470,8 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     """
     if not callable(fn):
         raise TypeError(f"compiler.open takes a function or a module, and what to call it with; got {fn!r:.60}")
-    asked = Asked(inner_function(fn) or fn, args, kwargs, dynamic)
-    caught = catch(asked)
-    if not caught:
+    asked = OpenedCall(inner_function(fn) or fn, args, kwargs, dynamic)
+    captured = capture_graphs(asked)
+    if not captured:
         raise BackendError("the call has no tensor operations that torch.compile captures")
-    return Opened(asked, _all_run(caught, pipeline.PASSES, Thresholds()))
+    return Opened(asked, _all_run(captured, pipeline.PASSES, Thresholds()))

@@ -32,7 +32,7 @@ class Lookup:
     @cached_property
     def steps(self) -> Steps:
         """The steps after fusion, as the pass sees them."""
-        return Steps.of(self.fused)
+        return Steps.from_program(self.fused)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -56,16 +56,16 @@ class Lookup:
         """Whether the graph has the name."""
         return name in self.names
 
-    def why(self, first: str, second: str, ctx: Context) -> str:
+    def explain(self, first: str, second: str, ctx: Context) -> str:
         """Say whether one kernel computes both, and if not, why not; then what the names stand for."""
-        (notes, one), (more, two) = self.found(first), self.found(second)
+        (notes, one), (more, two) = self.find(first), self.find(second)
         told = _list_words([*dict.fromkeys((*notes, *more))], "; ")
         if first == second:
             return ". ".join(filter(None, (f"{first} is one and the same value", told)))
-        answer = self._why_together(first, second, one, two, ctx) if one and two else ""
+        answer = self._explain_pair(first, second, one, two, ctx) if one and two else ""
         return ". ".join(filter(None, (answer, told)))
 
-    def found(self, name: str) -> Found:
+    def find(self, name: str) -> Found:
         """The steps that compute a value, after fusion."""
         made = tuple(number for number, step in self.steps.steps.items() if name in step.targets)
         if made and isinstance(step := self.steps.steps[made[0]], Extern):
@@ -100,7 +100,7 @@ class Lookup:
 
     def _of_all(self, names: Sequence[str], notes: tuple[str, ...]) -> Found:
         """What is known of several names together."""
-        every = [self.found(name) for name in names]
+        every = [self.find(name) for name in names]
         told = tuple(dict.fromkeys((*notes, *(note for found, _ in every for note in found))))
         return told, tuple(dict.fromkeys(number for _, numbers in every for number in numbers))
 
@@ -131,7 +131,7 @@ class Lookup:
         made = tuple(number for number, step in kernels if step.name == name)
         return ((), made) if made else ((f"{name} is in no kernel after fusion",), ())
 
-    def _why_together(self, first: str, second: str, one: Sequence[int], two: Sequence[int], ctx: Context) -> str:
+    def _explain_pair(self, first: str, second: str, one: Sequence[int], two: Sequence[int], ctx: Context) -> str:
         steps = self.steps.steps
         if both := [number for number in one if number in two]:
             step = steps[both[0]]
@@ -143,7 +143,7 @@ class Lookup:
         kernels = [(a, b) for a, b in pairs if isinstance(steps[a], Kernel) and isinstance(steps[b], Kernel)]
         if not kernels:
             return self._beside_a_product(one, two) or "kernels are not merged with calls of PyTorch"
-        return self._why_apart(min(kernels[0]), max(kernels[0]), ctx)
+        return self._explain_refusal(min(kernels[0]), max(kernels[0]), ctx)
 
     def _beside_a_product(self, one: Sequence[int], two: Sequence[int]) -> str:
         """Decision on a matmul and a kernel that reads it, as measured on a GPU; "" if there is none."""
@@ -152,9 +152,9 @@ class Lookup:
         told = [d.why for d in found if any(d.subjects[0] in a and d.subjects[1] in b for a, b in (made, made[::-1]))]
         return "; ".join(told)
 
-    def _why_apart(self, first: int, second: int, ctx: Context) -> str:
+    def _explain_refusal(self, first: int, second: int, ctx: Context) -> str:
         head = f"not in one kernel, but in {self.steps.steps[first].name} and {self.steps.steps[second].name}"
-        saved = self.steps.saved(first, second, ctx)
+        saved = self.steps.saved_bytes(first, second, ctx)
         found = legal(self.steps, Pair(first, second, saved), ctx)
         if isinstance(found, Refusal):
             gain = f"one would save {saved:,} bytes" if saved else "one would save no bytes"

@@ -3,7 +3,7 @@
     Program   buffers, inputs, a list of steps, outputs
     Step      a Kernel, or an Extern: one call of a PyTorch operator
     Kernel    loops that run as one loop nest: over `ranges`, and for each point of these over `reduced`
-    Product   a kernel that multiplies matrices first: an Extern's product, whose elements its loops are given
+    MatmulKernel   a kernel that multiplies matrices first: an Extern's product, whose elements its loops are given
     Loop      fills one buffer: `target[index] = value`, at each point; or reduces `value` over the kernel's `reduced`
     Expr      the scalar value of a loop, see `expr.py`
 
@@ -184,7 +184,7 @@ class Kernel:
         """The buffers that it leaves in memory, in the order of its loops."""
         return tuple(target for target in self.targets if target not in self.local)
 
-    def pruned(self) -> Kernel:
+    def without_unused_loops(self) -> Kernel:
         """The kernel without the loops that nothing of what it leaves in memory needs."""
         needed = set(self.writes)
         for loop in reversed(self.loops):
@@ -192,22 +192,26 @@ class Kernel:
         loops = tuple(loop for loop in self.loops if loop.target in needed)
         return replace(self, loops=loops, local=self.local & needed)
 
-    def over(self, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
+    def with_ranges(self, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
         """The kernel over other ranges: `values` says where its own variables are in these, by name."""
 
-        def moved(loop: Loop) -> Loop:
+        def move(loop: Loop) -> Loop:
             own = ranges + reduced if not loop.reduction and len(loop.ranges) > len(self.ranges) else ranges
             index = tuple(substitute(place, values) for place in loop.index)
             value = with_index(loop.value, values)
             return replace(loop, index=index, value=value, ranges=own, reduced=reduced if loop.reduction else ())
 
-        return Kernel(self.name, ranges, reduced, tuple(map(moved, self.loops)), self.local)
+        return Kernel(self.name, ranges, reduced, tuple(map(move, self.loops)), self.local)
+
+    @property
+    def over(self) -> str:
+        """What it walks, as text."""
+        outer, inner = (", ".join(f"{var} < {var.size}" for var in group) for group in (self.ranges, self.reduced))
+        return (outer or "one point") + (f"; {inner}" if inner else "")
 
     def __str__(self) -> str:
-        over = ", ".join(f"{var} < {var.size}" for var in self.ranges) or "one point"
-        inner = f"; {', '.join(f'{var} < {var.size}' for var in self.reduced)}" if self.reduced else ""
         lines = [f"    {loop}{'  # local' if loop.target in self.local else ''}" for loop in self.loops]
-        return "\n".join([f"kernel {self.name} over {over}{inner}:", *lines])
+        return "\n".join([f"kernel {self.name} over {self.over}:", *lines])
 
     __repr__ = __str__
 
@@ -276,7 +280,7 @@ class Extern:
 
 
 @dataclass(frozen=True, repr=False)
-class Product(Kernel):
+class MatmulKernel(Kernel):
     """A kernel that multiplies matrices, and whose loops are given the product's elements, each at one point. It means
     `call` and then the loops, which is also what may run in its place (`parts`).
     """
@@ -309,6 +313,19 @@ class Product(Kernel):
     __repr__ = __str__
 
 
+@dataclass(frozen=True, repr=False)
+class ComboKernel(Kernel):
+    """`parts` in one launch. It has no ranges of its own, and all their loops."""
+
+    parts: tuple[Kernel, ...] = field(kw_only=True)
+
+    def __str__(self) -> str:
+        lines = [f"{line}  # over {part.over}" for part in self.parts for line in str(part).splitlines()[1:]]
+        return "\n".join([f"kernel {self.name}, {len(self.parts)} in one launch:", *lines])
+
+    __repr__ = __str__
+
+
 Step: TypeAlias = Kernel | Extern
 
 
@@ -327,12 +344,12 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """The same with each of these changed, in tuples, lists and slices."""
     if isinstance(value, tuple | list):
-        return type(value)(mapped(item, change) for item in value)
+        return type(value)(map_leaves(item, change) for item in value)
     if isinstance(value, slice):
-        return slice(*(mapped(part, change) for part in (value.start, value.stop, value.step)))
+        return slice(*(map_leaves(part, change) for part in (value.start, value.stop, value.step)))
     return change(value)
 
 
@@ -404,7 +421,7 @@ class Program:
         inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
         yield f"program {self.name}({inputs}):", None
         for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):
-            heads = (step, step.call) if isinstance(step, Product) else (step,)
+            heads = (step, step.call) if isinstance(step, MatmulKernel) else (step,)
             parts: tuple[Step | Loop, ...] = (*heads, *step.loops) if isinstance(step, Kernel) else heads
             yield from ((f"    {line}", part) for line, part in zip(str(step).splitlines(), parts, strict=True))
             yield from ((f"    memory: {note}", step) for note in self._memory(step))

@@ -184,23 +184,23 @@ def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[
     if (changed := change(value)) is not None:
         return changed
 
-    def inside(part: Expr) -> Expr:
+    def rebuild(part: Expr) -> Expr:
         return rebuilt(part, change, values)
 
     if isinstance(value, Op):
-        args = tuple(map(inside, value.args))
+        args = tuple(map(rebuild, value.args))
         is_same = all(new is old for new, old in zip(args, value.args, strict=True))
         return value if is_same else Op(value.name, args, value.dtype)
     if isinstance(value, Guard):
-        return Guard(inside(value.condition), inside(value.value), inside(value.other))
+        return Guard(rebuild(value.condition), rebuild(value.value), rebuild(value.other))
     if isinstance(value, Const) or not (values or isinstance(value, Put) or any(map(indirects, indices(value)))):
         return value
-    index = tuple(substitute(one, values, inside) for one in indices(value))
+    index = tuple(substitute(one, values, rebuild) for one in indices(value))
     if isinstance(value, At):
         return At(*index)
     if isinstance(value, Load):
         return Load(value.buffer, index, value.dtype)
-    return replace(value, index=index, value=inside(value.value))
+    return replace(value, index=index, value=rebuild(value.value))
 
 
 def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:

@@ -24,12 +24,12 @@ def _with_values(index: Index, values: tuple[tuple[str, Index], ...]) -> Index:
 
 
 def _substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None) -> Index:
-    def changed(atom: Var | Symbol | Indirect) -> Index:
+    def change(atom: Var | Symbol | Indirect) -> Index:
         if isinstance(atom, Indirect):
             return Index.of(Indirect(inside(atom.value), atom.size) if inside else atom)
         return values.get(atom.name) or Index.of(atom)
 
-    return _evaluate(index, Index.of, changed)
+    return _evaluate(index, Index.of, change)
 
 
 def _evaluate(index: Index, number: Callable[[int], Any], value: Callable[[Var | Symbol | Indirect], Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from compiler.backend.ir import SCANS, Extern, Kernel, Loop, Product, Program, Strided, mapped
+from compiler.backend.ir import SCANS, Extern, Kernel, Loop, MatmulKernel, Program, Strided, map_leaves
 from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, Put
 from compiler.backend.ir.fake_layout import match_fake_layout
 from compiler.backend.ir.index import Index, Indirect, Var
@@ -27,7 +27,7 @@ def interpret(
     program: Program, args: Sequence[Any], launch: Callable[[State, Kernel], None] | None = None
 ) -> list[Any]:
     """Run a program on a call's arguments, which it may change; `launch` runs the kernels if given."""
-    state = State.of(program, args)
+    state = State.start(program, args)
     for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
         if launch is not None and isinstance(step, Kernel):
             launch(state, step)
@@ -49,15 +49,15 @@ class State:
     is_fake: bool = False
 
     @staticmethod
-    def of(program: Program, args: Sequence[Any]) -> State:
+    def start(program: Program, args: Sequence[Any]) -> State:
         """The state at the start of a run with these arguments."""
-        sizes = {name: source.of(args) for name, source in sources(program).items()}
+        sizes = {name: source.read(args) for name, source in sources(program).items()}
         memory = {**dict(zip(program.inputs, args, strict=True)), **program.constants}
         return State(program, sizes, memory, has_fakes(args))
 
     def run(self, step: Kernel | Extern) -> None:
         """Run one step."""
-        if isinstance(step, Product):
+        if isinstance(step, MatmulKernel):
             self.run(step.call)
         if isinstance(step, Kernel):
             for loop in step.loops:
@@ -89,7 +89,7 @@ class State:
 
     def argument(self, value: Any) -> Any:
         """An argument of an extern call, or an output, as PyTorch takes it."""
-        return mapped(value, self._plain)
+        return map_leaves(value, self._plain)
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, Strided):
@@ -164,15 +164,15 @@ class _Points:
         return value.expand(self.shape)
 
     def index(self, index: Index, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        found = evaluate(index, self.values, lambda atom: self.held(atom, wanted))
+        found = evaluate(index, self.values, lambda atom: self.gather_index(atom, wanted))
         return torch.as_tensor(found, device=self.device)
 
-    def held(self, atom: Indirect, wanted: torch.Tensor | None) -> torch.Tensor:
+    def gather_index(self, atom: Indirect, wanted: torch.Tensor | None) -> torch.Tensor:
         """Values of an index that a tensor holds. Raises IndexError out of range, as eager mode does."""
         size = self.state.size(atom.size)
-        return self.within(self.value(atom.value, wanted), size, wanted)
+        return self.check_bounds(self.value(atom.value, wanted), size, wanted)
 
-    def within(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
+    def check_bounds(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
         """Locations along a dimension, any where they are not `wanted`.
 
         Raises IndexError out of range: torch would count negative ones from the end, and memory does not.
@@ -205,7 +205,7 @@ class _Points:
         if not tensor.numel() and (wanted is not None or 0 in self.shape):
             return torch.zeros((), dtype=tensor.dtype, device=self.device)
         indices = zip(load.index, tensor.shape, strict=True)
-        places = [self.within(self.index(index, wanted), size, wanted) for index, size in indices]
+        places = [self.check_bounds(self.index(index, wanted), size, wanted) for index, size in indices]
         found: torch.Tensor = tensor[tuple(places)] if places else tensor
         return found
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from compiler.backend.ir import BackendError, Kernel, Product, Program, Strided, leaves, strided_views
+from compiler.backend.ir import BackendError, Kernel, MatmulKernel, Program, Strided, leaves, strided_views
 from compiler.backend.ir.expr import indices, parts
 from compiler.backend.ir.index import Index, Symbol
 from compiler.backend.ir.index_maps import atoms_of, indirects
@@ -20,7 +20,7 @@ class Source:
     what: Literal["size", "shape", "stride"]
     dim: int = 0
 
-    def of(self, args: Sequence[Any]) -> int:
+    def read(self, args: Sequence[Any]) -> int:
         """The size, of a call's arguments."""
         value = args[self.position]
         if self.what == "size":
@@ -74,7 +74,7 @@ def _used_indices(program: Program) -> Iterator[Index]:
 def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
     """All indices that a kernel computes: sizes of its ranges, and offsets of what it reads and writes."""
     yield from (var.size for var in (*kernel.ranges, *kernel.reduced))
-    yield from _of_views(strided_views(kernel.call.args) if isinstance(kernel, Product) else ())
+    yield from _of_views(strided_views(kernel.call.args) if isinstance(kernel, MatmulKernel) else ())
     for loop in kernel.loops:
         if loop.target not in kernel.local:
             yield program.by_name[loop.target].offset(loop.place)

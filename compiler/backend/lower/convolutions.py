@@ -27,10 +27,10 @@ def convolution(low: Lowering, node: Node, image: Tensor, weight: Tensor, bias: 
     low.call(node.target, (image, weight, None, *rest), name)
     low.operator = "bias"
 
-    def biased(at: Shape) -> Expr:
+    def add_bias(at: Shape) -> Expr:
         return cast(operation("add", element(bare, at, dtype), element(bias, at[1:2], dtype)), meta.dtype)
 
-    return low.fill(node.name, meta, biased)
+    return low.fill(node.name, meta, add_bias)
 
 
 def backward(low: Lowering, node: Node, gradient: Tensor, *args: Any) -> tuple[Tensor | None, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, Strided, leaves, mapped, strided_views
+from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, Strided, leaves, map_leaves, strided_views
 from compiler.backend.ir.expr import Expr, operation
 from compiler.backend.ir.index import Symbol
 from compiler.backend.ir.scalar import DTYPES
@@ -146,12 +146,12 @@ class _Walk:
 
     def argument(self, value: Any) -> Any:
         """What an extern or the caller gets for an argument of a node: memory for a tensor, a size for a SymInt."""
-        return map_arg(value, lambda node: mapped(self.known(node), _in_memory))
+        return map_arg(value, lambda node: map_leaves(self.extern_value(node), _in_memory))
 
-    def known(self, node: Node) -> Any:
+    def extern_value(self, node: Node) -> Any:
         """What a node gives: of a number that loops compute of sizes, what a guard holds it to."""
         value = self.values[node]
-        return self.held(node) if isinstance(value, Expr) else value
+        return self.specialized_number(node) if isinstance(value, Expr) else value
 
     def results(self, values: Sequence[Any]) -> Iterator[Any]:
         """What the caller gets: views of inputs that were written are views of the inputs, not of the new values."""
@@ -160,7 +160,7 @@ class _Walk:
             source, meta = again.get(place, (None, None))
             yield self.argument(value) if source is None else self.low.place(self.values[source].buffer, meta)
 
-    def lowered(self, value: Any) -> Any:
+    def rule_argument(self, value: Any) -> Any:
         """What a rule gets for an argument of a node."""
         return map_arg(value, self.values.__getitem__)
 
@@ -169,7 +169,7 @@ class _Walk:
             return index_of(meta)
         if isinstance(meta, torch.SymFloat | torch.SymBool):
             computed = node.target in _NUMBERS and all(_takes_numbers(user) for user in node.users)
-            return self.number(node) if computed else self.held(node)
+            return self.number(node) if computed else self.specialized_number(node)
         if (launch := launch_of(node)) is not None:
             return self.user_kernel(node, launch, meta)
         name = str(node.target)
@@ -185,10 +185,10 @@ class _Walk:
 
     def number(self, node: Node) -> Expr:
         """A number that follows from sizes, which loops compute in float64, as Python does."""
-        args = [scalar(self.lowered(arg), torch.float64) for arg in node.args]
+        args = [scalar(self.rule_argument(arg), torch.float64) for arg in node.args]
         return operation(_NUMBERS[node.target], *args) if len(args) > 1 else args[0]
 
-    def held(self, node: Node) -> Any:
+    def specialized_number(self, node: Node) -> Any:
         """A number that follows from sizes, which a guard holds to what it is in this call."""
         if (number := specialized(fx.value_of(node))) is None:
             raise BackendError(f"{node.name} is a number that depends on sizes or values: {node.target}")
@@ -200,8 +200,8 @@ class _Walk:
             subgraphs = [source.name for source in node.all_input_nodes if fx.body_at(self.module, source) is not None]
             inside = f"PyTorch runs it, and in it {' and '.join(subgraphs)}, where nothing is fused"
             raise NoRuleError(inside if subgraphs else "PyTorch's own kernel")
-        args = [self.lowered(arg) for arg in node.args]
-        named = {key: self.lowered(arg) for key, arg in node.kwargs.items()}
+        args = [self.rule_argument(arg) for arg in node.args]
+        named = {key: self.rule_argument(arg) for key, arg in node.kwargs.items()}
         made = {str(meta.device) for meta in leaves(fx.value_of(node)) if isinstance(meta, torch.Tensor)}
         if len(devices := made | self.devices((args, named))) > 1:
             raise NoRuleError(f"a kernel runs on one device, and this is on {' and '.join(sorted(devices))}")
@@ -229,10 +229,10 @@ class _Walk:
         return target
 
     def extern(self, node: Node, name: str, meta: Any) -> Any:
-        result = self.made(node.name, meta)
+        result = self.new_buffers(node.name, meta)
         args = [self.argument(arg) for arg in node.args]
         kwargs = {key: self.argument(arg) for key, arg in node.kwargs.items()}
-        writes = tuple(self.written(node, args, kwargs))
+        writes = tuple(self.written_buffers(node, args, kwargs))
         self.low.mutated.update(writes)
         call = Extern(
             name, cast(Any, node.target), tuple(args), tuple(kwargs.items()), _names_of(result), writes,
@@ -253,7 +253,7 @@ class _Walk:
         self.low.steps.append(call)
         return made
 
-    def made(self, name: str, meta: Any) -> Any:
+    def new_buffers(self, name: str, meta: Any) -> Any:
         """New buffers for what a call returns. A number of several results that depends on values is not read: a graph
         in which it is was divided there (`data_sizes`).
         """
@@ -261,14 +261,15 @@ class _Walk:
             return self.low.whole(name, meta)
         if isinstance(meta, tuple | list):
             unread = [isinstance(item, torch.SymInt) and item.node.hint is None for item in meta]
-            return tuple(None if unread[place] else self.made(f"{name}_{place}", x) for place, x in enumerate(meta))
+            each = ((f"{name}_{place}", item) for place, item in enumerate(meta))
+            return tuple(None if skip else self.new_buffers(*one) for skip, one in zip(unread, each, strict=True))
         if isinstance(meta, torch.SymInt) and meta.node.hint is not None:
             return index_of(meta)
         if isinstance(meta, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise BackendError(f"{name} is a number that depends on values")
         return None
 
-    def written(self, node: Node, args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    def written_buffers(self, node: Node, args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
         for place in written_arguments(node.target):
             value = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
             yield from (view.buffer for view in strided_views(value))

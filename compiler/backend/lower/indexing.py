@@ -73,7 +73,7 @@ def coordinates_of_indices(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[in
     rank = max(len(row.shape) for row in tensors)
     first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
 
-    def where(at: Shape) -> Shape:
+    def locate(at: Shape) -> Shape:
         by, others = at[first : first + rank], iter(at[:first] + at[first + rank :])
         found = []
         for dim, size in enumerate(x.shape):
@@ -81,7 +81,7 @@ def coordinates_of_indices(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[in
             found.append(next(others) if row is None else place(row.load(broadcast(row.shape, by)), size, wrap=True))
         return tuple(found)
 
-    return first, where
+    return first, locate
 
 
 def index(low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
@@ -190,10 +190,10 @@ def select_scatter(low: Lowering, node: Node, x: Tensor, source: Tensor, dim: in
 def flip(low: Lowering, node: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
     turned = {dimension(dim, len(x.shape)) for dim in dims}
 
-    def where(at: Shape) -> Shape:
+    def locate(at: Shape) -> Shape:
         return tuple(x.shape[dim] - 1 - one if dim in turned else one for dim, one in enumerate(at))
 
-    return pick(low, node, x, where)
+    return pick(low, node, x, locate)
 
 
 def roll(low: Lowering, node: Node, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
@@ -201,20 +201,20 @@ def roll(low: Lowering, node: Node, x: Tensor, shifts: Any, dims: Any = ()) -> T
         raise NoRuleError("roll of all elements as one row")
     by = {dimension(dim, len(x.shape)): Index.of(shift) for dim, shift in zip(dims, shifts, strict=True)}
 
-    def where(at: Shape) -> Shape:
+    def locate(at: Shape) -> Shape:
         return tuple((one - by[dim]) % x.shape[dim] if dim in by else one for dim, one in enumerate(at))
 
-    return pick(low, node, x, where)
+    return pick(low, node, x, locate)
 
 
 def repeat(low: Lowering, node: Node, x: Tensor, times: Sequence[Any]) -> Tensor:
     added = len(times) - len(x.shape)
 
-    def where(at: Shape) -> Shape:
+    def locate(at: Shape) -> Shape:
         own = zip(at[added:], x.shape, strict=True)
         return tuple(Index.of(0) if size.constant == 1 else one % size for one, size in own)
 
-    return pick(low, node, x, where)
+    return pick(low, node, x, locate)
 
 
 def constant(value: Any) -> Rule:

@@ -52,10 +52,10 @@ def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, righ
     low.call(torch.ops.aten.mm.default, (left, right), bare.buffer)
     low.operator = "bias"
 
-    def biased(at: Shape) -> Expr:
+    def add_bias(at: Shape) -> Expr:
         return operation("add", bare.load(at), element(bias, at[1:], left.dtype))
 
-    return low.fill(node.name, value_of(node), biased)
+    return low.fill(node.name, value_of(node), add_bias)
 
 
 def _is_for_kernels(node: Node) -> bool:

@@ -34,23 +34,23 @@ from compiler.torch_api.fx import value_of
 Value = Callable[[Shape], Expr]
 
 
-def add_at(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value) -> Tensor:
+def add_at(low: Lowering, node: Node, before: Any, shape: Shape, locate: Coordinates, value: Value) -> Tensor:
     """`before`, a tensor or a number, with `value(at)` added at `where(at)`, for each point of a shape."""
     dtype = computing_dtype(checked_dtype(value_of(node).dtype))
     if dtype not in ADDED or torch.are_deterministic_algorithms_enabled():
         raise NoRuleError(f"adding in no order, in {str(dtype).removeprefix('torch.')}")
-    return _put(low, node, before, shape, where, value, dtype, adds=True)
+    return _put(low, node, before, shape, locate, value, dtype, adds=True)
 
 
-def put_at(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value) -> Tensor:
+def put_at(low: Lowering, node: Node, before: Any, shape: Shape, locate: Coordinates, value: Value) -> Tensor:
     """`before` with `value(at)` in the place of the element at `where(at)`, for each point of a shape."""
     if torch.are_deterministic_algorithms_enabled():
         raise NoRuleError("where places are given twice, the last value counts")
-    return _put(low, node, before, shape, where, value, checked_dtype(value_of(node).dtype), adds=False)
+    return _put(low, node, before, shape, locate, value, checked_dtype(value_of(node).dtype), adds=False)
 
 
 def _put(
-    low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value, dtype: torch.dtype,
+    low: Lowering, node: Node, before: Any, shape: Shape, locate: Coordinates, value: Value, dtype: torch.dtype,
     adds: bool,
 ) -> Tensor:  # fmt: skip
     meta = value_of(node)
@@ -59,13 +59,13 @@ def _put(
     target = low.add(replace(low.buffers[start.buffer], name=name, reuses=start.buffer))
     low.starts[name] = low.starts[start.buffer]
     ranges, at = walk(shape, "i")
-    low.append(Loop(name, ranges, (), Put(start.buffer, where(at), cast(value(at), dtype), adds)))
+    low.append(Loop(name, ranges, (), Put(start.buffer, locate(at), cast(value(at), dtype), adds)))
     return target if dtype == meta.dtype else low.fill(node.name, meta, lambda at: cast(target.load(at), meta.dtype))
 
 
 def scatter_add(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, **_: Any) -> Tensor:
-    where = coordinates_along(x, dim, rows)
-    return add_at(low, node, x, rows.shape, where, source.load)
+    locate = coordinates_along(x, dim, rows)
+    return add_at(low, node, x, rows.shape, locate, source.load)
 
 
 def index_add(
@@ -73,13 +73,13 @@ def index_add(
 ) -> Tensor:
     if len(source.shape) != len(x.shape):
         raise NoRuleError("of or by tensors without dimensions")
-    where, dtype = coordinates_of_rows(x, dim, rows), computing_dtype(x.dtype)
+    locate, dtype = coordinates_of_rows(x, dim, rows), computing_dtype(x.dtype)
 
     def value(at: Shape) -> Expr:
         found = cast(source.load(at), dtype)
         return found if alpha == 1 else operation("mul", found, scalar(alpha, dtype))
 
-    return add_at(low, node, x, source.shape, where, value)
+    return add_at(low, node, x, source.shape, locate, value)
 
 
 def index_copy(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor) -> Tensor:
@@ -102,22 +102,22 @@ def index_put(
     """`x[rows] += values`, or `=`."""
     if len(rows) == 1 and rows[0] is not None and rows[0].dtype == torch.bool and not values.shape and not accumulate:
         return masked_put(low, node, x, rows[0], values)
-    first, where = coordinates_of_indices(x, rows)
+    first, locate = coordinates_of_indices(x, rows)
     by = broadcast_shape([row.shape for row in rows if row is not None])
     others = tuple(size for dim, size in enumerate(x.shape) if dim >= len(rows) or rows[dim] is None)
     shape = (*others[:first], *by, *others[first:])
     put = add_at if accumulate else put_at
-    return put(low, node, x, shape, where, lambda at: values.load(broadcast(values.shape, at)))
+    return put(low, node, x, shape, locate, lambda at: values.load(broadcast(values.shape, at)))
 
 
 def masked_put(low: Lowering, node: Node, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     """One number where a mask of the first dimensions holds."""
     meta = value_of(node)
 
-    def chosen(at: Shape) -> Expr:
+    def pick_value(at: Shape) -> Expr:
         return operation("where", mask.load(at[: len(mask.shape)]), element(value, at, meta.dtype), x.load(at))
 
-    return low.fill(node.name, meta, chosen)
+    return low.fill(node.name, meta, pick_value)
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
@@ -140,10 +140,10 @@ def embedding_backward(
         is_padding = operation("eq", cast(rows.load(at[:-1]), torch.int64), Const(padding, torch.int64))
         return operation("where", is_padding, scalar(0, found.dtype), found)
 
-    def where(at: Shape) -> Shape:
+    def locate(at: Shape) -> Shape:
         return (place(rows.load(at[:-1]), Index.of(count)), at[-1])
 
-    return add_at(low, node, 0, gradient.shape, where, value)
+    return add_at(low, node, 0, gradient.shape, locate, value)
 
 
 def scatter(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:

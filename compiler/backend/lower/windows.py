@@ -47,7 +47,7 @@ class Windows:
         """The places in a window, in row-major order."""
         return product(*map(range, self.kernel))
 
-    def inside(self, at: Shape, place: Sequence[Index | int]) -> Shape:
+    def coordinates(self, at: Shape, place: Sequence[Index | int]) -> Shape:
         """The coordinates of a place in the window of the result at `at`, which may lie in the padding."""
         geometry = zip(at[-self.rank :], place, self.stride, self.dilation, self.padding, strict=True)
         moved = tuple(own * stride + Index.of(step) * spread - pad for own, step, stride, spread, pad in geometry)
@@ -55,10 +55,10 @@ class Windows:
 
     def element(self, x: Tensor, at: Shape, place: Sequence[Index | int], dtype: torch.dtype, padding: float) -> Expr:
         """What is at a place in the window of the result at `at`, in a dtype; in the padding a number."""
-        inside = self.inside(at, place)
+        inside = self.coordinates(at, place)
         return guard_bounds(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
 
-    def around(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
+    def covering_windows(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
         """The windows that an input may lie in: their coordinates, and how many windows before the last one."""
         geometry = [*zip(at[-self.rank :], self.padding, self.stride, strict=True)]
         last = tuple((own + pad) // stride for own, pad, stride in geometry)
@@ -119,7 +119,7 @@ def max_pool(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tens
         for place, number in numbers if dtype.is_floating_point else ():
             found = operation("where", operation("isnan", element(at, place)), number, found)
         for place, number in reversed(numbers):
-            conditions = bounds(over.inside(at, place)[-over.rank :], over.sizes)
+            conditions = bounds(over.coordinates(at, place)[-over.rank :], over.sizes)
             here = reduce(both, conditions, operation("eq", element(at, place), largest))
             found = operation("where", here, number, found)
         return cast(found, torch.int8)
@@ -141,7 +141,7 @@ def places_of_taps(low: Lowering, node: Node, taps: Tensor, kernel: Any, sizes: 
 
     def value(at: Shape) -> Expr:
         tap = cast(taps.load(at), torch.int64)
-        found: Expr = At(position(over.inside(at, (0,) * rank)[-rank:], over.sizes))
+        found: Expr = At(position(over.coordinates(at, (0,) * rank)[-rank:], over.sizes))
         for dim in range(rank):
             inner = scalar(math.prod(over.kernel[dim + 1 :]), torch.int64)
             step = operation("remainder", operation("floordiv", tap, inner), scalar(over.kernel[dim], torch.int64))
@@ -173,7 +173,7 @@ def gather_shares(low: Lowering, node: Node, over: Windows, share: Callable[...,
     dtype = computing_dtype(checked_dtype(meta.dtype))
 
     def value(at: Shape) -> Expr:
-        around = over.around(at)
+        around = over.covering_windows(at)
         check_unrolled_size(len(around))
         return cast(reduce(partial(operation, "add"), (share(at, *window, dtype) for window in around)), meta.dtype)
 
@@ -204,11 +204,11 @@ class Divisor:
     with_padding: bool
 
     @staticmethod
-    def of(over: Windows, ceil: bool, with_padding: bool, override: int | None) -> Divisor:
+    def from_arguments(over: Windows, ceil: bool, with_padding: bool, override: int | None) -> Divisor:
         is_whole = not ceil and (with_padding or not any(over.padding))
         return Divisor(over, override or (math.prod(over.kernel) if is_whole else None), with_padding)
 
-    def at(self, window: Shape, dtype: torch.dtype) -> Expr:
+    def value_at(self, window: Shape, dtype: torch.dtype) -> Expr:
         if self.fixed is not None:
             return scalar(self.fixed, dtype)
         over = self.over
@@ -235,7 +235,7 @@ def averages(
 ) -> tuple[Windows, Divisor]:  # fmt: skip
     """What the arguments of ATen's averages say, in its words."""
     over = windows(x, result, kernel, stride, padding)
-    return over, Divisor.of(over, ceil_mode, count_include_pad, divisor_override)
+    return over, Divisor.from_arguments(over, ceil_mode, count_include_pad, divisor_override)
 
 
 def average(of: Averages, low: Lowering, node: Node, x: Tensor, *geometry: Any) -> Tensor:
@@ -248,24 +248,26 @@ def average(of: Averages, low: Lowering, node: Node, x: Tensor, *geometry: Any) 
     def element(at: Shape, place: Sequence[Index | int]) -> Expr:
         return over.element(x, at, place, dtype, 0)
 
-    def written_out(at: Shape) -> Expr:
+    def unrolled_sum(at: Shape) -> Expr:
         return reduce(partial(operation, "add"), (element(at, place) for place in over.places))
 
-    total: Callable[[Shape], Expr] = written_out
+    total: Callable[[Shape], Expr] = unrolled_sum
     if math.prod(over.kernel) > LARGEST:
         sums = low.temporary("sum", dtype, shape_of(meta.shape), x)
         ranges, at = walk(sums.shape, "i")
         reduced, place = walk([Index.of(size) for size in over.kernel], "r")
         low.append(Loop(sums.buffer, ranges, at, element(at, place), "sum", reduced))
         total = sums.load
-    return low.fill(node.name, meta, lambda at: cast(operation("div", total(at), divisor.at(at, dtype)), meta.dtype))
+    return low.fill(
+        node.name, meta, lambda at: cast(operation("div", total(at), divisor.value_at(at, dtype)), meta.dtype)
+    )
 
 
 def average_backward(of: Averages, low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
     over, divisor = of(x, gradient.shape, *geometry)
 
     def share(at: Shape, window: Shape, back: Sequence[int], dtype: torch.dtype) -> Expr:
-        value = operation("div", cast(gradient.load(window), dtype), divisor.at(window, dtype))
+        value = operation("div", cast(gradient.load(window), dtype), divisor.value_at(window, dtype))
         geometry = zip(at[-over.rank :], over.padding, over.stride, back, strict=True)
         steps = [(own + pad) % stride + stride * step for own, pad, stride, step in geometry]
         places, sizes = (*window[-over.rank :], *steps), (*over.count, *map(Index.of, over.kernel))

@@ -7,42 +7,14 @@ to the back, to the last that makes what only the caller reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.ir import ComboKernel, Kernel, Loop, Program
 from compiler.backend.ir.expr import Put, is_indirect
 from compiler.backend.ir.index import product
 from compiler.backend.ir.symbols import kernel_indices, symbols_and_checks
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.names import unique, without_number
-
-
-@dataclass(frozen=True, repr=False)
-class Together(Kernel):
-    """`parts` in one launch. It has no ranges of its own, and all their loops."""
-
-    parts: tuple[Kernel, ...] = field(kw_only=True)
-
-    @staticmethod
-    def of(kernels: Sequence[Kernel], taken: set[str]) -> Together:
-        """Named after the first; `taken` are the names of others."""
-        loops = tuple(loop for kernel in kernels for loop in kernel.loops)
-        local = frozenset(name for kernel in kernels for name in kernel.local)
-        name = unique(f"{without_number(kernels[0].name)}_and_{len(kernels) - 1}_more", taken)
-        return Together(name, (), (), loops, local, parts=tuple(kernels))
-
-    def __str__(self) -> str:
-        lines = [line for part in self.parts for line in self._lines(part)]
-        return "\n".join([f"kernel {self.name}, {len(self.parts)} in one launch:", *lines])
-
-    __repr__ = __str__
-
-    @staticmethod
-    def _lines(part: Kernel) -> Iterator[str]:
-        head, *loops = str(part).splitlines()
-        over = head.partition(" over ")[2].rstrip(":")
-        yield from (f"{loop}  # over {over}" for loop in loops)
 
 
 def combine(program: Program, ctx: Context) -> Program:
@@ -58,11 +30,19 @@ def combine(program: Program, ctx: Context) -> Program:
     taken = {kernel.name for kernel in program.kernels}
     for kernels, place in ((early, 0), (late, -1)):
         for group in _groups(kernels, program, ctx):
-            one = places[id(group[place])] = Together.of(group, taken)
+            one = places[id(group[place])] = _combine_kernels(group, taken)
             gone.update(map(id, group))
             ctx.decide(one.writes, "together", f"one launch of {len(group)} kernels, of which none needs another")
     steps = (places.get(id(step), step) for step in program.steps if id(step) in places or id(step) not in gone)
     return program.with_steps(tuple(steps)) if places else program
+
+
+def _combine_kernels(kernels: Sequence[Kernel], taken: set[str]) -> ComboKernel:
+    """One kernel of several, named after the first; `taken` are the names of others."""
+    loops = tuple(loop for kernel in kernels for loop in kernel.loops)
+    local = frozenset(name for kernel in kernels for name in kernel.local)
+    name = unique(f"{without_number(kernels[0].name)}_and_{len(kernels) - 1}_more", taken)
+    return ComboKernel(name, (), (), loops, local, parts=tuple(kernels))
 
 
 def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:

@@ -103,8 +103,8 @@ class Context:
 
     `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU, `cache` how many bytes its L2
     cache has: an H100's where that is not known. `is_small` says that symbolic sizes are guarded so that 32 bits are
-    enough for indices. `given` are inputs that nobody else holds, unless the call is a backward that may run again: it
-    looks, and writes over them only if it is not.
+    enough for indices. `donated` are inputs that nobody else holds, unless the call is a backward that may run again:
+    the code checks that, and else does not write over them.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -115,7 +115,7 @@ class Context:
     processors: int = 0
     cache: int = 50 * 2**20
     is_small: bool = False
-    given: frozenset[str] = frozenset()
+    donated: frozenset[str] = frozenset()
 
     def decide(self, subjects: tuple[str, ...], verdict: str, why: str = "", **numbers: float) -> None:
         """Report what the running pass decided about some loops, operators or buffers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.backend.ir import Buffer, Kernel, Product, Program, strided_views
+from compiler.backend.ir import Buffer, Kernel, MatmulKernel, Program, strided_views
 from compiler.backend.ir.expr import Shape, loads, variables_in
 from compiler.backend.ir.index import Index, Var, factor_of, product
 from compiler.backend.ir.index_maps import variables
@@ -58,7 +58,7 @@ def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> in
     buffer = program.by_name[name]
     size, read = ctx.number(buffer.size), 0
     if name in kernel.reads:
-        views = strided_views(kernel.call.args) if isinstance(kernel, Product) else ()
+        views = strided_views(kernel.call.args) if isinstance(kernel, MatmulKernel) else ()
         points = [_points_at(place, ctx) for place in kernel.places(name)]
         points += [ctx.number(product(view.shape)) for view in views if view.buffer == name]
         read = min(size, sum(points))

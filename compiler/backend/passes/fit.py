@@ -74,12 +74,12 @@ def _fit_ranges(guest: Kernel, host: Kernel) -> Kernel | Refusal:
             return Refusal("they reduce over different elements")
         if any(loop.is_scan for loop in guest.loops) and [*inner.values()] != [*map(Index.of, host.reduced)]:
             return Refusal("one goes along a range in its order, the other in another one")
-        return guest.over(host.ranges, host.reduced, {**outer, **inner})
+        return guest.with_ranges(host.ranges, host.reduced, {**outer, **inner})
     space = host.ranges + host.reduced
     for target in (space, host.ranges) if host.reduced else (space,):
         found = _correspondence(guest, host, guest.ranges, target)
         if found is not None:
-            return guest.over(target, (), found)
+            return guest.with_ranges(target, (), found)
     if product(var.size for var in guest.ranges) != product(var.size for var in space):
         return Refusal("their loops have different numbers of points")
     return Refusal("no correspondence of their loops is certain to be one to one")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from compiler.backend.ir import Extern, Kernel, Loop, Program, Step, Strided, mapped
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step, Strided, map_leaves
 from compiler.backend.ir.expr import Guard, Load, Put, rebuilt, rename_loads
 from compiler.backend.lower.indexing import guard_bounds
 from compiler.backend.passes.context import Context
@@ -77,4 +77,4 @@ def _with_view(value: Any, old: str, new: str) -> Any:
     def change(leaf: Any) -> Any:
         return replace(leaf, buffer=new) if isinstance(leaf, Strided) and leaf.buffer == old else leaf
 
-    return mapped(value, change)
+    return map_leaves(value, change)

@@ -24,11 +24,11 @@ from compiler.backend.passes.names import name_of, unique
 
 def fuse(program: Program, ctx: Context) -> Program:
     """Merge kernels until no pair is worth it, and make buffers local that only one kernel uses."""
-    graph = Steps.of(program)
+    graph = Steps.from_program(program)
     _merge_all(graph, graph.candidates, ctx)
     if ctx.processors:
         _merge_all(graph, graph.small, ctx)
-    steps = localize(graph.sorted(), program)
+    steps = localize(graph.in_dependency_order(), program)
     return program if steps == program.steps else program.with_steps(steps)
 
 
@@ -50,7 +50,7 @@ def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ct
             pair = Pair(first, second, -minus)
             if not pair.key <= graph.steps.keys() or pair.key in refused:
                 continue
-            if pair.saved and graph.saved(pair.first, pair.second, ctx) != pair.saved:
+            if pair.saved and graph.saved_bytes(pair.first, pair.second, ctx) != pair.saved:
                 continue  # there is a newer one
             found = legal(graph, pair, ctx)
             if isinstance(found, Refusal):
@@ -64,7 +64,7 @@ def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ct
             for other in near[pair.second] if pair.saved else ():
                 near[other].add(pair.second)
                 first, second = sorted((other, pair.second))
-                if saved := graph.saved(first, second, ctx):
+                if saved := graph.saved_bytes(first, second, ctx):
                     heappush(waiting, (-saved, first, second))
 
 
@@ -118,7 +118,7 @@ class Steps:
     users: dict[str, list[int]] = field(default_factory=dict)
 
     @staticmethod
-    def of(program: Program) -> Steps:
+    def from_program(program: Program) -> Steps:
         needs = needs_of(program)
         before: dict[int, int] = {}
         for number, needed in needs.items():
@@ -143,7 +143,7 @@ class Steps:
                 (min(a, b), max(a, b)) for a in writers for b in kernels[: ctx.thresholds.fusion_readers] if a != b
             )
         for first, second in sorted(found):
-            if saved := self.saved(first, second, ctx):
+            if saved := self.saved_bytes(first, second, ctx):
                 yield Pair(first, second, saved)
 
     def small(self, ctx: Context) -> Iterator[Pair]:
@@ -160,7 +160,7 @@ class Steps:
                     yield Pair(last[shape], number, 0)
                 last[shape] = number
 
-    def saved(self, first: int, second: int, ctx: Context) -> int:
+    def saved_bytes(self, first: int, second: int, ctx: Context) -> int:
         """Bytes that need not be read twice, nor written if nothing else reads them."""
         one, two = self.steps[first], self.steps[second]
         is_chain = bool(set(one.targets) & set(two.reads) or set(two.targets) & set(one.reads))
@@ -216,7 +216,7 @@ class Steps:
             users = self.users[name]
             self.users[name] = sorted({second if user == first else user for user in users})
 
-    def sorted(self) -> tuple[Step, ...]:
+    def in_dependency_order(self) -> tuple[Step, ...]:
         """The steps in dependency order, else in their own."""
         done: dict[int, Step] = {}
         for number in sorted(self.steps):

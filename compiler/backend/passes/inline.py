@@ -21,7 +21,7 @@ from compiler.backend.passes.simplify import fold, remove_unused, value_at
 
 def inline(program: Program, ctx: Context) -> Program:
     """Inline cheap expressions, from the last loop to the first, as readers grow."""
-    state = _Inlining.of(program)
+    state = _Inlining.from_program(program)
     for kernel in reversed(program.kernels):
         if len(kernel.loops) == 1:
             state.consider(state.loops[kernel.targets[0]], ctx)
@@ -40,17 +40,17 @@ class _Inlining:
     changed: set[str] = field(default_factory=set)
 
     @staticmethod
-    def of(program: Program) -> _Inlining:
+    def from_program(program: Program) -> _Inlining:
         loops = {loop.target: loop for kernel in program.kernels for loop in kernel.loops}
         readers: dict[str, set[str]] = {}
         for loop in loops.values():
             for name in loop.reads:
                 readers.setdefault(name, set()).add(loop.target)
         found = _Inlining(program, loops, readers, program.passed | program.returned | program.mutated)
-        found.stored |= found.kept()
+        found.stored |= found.values_across_calls()
         return found
 
-    def kept(self) -> set[str]:
+    def values_across_calls(self) -> set[str]:
         """Values that extern calls depend on and that are read again, each element once, by users of those calls.
 
         They are in memory in between. Inlined into others, everything that they are computed from would be too.

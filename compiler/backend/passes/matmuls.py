@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import torch
 
-from compiler.backend.ir import Extern, Kernel, Loop, Product, Program, Step, Strided
+from compiler.backend.ir import Extern, Kernel, Loop, MatmulKernel, Program, Step, Strided
 from compiler.backend.ir.expr import Load, Put, Shape
 from compiler.backend.ir.index import Index, Var, factor_of
 from compiler.backend.passes.context import Context
@@ -44,7 +44,7 @@ class Factors:
     bias: Strided | None
 
     @staticmethod
-    def of(call: Extern) -> Factors:
+    def from_call(call: Extern) -> Factors:
         first = CALLS[call.name]
         left, right = call.args[first : first + 2]
         return Factors(left, right, call.args[0] if first else None)
@@ -68,10 +68,10 @@ class Factors:
 
 def fuse_small_matmuls(program: Program, ctx: Context) -> Program:
     """The program with its small products as kernels, of which nothing is timed."""
-    return small_merged(program, ctx) if ctx.processors else program
+    return fuse_small_calls(program, ctx) if ctx.processors else program
 
 
-def small_merged(program: Program, ctx: Context) -> Program:
+def fuse_small_calls(program: Program, ctx: Context) -> Program:
     """The program with small products merged into the first kernels that read them, or else as kernels of their own."""
     program, refused = _merge_all(program, ctx, [call for call in _calls(program) if _is_small(call, program, ctx)])
     taken = {kernel.name for kernel in program.kernels}
@@ -129,7 +129,7 @@ def _merge_all(
         only = len(later) == 1 and buffer.name not in program.returned
         local = kernel.local | {buffer.name} if only else kernel.local
         name = unique(f"{_operator(call)}_{kernel.name}", taken)
-        steps[later[0]] = Product(name, kernel.ranges, (), kernel.loops, local, call=call)
+        steps[later[0]] = MatmulKernel(name, kernel.ranges, (), kernel.loops, local, call=call)
         del steps[place]
         size = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
         said = f"{call.name} and {kernel.name} are one kernel{unless}"
@@ -139,7 +139,7 @@ def _merge_all(
 
 def _is_small(call: Extern, program: Program, ctx: Context) -> bool:
     """Whether a product that our kernels take has few multiplications, of which few make an element."""
-    factors = Factors.of(call)
+    factors = Factors.from_call(call)
     sizes = [size.constant for size in (*factors.shape, factors.inner)]
     is_known = None not in sizes and not _unfit(call, program) and not _is_off_gpu(call, program, ctx)
     is_short = (factors.inner.constant or 0) <= ctx.thresholds.own_matmul_sum
@@ -150,12 +150,12 @@ def _is_off_gpu(call: Extern, program: Program, ctx: Context) -> bool:
     return bool(ctx.processors) and program.by_name[call.targets[0]].device == "cpu"
 
 
-def _standalone_matmul(call: Extern, program: Program, name: str) -> Product:
+def _standalone_matmul(call: Extern, program: Program, name: str) -> MatmulKernel:
     """A kernel that computes a product and does nothing more."""
-    axes, buffer = Factors.of(call).axes, program.by_name[call.targets[0]]
+    axes, buffer = Factors.from_call(call).axes, program.by_name[call.targets[0]]
     at, whole = tuple(map(Index.of, axes)), f"{buffer.name}_product"
     loop = Loop(buffer.name, axes, at, Load(whole, at, buffer.dtype), origins=call.origins, source=call.source)
-    return Product(name, axes, (), (loop,), frozenset({whole}), call=replace(call, outputs=whole))
+    return MatmulKernel(name, axes, (), (loop,), frozenset({whole}), call=replace(call, outputs=whole))
 
 
 def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -> Program:
@@ -164,7 +164,7 @@ def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -
         return program
     steps: list[Step] = []
     for step in program.steps:
-        if isinstance(step, Product) and step.name in names:
+        if isinstance(step, MatmulKernel) and step.name in names:
             steps += [step.call, kernel_after_matmul(step, program, ctx)]
         else:
             steps.append(step)
@@ -177,20 +177,20 @@ def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -
 def with_alternatives(program: Program, ctx: Context) -> Program:
     """A program of kernels alone, with those that are to follow PyTorch's products besides."""
     others = tuple(
-        kernel_after_matmul(kernel, program, ctx) for kernel in program.kernels if isinstance(kernel, Product)
+        kernel_after_matmul(kernel, program, ctx) for kernel in program.kernels if isinstance(kernel, MatmulKernel)
     )
     return replace(program, steps=(*program.steps, *others)) if others else program
 
 
-def kernel_after_matmul(product: Product, program: Program, ctx: Context) -> Kernel:
+def kernel_after_matmul(product: MatmulKernel, program: Program, ctx: Context) -> Kernel:
     """The kernel that follows PyTorch's product where the two are not one."""
     return sort_ranges(product.parts[1], program, ctx.without_decisions())
 
 
-def coordinates(product: Product) -> Mapping[str, Index]:
+def coordinates(product: MatmulKernel) -> Mapping[str, Index]:
     """The product's ranges by the variables of `Factors.axes`. Raises ValueError where these do not give them."""
     [place] = product.places(product.made)
-    found = _solve_axes(place, product.ranges, Factors.of(product.call).axes)
+    found = _solve_axes(place, product.ranges, Factors.from_call(product.call).axes)
     if found is None:
         raise ValueError(f"{product.name} does not walk {product.made}")
     return found
@@ -202,12 +202,12 @@ def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Pro
         return "it is on the CPU"
     if why := _unfit(call, program):
         return why
-    if isinstance(kernel, Product):
+    if isinstance(kernel, MatmulKernel):
         return f"it computes {kernel.made}"
     if kernel.reduced or any(loop.reduction or isinstance(loop.value, Put) for loop in kernel.loops):
         return "it reduces, or adds to memory"
     places = [*kernel.places(call.targets[0])]
-    if len(places) != 1 or _solve_axes(places[0], kernel.ranges, Factors.of(call).axes) is None:
+    if len(places) != 1 or _solve_axes(places[0], kernel.ranges, Factors.from_call(call).axes) is None:
         return "its points are not those of the product, each element read once"
     changed = {name for step in (*between, kernel) for name in step.targets}
     changed |= {name for step in between for name in (step.writes if isinstance(step, Extern) else step.taken)}
@@ -218,7 +218,7 @@ def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Pro
 
 def _unfit(call: Extern, program: Program) -> str:
     """What of a product our kernels do not take, "" for nothing."""
-    factors, buffer = Factors.of(call), program.by_name[call.targets[0]]
+    factors, buffer = Factors.from_call(call), program.by_name[call.targets[0]]
     used = [program.by_name[view.buffer] for view in (factors.left, factors.right)]
     if call.kwargs or buffer.dtype not in DTYPES or any(other.dtype != buffer.dtype for other in used):
         return "it is scaled, or of other dtypes than float16, bfloat16 and float32"

@@ -45,7 +45,7 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
     loops = (
         replace(loop, value=fold(value), reduction="", reduced=()) if loop is sums[0] else loop for loop in kernel.loops
     )
-    found = replace(kernel, reduced=(), loops=tuple(loops)).pruned()
+    found = replace(kernel, reduced=(), loops=tuple(loops)).without_unused_loops()
     return found if all(loop.ranges == kernel.ranges for loop in found.loops) else None
 
 
@@ -60,7 +60,7 @@ class _Term:
     value: Expr
     other: Expr
 
-    def mapped(self, by: Op, others: tuple[Expr, ...]) -> _Term:
+    def apply(self, by: Op, others: tuple[Expr, ...]) -> _Term:
         """An operation's result with the term as its first argument."""
         return replace(
             self, value=replace(by, args=(self.value, *others)), other=replace(by, args=(self.other, *others))
@@ -86,17 +86,17 @@ class _Search:
         if not isinstance(value, Op):
             return None
         if value.name == "where":
-            return self.chosen(*value.args)
+            return self.where_term(*value.args)
         if value.name in ("cast", "neg"):
             inner = self.term(value.args[0])
-            return inner and inner.mapped(value, ())
+            return inner and inner.apply(value, ())
         if value.name == "mul":
             for first, second in (value.args, value.args[::-1]):
                 if not self.is_in(second) and (inner := self.term(first)) is not None:
-                    return inner.mapped(value, (second,))
+                    return inner.apply(value, (second,))
         return None
 
-    def chosen(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
+    def where_term(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
         """The term of `chosen if variable == at else 0`."""
         if isinstance(condition, Load) and (maker := self.loops.get(condition.buffer)) is not None:
             condition = maker.value

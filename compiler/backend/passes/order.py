@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from itertools import pairwise, permutations
 
-from compiler.backend.ir import Kernel, Product, Program
+from compiler.backend.ir import Kernel, MatmulKernel, Program
 from compiler.backend.ir.expr import At, Guard, Put, indices, parts, variables_in
 from compiler.backend.ir.index import Index, Var, factor_of
 from compiler.backend.ir.index_maps import atoms_of, is_one_to_one
@@ -26,7 +26,7 @@ def order(program: Program, ctx: Context) -> Program:
 
 def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     """One kernel with its ranges sorted and merged; a product is walked by its matrices' rows and columns."""
-    if isinstance(kernel, Product) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
+    if isinstance(kernel, MatmulKernel) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
     kernel = merge_ranges(kernel, program)
     ranges, reduced = (_sort_group(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
@@ -35,7 +35,7 @@ def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
         reduced = kernel.reduced
     if (ranges, reduced) != (kernel.ranges, kernel.reduced):
         ctx.decide((kernel.name,), "reordered", f"loops over {', '.join(map(str, ranges + reduced))}")
-        kernel = kernel.over(ranges, reduced, {})
+        kernel = kernel.with_ranges(ranges, reduced, {})
     return kernel
 
 
@@ -50,7 +50,7 @@ def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kerne
     """A kernel whose reduced ranges alone are sorted."""
     if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
-    return kernel.over(kernel.ranges, _sort_group(kernel.reduced, kernel, program, ctx), {})
+    return kernel.with_ranges(kernel.ranges, _sort_group(kernel.reduced, kernel, program, ctx), {})
 
 
 def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
@@ -129,4 +129,4 @@ def _merge_pair(kernel: Kernel, outer: Var, inner: Var) -> Kernel:
     def one(group: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(both if var == outer else var for var in group if var != inner)
 
-    return kernel.over(one(kernel.ranges), one(kernel.reduced), values)
+    return kernel.with_ranges(one(kernel.ranges), one(kernel.reduced), values)

@@ -93,7 +93,7 @@ def _recompute(program: Program, found: Candidate, ctx: Context) -> Program | No
             made[id(reader)] = inlined
         else:
             return None
-    made[id(found.maker)] = replace(found.maker, local=found.maker.local | {found.target}).pruned()
+    made[id(found.maker)] = replace(found.maker, local=found.maker.local | {found.target}).without_unused_loops()
     new = (made.get(id(step), step) for step in program.steps)
     steps = tuple(step for step in new if isinstance(step, Extern) or step.loops)
     changed = replace(program, steps=steps, buffers=program.buffers + tuple(buffers))

@@ -27,7 +27,7 @@ def reorder(program: Program, ctx: Context) -> Program:
     best, least = program, most * ctx.thresholds.reorder_percent // 100
     if least <= _bytes_of_any_order(program, sizes, ctx):
         return program
-    for other in other_orders(program, sizes, ctx.given):
+    for other in other_orders(program, sizes, ctx.donated):
         if (held := peak_bytes(other, sizes, ctx)) < least:
             best, least = other, held
     if best is not program:
@@ -38,7 +38,7 @@ def reorder(program: Program, ctx: Context) -> Program:
 
 def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
     """A lower bound of peak bytes in any order: operands and results of the largest extern call."""
-    made = {name for step in program.steps for name in step.targets} | ctx.given
+    made = {name for step in program.steps for name in step.targets} | ctx.donated
     calls = (step for step in program.steps if isinstance(step, Extern))
     return max(
         (sum(sizes[name] for name in made.intersection((*call.targets, *call.reads))) for call in calls), default=0
@@ -148,7 +148,7 @@ class _Line:
         if self.waiting[number] == 0 and self.cost[number] < 0:
             heappush(self.freeing, (self.cost[number], number))
 
-    def next(self) -> int:
+    def pop(self) -> int:
         while self.freeing:
             cost, number = heappop(self.freeing)
             if self.waiting[number] == 0 and self.cost[number] == cost:
@@ -179,6 +179,6 @@ def _greedy(needed: Needs, memories: Sequence[_Memory]) -> list[int]:
     line = _Line(needed, memories)
     found = []
     for _ in needed:
-        found.append(number := line.next())
+        found.append(number := line.pop())
         line.run(number)
     return found

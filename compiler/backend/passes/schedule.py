@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step
+from compiler.backend.ir import Buffer, ComboKernel, Extern, Kernel, Loop, MatmulKernel, Program, Step
 from compiler.backend.ir.expr import loads
 from compiler.backend.ir.index import Index
 from compiler.backend.ir.sweeps import in_order
 from compiler.backend.lower.value import contiguous
-from compiler.backend.passes.combo import Together
 from compiler.backend.passes.context import Context
 
 Frees: TypeAlias = Sequence[Sequence[str]]
@@ -94,7 +93,7 @@ def _reuse_buffers(
     """
     fixed = _buffers_not_ours(program, ctx)
     spare = [[name for name in freed if name not in fixed] for freed in frees]
-    held = held_bytes(program, frees, sizes, ctx.given)
+    held = held_bytes(program, frees, sizes, ctx.donated)
     taken: dict[str, str] = {}
     for number, step in enumerate(program.steps):
         for name in _buffers_to_allocate(step, program):
@@ -132,15 +131,15 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
     is_of_library = program.by_name[name].device == "cpu" and any(other.device != "cpu" for other in program.buffers)
     if is_of_library or not ctx.processors:
         return None  # in C++ what is read and what is written is `__restrict`: different memory
-    if isinstance(step, Product):  # all of its operands are read by several programs, at any time
+    if isinstance(step, MatmulKernel):  # all of its operands are read by several programs, at any time
         if name == step.made:
             return None
         spare = [old for old in spare if old not in step.call.reads]
-    if isinstance(step, Together):  # programs of one part may run before or after those of another
+    if isinstance(step, ComboKernel):  # programs of one part may run before or after those of another
         spare = [old for old in spare if sum(old in part.reads for part in step.parts) < 2]
         (step,) = (part for part in step.parts if name in part.targets)
     wanted = _kind(program.by_name[name])
-    for old in sorted(set(spare).intersection(step.reads), key=lambda old: (old in ctx.given, old)):
+    for old in sorted(set(spare).intersection(step.reads), key=lambda old: (old in ctx.donated, old)):
         if _kind(program.by_name[old]) == wanted and _reads_first(step, name, old, program):
             return old
     return None
@@ -188,7 +187,7 @@ def _kind(buffer: Buffer) -> str:
 
 def _buffers_not_ours(program: Program, ctx: Context) -> set[str]:
     """Buffers whose memory can't be reused: inputs, and results that an extern call may still refer to."""
-    given = {name for name in ctx.given if _is_dense(program.by_name[name])}
+    given = {name for name in ctx.donated if _is_dense(program.by_name[name])}
     fixed = {*program.taken, *program.inputs} - given
     fixed |= {*program.constants, *program.returned, *program.mutated}
     for step in program.steps:

@@ -235,10 +235,10 @@ def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
     """Whether neighbours in what it reads belong to neighbouring results."""
     places = [*offsets(kernel, program)][:-1]
 
-    def along(group: Sequence[Var]) -> int:
+    def count_along(group: Sequence[Var]) -> int:
         return sum(points_along(places, var, ctx) for var in group)
 
-    return along(kernel.ranges) > along(kernel.reduced)
+    return count_along(kernel.ranges) > count_along(kernel.reduced)
 
 
 def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:

@@ -9,13 +9,23 @@ from typing import Any
 
 import torch
 
-from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, Strided, strided_views
+from compiler.backend.ir import (
+    REDUCTIONS,
+    BackendError,
+    ComboKernel,
+    Extern,
+    Kernel,
+    Loop,
+    MatmulKernel,
+    Program,
+    Strided,
+    strided_views,
+)
 from compiler.backend.ir.expr import ADDED, Expr, Guard, Load, Op, Put, Shape, indices, loads, parts
 from compiler.backend.ir.index import Var, is_below
 from compiler.backend.ir.index_maps import atoms_of, is_one_to_one
 from compiler.backend.ir.scalar import HALVES, OPERATIONS
 from compiler.backend.ir.sweeps import overwritten_early
-from compiler.backend.passes.combo import Together
 
 
 class BrokenProgramError(BackendError):
@@ -85,9 +95,9 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
         )
         yield from (f"{_name(step)} overwrites {name}" for name in sorted(changed - program.mutated))
         if isinstance(step, Kernel):
-            for kernel in step.parts if isinstance(step, Together) else (step,):
+            for kernel in step.parts if isinstance(step, ComboKernel) else (step,):
                 yield from _wrong_kernel(kernel, program, unchanged) if id(kernel) not in unchanged else ()
-            yield from _wrong_together(step) if isinstance(step, Together) else ()
+            yield from _wrong_together(step) if isinstance(step, ComboKernel) else ()
             hidden |= step.local
             rewritten |= changed | step.taken
         written.update(step.targets)
@@ -129,7 +139,7 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
     devices = sorted({program.by_name[name].device for name in (*kernel.targets, *kernel.reads)})
     if len(devices) > 1:
         yield f"kernel {kernel.name}: it runs on one device, and its buffers are on {' and '.join(devices)}"
-    if isinstance(kernel, Product):
+    if isinstance(kernel, MatmulKernel):
         yield from (f"kernel {kernel.name}: {what}" for what in _wrong_product(kernel, program))
     if name := overwritten_early(kernel, program.mutated):
         yield f"kernel {kernel.name}: overwrites {name} before all that reads it is done with it"
@@ -138,7 +148,7 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
     yield from (f"kernel {kernel.name}: {name} is local and an output" for name in kernel.local & program.returned)
 
 
-def _wrong_product(kernel: Product, program: Program) -> Iterator[str]:
+def _wrong_product(kernel: MatmulKernel, program: Program) -> Iterator[str]:
     """Errors of a matmul kernel: each element reaches the loops at one point, where a program of the kernel has it."""
     found = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == kernel.made}
     shape = program.by_name[kernel.made].shape
@@ -150,7 +160,7 @@ def _wrong_product(kernel: Product, program: Program) -> Iterator[str]:
         yield f"overwrites {', '.join(sorted(over))}, which is multiplied"
 
 
-def _wrong_together(kernel: Together) -> Iterator[str]:
+def _wrong_together(kernel: ComboKernel) -> Iterator[str]:
     """Errors of a combo kernel: its programs may run in any order."""
     for part in kernel.parts:
         others = {name for other in kernel.parts if other is not part for name in other.targets}

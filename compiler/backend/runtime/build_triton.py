@@ -49,7 +49,7 @@ class Wanted:
     starts: tuple[int, ...]
 
 
-def why_not() -> str:
+def reason_unsupported() -> str:
     """Why Triton can't compile for the GPU that is here, "" if it can."""
     major, minor = torch.cuda.get_device_capability()
     if major < 7:
@@ -107,7 +107,7 @@ class Builds:
         }
         return Builds({key: _begin(key, job) for key, job in jobs.items()})
 
-    def loaded(self, kernel: Wanted, device: int) -> Loaded:
+    def load(self, kernel: Wanted, device: int) -> Loaded:
         """The kernel on the GPU. Raises BackendError with what Triton said if it did not compile."""
         key = _key(kernel.job.key())
         if key in self.there:

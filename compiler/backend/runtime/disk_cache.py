@@ -54,7 +54,7 @@ def _check_folder(chosen: Path, exists: bool) -> Path:
         if not exists:
             chosen.parent.mkdir(parents=True, exist_ok=True)
             chosen.mkdir(mode=0o700, exist_ok=True)
-        why = why_untrusted(chosen)
+        why = reason_untrusted(chosen)
     except OSError as error:
         why = str(error)
     if why:
@@ -76,7 +76,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 """What is removed when the process ends."""
 
 
-def why_untrusted(path: Path) -> str:
+def reason_untrusted(path: Path) -> str:
     """Why someone other than this user and root could change what is in a folder, "" if nobody can."""
     if path.stat().st_uid != os.getuid():
         return f"{path} belongs to user {path.stat().st_uid}"

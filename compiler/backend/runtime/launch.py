@@ -32,7 +32,7 @@ from compiler.torch_api.cuda_launch import Loaded, letters
 
 _numbers = count()
 _TAKEN = frozenset({
-    "torch", "args", "threads", "empty", "empty_on_gpu", "view", "as_told", "count_threads", "launch", "stream",
+    "torch", "args", "threads", "empty", "empty_on_gpu", "view", "match_layout", "count_threads", "launch", "stream",
     "stream_of", "current_device", "again", "call", "kept", "keeps_graph",
 })  # fmt: skip
 """Names that the function's text uses itself."""
@@ -50,7 +50,7 @@ class Assumed:
     multiples: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(program: Program, found: Sequence[bool], inputs: bool) -> Assumed:
+    def from_checks(program: Program, found: Sequence[bool], inputs: bool) -> Assumed:
         """The assumptions that hold in a call, from its checks in order: inputs if checked, then each symbol."""
         aligned, multiples = (found[0], found[1:]) if inputs else (True, found)
         return Assumed(
@@ -138,12 +138,12 @@ class Launcher:
             "view": view_of_memory,
             "keeps_graph": keeps_graph,
             "count_threads": _Threads.count,
-            "as_told": match_fake_layout,
+            "match_layout": match_fake_layout,
             **{f"constant_{name}": value for name, value in program.constants.items()},
         }
         self.text = "\n".join(["def call(args):", *(f"    {line}" for line in self.lines())])
 
-    def made(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
+    def compile(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
         """The compiled function, with the library's kernels or the GPU's launches."""
         name = f"<tcompile {self.program.name} {next(_numbers)}>"
         linecache.cache[name] = (len(self.text), None, self.text.splitlines(keepends=True), name)
@@ -261,15 +261,15 @@ class Launcher:
         yield f"{_input(name)} = {view}; del {old}"
 
     def extern(self, extern: Extern) -> Iterator[str]:
-        function = self.named(f"call_{extern.name}", quick(extern.function))
+        function = self.bind_name(f"call_{extern.name}", quick(extern.function))
         args = [self.argument(arg) for arg in extern.args]
         args += [f"{key}={self.argument(value)}" for key, value in extern.kwargs]
         made = f"{_targets(extern.outputs)} = " if extern.targets else ""
         yield f"{made}{function}({', '.join(args)})"
         if not extern.aliases and extern.name not in _ROW_BY_ROW:
-            yield from (line for name in extern.targets for line in self.checked(name, extern))
+            yield from (line for name in extern.targets for line in self.check_metadata(name, extern))
 
-    def checked(self, name: str, extern: Extern) -> Iterator[str]:
+    def check_metadata(self, name: str, extern: Extern) -> Iterator[str]:
         """Lines that enforce fake-kernel metadata; of torch's own operators only strides can differ."""
         buffer, found = self.program.by_name[name], _input(name)
         if len(buffer.strides) != len(buffer.shape):
@@ -280,9 +280,9 @@ class Launcher:
             yield f"if {found} is not None and {found}.stride() != {strides}:"
         else:
             yield f"if {found} is None or ({found}.shape, {found}.stride(), {found}.dtype) != ({told}):"
-        yield f'    {found} = as_told("{extern.name}", {found}, {told})'
+        yield f'    {found} = match_layout("{extern.name}", {found}, {told})'
 
-    def named(self, wanted: str, value: Any) -> str:
+    def bind_name(self, wanted: str, value: Any) -> str:
         """A name in the function's namespace for a value."""
         name = "".join(letter if letter.isalnum() else "_" for letter in wanted)
         while self.names.setdefault(name, value) is not value:
@@ -304,7 +304,7 @@ class Launcher:
             return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
         if value is None or isinstance(value, bool | int | str):
             return repr(value)
-        return self.named("value", value)
+        return self.bind_name("value", value)
 
     def view(self, view: Strided) -> str:
         if view.is_all_of(self.program.by_name[view.buffer]):

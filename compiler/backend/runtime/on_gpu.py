@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from compiler.backend.cpp.emit import Code
-from compiler.backend.ir import BackendError, Product, Program
+from compiler.backend.ir import BackendError, MatmulKernel, Program
 from compiler.backend.ir.symbols import sources
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.matmuls import split_fused_matmul
@@ -32,7 +32,7 @@ class OnGpu:
     ) -> None:
         self.program, self.code, self.ctx, self.device, self.tuned = program, code, ctx, device, tuned
         self.functions = by_kernel(code, library)
-        self.products = {step.name: step for step in program.steps if isinstance(step, Product)}
+        self.matmul_kernels = {step.name: step for step in program.steps if isinstance(step, MatmulKernel)}
         self.library: Mapping[str, Any] = {}
         self.calls: dict[Assumed, Call] = {}
         multiples = frozenset(name for name in sources(program) if ctx.sizes.get(name, 1) % 16 == 0)
@@ -58,22 +58,22 @@ class OnGpu:
         if assumed not in self.calls:
             kernels, builds = self.begun.pop(assumed) if assumed in self.begun else self.begin(assumed)
             with torch.cuda.device(self.device):
-                self.calls[assumed] = self.made(assumed, kernels, builds)
+                self.calls[assumed] = self.build(assumed, kernels, builds)
         return self.calls[assumed]
 
-    def made(self, assumed: Assumed, kernels: Sequence[Wanted], builds: Builds) -> Call:
+    def build(self, assumed: Assumed, kernels: Sequence[Wanted], builds: Builds) -> Call:
         self.ctx.pass_name = "tune"
         found: dict[str, list[Candidate]] = {}
         for kernel in kernels:
-            if (loaded := self.loaded(kernel, builds)) is not None:
+            if (loaded := self.load(kernel, builds)) is not None:
                 found.setdefault(kernel.function.kernel, []).append((kernel, loaded))
-        products = self.products if self.tuned else {}
-        chosen = {name: self.choice(candidates) for name, candidates in found.items() if name not in products}
-        for name, product in products.items():
+        matmul_kernels = self.matmul_kernels if self.tuned else {}
+        chosen = {name: self.choice(candidates) for name, candidates in found.items() if name not in matmul_kernels}
+        for name, product in matmul_kernels.items():
             rest = chosen[product.parts[1].name]
-            best = tune.fastest_product(self.program, product, found.get(name, ()), rest, self.ctx, self.device)
+            best = tune.fastest_matmul(self.program, product, found.get(name, ()), rest, self.ctx, self.device)
             chosen |= {name: best} if best else {}
-        program = split_fused_matmul(self.program, {name for name in products if name not in chosen}, self.ctx)
+        program = split_fused_matmul(self.program, {name for name in matmul_kernels if name not in chosen}, self.ctx)
         functions = {step.name: self.functions[step.name] for step in program.kernels}
         configs = {
             name: (kernel.config, replace(loaded, starts=kernel.starts))
@@ -82,16 +82,16 @@ class OnGpu:
         }
         launcher = Launcher(program, functions, loaded=configs, assumed=assumed)
         handles = {functions[name].name: loaded.function for name, (_, loaded) in configs.items()}
-        return launcher.made({**handles, **self.library, **_driver(), "again": partial(self.again, program)})
+        return launcher.compile({**handles, **self.library, **_driver(), "again": partial(self.call_again, program)})
 
-    def loaded(self, kernel: Wanted, builds: Builds) -> Loaded | None:
+    def load(self, kernel: Wanted, builds: Builds) -> Loaded | None:
         """The kernel on the GPU; None for a product's tile that is too large for it, or that Triton refuses there:
         others are tried too, and PyTorch has the product.
         """
         try:
-            return builds.loaded(kernel, self.device)
+            return builds.load(kernel, self.device)
         except (torch.OutOfMemoryError, BackendError) as error:
-            if not self.tuned or kernel.function.kernel not in self.products:
+            if not self.tuned or kernel.function.kernel not in self.matmul_kernels:
                 raise
             said = str(error).partition("\n")[0]
             self.ctx.decide((kernel.function.kernel,), "refused", f"{tune.words(kernel.config)}: {said}")
@@ -100,9 +100,9 @@ class OnGpu:
     def choice(self, candidates: Sequence[Candidate]) -> Candidate:
         return candidates[0] if len(candidates) == 1 else tune.fastest(self.program, candidates, self.ctx, self.device)
 
-    def again(self, program: Program, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
+    def call_again(self, program: Program, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
         """A call whose inputs or sizes are not as the code of the program assumed."""
-        assumed = Assumed.of(program, found, len(found) > len(sources(program)))
+        assumed = Assumed.from_checks(program, found, len(found) > len(sources(program)))
         return self.call(assumed)(args)
 
 
@@ -115,10 +115,10 @@ def _driver() -> Mapping[str, Any]:
     }
 
 
-def why_not() -> str:
+def reason_unsupported() -> str:
     """Why nothing is compiled for a GPU here, "" if it is."""
     try:
         cuda_launch.launcher()
     except cuda_launch.NoLauncherError as error:
         return str(error)
-    return build_triton.why_not()
+    return build_triton.reason_unsupported()

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import torch
 
-from compiler.backend.ir import Product, Program
+from compiler.backend.ir import MatmulKernel, Program
 from compiler.backend.ir.reference_interpreter import State
 from compiler.backend.passes.context import Context
 from compiler.backend.runtime import disk_cache
@@ -44,16 +44,16 @@ def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, dev
     return candidates[best]
 
 
-def fastest_product(
-    program: Program, product: Product, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
+def fastest_matmul(
+    program: Program, product: MatmulKernel, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
 ) -> Candidate | None:
     """The same of a kernel with a product; None where PyTorch's product and the kernel `rest` after it take less."""
 
-    def measured() -> list[float]:
+    def measure() -> list[float]:
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
-        return [*own, _seconds_apart(program, product, rest, ctx, device)]
+        return [*own, _seconds_of_parts(program, product, rest, ctx, device)]
 
-    *own, apart = _cached_seconds([*candidates, rest], ctx, device, measured)
+    *own, apart = _cached_seconds([*candidates, rest], ctx, device, measure)
     best = min(range(len(own)), key=own.__getitem__, default=None)
     beside = f"{product.call.name} and the kernel {rest[0].function.kernel}, {_microseconds(apart)}"
     subjects = (product.made, product.targets[-1])
@@ -104,7 +104,7 @@ def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, dev
     return _measure(_launcher(kernel, loaded, memory, ctx, device), device)
 
 
-def _seconds_apart(program: Program, product: Product, rest: Candidate, ctx: Context, device: int) -> float:
+def _seconds_of_parts(program: Program, product: MatmulKernel, rest: Candidate, ctx: Context, device: int) -> float:
     """PyTorch's product, and the kernel that reads what it made."""
     call, names = product.call, {*product.call.reads, *rest[0].function.buffers}
     memory = {name: _memory(program, name, ctx, device) for name in sorted(names)}

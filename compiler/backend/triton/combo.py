@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.backend.ir import Kernel, Program
+from compiler.backend.ir import ComboKernel, Kernel, Program
 from compiler.backend.ir.index import Index, Var
-from compiler.backend.passes.combo import Together
 from compiler.backend.passes.context import Context
 from compiler.backend.triton.configs import TritonConfig, next_power_of_two
 from compiler.backend.triton.kernel import TritonLines, pointer
@@ -41,13 +40,13 @@ class PartWriter(ReductionWriter):
 
     def starts(self) -> list[str]:
         program = f"program{self.wide}"
-        return self.folded(program) if len(self.tiles.outer) == 2 else [program] * len(self.tiles.outer)
+        return self.unfold_program(program) if len(self.tiles.outer) == 2 else [program] * len(self.tiles.outer)
 
 
-class TogetherWriter(TritonLines):
+class ComboWriter(TritonLines):
     """Writes all of them, and the function that is launched."""
 
-    def __init__(self, kernel: Together, program: Program, ctx: Context) -> None:
+    def __init__(self, kernel: ComboKernel, program: Program, ctx: Context) -> None:
         super().__init__()
         self.kernel, self.buffers, self.name = kernel, kernel.buffers, f"kernel_{identifier(kernel.name)}"
         names = (f"part_{number}_of_{identifier(kernel.parts[0].name)}" for number in range(len(kernel.parts)))
@@ -58,10 +57,10 @@ class TogetherWriter(TritonLines):
         self.symbols: tuple[str, ...] = ()
         self.checks = False
 
-    def written(self) -> list[str]:
+    def write(self) -> list[str]:
         """The functions' lines."""
         for part in self.parts:
-            written = part.written()
+            written = part.write()
             self.targets.update({len(self.lines) + line: target for line, target in part.targets.items()})
             self.lines += [*written, "", ""]
         self.line("@triton.jit")

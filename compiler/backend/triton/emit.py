@@ -14,15 +14,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from compiler.backend.ir import Kernel, Product, Program
+from compiler.backend.ir import ComboKernel, Kernel, MatmulKernel, Program
 from compiler.backend.ir.index import Index
 from compiler.backend.ir.scalar import DTYPES
-from compiler.backend.passes.combo import Together
 from compiler.backend.passes.context import Context
-from compiler.backend.triton.combo import TogetherWriter
+from compiler.backend.triton.combo import ComboWriter
 from compiler.backend.triton.configs import TritonConfig
 from compiler.backend.triton.kernel import KernelWriter, pointer
-from compiler.backend.triton.matmul import ProductWriter
+from compiler.backend.triton.matmul import MatmulWriter
 from compiler.backend.triton.reductions import ReductionWriter
 from compiler.backend.triton.text import functions
 
@@ -70,7 +69,7 @@ class TritonCode:
 def emit(program: Program, ctx: Context) -> TritonCode:
     """The program's kernels in Triton, in their order."""
     writers = [_writer(kernel, program, ctx) for kernel in program.kernels]
-    bodies = ["\n".join(writer.written()) for writer in writers]
+    bodies = ["\n".join(writer.write()) for writer in writers]
     head = "\n\n\n".join([f'"""{program.name}"""\n\n{IMPORTS}'.rstrip(), *functions("\n".join(bodies))])
     number, lines, made = head.count("\n") + 4, {}, []
     for writer in writers:
@@ -90,15 +89,15 @@ def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
     }
 
 
-def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter | TogetherWriter:
-    if isinstance(kernel, Together):
-        return TogetherWriter(kernel, program, ctx)
-    if isinstance(kernel, Product):
-        return ProductWriter(kernel, program, ctx)
+def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter | ComboWriter:
+    if isinstance(kernel, ComboKernel):
+        return ComboWriter(kernel, program, ctx)
+    if isinstance(kernel, MatmulKernel):
+        return MatmulWriter(kernel, program, ctx)
     return ReductionWriter(kernel, program, ctx)
 
 
-def _function(writer: KernelWriter | TogetherWriter, first: int, last: int) -> TritonFunction:
+def _function(writer: KernelWriter | ComboWriter, first: int, last: int) -> TritonFunction:
     grid = tuple((axis.size, axis.block) for axis in writer.tiles.numbered) or ((Index.of(1), ""),)
     return TritonFunction(
         writer.name, writer.kernel.name, writer.buffers, writer.symbols, grid, writer.configs, writer.checks,

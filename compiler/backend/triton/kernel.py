@@ -20,7 +20,7 @@ from compiler.backend.passes.context import Context
 from compiler.backend.triton.configs import TritonConfig, configs
 from compiler.backend.triton.precision import precision
 from compiler.backend.triton.text import TYPES, Names, Text, bare, identifier
-from compiler.backend.triton.tiles import Axis, Tiles, tiled
+from compiler.backend.triton.tiles import Axis, Tiles, tile_kernel
 
 
 def pointer(name: str) -> str:
@@ -53,7 +53,7 @@ class KernelWriter(TritonLines):
     def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
         super().__init__()
         self.program, self.ctx = program, ctx
-        self.tiles = self.laid_out(kernel)
+        self.tiles = self.choose_tiles(kernel)
         self.kernel = self.tiles.kernel
         self.configs = self.choices()
         self.levels = precision(self.kernel, program)
@@ -73,9 +73,9 @@ class KernelWriter(TritonLines):
         self.buffers = kernel.buffers
         self.name = f"kernel_{identifier(kernel.name)}"
 
-    def laid_out(self, kernel: Kernel) -> Tiles:
+    def choose_tiles(self, kernel: Kernel) -> Tiles:
         """The kernel on tiles."""
-        return tiled(kernel, self.program, self.ctx)
+        return tile_kernel(kernel, self.program, self.ctx)
 
     def choices(self) -> tuple[TritonConfig, ...]:
         """Its configurations: the first is the one to take without measuring."""
@@ -96,7 +96,7 @@ class KernelWriter(TritonLines):
         blocks = (f"{name}: tl.constexpr" for name in self.configs[0].blocks)
         return [*map(pointer, self.buffers), *self.symbols, *blocks]
 
-    def written(self) -> list[str]:
+    def write(self) -> list[str]:
         """The function's lines."""
         self.line("@triton.jit")
         self.head(f"def {self.name}(", self.arguments, "):")
@@ -118,9 +118,9 @@ class KernelWriter(TritonLines):
             return [f"tl.program_id({place}){self.wide}" for place in range(len(self.tiles.numbered))]
         program = self.names.new("program")
         self.line(f"{program} = tl.program_id(0){self.wide}")
-        return self.folded(program)
+        return self.unfold_program(program)
 
-    def folded(self, program: str) -> list[str]:
+    def unfold_program(self, program: str) -> list[str]:
         """The same of two axes where the grid has one for both."""
         first = self.tiles.numbered[0]
         high = f"tl.cdiv({self.text.index(first.size)}, {first.block})"
@@ -131,14 +131,14 @@ class KernelWriter(TritonLines):
             if not axis.block:
                 self.line(f"{axis.var} = {start}")
             else:
-                self.line(f"{axis.var} = {self.along(axis, f'{start} * {axis.block}')}")
+                self.line(f"{axis.var} = {self.block_points(axis, f'{start} * {axis.block}')}")
                 self.mask(axis)
 
     def inner_axis(self, axis: Axis, start: str) -> None:
-        self.line(f"{axis.var} = {self.along(axis, start, self.wide)}")
+        self.line(f"{axis.var} = {self.block_points(axis, start, self.wide)}")
         self.mask(axis)
 
-    def along(self, axis: Axis, start: str, wide: str = "") -> str:
+    def block_points(self, axis: Axis, start: str, wide: str = "") -> str:
         """The points of a block as a row, a column, or all of the tile."""
         text = f"tl.arange(0, {axis.block}){wide}"
         text = f"{start} + {text}" if start else text
@@ -177,7 +177,7 @@ class KernelWriter(TritonLines):
             return {axis.var.name for axis in self.axes}
         return {axis.var.name for axis in self.tiles.outer} if is_reduced else self.axes_of(loop.value)
 
-    def masked(self, names: Iterable[str], guard: str = "") -> str:
+    def mask_for(self, names: Iterable[str], guard: str = "") -> str:
         """The condition under which points of these axes are there, "" if they always are."""
         masks = [mask_of(axis) for axis in self.axes if axis.var.name in names and self.is_masked(axis)]
         return " & ".join([*masks, *([guard] if guard else [])])
@@ -189,7 +189,7 @@ class KernelWriter(TritonLines):
 
     # Values.
 
-    def named(self, key: str, wanted: str, text: Callable[[], str]) -> str:
+    def assign(self, key: str, wanted: str, text: Callable[[], str]) -> str:
         if key not in self.known:
             made = bare(text())
             if made.isidentifier():
@@ -205,11 +205,13 @@ class KernelWriter(TritonLines):
         if load.buffer in self.known:
             return self.known[load.buffer]
         place = self.program.by_name[load.buffer].offset(load.index)
-        return self.named(f"{load.buffer} + {place.key} {guard}", load.buffer, lambda: self.loaded(load, place, guard))
+        return self.assign(
+            f"{load.buffer} + {place.key} {guard}", load.buffer, lambda: self.load_text(load, place, guard)
+        )
 
-    def loaded(self, load: Load, place: Index, guard: str) -> str:
+    def load_text(self, load: Load, place: Index, guard: str) -> str:
         where, axes = self.place(load.buffer, place, guard), self.axes_of(place)
-        mask = self.masked(axes, guard)
+        mask = self.mask_for(axes, guard)
         over = self.guarded.get(guard, set()) | axes
         if self.shape(over) != self.shape(axes) and self.tiles.tiled:
             where = f"tl.broadcast_to({where}, {self.shape(over)})"
@@ -226,29 +228,29 @@ class KernelWriter(TritonLines):
             return pointer(buffer)
         return f"{pointer(buffer)} + {offset if len(place.terms) == 1 else f'({offset})'}"
 
-    def checked(self, atom: Indirect, guard: str) -> str:
+    def checked_index(self, atom: Indirect, guard: str) -> str:
         """An index that a tensor holds. What is out of range ends the program, as with PyTorch's own kernels."""
-        at = self.named(f"{atom.value.key} {guard}", "at", lambda: self.text.value(atom.value, guard))
+        at = self.assign(f"{atom.value.key} {guard}", "at", lambda: self.text.value(atom.value, guard))
         key = f"checked {atom.key} {guard}"
         if key not in self.known:
             self.known[key] = at
             inside = f"(0 <= {at}) & ({at} < {self.text.index(atom.size)})"
-            mask = self.masked(self.axes_of(atom.value), guard)
+            mask = self.mask_for(self.axes_of(atom.value), guard)
             outside = f" | ~({mask})" if "&" in mask else f" | ~{mask}" if mask else ""
             self.line(f'tl.device_assert({f"({inside})" if outside else inside}{outside}, "index out of range")')
         return f"{at}.to(tl.int64)" if self.tiles.is_wide and atom.value.dtype != torch.int64 else at
 
     def value(self, loop: Loop, again: bool = False) -> None:
         """One value, stored unless it is local, or was stored before."""
-        with self.at(loop):
+        with self.lines_of(loop):
             if isinstance(loop.value, Put):
                 self.add(loop, loop.value)
                 return
-            self.known[loop.target] = self.named(loop.target, loop.target, lambda: self.typed(loop))
+            self.known[loop.target] = self.assign(loop.target, loop.target, lambda: self.value_text(loop))
             if not again:
                 self.store(loop)
 
-    def typed(self, loop: Loop) -> str:
+    def value_text(self, loop: Loop) -> str:
         """A loop's value; a number that others compute with has its type, which Python's has not."""
         text = self.text.value(loop.value)
         is_number = isinstance(loop.value, Const) and self.kernel.places(loop.target)
@@ -261,14 +263,14 @@ class KernelWriter(TritonLines):
         over = {var.name for var in loop.ranges}
         if self.tiles.tiled and not over <= {atom.name for atom in atoms_of(place) if isinstance(atom, Var)}:
             where = f"tl.broadcast_to({where}, {self.shape(over)})"
-        mask = self.masked(over)
+        mask = self.mask_for(over)
         more = f", {mask}" if mask else ""
         self.line(
             f'tl.atomic_add({where}, {value}{more}, sem="relaxed")' if put.adds else f"tl.store({where}, {value}{more})"
         )
 
     @contextmanager
-    def at(self, loop: Loop) -> Iterator[None]:
+    def lines_of(self, loop: Loop) -> Iterator[None]:
         """Lines inside belong to the loop."""
         self.target = loop.target
         self.comment(loop)
@@ -280,7 +282,7 @@ class KernelWriter(TritonLines):
         if loop.target in self.kernel.local:
             return
         place = self.program.by_name[loop.target].offset(loop.index)
-        where, mask = self.place(loop.target, place), self.masked(var.name for var in loop.stored)
+        where, mask = self.place(loop.target, place), self.mask_for(var.name for var in loop.stored)
         self.line(f"tl.store({where}, {self.known[loop.target]}{f', {mask}' if mask else ''})")
 
 

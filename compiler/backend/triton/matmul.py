@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from compiler.backend.ir import Kernel, Loop, Product, Program, Strided, strided_views
+from compiler.backend.ir import Kernel, Loop, MatmulKernel, Program, Strided, strided_views
 from compiler.backend.ir.expr import Load
 from compiler.backend.ir.index import Index, Var
 from compiler.backend.passes.context import Context
@@ -19,7 +19,7 @@ from compiler.backend.passes.cost import fits_32
 from compiler.backend.passes.matmuls import Factors, coordinates
 from compiler.backend.triton.configs import TritonConfig, next_power_of_two, processors
 from compiler.backend.triton.kernel import KernelWriter
-from compiler.backend.triton.text import bare, converted
+from compiler.backend.triton.text import bare, convert
 from compiler.backend.triton.tiles import Axis, Tiles, kernel_on_axes
 
 _NAMES = {"b", "m", "n", "k", "mask_m", "mask_n", "mask_k", "tile_m", "tile_n", "start", "left", "right", "total"}
@@ -42,11 +42,11 @@ _IEEE: Sequence[Sizes] = ((64, 64, 16, 4, 2), (128, 64, 16, 8, 2), (32, 64, 32, 
 """Rows, columns and steps of a tile, warps and stages."""
 
 
-class ProductWriter(KernelWriter):
+class MatmulWriter(KernelWriter):
     """Writes one kernel with a product."""
 
-    def __init__(self, product: Product, program: Program, ctx: Context) -> None:
-        self.product, self.factors = product, Factors.of(product.call)
+    def __init__(self, product: MatmulKernel, program: Program, ctx: Context) -> None:
+        self.product, self.factors = product, Factors.from_call(product.call)
         self.dtype = program.by_name[product.made].dtype
         super().__init__(product, program, ctx)
         self.names.taken |= _NAMES
@@ -54,7 +54,7 @@ class ProductWriter(KernelWriter):
         order = [*(view.buffer for view in strided_views(product.call.args)), *read, *product.writes]
         self.buffers = tuple(name for name in dict.fromkeys(order) if name in product.buffers)
 
-    def laid_out(self, kernel: Kernel) -> Tiles:
+    def choose_tiles(self, kernel: Kernel) -> Tiles:
         *outer, m, n = self.factors.axes
         axes = (Axis(m, "MBLOCK", coordinates(self.product)), Axis(n, "NBLOCK", {}), *(Axis(b, "", {}) for b in outer))
         is_wide = not fits_32(kernel, self.program, self.ctx)
@@ -85,7 +85,7 @@ class ProductWriter(KernelWriter):
         tiles = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0)"
         self.line(f"tile_n, tile_m = tl.swizzle2d({tiles}, GROUP)")
         for axis in self.tiles.outer[:2]:
-            self.line(f"{axis.var} = {self.along(axis, f'tile_{axis.var}{self.wide} * {axis.block}')}")
+            self.line(f"{axis.var} = {self.block_points(axis, f'tile_{axis.var}{self.wide} * {axis.block}')}")
             self.mask(axis)
         for axis in self.tiles.outer[2:]:
             self.line(f"{axis.var} = tl.program_id(2){self.wide}")
@@ -111,7 +111,7 @@ class ProductWriter(KernelWriter):
             along = factors.axes[len(factors.axes) - len(bias.shape) :]
             total = f"(total + {self.operand(bias, along)}.to(tl.float32))"
         name = self.known[whole.target] = self.names.new(whole.target)
-        self.line(f"{name} = {bare(converted(total, torch.float32, self.dtype))}")
+        self.line(f"{name} = {bare(convert(total, torch.float32, self.dtype))}")
         self.store(whole)
         self.target = ""
 
@@ -135,7 +135,7 @@ class ProductWriter(KernelWriter):
         place = view.offset
         for var, size, stride in zip(at, view.shape, view.strides, strict=True):
             place = place if size.constant == 1 else place + Index.of(var) * stride
-        masks = self.masked({var.name for var in at}, mask)
+        masks = self.mask_for({var.name for var in at}, mask)
         where = self.place(view.buffer, place)
         return f"tl.load({where}, {masks}, 0.0)" if masks else f"tl.load({where})"
 

@@ -42,16 +42,16 @@ class ReductionWriter(KernelWriter):
 
     def body(self) -> None:
         if self.tiles.kind == "looped" and self.tiles.inner:
-            self.looped()
+            self.write_looped()
             return
         if self.tiles.inner:
             self.inner_axis(self.inner, "")
         if self.tiles.is_read_again:
             self.read_again()
         else:
-            self.held(self.kernel.loops)
+            self.write_held(self.kernel.loops)
 
-    def held(self, loops: Iterable[Loop], again: frozenset[str] = frozenset()) -> None:
+    def write_held(self, loops: Iterable[Loop], again: frozenset[str] = frozenset()) -> None:
         """Loops over a row that the tile holds; those of `again` are computed and not stored."""
         for loop in loops:
             if loop.is_scan:
@@ -68,16 +68,16 @@ class ReductionWriter(KernelWriter):
         """
         walks = sweeps(self.kernel)
         for number, walk in enumerate(walks):
-            self.held(walk.scalars)
+            self.write_held(walk.scalars)
             self.policy = "evict_first" if number == len(walks) - 1 else "" if number else "evict_last"
             kept = set(self.known) | {loop.target for loop in walk.body if loop.reduction}
             kept |= {loop.target for loop in walk.body} - self.kernel.local
-            self.held(walk.body, walk.again)
+            self.write_held(walk.body, walk.again)
             self.known = {key: name for key, name in self.known.items() if key in kept}
 
     def reduce(self, loop: Loop) -> None:
         """A reduction of values that the tile holds."""
-        with self.at(loop):
+        with self.lines_of(loop):
             text = self.text.value(loop.value)
             if not self.tiles.inner:
                 text = "tl.full([], 0, tl.int64)" if loop.reduction.startswith("arg") else text
@@ -87,11 +87,11 @@ class ReductionWriter(KernelWriter):
             if loop.reduction.startswith("arg"):
                 self.finish(loop, self.position(loop, value, self.spread(str(self.inner.var))))
             else:
-                self.finish(loop, self.combined(loop, value))
+                self.finish(loop, self.reduce_tile(loop, value))
 
     def scan(self, loop: Loop, carry: str = "", again: bool = False) -> None:
         """What a reduction comes to at each point of the tile; `carry` is what it came to before, and comes to then."""
-        with self.at(loop):
+        with self.lines_of(loop):
             value = self.whole(loop, self.text.value(loop.value))
             if carry:
                 name = self.names.new(f"{identifier(loop.target)}_value")
@@ -102,7 +102,7 @@ class ReductionWriter(KernelWriter):
             name = self.known[loop.target] = self.names.new(loop.target)
             self.line(f"{name} = {f'{function}({carry}, {found})' if carry else found}")
             if carry:
-                self.line(f"{carry} = {function}({carry}, {self.reduced(value, function)})")
+                self.line(f"{carry} = {function}({carry}, {self.reduce_text(value, function)})")
             if not again:
                 self.store(loop)
 
@@ -130,14 +130,14 @@ class ReductionWriter(KernelWriter):
         """Which axis of the tile is reduced, for Triton's functions."""
         return "0" if len(self.tiles.tiled) == 1 else "1, keep_dims=True"
 
-    def combined(self, loop: Loop, value: str) -> str:
+    def reduce_tile(self, loop: Loop, value: str) -> str:
         if loop.reduction == "sum":
             is_small = loop.value.dtype in (torch.uint8, torch.int8, torch.int16)
             found = f"tl.sum({value}, {self.along_rows})"
             return f"{found}.to(tl.{TYPES[loop.value.dtype]})" if is_small else found
-        return self.reduced(value, self.function_of(loop))
+        return self.reduce_text(value, self.function_of(loop))
 
-    def reduced(self, value: str, function: str) -> str:
+    def reduce_text(self, value: str, function: str) -> str:
         axis, *keep = self.along_rows.split(", ")
         return f"tl.reduce({', '.join([value, axis, function, *keep])})"
 
@@ -148,7 +148,7 @@ class ReductionWriter(KernelWriter):
     def position(self, loop: Loop, value: str, places: str) -> str:
         best = self.names.new(f"{identifier(loop.target)}_value")
         at = self.names.new(f"{identifier(loop.target)}_at")
-        self.line(f"{best}, {at} = {self.reduced(f'({value}, {places})', self.function_of(loop))}")
+        self.line(f"{best}, {at} = {self.reduce_text(f'({value}, {places})', self.function_of(loop))}")
         return f"{at}.to(tl.int64)"
 
     def finish(self, loop: Loop, text: str) -> None:
@@ -159,7 +159,7 @@ class ReductionWriter(KernelWriter):
 
     # Rows that are walked in steps.
 
-    def looped(self) -> None:
+    def write_looped(self) -> None:
         stored: set[str] = set()
         walks, self.pairs = join_sweeps(self.kernel)
         for sweep in walks:
@@ -176,7 +176,7 @@ class ReductionWriter(KernelWriter):
             self.line("tl.debug_barrier()  # what other threads stored is read")
         totals = {loop.target: self.total(loop) for loop in reductions}
         carries = {loop.target: self.carry(loop) for loop in sweep.body if loop.is_scan}
-        self.before(sweep)
+        self.hoist_loads(sweep)
         before = dict(self.known)
         self.line(f"for start in range(0, {self.end()}, {self.inner.block}):")
         self.depth += 1
@@ -202,10 +202,10 @@ class ReductionWriter(KernelWriter):
         size = self.text.index(self.inner.size)
         return f"tl.full([], {size}, tl.int64)" if (self.inner.size.constant or 0) >= 2**31 else size
 
-    def before(self, sweep: Sweep) -> None:
+    def hoist_loads(self, sweep: Sweep) -> None:
         """Loads, and parts of indices, that are the same for a whole row come before the walk."""
         for loop in sweep.body:
-            with self.at(loop):
+            with self.lines_of(loop):
                 inside = {
                     part for guard in parts(loop.value) if isinstance(guard, Guard) for part in parts(guard.value)
                 }
@@ -241,7 +241,7 @@ class ReductionWriter(KernelWriter):
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
         """One more tile of values."""
         state, inner = ", ".join(total), self.inner
-        with self.at(loop):
+        with self.lines_of(loop):
             value = self.whole(loop, self.text.value(loop.value))
             if loop.reduction == "sum":
                 self.line(f"{state} += {value}")
@@ -254,17 +254,17 @@ class ReductionWriter(KernelWriter):
 
     def take_pair(self, pair: Pair, totals: Mapping[str, tuple[str, ...]]) -> None:
         """One more tile for the largest and for the sum of exponentials."""
-        with self.at(pair.largest):
+        with self.lines_of(pair.largest):
             value = self.whole(pair.largest, self.text.value(pair.largest.value))
         (largest,), (total,) = totals[pair.largest.target], totals[pair.total.target]
-        with self.at(pair.total):
+        with self.lines_of(pair.total):
             state = f"{largest}, {total}"
             self.line(f"{state} = running_exp_sum({state}, {value}, {self.is_rounded(pair)})")
 
     def is_rounded(self, pair: Pair) -> bool:
         return self.levels[pair.of].get(pair.exponential, EXACT) != EXACT
 
-    def scaled(self, pair: Pair, largest: str, total: str) -> str:
+    def rescale(self, pair: Pair, largest: str, total: str) -> str:
         """The sums of all lanes, counted from the largest of all."""
         function = "tl.exp" if self.is_rounded(pair) else "libdevice.exp"
         return f"{total} * {function}({largest} - {self.known[pair.largest.target]})"
@@ -276,9 +276,9 @@ class ReductionWriter(KernelWriter):
         if loop.reduction.startswith("arg"):
             self.finish(loop, self.position(loop, *total))
         elif pair := self.pairs.get(loop.target):
-            self.finish(loop, self.combined(loop, self.scaled(pair, totals[pair.largest.target][0], total[0])))
+            self.finish(loop, self.reduce_tile(loop, self.rescale(pair, totals[pair.largest.target][0], total[0])))
         else:
-            self.finish(loop, self.combined(loop, total[0]))
+            self.finish(loop, self.reduce_tile(loop, total[0]))
         self.target = ""
 
 

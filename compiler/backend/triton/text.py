@@ -178,7 +178,7 @@ def plain(value: float, dtype: torch.dtype) -> str:
     return repr(float(value)) if math.isfinite(value) else f'float("{float(value)!r}")'
 
 
-def converted(text: str, old: torch.dtype, new: torch.dtype) -> str:
+def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:
     """A value of one dtype in another."""
     if old == new:
         return text
@@ -195,13 +195,13 @@ class Writer(Protocol):
     def load(self, load: Load, guard: str) -> str:
         """The name of an element's value; with a guard of one that is loaded only where that holds."""
 
-    def checked(self, atom: Indirect, guard: str) -> str:
+    def checked_index(self, atom: Indirect, guard: str) -> str:
         """An index that a tensor holds, whose range is checked."""
 
     def guards(self, guard: str, condition: Expr, outer: str) -> None:
         """To be told which points a guard is about: those of the condition, and of the guard around it."""
 
-    def named(self, key: str, wanted: str, text: Callable[[], str]) -> str:
+    def assign(self, key: str, wanted: str, text: Callable[[], str]) -> str:
         """The variable of this key, which holds the text's value."""
 
 
@@ -223,29 +223,29 @@ class Text:
             return self.number(value.index, torch.int64, guard)
         assert not isinstance(value, Put), "a kernel's writer adds"
         if self.uses[value.key] > 1:
-            return self.named(value, guard, lambda: self.computed(value, guard))
-        return self.computed(value, guard)
+            return self.assign(value, guard, lambda: self.compute(value, guard))
+        return self.compute(value, guard)
 
-    def named(self, value: Op | Guard, guard: str, text: Callable[[], str]) -> str:
+    def assign(self, value: Op | Guard, guard: str, text: Callable[[], str]) -> str:
         name = value.name if isinstance(value, Op) else "value"
-        return self.writer.named(f"{value.key} {guard}", name, text)
+        return self.writer.assign(f"{value.key} {guard}", name, text)
 
-    def computed(self, value: Op | Guard, guard: str) -> str:
-        return self.guarded(value, guard) if isinstance(value, Guard) else self.operation(value, guard)
+    def compute(self, value: Op | Guard, guard: str) -> str:
+        return self.write_guard(value, guard) if isinstance(value, Guard) else self.operation(value, guard)
 
-    def guarded(self, value: Guard, guard: str) -> str:
+    def write_guard(self, value: Guard, guard: str) -> str:
         """Both are computed; what is loaded for one is not loaded where the other counts."""
         wanted = self.value(value.condition, guard)
         if wanted in ("True", "False"):
             return self.value(value.value if wanted == "True" else value.other, guard)
-        inside = self.writer.named(f"{value.condition.key} {guard}", "is_inside", lambda: wanted)
+        inside = self.writer.assign(f"{value.condition.key} {guard}", "is_inside", lambda: wanted)
         texts = [self.value(value.value, self.both(guard, inside, value.condition))]
         texts.append(self.value(value.other, self.both(guard, f"~{inside}", value.condition)))
         return f"tl.where({', '.join([inside, *texts])})"
 
     def both(self, guard: str, condition: str, of: Expr) -> str:
         text = f"{guard} & {condition}"
-        both = self.writer.named(text, "is_inside", lambda: text) if guard else condition
+        both = self.writer.assign(text, "is_inside", lambda: text) if guard else condition
         self.writer.guards(both, of, guard)
         return both
 
@@ -288,7 +288,7 @@ class Text:
         text = self.value(value, guard)
         if len(text) <= _LONG or not isinstance(value, Op | Guard):
             return text
-        return self.named(value, guard, lambda: text)
+        return self.assign(value, guard, lambda: text)
 
     def whole(self, value: Expr, guard: str) -> str:
         """An index or a whole number, of the kernel's own type for indices."""
@@ -301,7 +301,7 @@ class Text:
             text = f"tl.full([], {plain(value.value, value.dtype)}, tl.{TYPES[value.dtype]})"
         else:
             text = self.argument(value, guard)
-        return converted(text, value.dtype, dtype)
+        return convert(text, value.dtype, dtype)
 
     def number(self, index: Index, dtype: torch.dtype, guard: str) -> str:
         """An index as a number of a dtype."""
@@ -319,12 +319,12 @@ class Text:
 
     def atom(self, atom: Atom, guard: str) -> str:
         if isinstance(atom, Indirect):
-            return self.writer.checked(atom, guard)
+            return self.writer.checked_index(atom, guard)
         if not isinstance(atom, Quotient | Remainder):
             return atom.name
         is_held = bool(indirects(atom.of) or indirects(atom.by))
         key = f"{atom.key} {guard}" if is_held else atom.key  # what was loaded for some points only is for these
-        return self.writer.named(key, "i", lambda: self.ratio(atom, guard))
+        return self.writer.assign(key, "i", lambda: self.ratio(atom, guard))
 
     def ratio(self, atom: Quotient | Remainder, guard: str = "") -> str:
         """A quotient or remainder: Triton's are C's, which are Python's for what is not negative."""

@@ -81,7 +81,7 @@ class Tiles:
         return tuple(axis for axis in axes if axis.block)
 
 
-def tiled(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
+def tile_kernel(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
     """How the kernel runs as Triton."""
     is_wide = not fits_32(kernel, program, ctx)
     if not kernel.reduced and not any(loop.reduction for loop in kernel.loops):
@@ -146,7 +146,7 @@ def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) 
     values: dict[str, Index] = {var.name: Index.of(0) for var in kernel.ranges + kernel.reduced}
     for axis in (*outer, *([inner] if inner else [])):
         values.update(axis.values)
-    return kernel.over(tuple(axis.var for axis in outer), (inner.var,) if inner else (), values)
+    return kernel.with_ranges(tuple(axis.var for axis in outer), (inner.var,) if inner else (), values)
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:

@@ -459,7 +459,7 @@ def not_torch(case: Case, error: Exception) -> bool:
 
 
 @contextmanager
-def as_for_a_gpu(run: Callable[[Program, Context], Any] = backend.triton_interpreted) -> Iterator[None]:
+def as_for_a_gpu(run: Callable[[Program, Context], Any] = backend.interpret_triton) -> Iterator[None]:
     """In a block of it programs on the CPU are compiled as for an H100, by its multiprocessors and its cache; `run`
     says what runs them, else Triton's interpreter.
     """

@@ -41,8 +41,8 @@ def made_up(value: Tensor) -> Tensor:
 def checked(call: Opened) -> None:
     """Each stage of each graph computes what the graph does."""
     for graph in call.graphs:
-        given = [made_up(value_of(node)) for node in graph.caught.module.graph.find_nodes(op="placeholder")]
-        expected = list(graph.caught.module(*given))
+        given = [made_up(value_of(node)) for node in graph.captured.module.graph.find_nodes(op="placeholder")]
+        expected = list(graph.captured.module(*given))
         for program in graph.stages.programs.values():
             torch.testing.assert_close(interpret(program, list(given)), expected, rtol=1e-4, atol=1e-4)
 

@@ -185,7 +185,7 @@ def test_a_reduction_in_two_steps_is_the_same_reduction(name: str, dynamic: bool
     ctx = replace(graph.context(Thresholds(split_length=4, split_part=16, programs=2)), processors=16)
     program = run(graph.stages.programs["lowered"], ctx).last
     assert any(decision.verdict == "split" for decision in ctx.decisions), str(program)
-    found = interpret(program, list(graph.caught.inputs))
+    found = interpret(program, list(graph.captured.inputs))
     expected = fn(*arguments)
     expected = expected if isinstance(expected, tuple) else (expected,)
     torch.testing.assert_close(tuple(found), expected, rtol=1e-5, atol=1e-5)
@@ -208,7 +208,7 @@ def scheduled(fn: Callable[..., Any], *arguments: Tensor) -> tuple[Program, list
     """The program for a GPU of a call, and its arguments."""
     graph = compiler.open(fn, *arguments).graph
     ctx = Context(processors=132)
-    return run(graph.stages.programs["lowered"], ctx).last, list(graph.caught.inputs)
+    return run(graph.stages.programs["lowered"], ctx).last, list(graph.captured.inputs)
 
 
 def reuses(program: Program) -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import compiler
 from compiler.backend import backend, pipeline
-from compiler.backend.backend import triton_interpreted
+from compiler.backend.backend import interpret_triton
 from compiler.backend.ir import Program
 from compiler.backend.passes.context import Context
 from compiler.backend_record.memory import memory_facts
@@ -79,7 +79,7 @@ def test_a_reduction_writes_over_what_it_read_for_the_last_time(width: int) -> N
     ctx = Context(processors=132)
     program = pipeline.run(graph.stages.programs["lowered"], ctx).last
     assert "takes over" in str(program), str(program)
-    torch.testing.assert_close(triton_interpreted(program, ctx)(list(graph.caught.inputs))[0], fn(x, weight))
+    torch.testing.assert_close(interpret_triton(program, ctx)(list(graph.captured.inputs))[0], fn(x, weight))
 
 
 def rectangles(x: Tensor, wide: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +105,7 @@ def saved_twice(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def test_a_backward_writes_over_what_was_saved_for_it_alone_unless_the_graph_is_kept(
     gpu_programs: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "_on_gpu", lambda module: module.graph.find_nodes(op="placeholder"))
+    monkeypatch.setattr(backend, "_inputs_on_gpu", lambda module: module.graph.find_nodes(op="placeholder"))
     x, weight = numbers(8, 6).requires_grad_(), (numbers(6, 10) / 4).requires_grad_()
     torch.compiler.reset()
     results = torch.compile(saved_twice, backend="tcompile")(x, weight)

@@ -70,10 +70,10 @@ def test_what_the_code_assumes_of_inputs_and_sizes_is_checked_before_anything_is
 
 def test_what_a_call_found_is_read_in_the_order_of_its_checks() -> None:
     found, _ = program(dynamic=True)
-    first, second = sorted(Assumed.of(found, (True, True, True), inputs=True).multiples)
+    first, second = sorted(Assumed.from_checks(found, (True, True, True), inputs=True).multiples)
     assert {first, second} == {"s27", "s77"}
-    assert Assumed.of(found, (False, False, False), inputs=True) == Assumed(False, frozenset())
-    assert Assumed.of(found, (True, False), inputs=False).aligned
+    assert Assumed.from_checks(found, (False, False, False), inputs=True) == Assumed(False, frozenset())
+    assert Assumed.from_checks(found, (True, False), inputs=False).aligned
 
 
 @pytest.mark.usefixtures("_hopper")

@@ -291,9 +291,9 @@ def test_what_a_pass_raises_is_shown_where_it_was_raised_and_not_how_it_was_call
     def careless(_program: Program, _ctx: Context) -> Program:
         return helper()
 
-    with pytest.raises(KeyError, match="mine") as caught:
+    with pytest.raises(KeyError, match="mine") as captured:
         trained.replace("fuse", careless)
-    assert [entry.name for entry in caught.traceback][1:] == ["replace", "careless", "helper"]
+    assert [entry.name for entry in captured.traceback][1:] == ["replace", "careless", "helper"]
     with pytest.raises(BrokenProgramError) as broken:
         trained.replace("fuse", lambda *_: None)
     assert [entry.name for entry in broken.traceback][1:] == ["replace"]

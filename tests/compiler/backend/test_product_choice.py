@@ -15,7 +15,7 @@ from torch import Tensor
 from compiler.backend import tcompile
 from compiler.backend.cpp.emit import Code
 from compiler.backend.inspect.inspection import Opened
-from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program
+from compiler.backend.ir import BackendError, Extern, Kernel, MatmulKernel, Program
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.matmuls import split_fused_matmul, with_alternatives
 from compiler.backend.passes.verify import verify
@@ -43,7 +43,7 @@ def test_kernels_of_layers_that_are_alike_are_one_job(monkeypatch: pytest.Monkey
     layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(12)]
     model = torch.nn.Sequential(*layers).bfloat16()
     program, _, kernels = alternatives(stages(model, numbers(128, 64, dtype=torch.bfloat16)))
-    assert [type(step) for step in program.steps] == [Product] * 12
+    assert [type(step) for step in program.steps] == [MatmulKernel] * 12
     configs = {function: {repr(kernel.config) for kernel in kernels if kernel.function.name.startswith(function)}
                for function in ("kernel_addmm", "kernel_after")}  # fmt: skip
     assert len({kernel.job.key() for kernel in kernels}) == sum(map(len, configs.values()))
@@ -64,14 +64,14 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_the_faster_one_is_taken_and_kept_on_disk(monkeypatch: pytest.MonkeyPatch, apart_takes: float) -> None:
     program, ctx, kernels = alternatives(stages(gelu, *LINEAR))
     [product] = program.kernels
-    assert isinstance(product, Product)
+    assert isinstance(product, MatmulKernel)
     own = [(kernel, LOADED) for kernel in kernels if kernel.function.kernel == product.name]
     [*_, rest] = [(kernel, LOADED) for kernel in kernels if kernel.function.kernel == f"after_{product.name}"]
     times = iter([1e-5 if number == 1 else 3e-5 for number in range(len(own))])
     monkeypatch.setattr(tune, "_seconds", lambda *_: next(times))
-    monkeypatch.setattr(tune, "_seconds_apart", lambda *_: apart_takes)
+    monkeypatch.setattr(tune, "_seconds_of_parts", lambda *_: apart_takes)
     for _ in range(2):  # the second time nothing is measured
-        chosen = tune.fastest_product(program, product, own, rest, ctx, 0)
+        chosen = tune.fastest_matmul(program, product, own, rest, ctx, 0)
         assert chosen is (own[1] if apart_takes > 1e-5 else None)
         said = ctx.decisions[-1]
         assert said.verdict == ("tuned" if chosen else "refused")
@@ -97,7 +97,7 @@ def test_both_ways_are_timed_on_memory_of_their_sizes(monkeypatch: pytest.Monkey
     """The product is PyTorch's, and what it made is what the kernel after it is given."""
     program, ctx, kernels = alternatives(stages(gelu, *LINEAR))
     [product] = program.kernels
-    assert isinstance(product, Product)
+    assert isinstance(product, MatmulKernel)
     launched: list[tuple[Any, ...]] = []
     monkeypatch.setattr(tune, "launch", lambda: lambda *given: launched.append(given))
     monkeypatch.setattr(tune, "raw_stream", lambda: lambda _: 7)
@@ -110,7 +110,7 @@ def test_both_ways_are_timed_on_memory_of_their_sizes(monkeypatch: pytest.Monkey
     assert launched[-1][1:4] == grid
     assert len(launched[-1][7]) == len(kernel.function.buffers) == 4
     rest = next(kernel for kernel in kernels if kernel.function.kernel == f"after_{product.name}")
-    assert tune._seconds_apart(program, product, (rest, LOADED), ctx, 0) == 1.0
+    assert tune._seconds_of_parts(program, product, (rest, LOADED), ctx, 0) == 1.0
     assert len(launched[-1][7]) == 2
 
 
@@ -129,7 +129,7 @@ def test_apart_it_is_pytorchs_product_and_a_kernel_in_order() -> None:
     first, second = split.steps
     assert isinstance(first, Extern)
     assert isinstance(second, Kernel)
-    assert not isinstance(second, Product)
+    assert not isinstance(second, MatmulKernel)
     assert len(second.ranges) == 1, "it walks memory as any kernel does"
     assert split.by_name[second.writes[0]].reuses == first.targets[0], "memory is planned anew"
     assert not ctx.decisions
@@ -146,10 +146,10 @@ def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, f
     texts: list[str] = []
     monkeypatch.setattr("compiler.backend.runtime.on_gpu.Builds", NoBuilds)
     monkeypatch.setattr("compiler.backend.runtime.on_gpu._driver", dict)
-    monkeypatch.setattr(Launcher, "made", lambda self, _names: texts.append(self.text))
+    monkeypatch.setattr(Launcher, "compile", lambda self, _names: texts.append(self.text))
     monkeypatch.setattr(tune, "fastest", lambda _program, candidates, *_: candidates[0])
     monkeypatch.setattr(tune, "_seconds", lambda *_: 1e-5)
-    monkeypatch.setattr(tune, "_seconds_apart", lambda *_: 2e-5 if faster else 0.5e-5)
+    monkeypatch.setattr(tune, "_seconds_of_parts", lambda *_: 2e-5 if faster else 0.5e-5)
     there = OnGpu(program, code, Code("", ()), ctx, 0, tuned=True)
     there.made(there.expected, *there.begun[there.expected])
     [text] = texts
@@ -183,14 +183,14 @@ class NoBuilds:
 def test_a_gpu_times_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str) -> None:
     monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
     said: list[str] = []
-    real = tune.fastest_product
+    real = tune.fastest_matmul
 
-    def heard(program: Program, product: Product, own: Any, rest: Any, ctx: Context, device: int) -> Any:
+    def heard(program: Program, product: MatmulKernel, own: Any, rest: Any, ctx: Context, device: int) -> Any:
         chosen = real(program, product, own, rest, ctx, device)
         said.append(ctx.decisions[-1].why)
         return chosen
 
-    monkeypatch.setattr(tune, "fastest_product", heard)
+    monkeypatch.setattr(tune, "fastest_matmul", heard)
     given = [numbers(*shape, dtype=torch.bfloat16).cuda() for shape in ((512, 768), (3072, 768), (3072,))]
     torch._dynamo.reset()
     with torch.no_grad():

@@ -102,9 +102,9 @@ def test_padded_products_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     call = opened(lambda x: model(x).relu(), x)
     for graph in call.graphs:
         assert any("padded" in name for name in graph.stages.last.by_name)
-        given = [made_up(node) for node in graph.caught.module.graph.find_nodes(op="placeholder")]
+        given = [made_up(node) for node in graph.captured.module.graph.find_nodes(op="placeholder")]
         made = interpret(graph.stages.last, list(given))
-        expected = graph.caught.module(*given)
+        expected = graph.captured.module(*given)
         for mine, other in zip(made, expected, strict=True):
             if isinstance(other, Tensor):
                 assert mine.shape == other.shape
@@ -123,7 +123,7 @@ def test_a_bias_is_added_by_the_kernel_that_reads_the_product() -> None:
     rows = opened(lambda x: layer(x.view(2, 16, 48)).relu(), x)  # the product's rows are seen as 2 x 16
     assert calls(rows.graph.stages.last) == ["aten.mm.default", "kernel"]
     given = {(64, 48): layer.weight, (64,): layer.bias, (32, 48): x}
-    shapes = [value_of(node).shape for node in call.graph.caught.module.graph.find_nodes(op="placeholder")]
+    shapes = [value_of(node).shape for node in call.graph.captured.module.graph.find_nodes(op="placeholder")]
     found = interpret(call.lowered, [given[tuple(shape)] for shape in shapes])
     torch.testing.assert_close(found, [layer(x).relu() * 2])
 

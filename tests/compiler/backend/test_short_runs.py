@@ -146,4 +146,4 @@ def test_it_is_the_same_norm(crosses: bool, last: bool) -> None:
     program = run(graph.stages.programs["lowered"], ctx).last
     told = {found.verdict for found in ctx.decisions if "short runs" in found.why or "lie in runs" in found.why}
     assert told == ({"split"} if last else {"parted"} if crosses else set())
-    torch.testing.assert_close(interpret(program, list(graph.caught.inputs))[0], fn(x, weight), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(interpret(program, list(graph.captured.inputs))[0], fn(x, weight), rtol=1e-5, atol=1e-5)

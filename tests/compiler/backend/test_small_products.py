@@ -14,9 +14,9 @@ from torch.nn import functional
 from compiler import open as opened
 from compiler.backend import pipeline, tcompile
 from compiler.backend.inspect.inspection import Opened
-from compiler.backend.ir import Extern, Product, Program
+from compiler.backend.ir import Extern, MatmulKernel, Program
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.matmuls import small_merged
+from compiler.backend.passes.matmuls import fuse_small_calls
 
 pytest.importorskip("triton")
 
@@ -39,7 +39,7 @@ SMALL = tuple(numbers(*shape) for shape in ((5, 40), (24, 40), (24,), (24, 3)))
 
 def test_small_products_are_kernels_in_the_default_mode() -> None:
     call = opened(layers, *SMALL).on("h100")
-    assert steps(call) == ["Product", "Product"]
+    assert steps(call) == ["MatmulKernel", "MatmulKernel"]
     decided = [item.why for item in call.graph.decisions if item.pass_name == "matmuls"]
     assert any("is a kernel of its own: no kernel reads it" in why for why in decided)
     assert any(why.endswith("are one kernel") for why in decided)
@@ -57,23 +57,23 @@ def test_others_are_left_to_pytorch(name: str) -> None:
     call = opened(layers, *LARGE[name]).on("h100")
     found = [step.name for step in call.graph.stages.last.steps if isinstance(step, Extern)]
     assert "aten.mm.default" in found or "aten.addmm.default" in found
-    assert "Product" in steps(call.with_thresholds(own_matmul=2**30)) or name != "many multiplications"
+    assert "MatmulKernel" in steps(call.with_thresholds(own_matmul=2**30)) or name != "many multiplications"
 
 
 def test_nothing_is_small_below_the_threshold() -> None:
-    assert "Product" not in steps(opened(layers, *SMALL).on("h100").with_thresholds(own_matmul=1))
+    assert "MatmulKernel" not in steps(opened(layers, *SMALL).on("h100").with_thresholds(own_matmul=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_small_products_compute_what_eager_mode_does(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    made: list[Product] = []
+    made: list[MatmulKernel] = []
 
     def kept(program: Program, ctx: Context) -> Program:
-        changed = small_merged(program, ctx)
-        made.extend(step for step in changed.steps if isinstance(step, Product))
+        changed = fuse_small_calls(program, ctx)
+        made.extend(step for step in changed.steps if isinstance(step, MatmulKernel))
         return changed
 
-    monkeypatch.setattr(pipeline, "tuned", lambda passes: {**passes, "matmuls": kept})
+    monkeypatch.setattr(pipeline, "passes_for_tuning", lambda passes: {**passes, "matmuls": kept})
     in_triton: Any = partial(tcompile, mode="max-autotune", options={"code": "triton"})  # in its interpreter
     args = [value.to(dtype).requires_grad_() for value in SMALL]
     torch._dynamo.reset()

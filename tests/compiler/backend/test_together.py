@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 import compiler
-from compiler.backend.backend import triton_interpreted
-from compiler.backend.ir import Program
+from compiler.backend.backend import interpret_triton
+from compiler.backend.ir import ComboKernel, Program
 from compiler.backend.ir.reference_interpreter import interpret
-from compiler.backend.passes.combo import Together
 from compiler.backend.passes.context import Context, Thresholds
 from compiler.backend.passes.verify import BrokenProgramError, verify
 from compiler.backend.pipeline import run
@@ -25,12 +24,12 @@ def for_a_gpu(fn: Callable[..., Any], *arguments: Tensor, **limits: int) -> tupl
     torch.compiler.reset()
     graph = compiler.open(fn, *arguments).graph
     ctx = Context(Thresholds(fused_loops=limits.pop("fused_loops", 64), inline_points=0, **limits), processors=132)
-    return run(graph.stages.programs["lowered"], ctx).last, ctx, list(graph.caught.inputs)
+    return run(graph.stages.programs["lowered"], ctx).last, ctx, list(graph.captured.inputs)
 
 
 def shared(program: Program) -> list[int]:
     """How many kernels each launch of several has."""
-    return [len(kernel.parts) for kernel in program.kernels if isinstance(kernel, Together)]
+    return [len(kernel.parts) for kernel in program.kernels if isinstance(kernel, ComboKernel)]
 
 
 def casts(*weights: Tensor) -> list[Tensor]:
@@ -44,7 +43,7 @@ def weights(*sizes: tuple[int, ...]) -> list[Tensor]:
 def agrees(fn: Callable[..., Any], program: Program, ctx: Context, given: list[Any]) -> None:
     expected = [*fn(*given)]
     torch.testing.assert_close(interpret(program, list(given)), expected, rtol=0, atol=0)
-    torch.testing.assert_close([*triton_interpreted(program, ctx)(list(given))], expected, rtol=0, atol=0)
+    torch.testing.assert_close([*interpret_triton(program, ctx)(list(given))], expected, rtol=0, atol=0)
 
 
 def test_casts_of_several_sizes_are_one_launch() -> None:
@@ -85,7 +84,7 @@ def test_results_that_only_the_caller_reads_are_written_together_at_the_end() ->
 
     program, _, given = for_a_gpu(gradients, *weights((64, 64), (64, 48), (64, 80)))
     assert shared(program) == [3]
-    assert isinstance(program.steps[-1], Together)
+    assert isinstance(program.steps[-1], ComboKernel)
     torch.testing.assert_close(interpret(program, list(given)), gradients(*given))
 
 
@@ -97,11 +96,11 @@ def test_none_takes_over_memory_that_another_still_reads() -> None:
 
     arguments = weights(*[(64, 64)] * 5)
     program, ctx, given = for_a_gpu(products, *arguments)
-    (kernel,) = (kernel for kernel in program.kernels if isinstance(kernel, Together))
+    (kernel,) = (kernel for kernel in program.kernels if isinstance(kernel, ComboKernel))
     assert len(kernel.parts) == 3
     old = [program.by_name[part.targets[-1]].reuses for part in kernel.parts]
     assert all(name in ("", *part.reads) for name, part in zip(old, kernel.parts, strict=True)), str(program)
-    torch.testing.assert_close([*triton_interpreted(program, ctx)(given)], products(*arguments))
+    torch.testing.assert_close([*interpret_triton(program, ctx)(given)], products(*arguments))
 
 
 def test_an_input_that_is_changed_keeps_its_order() -> None:
@@ -121,7 +120,7 @@ def test_the_verifier_says_which_kernel_needs_another() -> None:
     program, _, _ = for_a_gpu(sines, *weights((8,)))
     first, second = program.kernels[0], program.kernels[-1]
     loop = replace(first.loops[0], target=second.targets[-1])
-    wrong = Together.of([second, replace(first, loops=(loop,))], set())
+    wrong = ComboKernel.of([second, replace(first, loops=(loop,))], set())
     with pytest.raises(BrokenProgramError, match="which another of its parts makes"):
         verify(replace(program, steps=(wrong,)))
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from compiler import open as opened
 from compiler.backend import pipeline, tcompile
 from compiler.backend.inspect.inspection import Opened
-from compiler.backend.ir import Product, Program
+from compiler.backend.ir import MatmulKernel, Program
 from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.verify import BrokenProgramError, verify
@@ -40,16 +40,16 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Product]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[MatmulKernel]:
     """The products that are merged with kernels."""
-    found: list[Product] = []
+    found: list[MatmulKernel] = []
 
     def kept(program: Program, ctx: Context) -> Program:
         changed = pipeline.products(program, ctx)
-        found.extend(step for step in changed.steps if isinstance(step, Product))
+        found.extend(step for step in changed.steps if isinstance(step, MatmulKernel))
         return changed
 
-    monkeypatch.setattr(pipeline, "tuned", lambda passes: {**passes, "matmuls": kept})
+    monkeypatch.setattr(pipeline, "passes_for_tuning", lambda passes: {**passes, "matmuls": kept})
     return found
 
 
@@ -68,7 +68,7 @@ SIZES = ((2, 2, 2), (16, 16, 16), (5, 70, 130), (130, 33, 3), (64, 128, 64), (12
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_linear_and_an_activation(made: list[Product], sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+def test_linear_and_an_activation(made: list[MatmulKernel], sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     rows, inner, columns = sizes
     check(gelu, *(numbers(*shape, dtype=dtype) for shape in ((rows, inner), (columns, inner), (columns,))))
     assert len(made) == (0 if 1 in sizes else 1), "one row or column is no work for tensor cores"
@@ -95,13 +95,13 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_computed_of_a_product(made: list[Product], name: str) -> None:
+def test_what_is_computed_of_a_product(made: list[MatmulKernel], name: str) -> None:
     function, shapes = CASES[name]
     check(function, *(numbers(*shape) for shape in shapes))
     assert len(made) == 1
 
 
-def test_rounding_is_eager_modes(made: list[Product]) -> None:
+def test_rounding_is_eager_modes(made: list[MatmulKernel]) -> None:
     """The product is rounded before what follows: not a bit differs where sums are exact."""
     x, w = (torch.randint(-8, 9, shape).bfloat16() for shape in ((33, 64), (64, 40)))
     torch._dynamo.reset()
@@ -113,7 +113,7 @@ def test_rounding_is_eager_modes(made: list[Product]) -> None:
     assert len(made) == 1
 
 
-def test_sizes_that_change(made: list[Product]) -> None:
+def test_sizes_that_change(made: list[MatmulKernel]) -> None:
     weight, bias = numbers(50, 40), numbers(50)
     torch._dynamo.reset()
     call = torch.compile(gelu, backend=TUNED)
@@ -124,13 +124,13 @@ def test_sizes_that_change(made: list[Product]) -> None:
     assert len(made) == 1
 
 
-def test_a_product_without_elements_is_pytorchs(made: list[Product]) -> None:
+def test_a_product_without_elements_is_pytorchs(made: list[MatmulKernel]) -> None:
     check(lambda x, w: (x @ w).relu() + 1, numbers(0, 40), numbers(40, 48))
     check(lambda x, w: (x @ w).relu() + 1, numbers(4, 0), numbers(0, 48))
     assert not made
 
 
-def test_training(made: list[Product]) -> None:
+def test_training(made: list[MatmulKernel]) -> None:
     """A product that the backward needs is stored beside what is computed of it."""
     given = [numbers(*shape).requires_grad_() for shape in ((16, 40), (48, 40), (48,))]
     torch._dynamo.reset()
@@ -164,14 +164,14 @@ LINEAR = tuple(numbers(*shape, dtype=torch.bfloat16) for shape in ((64, 32), (48
 
 def test_a_stage_shows_the_kernel_with_its_product() -> None:
     call = stages(gelu, *LINEAR)
-    assert steps(call) == ["Product"]
+    assert steps(call) == ["MatmulKernel"]
     head, product, *loops = str(call.products.kernels[0]).splitlines()
     assert head.startswith("kernel addmm_")
     assert product.strip().startswith("addmm = aten.addmm.default(")
     assert product.endswith("# local")
     assert loops[-1].strip().startswith("convert_element_type")
     [kernel] = call.products.kernels
-    assert isinstance(kernel, Product)
+    assert isinstance(kernel, MatmulKernel)
     assert [what for _, what in call.products.rows()][1:3] == [kernel, kernel.call]
     assert "matmuls" in call.stages.index
     assert call.totals.kernels == 1
@@ -216,7 +216,7 @@ REFUSED: Mapping[str, tuple[Callable[..., Any], str]] = {
 def test_a_refusal_has_a_reason(name: str) -> None:
     function, why = REFUSED[name]
     call = stages(function, *LINEAR)
-    assert "Product" not in steps(call)
+    assert "MatmulKernel" not in steps(call)
     assert why in refused(call)
     [subjects] = (item.subjects for item in call.graph.decisions if item.pass_name == "matmuls")
     assert why in call.why(*subjects)
@@ -235,7 +235,7 @@ def test_why_answers_with_what_was_decided_last() -> None:
     assert "tuned" not in set(call.with_thresholds(tile=8).decisions["verdict"])
 
 
-def test_what_is_multiplied_does_not_change_before_the_kernel_runs(made: list[Product]) -> None:
+def test_what_is_multiplied_does_not_change_before_the_kernel_runs(made: list[MatmulKernel]) -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         y = x @ w
         w.add_(1)
@@ -251,7 +251,7 @@ def test_what_is_multiplied_does_not_change_before_the_kernel_runs(made: list[Pr
 def test_a_broken_product_is_told() -> None:
     call = stages(gelu, *LINEAR)
     [kernel] = call.products.kernels
-    assert isinstance(kernel, Product)
+    assert isinstance(kernel, MatmulKernel)
     loop = kernel.loops[-1]
     broken = replace(call.products, steps=(replace(kernel, loops=(replace(loop, value=loop.value),)),))
     with pytest.raises(BrokenProgramError, match="do not read each element of addmm at one point"):
@@ -309,7 +309,8 @@ def emit_of(x: Tensor, weight: Tensor) -> str:
 
     module = make_fx(lambda x, weight: (torch.ops.aten.relu(torch.ops.aten.mm(x, weight.t())),))(x, weight)
     ctx = context_of(module, [x, weight], "inference", BackendOptions(code="triton"))
-    return emit(pipeline.run(lower(module, "inference", ctx), ctx, pipeline.tuned(pipeline.PASSES)).last, ctx).text
+    passes = pipeline.passes_for_tuning(pipeline.PASSES)
+    return emit(pipeline.run(lower(module, "inference", ctx), ctx, passes).last, ctx).text
 
 
 def test_the_record_links_a_product_from_python_to_its_kernel() -> None:
@@ -342,10 +343,14 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 @pytest.mark.parametrize("sizes", [(2, 3, 5), (33, 70, 130), (127, 129, 65), (500, 1000, 776)], ids=str)
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_gpu_computes_what_eager_mode_does(
-    monkeypatch: pytest.MonkeyPatch, made: list[Product], sizes: tuple[int, int, int], dtype: torch.dtype, place: int
+    monkeypatch: pytest.MonkeyPatch,
+    made: list[MatmulKernel],
+    sizes: tuple[int, int, int],
+    dtype: torch.dtype,
+    place: int,
 ) -> None:
     """One kernel, whatever is faster: as near to float64 as eager mode, but for a factor."""
-    monkeypatch.setattr(tune, "fastest_product", lambda _program, _product, candidates, *_: candidates[place])
+    monkeypatch.setattr(tune, "fastest_matmul", lambda _program, _product, candidates, *_: candidates[place])
     monkeypatch.setattr(tune, "fastest", lambda _program, candidates, *_: candidates[0])
     rows, inner, columns = sizes
     given = [numbers(*shape, dtype=dtype).cuda() for shape in ((rows, inner), (columns, inner), (columns,))]
