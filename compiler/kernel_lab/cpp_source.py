@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from compiler.backend.cpp.emit import RANDOM_TEXT, called_functions
+from compiler.backend.cpp.emit import RANDOM_TEXT
 from compiler.backend.cpp.text import PRELUDE, identifier
+from compiler.backend.ir.scalar import OPERATIONS
 from compiler.untrusted.triton_source import RefusedSourceError
 
 _TYPES = frozenset({"bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned", "_Float16"})
@@ -97,6 +98,12 @@ def _check_calls(tokens: Sequence[_Token]) -> None:
             raise RefusedSourceError(f"the call of {word}")
     if re.search(r"[\]})] \(", _CAST.sub("", text)):
         raise RefusedSourceError("a call of what is no name")
+
+
+def called_functions() -> frozenset[str]:
+    """The names of all functions that operations call, for float and for double."""
+    texts = (operation.cpp.replace("{f}", suffix) for operation in OPERATIONS.values() for suffix in ("", "f"))
+    return frozenset(name for text in texts for name in re.findall(r"(\w+)(?:<\w+>)?\(", text))
 
 
 @cache

@@ -274,7 +274,7 @@ def _tried_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *,
 
     prelude, original = cpp_source(run.record, kernel)
     if run.record.is_loaded:  # of a file, the kernel's own function alone is built
-        prelude = shared_text(kernel.name, original, has_vector_math())
+        prelude = shared_text(kernel.name, set(re.findall(r"\w+", original)), has_vector_math())
     before, after = Version(f"\n{original}"), Version(edited)
     wrong = "a kernel in C++ has no GPU to be compiled for, and no configuration" if is_configured else ""
     if wrong or not check:

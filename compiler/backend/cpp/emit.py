@@ -7,8 +7,7 @@ columns: as many results at once as `thresholds.tile` says. Sums of float32 are 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -26,9 +25,14 @@ from compiler.backend.ir.symbols import kernel_indices, symbols_and_checks
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import offsets
 
-_MATH = re.compile(r"::(\w+)\{f\}")
-_CALLED = re.compile(r"::(\w+)\(")
-_RANDOM = tuple(f"::{name}(" for name, operation in OPERATIONS.items() if operation.kind == "random")
+_MATH = {
+    name: operation
+    for operation in OPERATIONS.values()
+    if (name := operation.cpp.partition("{f}")[0].removeprefix("::")) and operation.cpp.startswith(f"::{name}{{f}}")
+}
+"""The operations that are C's functions of mathematics, by the names of those for double."""
+_RANDOM = {name: ["logf", "cosf"] for name, operation in OPERATIONS.items() if operation.kind == "random"}
+"""The functions that draw random numbers, and those that the text of all of them calls."""
 RANDOM_TEXT = philox.CPP
 """The functions that draw random numbers."""
 _CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "most", "min": "least"}
@@ -63,7 +67,7 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
     for writer in writers:
         writer.write()
     body = "\n\n".join("\n".join(writer.lines) for writer in writers)
-    text = shared_text(program.name, body, vector_math)
+    text = shared_text(program.name, {name for writer in writers for name in writer.text.called}, vector_math)
     number, lines = text.count("\n") + 1, {}
     for writer in writers:
         lines.update({number + line: target for line, target in writer.targets.items()})
@@ -71,39 +75,30 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
     return Code(text + body + "\n", tuple(writer.function for writer in writers), lines)
 
 
-def shared_text(name: str, body: str, vector_math: bool) -> str:
-    """What comes before the kernels of a translation unit, and is shared by them."""
-    random = RANDOM_TEXT if any(operation in body for operation in _RANDOM) else ""
-    declared = _declarations(random + body, vector_math)
-    return "\n".join([f"// {name}", PRELUDE, *_reductions(body), *declared, random, ""])
+def shared_text(name: str, called: Set[str], vector_math: bool) -> str:
+    """What comes before the kernels of a translation unit: the functions and the reductions that they call, by name."""
+    random = RANDOM_TEXT if called & _RANDOM.keys() else ""
+    needed = set(called).union(*(_RANDOM[function] for function in called & _RANDOM.keys()))
+    return "\n".join([f"// {name}", PRELUDE, *_reductions(called), *_declarations(needed, vector_math), random, ""])
 
 
-def called_functions() -> frozenset[str]:
-    """The names of all functions that operations call, for float and for double."""
-    texts = (operation.cpp.replace("{f}", suffix) for operation in OPERATIONS.values() for suffix in ("", "f"))
-    return frozenset(name for text in texts for name in re.findall(r"(\w+)(?:<\w+>)?\(", text))
-
-
-def _reductions(body: str) -> Iterator[str]:
+def _reductions(called: Set[str]) -> Iterator[str]:
     """OpenMP's own max and min know nothing of NaN."""
     for name, function in (("most", "maximum"), ("least", "minimum")):
-        if f"reduction({name}:" in body:
+        if name in called:
             types = ", ".join(sorted(set(TYPES.values()) - {"_Float16"}))
             combined = f"omp_out = {function}(omp_out, omp_in)"
             yield f"#pragma omp declare reduction({name}: {types}: {combined}) initializer(omp_priv = omp_orig)"
 
 
-def _declarations(body: str, vector_math: bool) -> Iterator[str]:
+def _declarations(called: Set[str], vector_math: bool) -> Iterator[str]:
     """Of the math functions that the code calls."""
-    called = set(_CALLED.findall(body))
-    for operation in OPERATIONS.values():
-        if not (match := _MATH.match(operation.cpp)):
-            continue
+    for name, operation in _MATH.items():
         for suffix, kind in (("f", "float"), ("", "double")):
-            if match[1] + suffix in called:
+            if name + suffix in called:
                 arguments = ", ".join([kind] * operation.arity)
-                vector = _VECTOR if vector_math and match[1] not in ("lgamma", "fmod") else ""
-                yield f'extern "C" {vector}{kind} {match[1]}{suffix}({arguments}) noexcept;'
+                vector = _VECTOR if vector_math and name not in ("lgamma", "fmod") else ""
+                yield f'extern "C" {vector}{kind} {name}{suffix}({arguments}) noexcept;'
 
 
 class _Writer(Lines):
@@ -258,7 +253,10 @@ class _Writer(Lines):
         outer, last = self.kernel.reduced[:-1], self.kernel.reduced[-1:]
         is_ordered = any(loop.reduction.startswith("arg") or loop.is_scan for loop in reductions)
         plain = bool(last) and not is_ordered and not self.function.checks
-        clauses = "".join(f" reduction({_CLAUSES[o.reduction]}:{self.total(o)})" for o in reductions) if plain else ""
+        clauses = ""
+        for loop in reductions if plain else ():
+            self.text.called.add(clause := _CLAUSES[loop.reduction])
+            clauses += f" reduction({clause}:{self.total(loop)})"
         if plain and is_shared:
             self.parallel(1, self.kernel.reduced, clauses if outer else f" simd{clauses}")
         with self.nest(outer):

@@ -96,10 +96,11 @@ def constant(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 class Text:
-    """Writes expressions. `loaded` says how an element of a buffer is read, given the load and its index as text."""
+    """Writes expressions. `loaded` says how an element is read. `called` are the functions called so far."""
 
     def __init__(self, loaded: Callable[[Load], str]) -> None:
         self.loaded = loaded
+        self.called: set[str] = set()
 
     def value(self, value: Expr) -> str:
         """An expression."""
@@ -119,6 +120,7 @@ class Text:
             return convert(self.value(value.args[0]), value.args[0].dtype, value.dtype)
         operation = OPERATIONS[value.name]
         suffix = "f" if value.args[0].dtype == torch.float32 else ""
+        self.called.add(operation.cpp.partition("(")[0].removeprefix("::").replace("{f}", suffix))
         text = operation.cpp.format(*map(self.value, value.args), f=suffix)
         return f"({TYPES[value.dtype]}){text}" if value.dtype in _NARROW and operation.kind == "same" else text
 

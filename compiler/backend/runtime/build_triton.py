@@ -16,9 +16,8 @@ import torch
 from compiler.backend.ir import BackendError, CompilerUnavailableError, Program
 from compiler.backend.runtime import disk_cache
 from compiler.backend.runtime.launch import Assumed
-from compiler.backend.triton.canonical import canonical_source
 from compiler.backend.triton.configs import TritonConfig
-from compiler.backend.triton.emit import TritonCode, TritonFunction, signature
+from compiler.backend.triton.emit import TritonFunction, signature
 from compiler.binary.jobs import Job, Output
 from compiler.binary.workers import Crew, cores
 from compiler.torch_api.cuda_launch import Loaded, load
@@ -58,14 +57,15 @@ def reason_unsupported() -> str:
 
 
 def specify_kernel(
-    program: Program, code: TritonCode, function: TritonFunction, config: TritonConfig, assumed: Assumed, device: int
+    program: Program, function: TritonFunction, config: TritonConfig, assumed: Assumed, device: int
 ) -> Wanted:
     """What Triton is asked for: a kernel, its constants, and multiples of 16. Kernels that do the same are one job."""
-    first, last = function.lines
-    made = canonical_source("\n".join(_lines(code.text)[first - 1 : last]), function)
-    types = {made.names.get(name, name): kind for name, kind in signature(program, function).items()}
+    assert function.canonical is not None, "written by `emit`"
+    made = function.canonical()
+    (own,) = made.code.functions
+    types = signature(made.program, own)
     pointers = zip(function.buffers, _alignments(program, function, assumed), strict=True)
-    multiples = [is_aligned and name not in made.elements for name, is_aligned in pointers]
+    multiples = [is_aligned and name not in made.starts for name, is_aligned in pointers]
     multiples += [name in assumed.multiples for name in function.symbols]
     attributes = {(place,): [["tt.divisibility", 16]] for place, holds in enumerate(multiples) if holds}
     major, minor = torch.cuda.get_device_capability(device)
@@ -73,15 +73,10 @@ def specify_kernel(
     if function.checks:
         options |= {"debug": True, "sanitize_overflow": False}
     arguments = repr((types, dict(config.blocks), attributes))
-    name, target = made.names[function.name], 10 * major + minor
-    job = Job(name, _FILE, made.source, arguments, options, "cuda", target, 32, to_run=True)
-    starts = (made.elements.get(name, 0) * program.by_name[name].dtype.itemsize for name in function.buffers)
+    target = 10 * major + minor
+    job = Job(own.name, _FILE, made.code.text, arguments, options, "cuda", target, 32, to_run=True)
+    starts = (made.starts.get(name, 0) * program.by_name[name].dtype.itemsize for name in function.buffers)
     return Wanted(function, config, types, job, tuple(starts))
-
-
-@lru_cache(2)
-def _lines(text: str) -> Sequence[str]:
-    return text.splitlines()
 
 
 def _alignments(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:

@@ -42,7 +42,7 @@ class OnGpu:
     def begin(self, assumed: Assumed) -> tuple[Sequence[Wanted], Builds]:
         """Ask for all kernels: in the configuration that the heuristics choose, or in all."""
         kernels = [
-            specify_kernel(self.program, self.code, function, config, assumed, self.device)
+            specify_kernel(self.program, function, config, assumed, self.device)
             for function in self.code.functions
             for config in (function.configs if self.tuned else function.configs[:1])
         ]

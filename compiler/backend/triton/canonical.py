@@ -1,63 +1,77 @@
-"""A kernel's source without what tells it from one that does the same: names of buffers and values, comments, a number,
-and which element of a buffer it reads, where that is one alone: of the seeds of a graph's random numbers each layer has
-its own.
+"""Rename a kernel so that kernels that do the same are equal: a model's layers have the same kernels under other names.
 
-A model's layers have the same kernels under other names: so each of these is compiled, and loaded, once.
+So each of these is compiled, and loaded, once.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from compiler.backend.ir import ComboKernel, Kernel, Loop, MatmulKernel, Program, Strided, map_leaves
+from compiler.backend.ir.expr import Expr, Load, Put, rebuilt
+from compiler.backend.ir.index import Index
+from compiler.backend.ir.index_maps import substitute
 from compiler.backend.passes.names import without_number
-from compiler.backend.triton.emit import IMPORTS, TritonFunction
-from compiler.backend.triton.kernel import pointer
-from compiler.backend.triton.text import functions
-
-_COMMENT = re.compile(r"^ *#.*\n| +#.*$", re.MULTILINE)
-_ASSIGNED = re.compile(r"^ *([\w, ]+?) \+?= ", re.MULTILINE)
-_WORD = re.compile(r'"[^"]*"|(?<![\w.])[A-Za-z_]\w*(?!\w|=[^=])')  # no keyword of a call, which `=` follows at once
-_FUNCTION = re.compile(r"^def (\w+)", re.MULTILINE)
-_HEAD = re.compile(r"(?<=\()\n[^()]*(?=\):\n)")  # functions' arguments, in as many lines as their names take
-_ELEMENT = re.compile(r"tl\.load\((\w+)(?: \+ (\d+))?\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """A module with one function alone, the new names of the old ones, and the buffers of which the function reads one
-    element: it takes a pointer to that, so many elements from where the buffer starts.
+def canonical_program(kernel: Kernel, program: Program) -> tuple[Program, Mapping[str, int]]:
+    """A program of the kernel alone under canonical names, and the buffers that it is given from another start.
+
+    Those are the buffers of which it reads one element only: it reads their first element instead.
     """
-
-    source: str
-    names: Mapping[str, str]
-    elements: Mapping[str, int]
-
-
-def canonical_source(text: str, function: TritonFunction) -> Alike:
-    """What is compiled for a function, of whose text it is made."""
-    text = _HEAD.sub(lambda head: " ".join(head[0].split()).removesuffix(","), _COMMENT.sub("", text))
-    elements = dict(_elements(text, function.buffers))
-    starts = set(map(pointer, elements))
-    text = _ELEMENT.sub(lambda load: f"tl.load({load[1]})" if load[1] in starts else load[0], text)
-    assigned = {name for match in _ASSIGNED.finditer(text) for name in match[1].split(", ")}
-    given = {*assigned, *map(pointer, function.buffers), *_FUNCTION.findall(text)}
-    names = {function.name: without_number(function.name)}
-
-    def renamed(match: re.Match[str]) -> str:
-        word = match[0]
-        return names.setdefault(word, f"v{len(names)}") if word in given else word
-
-    return Alike("\n\n".join([IMPORTS, *functions(text), _WORD.sub(renamed, text)]) + "\n", names, elements)
+    starts = dict(_single_elements(kernel, program))
+    names = {name: f"b{number}" for number, name in enumerate(dict.fromkeys(_names_in_order(kernel)))}
+    renamed = _Renaming(names, starts).kernel(kernel)
+    buffers = (replace(program.by_name[name], name=new, reuses="") for name, new in names.items())
+    return Program("", tuple(buffers), (), (renamed,), ()), starts
 
 
-def _elements(text: str, buffers: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """The buffers that are named in the function's head, and then in loads of one element only, always the same."""
-    read: dict[str, list[int]] = {}
-    for load in _ELEMENT.finditer(text):
-        read.setdefault(load[1], []).append(int(load[2] or 0))
-    for name in buffers:
-        places = read.get(pointer(name), [])
-        if len({*places}) == 1 and len(re.findall(rf"\b{pointer(name)}\b", text)) == len(places) + 1:
-            yield name, places[0]
+def _names_in_order(kernel: Kernel) -> Iterator[str]:
+    yield from kernel.buffers
+    yield from kernel.targets
+    yield from kernel.taken
+
+
+def _single_elements(kernel: Kernel, program: Program) -> Iterator[tuple[str, int]]:
+    own = {*kernel.targets, *kernel.taken, *(kernel.call.reads if isinstance(kernel, MatmulKernel) else ())}
+    for name in kernel.reads:
+        places = {program.by_name[name].offset(index).constant for index in kernel.places(name)}
+        if name not in own and len(places) == 1 and (start := places.pop()) is not None:
+            yield name, start
+
+
+class _Renaming:
+    def __init__(self, names: Mapping[str, str], starts: Mapping[str, int]) -> None:
+        self.names, self.starts = names, starts
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        loops = tuple(self.loop(loop, order) for order, loop in enumerate(kernel.loops))
+        local = frozenset(map(self.names.__getitem__, kernel.local))
+        found = replace(kernel, name=without_number(kernel.name), loops=loops, local=local)
+        if isinstance(found, ComboKernel):
+            return replace(found, parts=tuple(map(self.kernel, found.parts)))
+        if isinstance(found, MatmulKernel):
+            call = replace(found.call, args=map_leaves(found.call.args, self.argument), origins=(), source="")
+            return replace(found, call=replace(call, outputs=self.names[found.made]))
+        return found
+
+    def argument(self, leaf: object) -> object:
+        return replace(leaf, buffer=self.names[leaf.buffer]) if isinstance(leaf, Strided) else leaf
+
+    def loop(self, loop: Loop, order: int) -> Loop:
+        value, target = self.value(loop.value), self.names[loop.target]
+        return replace(loop, target=target, value=value, order=order, origins=(), source="", operator="")
+
+    def value(self, value: Expr) -> Expr:
+        if isinstance(value, Put):
+            index = tuple(substitute(one, {}, self.value) for one in value.index)
+            return replace(value, onto=self.names[value.onto], index=index, value=self.value(value.value))
+        return rebuilt(value, self.load)
+
+    def load(self, part: Expr) -> Expr | None:
+        if not isinstance(part, Load):
+            return None
+        if part.buffer in self.starts:
+            return Load(self.names[part.buffer], (Index.of(0),) * len(part.index), part.dtype)
+        return Load(self.names[part.buffer], tuple(substitute(one, {}, self.value) for one in part.index), part.dtype)

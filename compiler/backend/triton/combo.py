@@ -55,12 +55,14 @@ class ComboWriter(TritonLines):
         self.tiles = Tiles(kernel, "pointwise", (axis,), None, False, False)
         self.configs = (TritonConfig({}, _WARPS),)
         self.symbols: tuple[str, ...] = ()
+        self.called: set[str] = set()
         self.checks = False
 
     def write(self) -> list[str]:
         """The functions' lines."""
         for part in self.parts:
             written = part.write()
+            self.called |= part.called
             self.targets.update({len(self.lines) + line: target for line, target in part.targets.items()})
             self.lines += [*written, "", ""]
         self.line("@triton.jit")

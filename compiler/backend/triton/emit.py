@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 from compiler.backend.ir import ComboKernel, Kernel, MatmulKernel, Program
 from compiler.backend.ir.index import Index
 from compiler.backend.ir.scalar import DTYPES
 from compiler.backend.passes.context import Context
+from compiler.backend.triton.canonical import canonical_program
 from compiler.backend.triton.combo import ComboWriter
 from compiler.backend.triton.configs import TritonConfig
 from compiler.backend.triton.kernel import KernelWriter, pointer
@@ -49,12 +51,26 @@ class TritonFunction:
     lines: tuple[int, int]
     index: str = "i32"
     is_folded: bool = False
+    canonical: Callable[[], CanonicalCode] | None = field(default=None, compare=False, repr=False)
 
     def programs(self, points: Callable[[Index], int], blocks: Mapping[str, int]) -> tuple[int, int, int]:
         """How many programs there are along each axis of a launch, given what a size is in numbers."""
         grid = [-(-points(size) // blocks.get(block, 1)) for size, block in self.grid]
         x, y, z = (*([math.prod(grid)] if self.is_folded else grid), 1, 1)[:3]
         return x, y, z
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalCode:
+    """A kernel's code that is the same for all kernels that do the same, as in a model's layers.
+
+    `starts` are the buffers of which one element alone is read, so many elements from where they start: the function is
+    given a pointer to that. Each layer has its own in a graph's seeds of random numbers.
+    """
+
+    program: Program
+    code: TritonCode
+    starts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +86,14 @@ def emit(program: Program, ctx: Context) -> TritonCode:
     """The program's kernels in Triton, in their order."""
     writers = [_writer(kernel, program, ctx) for kernel in program.kernels]
     bodies = ["\n".join(writer.write()) for writer in writers]
-    head = "\n\n\n".join([f'"""{program.name}"""\n\n{IMPORTS}'.rstrip(), *functions("\n".join(bodies))])
+    called = {name for writer in writers for name in writer.called}
+    head = "\n\n\n".join([f'"""{program.name}"""\n\n{IMPORTS}'.rstrip(), *functions(called)])
     number, lines, made = head.count("\n") + 4, {}, []
-    for writer in writers:
+    known: dict[Program, TritonCode] = {}
+    for kernel, writer in zip(program.kernels, writers, strict=True):
         lines.update({number + line: target for line, target in writer.targets.items()})
-        made.append(_function(writer, number, number + len(writer.lines) - 1))
+        canonical = cache(partial(emit_canonical, kernel, program, ctx, known))
+        made.append(replace(_function(writer, number), canonical=canonical))
         number += len(writer.lines) + 2
     return TritonCode("\n\n\n".join([head, *bodies]) + "\n", tuple(made), lines)
 
@@ -89,6 +108,14 @@ def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
     }
 
 
+def emit_canonical(kernel: Kernel, program: Program, ctx: Context, known: dict[Program, TritonCode]) -> CanonicalCode:
+    """The code of a kernel under names that do not tell it from kernels alike. `known` is what was emitted before."""
+    renamed, starts = canonical_program(kernel, program)
+    if renamed not in known:
+        known[renamed] = emit(renamed, ctx)
+    return CanonicalCode(renamed, known[renamed], starts)
+
+
 def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter | ComboWriter:
     if isinstance(kernel, ComboKernel):
         return ComboWriter(kernel, program, ctx)
@@ -97,9 +124,9 @@ def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter | Co
     return ReductionWriter(kernel, program, ctx)
 
 
-def _function(writer: KernelWriter | ComboWriter, first: int, last: int) -> TritonFunction:
+def _function(writer: KernelWriter | ComboWriter, first: int) -> TritonFunction:
     grid = tuple((axis.size, axis.block) for axis in writer.tiles.numbered) or ((Index.of(1), ""),)
     return TritonFunction(
         writer.name, writer.kernel.name, writer.buffers, writer.symbols, grid, writer.configs, writer.checks,
-        (first, last), "i64" if writer.tiles.is_wide else "i32", writer.tiles.is_folded,
+        (first, first + len(writer.lines) - 1), "i64" if writer.tiles.is_wide else "i32", writer.tiles.is_folded,
     )  # fmt: skip

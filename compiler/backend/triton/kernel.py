@@ -59,6 +59,7 @@ class KernelWriter(TritonLines):
         self.levels = precision(self.kernel, program)
         self.policy = ""
         self.names = Names()
+        self.called: set[str] = set()
         self.known: dict[str, str] = {}
         self.given: dict[str, str] = {}
         self.guarded: dict[str, set[str]] = {}

@@ -19,7 +19,7 @@ from compiler.backend.ir.sweeps import Sweep, sweeps
 from compiler.backend.triton.kernel import KernelWriter, mask_of
 from compiler.backend.triton.precision import EXACT
 from compiler.backend.triton.softmax import Pair, join_sweeps
-from compiler.backend.triton.text import TYPES, bare, constant, identifier
+from compiler.backend.triton.text import TYPES, bare, constant, identifier, plain
 from compiler.backend.triton.tiles import Axis
 
 _COMBINED = {
@@ -110,7 +110,7 @@ class ReductionWriter(KernelWriter):
         """What a scan has come to before the first tile."""
         name, (value, dtype) = self.names.new(f"{identifier(loop.target)}_before"), _start(loop)
         shape = "[]" if len(self.tiles.tiled) == 1 else self.shape([axis.var.name for axis in self.tiles.outer])
-        self.line(f"{name} = tl.full({shape}, {constant_in(value, dtype)}, tl.{TYPES[dtype]})")
+        self.line(f"{name} = tl.full({shape}, {plain(value, dtype)}, tl.{TYPES[dtype]})")
         return name
 
     def whole(self, loop: Loop, text: str) -> str:
@@ -142,8 +142,10 @@ class ReductionWriter(KernelWriter):
         return f"tl.reduce({', '.join([value, axis, function, *keep])})"
 
     def function_of(self, loop: Loop) -> str:
-        is_bool = loop.value.dtype == torch.bool
-        return _OF_BOOLS[loop.reduction] if is_bool and loop.reduction in _OF_BOOLS else _COMBINED[loop.reduction]
+        is_bool = loop.value.dtype == torch.bool and loop.reduction in _OF_BOOLS
+        function = (_OF_BOOLS if is_bool else _COMBINED)[loop.reduction]
+        self.called.add(function)
+        return function
 
     def position(self, loop: Loop, value: str, places: str) -> str:
         best = self.names.new(f"{identifier(loop.target)}_value")
@@ -226,7 +228,7 @@ class ReductionWriter(KernelWriter):
         name = self.names.new(f"{identifier(loop.target)}_{loop.reduction}")
         value, dtype = _start(loop)
         shape = self.shape([axis.var.name for axis in self.tiles.tiled])
-        self.line(f"{name} = tl.full({shape}, {constant_in(value, dtype)}, tl.{TYPES[dtype]})")
+        self.line(f"{name} = tl.full({shape}, {plain(value, dtype)}, tl.{TYPES[dtype]})")
         if not loop.reduction.startswith("arg"):
             return (name,)
         at = self.names.new(f"{name}_at")
@@ -258,6 +260,7 @@ class ReductionWriter(KernelWriter):
             value = self.whole(pair.largest, self.text.value(pair.largest.value))
         (largest,), (total,) = totals[pair.largest.target], totals[pair.total.target]
         with self.lines_of(pair.total):
+            self.called.add("running_exp_sum")
             state = f"{largest}, {total}"
             self.line(f"{state} = running_exp_sum({state}, {value}, {self.is_rounded(pair)})")
 
@@ -286,9 +289,3 @@ def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
     """What changes nothing, and the dtype that is reduced in."""
     start, dtype = neutral(loop.reduction, loop.value.dtype), loop.value.dtype
     return (int(start), torch.int8) if dtype == torch.bool and loop.reduction.startswith("arg") else (start, dtype)
-
-
-def constant_in(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A number where the dtype is said beside it."""
-    text = constant(value, dtype)
-    return text.removeprefix("tl.full([], ").partition(", ")[0]

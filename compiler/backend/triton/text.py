@@ -11,7 +11,7 @@ import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Protocol
 
 import torch
@@ -119,14 +119,10 @@ def first_smallest(a, i, b, j):  # NaN counts as the smallest; of equal ones the
 """What Triton has no function for, or one with other rules for NaN. A module has those that it calls."""
 
 
-_CALLED = re.compile(rf"(?<![\w.])(?:{'|'.join(FUNCTIONS)})\b")
-
-
-def functions(body: str) -> Iterator[str]:
-    """The functions of the prelude that a text calls."""
-    called = set(_CALLED.findall(body))
-    called |= {inner for name in called for inner in _CALLED.findall(FUNCTIONS[name])}
-    yield from (f"@triton.jit{text}" for name, text in FUNCTIONS.items() if name in called)
+def functions(called: Set[str]) -> Iterator[str]:
+    """The functions of the prelude with these names, and those that they call."""
+    needed = called | {"divided"} if "floordiv" in called else called
+    yield from (f"@triton.jit{text}" for name, text in FUNCTIONS.items() if name in needed)
 
 
 class Names:
@@ -190,7 +186,9 @@ def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:
 
 
 class Writer(Protocol):
-    """Who writes the lines before the one that an expression is part of."""
+    """Who writes the lines before the one that an expression is part of. `called` are functions of the prelude."""
+
+    called: set[str]
 
     def load(self, load: Load, guard: str) -> str:
         """The name of an element's value; with a guard of one that is loaded only where that holds."""
@@ -261,6 +259,7 @@ class Text:
             pattern = "(-{0})"  # by which of floats 0 becomes 0, and -1 is no uint8
         if value.dtype == torch.float32:
             pattern = PATTERNS.get((value.name, self.levels.get(value.key, EXACT)), pattern)
+        self.writer.called.add(pattern.partition("(")[0])
         if _is_reciprocal_root(value):
             return f"libdevice.rsqrt({bare(self.argument(value.args[1].args[0], guard))})"  # type: ignore[union-attr]
         if OPERATIONS[value.name].kind == "compare" and all(map(_is_small, value.args)):
@@ -333,7 +332,9 @@ class Text:
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
         if atom.of.constant is not None:  # a function of Triton's takes a number for one without a dtype
             of = f"tl.full([], {of}, tl.int64)"
-        return f"{'floordiv' if isinstance(atom, Quotient) else 'remainder'}({of}, {by})"
+        function = "floordiv" if isinstance(atom, Quotient) else "remainder"
+        self.writer.called.add(function)
+        return f"{function}({of}, {by})"
 
 
 _OF_BOOLS: Mapping[str, str] = {
@@ -354,7 +355,7 @@ _OF_DOUBLES: Mapping[str, str] = {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})"}
 
 
 def _operand(text: str) -> str:
-    return text if re.fullmatch(r"\w+", text) else f"({text})"
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
 def bare(text: str) -> str:

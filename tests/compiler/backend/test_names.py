@@ -82,7 +82,7 @@ def test_layers_that_are_alike_share_their_builds(monkeypatch: pytest.MonkeyPatc
         code = emit(program, ctx)
         jobs: dict[str, set[str]] = {}
         for function in code.functions:
-            job = specify_kernel(program, code, function, function.configs[0], Assumed(), 0).job
+            job = specify_kernel(program, function, function.configs[0], Assumed(), 0).job
             jobs.setdefault(f"{job.source} {job.arguments}".replace(job.name, "kernel"), set()).add(job.key())
         assert len(jobs) < len(code.functions)
         assert all(len(keys) == 1 for keys in jobs.values())

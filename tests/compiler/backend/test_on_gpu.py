@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from compiler import open as opened
-from compiler.backend.ir import Program
+from compiler.backend.ir import Buffer, Kernel, Loop, Program
+from compiler.backend.ir.expr import Load, operation
+from compiler.backend.ir.index import Index, Var
 from compiler.backend.runtime import build_triton, disk_cache
 from compiler.backend.runtime.build_triton import Builds, specify_kernel
 from compiler.backend.runtime.launch import Assumed, Launcher
-from compiler.backend.triton.canonical import canonical_source
-from compiler.backend.triton.emit import TritonCode, TritonFunction, emit
+from compiler.backend.triton.canonical import canonical_program
+from compiler.backend.triton.emit import TritonCode, emit
 from compiler.binary.jobs import Job
 from compiler.binary.workers import Crew
 from compiler.torch_api.cuda_launch import Loaded
@@ -79,7 +81,7 @@ def test_what_a_call_found_is_read_in_the_order_of_its_checks() -> None:
 @pytest.mark.usefixtures("_hopper")
 def test_a_binary_is_made_once_and_then_found_on_disk() -> None:
     found, code = program()
-    kernels = [specify_kernel(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    kernels = [specify_kernel(found, function, function.configs[0], Assumed(), 0) for function in code.functions]
     (made,) = Builds.start(kernels).made.values()
     assert made.result(60).error == ""
     build_triton.crew().stop()
@@ -101,7 +103,7 @@ def test_kernels_of_layers_that_are_alike_are_made_once() -> None:
     call = opened(layers, torch.randn(64, 128), torch.randn(128, 128)).on("h100")
     found = call.graph.stages.last
     code = emit(found, call.graph.context(call.thresholds))
-    kernels = [specify_kernel(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    kernels = [specify_kernel(found, function, function.configs[0], Assumed(), 0) for function in code.functions]
     assert len(kernels) == 12
     assert len({kernel.job.name for kernel in kernels}) == len({kernel.job.key() for kernel in kernels}) == 1
     assert "test_on_gpu.py" in code.text
@@ -121,7 +123,7 @@ def test_kernels_that_read_different_seeds_are_one_and_given_where_theirs_lies()
     call = opened(dropping, torch.randn(128, 128)).on("h100")
     found = call.graph.stages.last
     code = emit(found, call.graph.context(call.thresholds))
-    kernels = [specify_kernel(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    kernels = [specify_kernel(found, function, function.configs[0], Assumed(), 0) for function in code.functions]
     seeds = [kernel.function.buffers.index("random_seeds_cuda_0") for kernel in kernels]
     assert [kernel.starts[place] for kernel, place in zip(kernels, seeds, strict=True)] == [0, 8, 16, 24]
     assert [sum(kernel.starts) for kernel in kernels] == [0, 8, 16, 24]
@@ -136,18 +138,21 @@ def test_kernels_that_read_different_seeds_are_one_and_given_where_theirs_lies()
 
 
 def test_a_buffer_of_which_more_is_read_is_given_from_its_beginning() -> None:
-    text = "@triton.jit\ndef kernel_f(a_ptr, b_ptr, c_ptr, d_ptr,):\n    v = tl.load(a_ptr + 2) + tl.load(b_ptr)\n"
-    text += (
-        "    w = tl.load(b_ptr + 1) * tl.load(c_ptr + x, mask)\n    tl.store(d_ptr + 3, v * w * tl.load(a_ptr + 2))\n"
-    )
-    function = TritonFunction("kernel_f", "f", ("a", "b", "c", "d"), (), (), (), False, (1, 5))
-    assert canonical_source(text, function).elements == {"a": 2}
+    x, (f32, sizes) = Var("i0", Index.of(8)), (torch.float32, (Index.of(8),))
+    a, b, first = (Load(name, (Index.of(place),), f32) for name, place in (("a", 2), ("b", 0), ("b", 1)))
+    every = Load("c", (Index.of(x),), f32)
+    values = {"d": operation("add", a, b), "e": operation("mul", operation("mul", first, every), a)}
+    loops = tuple(Loop(name, (x,), (Index.of(x),), value) for name, value in values.items())
+    buffers = tuple(Buffer(name, f32, sizes, (Index.of(1),)) for name in "abcde")
+    kernel = Kernel("f", (x,), (), loops)
+    _, starts = canonical_program(kernel, Program("", buffers, ("a", "b", "c"), (kernel,), ()))
+    assert starts == {"a": 2}
 
 
 @pytest.mark.usefixtures("_hopper")
 def test_a_file_that_is_not_whole_counts_as_none() -> None:
     found, code = program()
-    kernel = specify_kernel(found, code, code.functions[0], code.functions[0].configs[0], Assumed(), 0)
+    kernel = specify_kernel(found, code.functions[0], code.functions[0].configs[0], Assumed(), 0)
     (made,) = Builds.start([kernel]).made.values()
     assert made.result(60).error == ""
     (binary,) = disk_cache.folder().glob("*.cubin")
@@ -161,9 +166,7 @@ def test_a_file_that_is_not_whole_counts_as_none() -> None:
 def test_without_alignment_other_code_is_made() -> None:
     found, code = program()
     function = code.functions[0]
-    jobs = [
-        specify_kernel(found, code, function, function.configs[0], Assumed(aligned), 0).job for aligned in (True, False)
-    ]
+    jobs = [specify_kernel(found, function, function.configs[0], Assumed(aligned), 0).job for aligned in (True, False)]
     assert jobs[0].arguments.count("divisibility") == 2
     assert jobs[1].arguments.count("divisibility") == 1, "memory of our own is aligned"
     assert jobs[0].key() != jobs[1].key()

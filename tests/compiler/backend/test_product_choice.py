@@ -35,7 +35,7 @@ def alternatives(call: Opened) -> tuple[Program, Context, list[Wanted]]:
     program, ctx = call.graph.stages.last, call.graph.context(call.thresholds)
     code = emit(with_alternatives(replace(program, steps=program.kernels, frees=()), ctx), ctx)
     kernels = [(function, config) for function in code.functions for config in function.configs]
-    return program, ctx, [specify_kernel(program, code, function, config, Assumed(), 0) for function, config in kernels]
+    return program, ctx, [specify_kernel(program, function, config, Assumed(), 0) for function, config in kernels]
 
 
 def test_kernels_of_layers_that_are_alike_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:

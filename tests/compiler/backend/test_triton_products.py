@@ -45,7 +45,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[MatmulKernel]:
     found: list[MatmulKernel] = []
 
     def kept(program: Program, ctx: Context) -> Program:
-        changed = pipeline.products(program, ctx)
+        changed = pipeline.fuse_matmuls(program, ctx)
         found.extend(step for step in changed.steps if isinstance(step, MatmulKernel))
         return changed
 
@@ -186,7 +186,7 @@ def test_on_the_cpu_there_is_none_of_it() -> None:
         torch.testing.assert_close(torch.compile(gelu, backend="tcompile", mode="max-autotune")(*LINEAR), gelu(*LINEAR))
     program, ctx = call.fused, call.graph.context(call.thresholds)
     ctx.processors = 132
-    assert pipeline.products(program, ctx) is program
+    assert pipeline.fuse_matmuls(program, ctx) is program
     assert ctx.decisions[-1].why.endswith("it is on the CPU")
 
 
@@ -274,7 +274,7 @@ def test_tensor_cores_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     call = stages(gelu, *(value.bfloat16() for value in (numbers(512, 256), numbers(1024, 256), numbers(1024))))
     found, code = call.graph.stages.last, emit(call.graph.stages.last, call.graph.context(call.thresholds))
     [function] = code.functions
-    kernel = specify_kernel(found, code, function, function.configs[0], Assumed(), 0)
+    kernel = specify_kernel(found, function, function.configs[0], Assumed(), 0)
     [(_, made)] = outputs({"": replace(kernel.job, to_run=False)}, 1)
     assert made.error == ""
     assert "wgmma.mma_async" in made.texts["ptx"]
