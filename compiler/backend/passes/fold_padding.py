@@ -29,9 +29,11 @@ def fold_padding(program: Program, ctx: Context) -> Program:
 
 def _maker(padding: Loop, program: Program) -> Loop | None:
     """The loop that produces a value for a padded copy, if its other readers may read the copy."""
-    source = padding.value.value if isinstance(padding.value, Guard) else None
-    if not isinstance(source, Load) or source.index != padding.index:
-        return None
+    match padding.value:
+        case Guard(_, Load(_, index) as source) if index == padding.index:
+            pass
+        case _:
+            return None
     value, copy = program.by_name[source.buffer], program.by_name[padding.target]
     if padding.value != fold(guard_bounds(padding.index, value.shape, source, 0)) or value.dtype != copy.dtype:
         return None

@@ -80,32 +80,29 @@ class _Search:
 
     def term(self, value: Expr) -> _Term | None:
         """The non-zero value of an expression, if it is non-zero at one point of the variable only."""
-        if isinstance(value, Load):
-            maker = self.loops.get(value.buffer)
-            return self.term(maker.value) if maker is not None and not maker.reduction else None
-        if not isinstance(value, Op):
-            return None
-        if value.name == "where":
-            return self.where_term(*value.args)
-        if value.name in ("cast", "neg"):
-            inner = self.term(value.args[0])
-            return inner and inner.apply(value, ())
-        if value.name == "mul":
-            for first, second in (value.args, value.args[::-1]):
-                if not self.is_in(second) and (inner := self.term(first)) is not None:
-                    return inner.apply(value, (second,))
+        match value:
+            case Load(name) if (maker := self.loops.get(name)) is not None and not maker.reduction:
+                return self.term(maker.value)
+            case Op("where", (condition, chosen, other)):
+                return self.where_term(condition, chosen, other)
+            case Op("cast" | "neg", (argument,)) if (inner := self.term(argument)) is not None:
+                return inner.apply(value, ())
+            case Op("mul", (left, right)):
+                for first, second in ((left, right), (right, left)):
+                    if not self.is_in(second) and (inner := self.term(first)) is not None:
+                        return inner.apply(value, (second,))
         return None
 
     def where_term(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
         """The term of `chosen if variable == at else 0`."""
         if isinstance(condition, Load) and (maker := self.loops.get(condition.buffer)) is not None:
             condition = maker.value
-        if not isinstance(condition, Op) or condition.name != "eq" or not isinstance(other, Const) or other.value != 0:
-            return None
-        for place, at in (condition.args, condition.args[::-1]):
-            is_place = isinstance(place, At) and place.index == Index.of(self.var)
-            if is_place and at.dtype == place.dtype and not self.is_in(at) and not self.is_in(chosen):
-                return _Term(at, chosen, other)
+        match condition, other:
+            case Op("eq", (left, right)), Const(0):
+                for place, at in ((left, right), (right, left)):
+                    is_place = place == At(Index.of(self.var)) and at.dtype == place.dtype
+                    if is_place and not self.is_in(at) and not self.is_in(chosen):
+                        return _Term(at, chosen, other)
         return None
 
     def is_in(self, value: Expr) -> bool:

@@ -78,30 +78,33 @@ def value_at(producer: Loop, index: tuple[Index, ...]) -> Expr:
 
 def fold(value: Expr) -> Expr:
     """The expression, simplified from the inside out."""
-    if isinstance(value, Op):
-        args = tuple(map(fold, value.args))
-        if any(new is not old for new, old in zip(args, value.args, strict=True)):
-            value = Op(value.name, args, value.dtype)
-        return _folded_operation(value)
-    if isinstance(value, Guard):
-        condition = fold(value.condition)
-        if isinstance(condition, Const):
-            return fold(value.value if condition.value else value.other)
-        return Guard(condition, _simplify_guarded(fold(value.value), condition), fold(value.other))
-    if isinstance(value, At) and value.index.constant is not None:
-        return Const(value.index.constant, torch.int64)
-    return replace(value, value=fold(value.value)) if isinstance(value, Put) else value
+    match value:
+        case Op():
+            args = tuple(map(fold, value.args))
+            if any(new is not old for new, old in zip(args, value.args, strict=True)):
+                value = Op(value.name, args, value.dtype)
+            return _fold_operation(value)
+        case Guard():
+            condition = fold(value.condition)
+            if isinstance(condition, Const):
+                return fold(value.value if condition.value else value.other)
+            return Guard(condition, _simplify_guarded(fold(value.value), condition), fold(value.other))
+        case At(index) if index.constant is not None:
+            return Const(index.constant, torch.int64)
+        case Put():
+            return replace(value, value=fold(value.value))
+    return value
 
 
 def _simplify_guarded(value: Expr, condition: Expr) -> Expr:
     """What a guard guards, with indices simplified by a bound that its condition sets on a loop's variable."""
-    if isinstance(condition, Op) and condition.name == "and":
-        return _simplify_guarded(_simplify_guarded(value, condition.args[0]), condition.args[1])
-    if not isinstance(condition, Op) or condition.name != "lt":
-        return value
-    at, end = condition.args
-    if not isinstance(at, At) or not isinstance(var := at.index.atom, Var):
-        return value
+    match condition:
+        case Op("and", (left, right)):
+            return _simplify_guarded(_simplify_guarded(value, left), right)
+        case Op("lt", (At(index), end)) if isinstance(var := index.atom, Var):
+            pass
+        case _:
+            return value
     size = end.index if isinstance(end, At) else Index.of(int(end.value)) if isinstance(end, Const) else var.size
     if size.constant is None or size.constant < 1 or size == var.size:
         return value
@@ -109,33 +112,33 @@ def _simplify_guarded(value: Expr, condition: Expr) -> Expr:
     return with_index(with_index(value, {var.name: Index.of(inside)}), {var.name: Index.of(var)})
 
 
-def _folded_operation(value: Op) -> Expr:
+def _fold_operation(value: Op) -> Expr:
     args = value.args
     if all(isinstance(arg, Const) for arg in args) and value.dtype not in HALVES:
         with without_modes():
             tensors = [torch.tensor(arg.value, dtype=arg.dtype) for arg in args if isinstance(arg, Const)]
             return Const(OPERATIONS[value.name].torch(*tensors).to(value.dtype).item(), value.dtype)
-    if value.name == "cast" and (inner := _cast_back(value)) is not None:
-        return inner
-    if value.name == "where" and (args[1] == args[2] or isinstance(args[0], Const)):
-        return args[1] if not isinstance(args[0], Const) or args[0].value else args[2]
-    if value.name in ("mul", "div") and _is_one(args[1]):
-        return args[0]
-    if value.name in ("and", "or") and isinstance(args[1], Const) and args[1].dtype == torch.bool:
-        is_neutral = args[1].value == (value.name == "and")
-        return args[0] if is_neutral else args[1]
-    return args[1] if value.name == "mul" and _is_one(args[0]) else value
+    match value:
+        case Op("cast", (Op("cast", (kept,)) as inner,)) if _is_cast_back(kept.dtype, inner.dtype, value.dtype):
+            return kept
+        case Op("where", (Const(holds), kept, other)):
+            return kept if holds else other
+        case Op("where", (_, kept, other)) if kept == other:
+            return kept
+        case Op("mul" | "div", (kept, one)) if _is_one(one):
+            return kept
+        case Op("mul", (one, kept)) if _is_one(one):
+            return kept
+        case Op("and" | "or" as name, (kept, Const(holds, torch.bool))):
+            return kept if holds == (name == "and") else args[1]
+    return value
 
 
 def _is_one(value: Expr) -> bool:
     return isinstance(value, Const) and value.dtype != torch.bool and value.value == 1
 
 
-def _cast_back(value: Op) -> Expr | None:
-    """What was cast to a dtype that holds all its values, and is cast back."""
-    inner = value.args[0]
-    if isinstance(inner, Op) and inner.name == "cast" and inner.args[0].dtype == value.dtype:
-        exact = torch.promote_types(inner.dtype, value.dtype) == inner.dtype
-        both_float = inner.dtype.is_floating_point == value.dtype.is_floating_point
-        return inner.args[0] if exact and both_float else None
-    return None
+def _is_cast_back(old: torch.dtype, through: torch.dtype, new: torch.dtype) -> bool:
+    """Whether a value is cast to a dtype that holds all its values, and back."""
+    both_float = through.is_floating_point == new.is_floating_point
+    return old == new and both_float and torch.promote_types(through, new) == through

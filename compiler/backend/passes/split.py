@@ -123,26 +123,21 @@ def _square(value: Expr) -> Expr:
 
 def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
     """Of a sum of squares: what is squared is this value less that element of a buffer."""
-    square = loop.value
-    if (
-        loop.reduction != "sum"
-        or not isinstance(square, Op)
-        or square.name != "mul"
-        or square.args[0] != square.args[1]
-    ):
-        return None, None
-    left = square.args[0]
-    if not isinstance(left, Op) or left.name != "sub" or not isinstance(left.args[1], Load):
-        return None, None
-    return left.args[0], left.args[1]
+    match loop.value:
+        case Op("mul", (Op("sub", (value, Load() as center)) as left, right)) if left == right:
+            return (value, center) if loop.reduction == "sum" else (None, None)
+    return None, None
 
 
 def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | None:
     """Of a sum of squared distances: the mean that they are from, where that is made, and the sum it is made of."""
     _, center = _distance(loop)
-    mean = loops.get(center.buffer) if center else None
-    sums = mean.value.args[0] if mean and isinstance(mean.value, Op) and mean.value.name == "div" else None
-    return (center, mean, sums.buffer) if center and mean and isinstance(sums, Load) and sums.buffer in loops else None
+    if center is None or (mean := loops.get(center.buffer)) is None:
+        return None
+    match mean.value:
+        case Op("div", (Load(sums), *_)) if sums in loops:
+            return center, mean, sums
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,14 +61,17 @@ def _pairs(first: Sweep, second: Sweep, kernel: Kernel) -> list[Pair]:
 
 def _pair(total: Loop, largest: Mapping[str, Loop], kernel: Kernel) -> Pair | None:
     of, value = _expand(total.target, total.value, kernel)
-    if total.reduction != "sum" or not isinstance(value, Op) or value.name != "exp" or value.dtype != torch.float32:
-        return None
-    _, distance = _expand(of, value.args[0], kernel)
-    if not isinstance(distance, Op) or distance.name != "sub" or not isinstance(found := distance.args[1], Load):
-        return None
-    loop = largest.get(found.buffer)
-    whole = _whole(distance.args[0], kernel)
-    if loop is None or whole.key != _whole(loop.value, kernel).key:
+    match value:
+        case Op("exp", (argument,), torch.float32) if total.reduction == "sum":
+            _, distance = _expand(of, argument, kernel)
+        case _:
+            return None
+    match distance:
+        case Op("sub", (minuend, Load(name))) if name in largest:
+            loop, whole = largest[name], _whole(minuend, kernel)
+        case _:
+            return None
+    if whole != _whole(loop.value, kernel):
         return None
     if {load.buffer for load in loads(whole)}.intersection(kernel.targets, kernel.reads):
         return None  # it may be overwritten between the two

@@ -260,8 +260,9 @@ class Text:
         if value.dtype == torch.float32:
             pattern = PATTERNS.get((value.name, self.levels.get(value.key, EXACT)), pattern)
         self.writer.called.add(pattern.partition("(")[0])
-        if _is_reciprocal_root(value):
-            return f"libdevice.rsqrt({bare(self.argument(value.args[1].args[0], guard))})"  # type: ignore[union-attr]
+        match value:
+            case Op("div", (Const(1), Op("sqrt", (of,)))):
+                return f"libdevice.rsqrt({bare(self.argument(of, guard))})"
         if OPERATIONS[value.name].kind == "compare" and all(map(_is_small, value.args)):
             arguments = [self.whole(arg, guard) for arg in value.args]
         else:
@@ -375,9 +376,3 @@ def _is_small(value: Expr) -> bool:
     if isinstance(value, Const):
         return value.dtype == torch.int64 and -(2**31) <= value.value < 2**31
     return isinstance(value, At) and bool(value.index.terms)
-
-
-def _is_reciprocal_root(value: Op) -> bool:
-    if value.name != "div" or not isinstance(value.args[0], Const) or value.args[0].value != 1:
-        return False
-    return isinstance(value.args[1], Op) and value.args[1].name == "sqrt"
