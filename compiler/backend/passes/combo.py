@@ -30,14 +30,14 @@ def combine(program: Program, ctx: Context) -> Program:
     taken = {kernel.name for kernel in program.kernels}
     for kernels, place in ((early, 0), (late, -1)):
         for group in _groups(kernels, program, ctx):
-            one = places[id(group[place])] = _combine_kernels(group, taken)
+            one = places[id(group[place])] = combine_kernels(group, taken)
             gone.update(map(id, group))
             ctx.decide(one.writes, "together", f"one launch of {len(group)} kernels, of which none needs another")
     steps = (places.get(id(step), step) for step in program.steps if id(step) in places or id(step) not in gone)
     return program.with_steps(tuple(steps)) if places else program
 
 
-def _combine_kernels(kernels: Sequence[Kernel], taken: set[str]) -> ComboKernel:
+def combine_kernels(kernels: Sequence[Kernel], taken: set[str]) -> ComboKernel:
     """One kernel of several, named after the first; `taken` are the names of others."""
     loops = tuple(loop for kernel in kernels for loop in kernel.loops)
     local = frozenset(name for kernel in kernels for name in kernel.local)

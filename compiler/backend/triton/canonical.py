@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from compiler.backend.ir import ComboKernel, Kernel, Loop, MatmulKernel, Program, Strided, map_leaves
+from compiler.backend.ir import ComboKernel, Kernel, Loop, MatmulKernel, Program, Strided, map_leaves, strided_views
 from compiler.backend.ir.expr import Expr, Load, Put, rebuilt
 from compiler.backend.ir.index import Index
 from compiler.backend.ir.index_maps import substitute
@@ -28,6 +28,8 @@ def canonical_program(kernel: Kernel, program: Program) -> tuple[Program, Mappin
 
 
 def _names_in_order(kernel: Kernel) -> Iterator[str]:
+    if isinstance(kernel, MatmulKernel):
+        yield from (view.buffer for view in strided_views(kernel.call.args))
     yield from kernel.buffers
     yield from kernel.targets
     yield from kernel.taken

@@ -151,7 +151,7 @@ def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, f
     monkeypatch.setattr(tune, "_seconds", lambda *_: 1e-5)
     monkeypatch.setattr(tune, "_seconds_of_parts", lambda *_: 2e-5 if faster else 0.5e-5)
     there = OnGpu(program, code, Code("", ()), ctx, 0, tuned=True)
-    there.made(there.expected, *there.begun[there.expected])
+    there.build(there.expected, *there.begun[there.expected])
     [text] = texts
     assert text.count("launch(kernel_") == 1
     assert ("call_aten_addmm_default(" in text) is not faster
@@ -172,7 +172,7 @@ class NoBuilds:
     def start(_kernels: Iterator[Wanted]) -> NoBuilds:
         return NoBuilds()
 
-    def loaded(self, _kernel: Wanted, _device: int) -> Loaded:
+    def load(self, _kernel: Wanted, _device: int) -> Loaded:
         if self.errors:
             raise self.errors.pop()
         return LOADED

@@ -14,6 +14,7 @@ import compiler
 from compiler.backend.backend import interpret_triton
 from compiler.backend.ir import ComboKernel, Program
 from compiler.backend.ir.reference_interpreter import interpret
+from compiler.backend.passes.combo import combine_kernels
 from compiler.backend.passes.context import Context, Thresholds
 from compiler.backend.passes.verify import BrokenProgramError, verify
 from compiler.backend.pipeline import run
@@ -120,7 +121,7 @@ def test_the_verifier_says_which_kernel_needs_another() -> None:
     program, _, _ = for_a_gpu(sines, *weights((8,)))
     first, second = program.kernels[0], program.kernels[-1]
     loop = replace(first.loops[0], target=second.targets[-1])
-    wrong = ComboKernel.of([second, replace(first, loops=(loop,))], set())
+    wrong = combine_kernels([second, replace(first, loops=(loop,))], set())
     with pytest.raises(BrokenProgramError, match="which another of its parts makes"):
         verify(replace(program, steps=(wrong,)))
 

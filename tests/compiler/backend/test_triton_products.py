@@ -165,14 +165,14 @@ LINEAR = tuple(numbers(*shape, dtype=torch.bfloat16) for shape in ((64, 32), (48
 def test_a_stage_shows_the_kernel_with_its_product() -> None:
     call = stages(gelu, *LINEAR)
     assert steps(call) == ["MatmulKernel"]
-    head, product, *loops = str(call.products.kernels[0]).splitlines()
+    head, product, *loops = str(call.matmuls.kernels[0]).splitlines()
     assert head.startswith("kernel addmm_")
     assert product.strip().startswith("addmm = aten.addmm.default(")
     assert product.endswith("# local")
     assert loops[-1].strip().startswith("convert_element_type")
-    [kernel] = call.products.kernels
+    [kernel] = call.matmuls.kernels
     assert isinstance(kernel, MatmulKernel)
-    assert [what for _, what in call.products.rows()][1:3] == [kernel, kernel.call]
+    assert [what for _, what in call.matmuls.rows()][1:3] == [kernel, kernel.call]
     assert "matmuls" in call.stages.index
     assert call.totals.kernels == 1
     assert call.totals.bytes == 2 * (64 * 32 + 48 * 32 + 48 + 64 * 48)
@@ -250,10 +250,10 @@ def test_what_is_multiplied_does_not_change_before_the_kernel_runs(made: list[Ma
 
 def test_a_broken_product_is_told() -> None:
     call = stages(gelu, *LINEAR)
-    [kernel] = call.products.kernels
+    [kernel] = call.matmuls.kernels
     assert isinstance(kernel, MatmulKernel)
     loop = kernel.loops[-1]
-    broken = replace(call.products, steps=(replace(kernel, loops=(replace(loop, value=loop.value),)),))
+    broken = replace(call.matmuls, steps=(replace(kernel, loops=(replace(loop, value=loop.value),)),))
     with pytest.raises(BrokenProgramError, match="do not read each element of addmm at one point"):
         verify(broken)
 
