@@ -78,7 +78,7 @@ def tcompile(
 
 @contextmanager
 def _skip_unused_tracing() -> Iterator[None]:
-    """What TorchDynamo works out for nobody is left out. Most of what is made while a model is compiled stays."""
+    """Skip what TorchDynamo computes and nobody reads, and full garbage collections in most compilations."""
     is_uncollected = (next(_COMPILATIONS) + 1) % COLLECTED
     with without_unread(), made_to_stay() if is_uncollected else nullcontext():
         yield
@@ -131,18 +131,18 @@ def _inputs_on_gpu(module: GraphModule) -> Iterator[Node]:
 
 
 def donated_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
-    """Of a backward: the inputs with these names that are on a GPU."""
+    """The inputs of a backward with these names that are on a GPU: kernels may write over them."""
     return frozenset(node.name for node in _inputs_on_gpu(module)).intersection(names)
 
 
 def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
-    """Of a forward: what it saves for its backward and nobody else holds, by the place among its results."""
+    """What a forward saves for its backward alone: names by position among its results."""
     [output] = module.graph.find_nodes(op="output")
     return {place: output.args[0][place].name for place in keep_what_is_saved()}
 
 
 def donatable_buffers(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
-    """Those of them that are in memory of their own: passes may have found that two results are the same."""
+    """The saved buffers that share memory with no other result, input or constant."""
     made = Counter(view.buffer for view in strided_views(program.outputs))
     shared = {*program.inputs, *program.constants}
     for step in program.steps:
@@ -155,7 +155,7 @@ def donatable_buffers(program: Program, saved: Mapping[int, str]) -> Iterator[st
 
 
 def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Context) -> bool:
-    """Whether a graph is replayed as a CUDA graph. It is a decision about all its steps."""
+    """Whether a graph is replayed as a CUDA graph. Reports the decision."""
     ctx.pass_name = "cudagraphs"
     steps = tuple(step.targets[0] for step in program.steps if step.targets)
     why = graphs.refusal(module, program.name, is_piece(module)) or _quicker_launched(program, ctx)
@@ -192,7 +192,7 @@ def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: B
 
 
 def _wake(inputs: Sequence[Any]) -> None:
-    """For inputs on a GPU: processes that compile start while the graph is divided and lowered."""
+    """Start the compile processes for inputs on a GPU, while the graph is partitioned and lowered."""
     gpus = [value.device for value in inputs if isinstance(value, torch.Tensor) and value.device.type == "cuda"]
     if gpus and torch.cuda.is_available() and not why_no_gpu():
         from compiler.backend.runtime.build_triton import warm_up
@@ -219,7 +219,7 @@ def properties(module: GraphModule) -> tuple[int, int]:
 
 
 def example_sizes(module: GraphModule) -> dict[str, int]:
-    """Example values of the graph's symbolic sizes, as far as its inputs have them."""
+    """Example values of the graph's symbolic sizes, where its inputs have them."""
     sizes: dict[str, int] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         value = value_of(node)
@@ -232,7 +232,7 @@ def example_sizes(module: GraphModule) -> dict[str, int]:
 
 
 def compile_program(program: Program, ctx: Context, options: BackendOptions) -> Call:
-    """A call that runs the program: as machine code where it can, else in the reference interpreter, which is said."""
+    """A call that runs the program: as machine code if possible, else in the reference interpreter, with a warning."""
     if options.interpret:
         return interpret_program(program)
     if options.code == "triton" and not ctx.processors:
@@ -306,7 +306,7 @@ def compile_for_gpu(program: Program, ctx: Context, options: BackendOptions) -> 
 
 
 def kernels_on(program: Program, device: str) -> Program:
-    """The program's kernels for one kind of device, alone."""
+    """A program of the kernels for one kind of device."""
     kernels = [kernel for kernel in program.kernels if program.by_name[kernel.targets[-1]].device.startswith(device)]
     return replace(program, steps=tuple(kernels), frees=())
 
@@ -340,7 +340,7 @@ def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
 
 
 class _Retries:
-    """When to try again what has failed: at the next call, then after as much time as the last attempt took."""
+    """When to retry: at the next call, then after as much time as the last attempt took."""
 
     def __init__(self) -> None:
         self.failures, self.next = 0, 0.0
@@ -350,7 +350,7 @@ class _Retries:
 
     @contextmanager
     def count_failures(self) -> Iterator[None]:
-        """Count an attempt that fails for a reason that may go away."""
+        """Count an attempt that fails because the compiler is unavailable."""
         start = monotonic()
         try:
             yield

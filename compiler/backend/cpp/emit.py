@@ -76,14 +76,14 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
 
 
 def shared_text(name: str, called: Set[str], vector_math: bool) -> str:
-    """What comes before the kernels of a translation unit: the functions and the reductions that they call, by name."""
+    """The head of a translation unit: the functions and reductions that its kernels call, given by name."""
     random = RANDOM_TEXT if called & _RANDOM.keys() else ""
     needed = set(called).union(*(_RANDOM[function] for function in called & _RANDOM.keys()))
     return "\n".join([f"// {name}", PRELUDE, *_reductions(called), *_declarations(needed, vector_math), random, ""])
 
 
 def _reductions(called: Set[str]) -> Iterator[str]:
-    """OpenMP's own max and min know nothing of NaN."""
+    """Declarations of max and min reductions that propagate NaN, which OpenMP's own do not."""
     for name, function in (("most", "maximum"), ("least", "minimum")):
         if name in called:
             types = ", ".join(sorted(set(TYPES.values()) - {"_Float16"}))
@@ -92,7 +92,7 @@ def _reductions(called: Set[str]) -> Iterator[str]:
 
 
 def _declarations(called: Set[str], vector_math: bool) -> Iterator[str]:
-    """Of the math functions that the code calls."""
+    """Declarations of the math functions that the code calls."""
     for name, operation in _MATH.items():
         for suffix, kind in (("f", "float"), ("", "double")):
             if name + suffix in called:
@@ -148,7 +148,7 @@ class _Writer(Lines):
         return f"out_{name}" if name in self.kernel.writes else f"in_{name}"
 
     def load(self, load: Load) -> str:
-        """An element: a value that the kernel has at hand, or from memory."""
+        """An element: a value that the kernel has computed, or one from memory."""
         return self.names.get(load.buffer) or self.element(load.buffer, load.index)
 
     def element(self, name: str, index: Shape) -> str:
@@ -159,7 +159,7 @@ class _Writer(Lines):
         return self.text.index(var.size)
 
     def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
-        """The pragma for the next `count` loops; few points run on one thread, and what adds to elements."""
+        """The pragma for the next `count` loops. Small loops and accumulations run on one thread."""
         if self.kernel.taken:
             return
         points = product(var.size for var in work)
@@ -205,7 +205,7 @@ class _Writer(Lines):
             self.value(loop, lane)
 
     def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
-        """One value: a new variable, or a lane of an array that is there already."""
+        """One value: a new variable, or a lane of an existing array."""
         self.comment(loop)
         if isinstance(put := loop.value, Put):
             place = self.element(loop.target, put.index)
@@ -214,7 +214,7 @@ class _Writer(Lines):
             self.define(loop, self.text.value(loop.value), lane, again)
 
     def define(self, loop: Loop, text: str, lane: str = "", again: bool = False) -> None:
-        """A loop's value under its name, and in memory, unless it is local, or there already."""
+        """Assign a loop's value to its name, and store it unless it is local or stored already."""
         name = self.names[loop.target] = identifier(loop.target) + lane
         self.line(f"{'' if lane else f'const {self.kind(loop.target)} '}{name} = {text};", loop.target)
         if not again and loop.target not in self.kernel.local:
@@ -232,7 +232,7 @@ class _Writer(Lines):
         return sum(self.ctx.number(factor_of(place, var)) == 1 for place in places)
 
     def by_rows(self) -> None:
-        """Threads share the rows; or each row, where there are too few of them."""
+        """Threads share the rows, or each row if there are few."""
         kernel = self.kernel
         rows, row = self.ctx.points(kernel.ranges), self.ctx.points(kernel.reduced)
         is_shared = rows < 8 and row >= self.ctx.thresholds.parallel_work
@@ -286,13 +286,13 @@ class _Writer(Lines):
         self.names = {**before, **kept}
 
     def rows(self, sweep: Sweep) -> None:
-        """Room for values that a later sweep reads again."""
+        """Declare arrays for values that a later sweep reads again."""
         for loop in sweep.body:
             if not loop.reduction and loop.target not in self.names and self.is_kept(loop):
                 self.line(f"{self.kind(loop.target)} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
 
     def is_kept(self, loop: Loop) -> bool:
-        """Whether a value at each point is kept in a row, as it is dear and a later sweep needs it."""
+        """Whether an expensive value is kept for each point of a row, as a later sweep needs it."""
         again = {name for sweep in sweeps(self.kernel) for name in sweep.again}
         if loop.target not in again or len(self.kernel.reduced) != 1 or cost(loop.value) < 10:
             return False
@@ -310,7 +310,7 @@ class _Writer(Lines):
         return "double" if is_sum else TYPES[loop.value.dtype]
 
     def start(self, loop: Loop, lane: str = "") -> None:
-        """What a reduction starts from; a scan may do so again for a later sweep."""
+        """Initialize a reduction; a scan may restart for a later sweep."""
         kind = "" if lane or loop.target in self.started else f"{self.total_type(loop)} "
         self.started.add(loop.target)
         dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
@@ -353,7 +353,7 @@ class _Writer(Lines):
                 self.column_sweep(sweep, last)
 
     def room(self, loop: Loop, tile: int) -> None:
-        """Arrays for a value at each lane."""
+        """Declare arrays with a value for each lane."""
         if len(loop.ranges) > len(self.kernel.ranges):
             return
         if not loop.is_scan:

@@ -44,7 +44,7 @@ class StageNumbers:
 
     @property
     def departs(self) -> bool:
-        """Whether it computes something else than eager."""
+        """Whether its results differ from eager's."""
         return bool(self.error) or worst_verdict(self.numbers) == "differs"
 
 
@@ -74,7 +74,7 @@ class Departures:
 
     @property
     def verdict(self) -> str:
-        """In a sentence."""
+        """The result in a sentence."""
         found = self.first
         if found is None:
             drawn = f" ({', '.join(self.drawing)}: as lowered, since it draws random numbers)" if self.drawing else ""
@@ -189,7 +189,7 @@ def _results(outputs: Sequence[Any], given: Sequence[Any], names: Sequence[str],
 
 
 def copies(inputs: Sequence[Any], names: Sequence[str], changed: Iterable[str]) -> list[Any]:
-    """The inputs, those that a graph changes as copies."""
+    """The inputs, with copies of those that the graph writes to."""
     return [
         _copy(value) if name in changed and isinstance(value, torch.Tensor) else value
         for name, value in zip(names, inputs, strict=True)
@@ -202,7 +202,7 @@ def _copy(value: torch.Tensor) -> torch.Tensor:
 
 
 def _with_first(found: StageNumbers, before: Program, program: Program, inputs: Sequence[Any]) -> StageNumbers:
-    """With the first value that the program computes otherwise than the one before it did, by its name."""
+    """The numbers with the first value, by name, that differs from the program before."""
     known = dict(_values(before, inputs))
     for name, value in _values(program, inputs):
         if name in known and judge(name, value, known[name]).verdict == "differs":
@@ -225,7 +225,7 @@ def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]
 
 
 def _inputs(captured: CapturedGraph, results: Mapping[str, Named]) -> list[Any]:
-    """What a backward gets that was not called: values of its forward by name, and random gradients."""
+    """Inputs for a backward that was not called: values of its forward by name, and random gradients."""
     known = dict(results[captured.forward.name]) if captured.forward else {}
     generator = torch.Generator().manual_seed(0)
     nodes = captured.module.graph.find_nodes(op="placeholder")

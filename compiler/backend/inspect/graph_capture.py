@@ -31,7 +31,7 @@ KINDS = ("forward", "backward", "inference")
 
 @dataclass(frozen=True, slots=True)
 class OpenedCall:
-    """A call: the function, its arguments, whether sizes are to be symbolic, and what is on around it."""
+    """A call: the function, its arguments, whether sizes are symbolic, and the modes that are active."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]

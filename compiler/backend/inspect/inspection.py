@@ -323,7 +323,7 @@ class Opened:
         return BackendOptions(self.thresholds, tuned=self.passes["matmuls"] is fuse_matmuls)
 
     def _all_decisions(self, graph: Graph) -> Sequence[Decision]:
-        """By the passes, and by what was measured when the call was run."""
+        """Decisions of the passes, and those measured when the call was run."""
         late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
         return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
 
@@ -376,7 +376,7 @@ class Opened:
         return f"{kernels}, {calls} of PyTorch, {found.bytes:,} bytes moved by kernels; for {where}"
 
     def next_steps(self) -> Iterator[str]:
-        """How to go on."""
+        """Suggestions of what to call next."""
         stages = [f"p.{name}" for name in self.graph.programs]
         yield f"print({stages[0]}), … {', '.join(stages[1:])}: the program after each pass"
         yield 'p.diff("lowered", "fused"), p.kernels, p.decisions, p.why("…", "…"), p.code, p.call, p.triton'
@@ -386,7 +386,7 @@ class Opened:
 
 
 class Text(str):
-    """Text to read: a cell that ends in it shows it as it is, without quotes."""
+    """Text that a notebook cell shows without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -421,7 +421,7 @@ def _did_you_mean(name: str, known: Any) -> str:
 
 
 def _of_the_pass(error: Exception) -> TracebackType | None:
-    """Where a pass of the user's went wrong: how the pipeline and the verifier came to it says nothing."""
+    """The traceback from the user's pass on, without the frames of the pipeline and the verifier."""
     found = error.__traceback__
     while found is not None and found.tb_frame.f_code.co_filename.startswith(HOME):
         found = found.tb_next
@@ -445,7 +445,7 @@ def _is_on_gpu(program: Program) -> bool:
 def _all_run(
     captured: Sequence[CapturedGraph], passes: Mapping[str, pipeline.Pass], thresholds: Thresholds
 ) -> tuple[Graph, ...]:
-    """All graphs; a backward is told what its forward saved for it alone."""
+    """Run the passes on all graphs; a backward gets the names that its forward saved for it alone."""
     graphs: list[Graph] = []
     for one in captured:
         for before in graphs:

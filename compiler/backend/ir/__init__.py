@@ -1,11 +1,12 @@
 """What the backend's programs are made of. Everything is frozen, prints canonically, and is checked by `verify.py`.
 
-    Program   buffers, inputs, a list of steps, outputs
-    Step      a Kernel, or an Extern: one call of a PyTorch operator
-    Kernel    loops that run as one loop nest: over `ranges`, and for each point of these over `reduced`
-    MatmulKernel   a kernel that multiplies matrices first: an Extern's product, whose elements its loops are given
-    Loop      fills one buffer: `target[index] = value`, at each point; or reduces `value` over the kernel's `reduced`
-    Expr      the scalar value of a loop, see `expr.py`
+    Program        buffers, inputs, a list of steps, outputs
+    Step           a Kernel, or an Extern: one call of a PyTorch operator
+    Kernel         loops that run as one loop nest: over `ranges`, and for each point of these over `reduced`
+    MatmulKernel   a kernel that first multiplies matrices, as an Extern would; its loops read the result
+    ComboKernel    several kernels in one launch
+    Loop           fills one buffer: `target[index] = value`, at each point; or reduces `value` over `reduced`
+    Expr           the scalar value of a loop, see `expr.py`
 
 Lowering gives each ATen operation one loop in a kernel of its own; the passes then only merge kernels, put expressions
 in place of loads, and change how loops are walked. A loop addresses buffers by coordinates, one index for each
@@ -169,7 +170,7 @@ class Kernel:
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """The buffers that it adds to: its targets take over their memory."""
+        """The buffers that it accumulates into: its targets reuse their memory."""
         return frozenset(loop.value.onto for loop in self.loops if isinstance(loop.value, Put))
 
     @cached_property
@@ -336,7 +337,7 @@ def _argument_text(value: Argument) -> str:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What tuples, lists and dicts hold, nested ones too; of anything else that itself."""
+    """The leaves of nested tuples, lists and dicts; any other value is its own leaf."""
     if isinstance(value, tuple | list | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from leaves(item)
@@ -345,7 +346,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same with each of these changed, in tuples, lists and slices."""
+    """Apply `change` to all leaves of nested tuples, lists and slices."""
     if isinstance(value, tuple | list):
         return type(value)(map_leaves(item, change) for item in value)
     if isinstance(value, slice):
@@ -389,7 +390,7 @@ class Program:
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """The buffers that kernels add to, which is what they are there for."""
+        """The buffers that kernels accumulate into."""
         return frozenset(name for kernel in self.kernels for name in kernel.taken)
 
     @cached_property

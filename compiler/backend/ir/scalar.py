@@ -51,7 +51,7 @@ HALVES = (torch.float16, torch.bfloat16)
 class Operation:
     """A scalar operation. `cpp` has {0}, {1}, {2} for its arguments and {f} for the suffix of C's math functions
     ("f" for float). `text` is how programs print it, "" for name(arguments). `cost` is about how many additions it is
-    worth. `triton` is as `cpp`: names without a module are functions of `triton_text.FUNCTIONS`.
+    worth. `triton` is as `cpp`: names without a module are functions of `triton.text.FUNCTIONS`.
     """
 
     name: str

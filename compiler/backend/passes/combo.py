@@ -1,8 +1,8 @@
 """Pass, for GPUs: small pointwise kernels that do not need each other share a launch, each with programs of its own.
 
-A launch takes some microseconds, in which a GPU moves millions of bytes: more than weights have that are cast to low
-precision, or their gradients. At most they move to the front, to the first that only reads what the call is given, or
-to the back, to the last that makes what only the caller reads.
+A launch takes some microseconds, in which a GPU moves millions of bytes: more than most weights that are cast to low
+precision, or their gradients. Kernels that read only the call's inputs move up to the first of them; kernels whose
+results only the caller reads move down to the last of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compiler.backend.passes.names import unique, without_number
 
 
 def combine(program: Program, ctx: Context) -> Program:
-    """The program with such kernels in one launch."""
+    """Merge small independent kernels into combo kernels."""
     if not ctx.processors:
         return program
     given, read = {*program.inputs, *program.constants}, {name for step in program.steps for name in step.reads}
@@ -38,7 +38,7 @@ def combine(program: Program, ctx: Context) -> Program:
 
 
 def combine_kernels(kernels: Sequence[Kernel], taken: set[str]) -> ComboKernel:
-    """One kernel of several, named after the first; `taken` are the names of others."""
+    """One combo kernel of several kernels, named after the first; `taken` are the names of others."""
     loops = tuple(loop for kernel in kernels for loop in kernel.loops)
     local = frozenset(name for kernel in kernels for name in kernel.local)
     name = unique(f"{without_number(kernels[0].name)}_and_{len(kernels) - 1}_more", taken)
@@ -46,7 +46,7 @@ def combine_kernels(kernels: Sequence[Kernel], taken: set[str]) -> ComboKernel:
 
 
 def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether it takes less than a launch does, and computes each point by itself at places that are known."""
+    """Whether a kernel takes less time than a launch, and is pointwise with known indices."""
     points = product(var.size for var in kernel.ranges).constant or 0
     if type(kernel) is not Kernel or kernel.reduced or not 0 < points <= ctx.thresholds.shared_points:
         return False
@@ -63,7 +63,7 @@ def _is_plain(loop: Loop) -> bool:
 
 
 def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> list[list[Kernel]]:
-    """Kernels of one device that follow each other, as many as a launch may have, two at least."""
+    """Groups of two or more consecutive kernels of one device, each within the limits of a launch."""
     found: dict[str, list[list[Kernel]]] = {}
     for kernel in kernels:
         groups = found.setdefault(program.by_name[kernel.targets[0]].device, [[]])

@@ -42,7 +42,7 @@ class Totals:
 
 
 def totals(program: Program, ctx: Context) -> Totals:
-    """Of one program."""
+    """Totals of one program."""
     kernels = program.kernels
     moved = sum(traffic(kernel, program, ctx) for kernel in kernels)
     return Totals(len(kernels), len(program.steps) - len(kernels), moved)
@@ -66,7 +66,7 @@ def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> in
 
 
 def contiguous_run(place: Index, along: Iterable[Var], ctx: Context) -> int:
-    """How many neighbours in memory are met at a place, given as an offset, where these variables have all values."""
+    """Length of the contiguous run at an offset when these variables take all their values."""
     steps = {ctx.number(factor_of(place, var)): ctx.number(var.size) for var in along}
     run = 1
     while (size := steps.get(run, 1)) > 1:
@@ -75,7 +75,7 @@ def contiguous_run(place: Index, along: Iterable[Var], ctx: Context) -> int:
 
 
 def walked_run(place: Index, walked: Sequence[Var], ctx: Context) -> int:
-    """How many neighbours in memory are met one after another where variables are walked, the last one fastest."""
+    """Length of the contiguous run that is walked in order, the last variable fastest."""
     run = 1
     for var in reversed(walked):
         if ctx.number(factor_of(place, var)) != run:
@@ -85,12 +85,12 @@ def walked_run(place: Index, walked: Sequence[Var], ctx: Context) -> int:
 
 
 def access_slowdown(run: int) -> float:
-    """How many times as long memory takes where it is met in runs of so many bytes."""
+    """Factor by which memory is slower when it is accessed in runs of this many bytes."""
     return min(SLOWEST, max(1.0, LINE / run))
 
 
 def _points_at(place: Shape, ctx: Context) -> int:
-    """How many different elements places of this form can be: as many as the variables in it have values."""
+    """Number of distinct elements at an index: the product of the sizes of its variables."""
     found = {var for index in place for var in variables_in(index)}
     return ctx.number(product(var.size for var in found))
 
@@ -101,7 +101,7 @@ def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
 
 
 def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
-    """How many points are met at places where the next one along a variable is the next one in memory."""
+    """Number of points at the places where a step along the variable is a step in memory."""
     return sum(ctx.points(variables(place)) for place in places if ctx.number(factor_of(place, var)) == 1)
 
 
@@ -116,7 +116,7 @@ def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]
 
 
 def walked_places(kernel: Kernel) -> set[tuple[str, Shape]]:
-    """The buffers and the places in them that differ from one point of what is reduced to the next."""
+    """Buffers and indices that change along the reduced ranges."""
     inner = {*kernel.reduced}
     places = {(load.buffer, load.index) for load in kernel.loads if load.buffer not in kernel.targets}
     places |= {(loop.target, loop.place) for loop in kernel.loops if loop.target not in kernel.local}
@@ -124,7 +124,7 @@ def walked_places(kernel: Kernel) -> set[tuple[str, Shape]]:
 
 
 def distinct_accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
-    """Where it reads and writes memory, in elements, each place once, and the bytes of an element there."""
+    """Offsets of all accesses, each once, with the bytes of an element."""
     found = accesses(kernel, program)
     return [*{f"{at.name} + {place.key}": (place, at.dtype.itemsize) for at, place in found}.values()]
 
@@ -163,7 +163,7 @@ def strided_access_penalty(kernel: Kernel, program: Program, ctx: Context) -> Ma
 
 
 def fits_32(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether all that the kernel counts and addresses is certain to be below 2³¹: sizes are known, or were guarded."""
+    """Whether all counts and offsets of a kernel are certain to be below 2³¹: sizes are known or guarded."""
     sizes = [program.by_name[name].span for name in {*kernel.reads, *kernel.writes}]
     sizes += [product(var.size for var in group) for group in (kernel.ranges, kernel.reduced)]
     return all((ctx.is_small or size.constant is not None) and ctx.number(size) < MOST_32 for size in sizes)

@@ -1,10 +1,8 @@
-"""Pass, on GPUs: a product of matrices and the kernel that reads it become one, whose program holds a tile of the
-product.
+"""Pass, for GPUs: fuse a matmul with the kernel that reads it: each program holds a tile of the result.
 
-Small ones, which PyTorch takes longer to call than the GPU to compute, are kernels of ours without more ado. With
-mode="max-autotune" all are merged, and that is a choice still to be made: the first call on a GPU times such a kernel
-against PyTorch's product and the kernel after it (`tune.py`), and takes it apart again (`split_fused_matmul`) where
-that is not faster.
+Small matmuls, which PyTorch takes longer to call than the GPU to compute, always become our own kernels. With
+mode="max-autotune" all are fused at first: the first call on a GPU times such a kernel against PyTorch's matmul and the
+kernel after it (`runtime/tune.py`), and splits it again (`split_fused_matmul`) if that is not slower.
 """
 
 from __future__ import annotations
@@ -51,12 +49,12 @@ class Factors:
 
     @property
     def inner(self) -> Index:
-        """How many products are added for each element."""
+        """The size of the inner dimension."""
         return self.left.shape[-1]
 
     @property
     def shape(self) -> Shape:
-        """Of the product."""
+        """The shape of the result."""
         return (*self.left.shape[:-1], self.right.shape[-1])
 
     @property
@@ -67,12 +65,12 @@ class Factors:
 
 
 def fuse_small_matmuls(program: Program, ctx: Context) -> Program:
-    """The program with its small products as kernels, of which nothing is timed."""
+    """Replace small matmuls by kernels, without timing."""
     return fuse_small_calls(program, ctx) if ctx.processors else program
 
 
 def fuse_small_calls(program: Program, ctx: Context) -> Program:
-    """The program with small products merged into the first kernels that read them, or else as kernels of their own."""
+    """Fuse small matmuls with the first kernels that read them, else make them standalone kernels."""
     program, refused = _merge_all(program, ctx, [call for call in _calls(program) if _is_small(call, program, ctx)])
     taken = {kernel.name for kernel in program.kernels}
     own: dict[int, Step] = {}
@@ -86,7 +84,7 @@ def fuse_small_calls(program: Program, ctx: Context) -> Program:
 
 
 def fuse_matmuls(program: Program, ctx: Context) -> Program:
-    """The program with products merged into the first kernels that read them, where that is legal."""
+    """Fuse matmuls with the first kernels that read them, where that is legal."""
     program, refused = _merge_all(program, ctx, _calls(program), ", where that is not slower than both")
     for call, kernel, why in refused:
         if kernel:
@@ -138,7 +136,7 @@ def _merge_all(
 
 
 def _is_small(call: Extern, program: Program, ctx: Context) -> bool:
-    """Whether a product that our kernels take has few multiplications, of which few make an element."""
+    """Whether our kernels take a matmul, and it has few multiplications and a short inner dimension."""
     factors = Factors.from_call(call)
     sizes = [size.constant for size in (*factors.shape, factors.inner)]
     is_known = None not in sizes and not _unfit(call, program) and not _is_off_gpu(call, program, ctx)
@@ -151,7 +149,7 @@ def _is_off_gpu(call: Extern, program: Program, ctx: Context) -> bool:
 
 
 def _standalone_matmul(call: Extern, program: Program, name: str) -> MatmulKernel:
-    """A kernel that computes a product and does nothing more."""
+    """A kernel that computes a matmul and nothing else."""
     axes, buffer = Factors.from_call(call).axes, program.by_name[call.targets[0]]
     at, whole = tuple(map(Index.of, axes)), f"{buffer.name}_product"
     loop = Loop(buffer.name, axes, at, Load(whole, at, buffer.dtype), origins=call.origins, source=call.source)
@@ -159,7 +157,7 @@ def _standalone_matmul(call: Extern, program: Program, name: str) -> MatmulKerne
 
 
 def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -> Program:
-    """A scheduled program with some of its products, by their kernels' names, as PyTorch's and a kernel after each."""
+    """A scheduled program with some fused matmuls, by kernel name, split into PyTorch's matmul and a kernel."""
     if not names:
         return program
     steps: list[Step] = []
@@ -175,7 +173,7 @@ def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -
 
 
 def with_alternatives(program: Program, ctx: Context) -> Program:
-    """A program of kernels alone, with those that are to follow PyTorch's products besides."""
+    """A program of kernels, with the kernels that would follow PyTorch's matmuls appended."""
     others = tuple(
         kernel_after_matmul(kernel, program, ctx) for kernel in program.kernels if isinstance(kernel, MatmulKernel)
     )
@@ -183,7 +181,7 @@ def with_alternatives(program: Program, ctx: Context) -> Program:
 
 
 def kernel_after_matmul(product: MatmulKernel, program: Program, ctx: Context) -> Kernel:
-    """The kernel that follows PyTorch's product where the two are not one."""
+    """The kernel that follows PyTorch's matmul if the two are not fused."""
     return sort_ranges(product.parts[1], program, ctx.without_decisions())
 
 
@@ -197,7 +195,7 @@ def coordinates(product: MatmulKernel) -> Mapping[str, Index]:
 
 
 def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Program, ctx: Context) -> str:
-    """Why a product is not computed by the kernel that reads it, "" if it may be."""
+    """Why a matmul is not fused with the kernel that reads it, "" if it may be."""
     if _is_off_gpu(call, program, ctx):
         return "it is on the CPU"
     if why := _unfit(call, program):
@@ -217,7 +215,7 @@ def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Pro
 
 
 def _unfit(call: Extern, program: Program) -> str:
-    """What of a product our kernels do not take, "" for nothing."""
+    """Why our kernels can't compute a matmul, "" if they can."""
     factors, buffer = Factors.from_call(call), program.by_name[call.targets[0]]
     used = [program.by_name[view.buffer] for view in (factors.left, factors.right)]
     if call.kwargs or buffer.dtype not in DTYPES or any(other.dtype != buffer.dtype for other in used):

@@ -29,7 +29,7 @@ def one_hot(program: Program, ctx: Context) -> Program:
 
 
 def _of_one_term(kernel: Kernel) -> Kernel | None:
-    """The kernel without its only reduction, if that is a one-hot sum and nothing else needs the reduced range."""
+    """The kernel without its only reduction, if that is a one-hot sum and nothing else needs the range."""
     sums = [loop for loop in kernel.loops if loop.reduced]
     if type(kernel) is not Kernel or len(sums) != 1 or sums[0].reduction != "sum" or len(sums[0].reduced) != 1:
         return None

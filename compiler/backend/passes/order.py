@@ -18,14 +18,14 @@ from compiler.backend.passes.cost import accesses
 
 
 def order(program: Program, ctx: Context) -> Program:
-    """The program with the ranges of its kernels sorted and merged."""
+    """Sort and merge the ranges of all kernels."""
     steps = tuple(sort_ranges(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
     unchanged = all(new is old for new, old in zip(steps, program.steps, strict=True))
     return program if unchanged else program.with_steps(steps)
 
 
 def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
-    """One kernel with its ranges sorted and merged; a product is walked by its matrices' rows and columns."""
+    """A kernel with its ranges sorted and merged; a matmul keeps its rows and columns."""
     if isinstance(kernel, MatmulKernel) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
     kernel = merge_ranges(kernel, program)
@@ -40,14 +40,14 @@ def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
 
 
 def merge_ranges(kernel: Kernel, program: Program, passing: Set[str] = frozenset()) -> Kernel:
-    """A kernel with the ranges merged that all accesses walk as one, but for those of some buffers."""
+    """A kernel with ranges merged that all accesses walk as one, except accesses to `passing` buffers."""
     while (pair := _mergeable(kernel, program, passing)) is not None:
         kernel = _merge_pair(kernel, *pair)
     return kernel
 
 
 def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
-    """A kernel whose reduced ranges alone are sorted."""
+    """A kernel with only its reduced ranges sorted."""
     if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
     return kernel.with_ranges(kernel.ranges, _sort_group(kernel.reduced, kernel, program, ctx), {})
@@ -102,7 +102,7 @@ def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var
 
 
 def _is_certain(kernel: Kernel, program: Program) -> bool:
-    """Whether it is known that its loops meet each element once: indices divide little by sums, as of symbols."""
+    """Whether its loops are known to write each element once, which is harder to prove for sums of symbols."""
     loops = [loop for loop in kernel.loops if not isinstance(loop.value, Put)]
     return all(is_one_to_one(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
 

@@ -22,7 +22,7 @@ from compiler.backend.passes.simplify import fold
 
 
 def recompute(program: Program, ctx: Context) -> Program:
-    """The program without stores of values that are cheaper to compute again."""
+    """Recompute values in their readers where that moves fewer bytes."""
     if not ctx.processors:
         return program
     tried: set[str] = set()
@@ -78,7 +78,7 @@ def _needed_loops(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
 
 
 def _recompute(program: Program, found: Candidate, ctx: Context) -> Program | None:
-    """The program with the value computed again, if that is possible, and worth it."""
+    """The program with the value recomputed in its readers, or None if that is impossible or costs more."""
     price = sum(cost(loop.value) for loop in found.loops)
     if price > ctx.thresholds.recompute_cost:
         return None

@@ -16,7 +16,7 @@ from compiler.torch_api.fake_tensors import without_modes
 
 
 def simplify(program: Program, ctx: Context) -> Program:
-    """The program with simpler expressions and without steps that nothing needs."""
+    """Simplify all expressions, merge equal loops, and remove unused steps."""
     steps: list[Step] = []
     known: dict[str, str] = {}
     same: dict[str, str] = {}
@@ -54,7 +54,7 @@ def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, s
 
 
 def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
-    """The program with these steps, those that nothing needs left out."""
+    """The program with these steps, without unused ones."""
     needed = set(program.returned) | program.mutated
     kept: list[Step] = []
     for step in reversed(steps):

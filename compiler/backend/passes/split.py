@@ -29,7 +29,7 @@ from compiler.backend.passes.simplify import fold
 
 
 def split(program: Program, ctx: Context) -> Program:
-    """The program with its long reductions in two steps."""
+    """Split long reductions in two steps."""
     if not ctx.processors:
         return program
     loops = {kernel.targets[0]: kernel.loops[0] for kernel in program.kernels}
@@ -49,7 +49,7 @@ class _Splitting:
     buffers: list[Buffer] = field(default_factory=list)
 
     def steps(self, step: Step, ctx: Context) -> Iterator[Step]:
-        """What comes in the place of a step."""
+        """The steps that replace a step."""
         if not isinstance(step, Kernel):
             yield step
         elif (variance := self.variance(step.loops[0])) is not None:
@@ -248,7 +248,7 @@ def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
 
 
 def _divide(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
-    """Ranges from the outermost one on become counts of parts, until there are enough."""
+    """Turn ranges into counts of parts, from the outermost on, until there are enough."""
     outer: list[Var] = []
     inner: list[Var] = []
     values: dict[str, Index] = {}
@@ -280,7 +280,7 @@ def _length(size: Index, count: int, ctx: Context) -> Index | None:
 
 
 def _divisors(size: Index) -> Iterator[Index]:
-    """What divides a size whatever its symbols are."""
+    """Divisors of a size for any values of its symbols."""
     if len(size.terms) != 1:
         return
     ((atoms, factor),) = size.terms

@@ -97,7 +97,7 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
         if isinstance(step, Kernel):
             for kernel in step.parts if isinstance(step, ComboKernel) else (step,):
                 yield from _wrong_kernel(kernel, program, unchanged) if id(kernel) not in unchanged else ()
-            yield from _wrong_together(step) if isinstance(step, ComboKernel) else ()
+            yield from _wrong_combo(step) if isinstance(step, ComboKernel) else ()
             hidden |= step.local
             rewritten |= changed | step.taken
         written.update(step.targets)
@@ -140,7 +140,7 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
     if len(devices) > 1:
         yield f"kernel {kernel.name}: it runs on one device, and its buffers are on {' and '.join(devices)}"
     if isinstance(kernel, MatmulKernel):
-        yield from (f"kernel {kernel.name}: {what}" for what in _wrong_product(kernel, program))
+        yield from (f"kernel {kernel.name}: {what}" for what in _wrong_matmul(kernel, program))
     if name := overwritten_early(kernel, program.mutated):
         yield f"kernel {kernel.name}: overwrites {name} before all that reads it is done with it"
     never = kernel.local - set(kernel.targets)
@@ -148,7 +148,7 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
     yield from (f"kernel {kernel.name}: {name} is local and an output" for name in kernel.local & program.returned)
 
 
-def _wrong_product(kernel: MatmulKernel, program: Program) -> Iterator[str]:
+def _wrong_matmul(kernel: MatmulKernel, program: Program) -> Iterator[str]:
     """Errors of a matmul kernel: each element reaches the loops at one point, where a program of the kernel has it."""
     found = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == kernel.made}
     shape = program.by_name[kernel.made].shape
@@ -160,7 +160,7 @@ def _wrong_product(kernel: MatmulKernel, program: Program) -> Iterator[str]:
         yield f"overwrites {', '.join(sorted(over))}, which is multiplied"
 
 
-def _wrong_together(kernel: ComboKernel) -> Iterator[str]:
+def _wrong_combo(kernel: ComboKernel) -> Iterator[str]:
     """Errors of a combo kernel: its programs may run in any order."""
     for part in kernel.parts:
         others = {name for other in kernel.parts if other is not part for name in other.targets}

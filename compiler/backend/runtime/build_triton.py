@@ -96,7 +96,7 @@ class Builds:
 
     @staticmethod
     def start(kernels: Sequence[Wanted]) -> Builds:
-        """Begin with those that are not on disk, long ones first: what is begun last is waited for."""
+        """Start to build the kernels that are not on disk, the longest first."""
         jobs = {
             _key(kernel.job.key()): kernel.job for kernel in sorted(kernels, key=lambda kernel: -len(kernel.job.source))
         }
@@ -128,7 +128,7 @@ def crew() -> Crew:
 
 
 def warm_up(device: int) -> None:
-    """Start the processes, unless they run, each with a kernel of no use: the first one takes Triton a second."""
+    """Start the processes unless they run, each with a dummy kernel: the first one takes Triton a second."""
     if crew().is_awake:
         return
     major, minor = torch.cuda.get_device_capability(device)
@@ -148,7 +148,7 @@ def _begin(key: str, job: Job) -> Future[Output]:
 
 
 def _finish(done: Future[Output], key: str, made: Future[Output]) -> None:
-    """A binary is loaded from its file: it is made once that is there."""
+    """Complete when the file exists: the binary is loaded from it."""
     try:
         output = done.result()
         if not output.error:
@@ -164,7 +164,7 @@ def _key(job_key: str) -> str:
 
 
 def _cached_output(key: str) -> Output | None:
-    """What is on disk."""
+    """The output that is kept on disk, None if there is none."""
     found = disk_cache.read(key)
     return Output(**found[0], binary=found[1]) if found is not None and found[1] else None
 

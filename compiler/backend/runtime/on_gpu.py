@@ -25,7 +25,7 @@ from compiler.torch_api.cuda_launch import Loaded
 
 
 class OnGpu:
-    """Calls for what is assumed of inputs and sizes, made when first met; those for the examples are begun at once."""
+    """A program's calls, one for each set of assumptions; the one for the example inputs is built at once."""
 
     def __init__(
         self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool
@@ -40,7 +40,7 @@ class OnGpu:
         self.begun = {self.expected: self.begin(self.expected)}
 
     def begin(self, assumed: Assumed) -> tuple[Sequence[Wanted], Builds]:
-        """Ask for all kernels: in the configuration that the heuristics choose, or in all."""
+        """Start to build all kernels: in the configuration that the heuristics choose, or in all to be tuned."""
         kernels = [
             specify_kernel(self.program, function, config, assumed, self.device)
             for function in self.code.functions
@@ -54,7 +54,7 @@ class OnGpu:
         return self.call(self.expected)
 
     def call(self, assumed: Assumed) -> Call:
-        """The call for this. Raises BackendError where Triton does not take a kernel."""
+        """The call under these assumptions. Raises BackendError if Triton rejects a kernel."""
         if assumed not in self.calls:
             kernels, builds = self.begun.pop(assumed) if assumed in self.begun else self.begin(assumed)
             with torch.cuda.device(self.device):
@@ -101,7 +101,7 @@ class OnGpu:
         return candidates[0] if len(candidates) == 1 else tune.fastest(self.program, candidates, self.ctx, self.device)
 
     def call_again(self, program: Program, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
-        """A call whose inputs or sizes are not as the code of the program assumed."""
+        """Run a call whose inputs or sizes break the assumptions of the code."""
         assumed = Assumed.from_checks(program, found, len(found) > len(sources(program)))
         return self.call(assumed)(args)
 

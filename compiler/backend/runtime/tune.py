@@ -33,7 +33,7 @@ Candidate: TypeAlias = tuple[Wanted, Loaded]
 
 
 def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, device: int) -> Candidate:
-    """The configuration of a kernel that takes least; the one on disk where it was timed before on such a GPU."""
+    """The fastest configuration of a kernel, from disk if it was timed on such a GPU before."""
     times = _cached_seconds(
         candidates, ctx, device, lambda: [_seconds(program, *one, ctx, device) for one in candidates]
     )
@@ -47,7 +47,7 @@ def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, dev
 def fastest_matmul(
     program: Program, product: MatmulKernel, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
 ) -> Candidate | None:
-    """The same of a kernel with a product; None where PyTorch's product and the kernel `rest` after it take less."""
+    """The fastest configuration of a matmul kernel; None if PyTorch's matmul and the kernel `rest` are faster."""
 
     def measure() -> list[float]:
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
@@ -71,7 +71,7 @@ def fastest_matmul(
 def _cached_seconds(
     candidates: Sequence[Candidate], ctx: Context, device: int, measure: Callable[[], list[float]]
 ) -> list[float]:
-    """Seconds of each candidate: from disk, else measured, and written there."""
+    """Seconds of each candidate, from disk or measured and written there."""
     key = _key(candidates, ctx, device)
     kept = disk_cache.read(key)
     if kept is not None and len(kept[0].get("seconds", ())) == len(candidates):
@@ -105,7 +105,7 @@ def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, dev
 
 
 def _seconds_of_parts(program: Program, product: MatmulKernel, rest: Candidate, ctx: Context, device: int) -> float:
-    """PyTorch's product, and the kernel that reads what it made."""
+    """Seconds of PyTorch's matmul followed by the kernel that reads its result."""
     call, names = product.call, {*product.call.reads, *rest[0].function.buffers}
     memory = {name: _memory(program, name, ctx, device) for name in sorted(names)}
     state = State(program, ctx.examples, {**memory})
@@ -120,7 +120,7 @@ def _seconds_of_parts(program: Program, product: MatmulKernel, rest: Candidate, 
 
 
 def _measure(run: Callable[[], None], device: int) -> float:
-    """The median of what the GPU takes: it is kept busy before, so that the host is never what it waits for."""
+    """Median GPU seconds of a call; the GPU is kept busy before, so that it never waits for the host."""
     with torch.cuda.device(device):
         busy = torch.empty(_CACHE, dtype=torch.uint8, device="cuda")
         found = []
@@ -139,7 +139,7 @@ def _measure(run: Callable[[], None], device: int) -> float:
 def _launcher(
     kernel: Wanted, loaded: Loaded, memory: dict[str, torch.Tensor], ctx: Context, device: int
 ) -> Callable[[], None]:
-    """What launches a kernel on the memory that is there then."""
+    """A function that launches the kernel on the buffers in `memory`."""
     function, config = kernel.function, kernel.config
     others = tuple(ctx.examples[name] for name in function.symbols) + (None,) * loaded.spare
     x, y, z = function.programs(ctx.number, config.blocks)

@@ -17,7 +17,7 @@ _WARPS = 4
 
 
 class PartWriter(ReductionWriter):
-    """Writes one of the kernels, for a program that is told its number."""
+    """Writes one part of a combo kernel as a function of the program's number in it."""
 
     def __init__(self, name: str, kernel: Kernel, program: Program, ctx: Context) -> None:
         super().__init__(kernel, program, ctx)
@@ -44,7 +44,7 @@ class PartWriter(ReductionWriter):
 
 
 class ComboWriter(TritonLines):
-    """Writes all of them, and the function that is launched."""
+    """Writes the parts of a combo kernel, and the function that is launched."""
 
     def __init__(self, kernel: ComboKernel, program: Program, ctx: Context) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ class TritonConfig:
 
 
 def configs(tiles: Tiles, program: Program, ctx: Context) -> tuple[TritonConfig, ...]:
-    """The first is the one to take without measuring. None is there twice."""
+    """Distinct configurations; the first is the heuristics' choice."""
     found = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped_configs}[tiles.kind](
         tiles, program, ctx
     )
@@ -54,7 +54,7 @@ def processors(ctx: Context) -> int:
 
 
 def _widest(tiles: Tiles, program: Program) -> int:
-    """Bytes of the largest element that it reads or writes."""
+    """Bytes of the widest element that the kernel reads or writes."""
     names = {*tiles.kernel.reads, *tiles.kernel.writes}
     return max((program.by_name[name].dtype.itemsize for name in names), default=4)
 

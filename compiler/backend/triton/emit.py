@@ -1,6 +1,6 @@
 """Triton for GPUs: one module for a program, one function for each kernel.
 
-A program of a kernel takes a tile of its points: see `triton_tiles`. What lies on a tile is a variable named after what
+A program of a kernel takes a tile of its points: see `tiles`. What lies on a tile is a variable named after what
 it is in the graph; each load is done once, in the first line that needs it, under the mask of the axes that it depends
 on. No mask is written for an axis that all blocks divide.
 

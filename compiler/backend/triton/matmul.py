@@ -43,7 +43,7 @@ _IEEE: Sequence[Sizes] = ((64, 64, 16, 4, 2), (128, 64, 16, 8, 2), (32, 64, 32, 
 
 
 class MatmulWriter(KernelWriter):
-    """Writes one kernel with a product."""
+    """Writes one matmul kernel."""
 
     def __init__(self, product: MatmulKernel, program: Program, ctx: Context) -> None:
         self.product, self.factors = product, Factors.from_call(product.call)
@@ -61,7 +61,7 @@ class MatmulWriter(KernelWriter):
         return Tiles(kernel_on_axes(kernel, axes, None), "product", axes, None, False, is_wide)
 
     def choices(self) -> tuple[TritonConfig, ...]:
-        """The first is the one to take without measuring."""
+        """Configurations; the first is the heuristics' choice."""
         m, n, k = (self.ctx.number(size) for size in (*self.factors.shape[-2:], self.factors.inner))
         matrices = self.ctx.number(self.factors.shape[0]) if len(self.factors.shape) == 3 else 1
         sizes = _HALVES if self.dtype != torch.float32 else _TF32 if self.precision == "tf32" else _IEEE
@@ -116,7 +116,7 @@ class MatmulWriter(KernelWriter):
         self.target = ""
 
     def step(self) -> None:
-        """What some columns of the left matrix and rows of the right one add."""
+        """Accumulate a block of columns of the left matrix times rows of the right one."""
         factors, size = self.factors, self.factors.inner
         self.line(f"k = start + tl.arange(0, KBLOCK){self.wide}")
         is_masked = size.constant is None or any(size.constant % config.blocks["KBLOCK"] for config in self.configs)

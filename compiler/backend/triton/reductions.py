@@ -36,7 +36,7 @@ class ReductionWriter(KernelWriter):
 
     @property
     def inner(self) -> Axis:
-        """What is reduced, where there is anything to reduce."""
+        """The reduced axis of the tile."""
         assert self.tiles.inner is not None
         return self.tiles.inner
 
@@ -76,7 +76,7 @@ class ReductionWriter(KernelWriter):
             self.known = {key: name for key, name in self.known.items() if key in kept}
 
     def reduce(self, loop: Loop) -> None:
-        """A reduction of values that the tile holds."""
+        """Reduce values that the tile holds."""
         with self.lines_of(loop):
             text = self.text.value(loop.value)
             if not self.tiles.inner:
@@ -172,7 +172,7 @@ class ReductionWriter(KernelWriter):
             stored |= {loop.target for loop in sweep.body if loop.is_scan or not loop.reduction} - self.kernel.local
 
     def sweep(self, sweep: Sweep, stored: set[str]) -> None:
-        """One walk over the rows."""
+        """Write one walk over the rows."""
         reductions = [loop for loop in sweep.body if loop.reduction and not loop.is_scan]
         if any(stored & loop.reads for loop in sweep.body):
             self.line("tl.debug_barrier()  # what other threads stored is read")
@@ -224,7 +224,7 @@ class ReductionWriter(KernelWriter):
                             self.text.index(ratio)
 
     def total(self, loop: Loop) -> tuple[str, ...]:
-        """Tiles of what is reduced so far."""
+        """Initialize the accumulators of a reduction, and return their names."""
         name = self.names.new(f"{identifier(loop.target)}_{loop.reduction}")
         value, dtype = _start(loop)
         shape = self.shape([axis.var.name for axis in self.tiles.tiled])
@@ -241,7 +241,7 @@ class ReductionWriter(KernelWriter):
         return 2 ** (63 if self.tiles.is_wide else 31) - 1
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
-        """One more tile of values."""
+        """Accumulate one more tile of values."""
         state, inner = ", ".join(total), self.inner
         with self.lines_of(loop):
             value = self.whole(loop, self.text.value(loop.value))
@@ -273,7 +273,7 @@ class ReductionWriter(KernelWriter):
         return f"{total} * {function}({largest} - {self.known[pair.largest.target]})"
 
     def last(self, loop: Loop, totals: Mapping[str, tuple[str, ...]]) -> None:
-        """The result, of all that the tiles hold."""
+        """Reduce the accumulators to the result."""
         total = totals[loop.target]
         self.target = loop.target
         if loop.reduction.startswith("arg"):

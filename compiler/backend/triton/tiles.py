@@ -82,7 +82,7 @@ class Tiles:
 
 
 def tile_kernel(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
-    """How the kernel runs as Triton."""
+    """Choose the axes and the kind of a kernel's tiles."""
     is_wide = not fits_32(kernel, program, ctx)
     if not kernel.reduced and not any(loop.reduction for loop in kernel.loops):
         outer = _group_axes(_two(kernel, program, ctx) or (kernel.ranges,), ("YBLOCK", "XBLOCK"))
@@ -150,7 +150,7 @@ def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) 
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
-    """The ranges in two groups, where some memory is walked along the last range of each; None if one does for all."""
+    """The ranges in two groups, if memory is contiguous along the last range of either; else None."""
     if len(kernel.ranges) < 2 or any(var.size.constant == 0 for var in kernel.ranges):
         return None
     x = kernel.ranges[-1]
