@@ -32,7 +32,7 @@ def combine(program: Program, ctx: Context) -> Program:
         for group in _groups(kernels, program, ctx):
             one = places[id(group[place])] = combine_kernels(group, taken)
             gone.update(map(id, group))
-            ctx.decide(one.writes, "together", f"one launch of {len(group)} kernels, of which none needs another")
+            ctx.decide(one.writes, "combined", f"one launch of {len(group)} kernels that do not need each other")
     steps = (places.get(id(step), step) for step in program.steps if id(step) in places or id(step) not in gone)
     return program.with_steps(tuple(steps)) if places else program
 

@@ -43,7 +43,7 @@ def _split_kernel(step: Step, program: Program, ctx: Context) -> tuple[Step, ...
         return (step,)
     most = max(later, key=lambda name: later[name])
     why = f"rows would meet {most} in short runs, for the time of {sum(later.values()):,} bytes more"
-    ctx.decide((step.targets[-1],), "parted", f"{why}; {again:,} are read again", bytes=again)
+    ctx.decide((step.targets[-1],), "fission", f"{why}; {again:,} are read again", bytes=again)
     return rows, _over_points(step, late, program, ctx)
 
 

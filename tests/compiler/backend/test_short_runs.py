@@ -96,7 +96,7 @@ def test_what_crosses_is_a_kernel_of_tiles_and_the_decision_says_what_rows_would
     call = opened(pictures(16, 64, 64, 64), True)
     moved = 16 * 64 * 64 * 64 * 2
     lost = f"{(SLOWEST - 1) * (moved + 64 * 4):,}"  # of what is written, and of weights
-    assert decided(call)["parted"] == (
+    assert decided(call)["fission"] == (
         f"rows would meet clone in short runs, for the time of {lost} bytes more; {moved:,} are read again"
     )
     assert of_points(call) == [(64, 64)]
@@ -109,14 +109,14 @@ def test_what_is_computed_again_is_met_in_tiles_too() -> None:
         return functional.silu(functional.group_norm(x.float().contiguous(), 8, weight)).to(x.dtype)
 
     call = compiler.open(fn, pictures(64, 64, 64, 64, last=True), torch.ones(64)).on("h200")
-    assert "parted" in decided(call)
+    assert "fission" in decided(call)
     assert of_points(call) == [(64, 64)]
 
 
 def test_rows_walked_as_what_is_read_lies_meet_what_is_written_in_short_runs() -> None:
     call = opened(pictures(64, 512, 16, 16, last=True), True)
     moved = 64 * 512 * 16 * 16 * 2
-    assert decided(call)["parted"] == (
+    assert decided(call)["fission"] == (
         f"rows would meet clone in short runs, for the time of {(SLOWEST - 1) * moved:,} bytes more; "
         f"{moved:,} are read again"
     )
@@ -145,5 +145,5 @@ def test_it_is_the_same_norm(crosses: bool, last: bool) -> None:
     ctx = replace(graph.context(Thresholds(launch_bytes=0, longest_row=2048)), processors=4)
     program = run(graph.stages.programs["lowered"], ctx).last
     told = {found.verdict for found in ctx.decisions if "short runs" in found.why or "lie in runs" in found.why}
-    assert told == ({"split"} if last else {"parted"} if crosses else set())
+    assert told == ({"split"} if last else {"fission"} if crosses else set())
     torch.testing.assert_close(interpret(program, list(graph.captured.inputs))[0], fn(x, weight), rtol=1e-5, atol=1e-5)
