@@ -95,6 +95,12 @@ SCHEMA = 3
 READABLE = (1, 2, SCHEMA)
 """Before schema 2 ids alone said the half of a graph; before 3 the index of a code object and a kernel's variant."""
 
+OWN_STAGES: tuple[str, ...] = (
+    "lowered", "simplified", "fold_padding", "inlined", "split", "fused", "fission",
+    "one_hot", "recompute", "matmuls", "ordered", "combined", "reordered", "scheduled",
+)  # fmt: skip
+"""What the passes of our own backend make. One that is not listed comes after these, before the kernels."""
+
 STAGES: tuple[str, ...] = (
     "source",
     "bytecode",
@@ -110,20 +116,7 @@ STAGES: tuple[str, ...] = (
     "post_grad",
     "ir",
     "fused_ir",
-    "lowered",
-    "simplified",
-    "fold_padding",
-    "inlined",
-    "split",
-    "fused",
-    "fission",
-    "one_hot",
-    "recompute",
-    "matmuls",
-    "ordered",
-    "combined",
-    "reordered",
-    "scheduled",
+    *OWN_STAGES,
     "kernels",
     "ttir",
     "ttgir",
@@ -133,9 +126,6 @@ STAGES: tuple[str, ...] = (
     "amdgcn",
     "timing",
 )
-
-OWN_STAGES: tuple[str, ...] = STAGES[STAGES.index("lowered") : STAGES.index("kernels")]
-"""What the passes of our own backend make. One that is not listed comes after these, before the kernels."""
 
 MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]
 """What a Triton kernel is compiled to, step by step: made when it is asked for, one artifact for each kernel."""
