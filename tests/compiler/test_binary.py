@@ -168,10 +168,11 @@ def test_asking_again_changes_nothing(built: Record) -> None:
     assert compiled(built, kernels=[built.binaries[0].kernel]) == built
 
 
-def test_a_configuration_that_is_not_there() -> None:
-    (problem,) = compiled(record_of(pointwise()), config=7).problems
+@pytest.mark.parametrize("config", [2, 7])
+def test_a_configuration_that_is_not_there(config: int) -> None:
+    (problem,) = compiled(record_of(pointwise()), config=config).problems
     assert problem.stage == "ttir"
-    assert "no configuration 7: Inductor would try 2" in problem.reason
+    assert f"no configuration {config}: Inductor would try 2" in problem.reason
 
 
 def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,20 @@ def test_the_failure_names_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Missing key(s)" in failed[0].words
 
 
+class Noisy(nn.Module):
+    """No two calls give the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1e-6 * torch.rand_like(x)
+
+
+def test_outputs_that_almost_agree_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    found = {way.outcome for way in ways_to_save(Noisy(), (torch.zeros(3),), backend="eager")}
+    assert "close" in found
+    assert found <= {"close", "fails", "not tried"}
+
+
 def test_a_load_that_does_nothing_would_be_seen() -> None:
     """The copies that are loaded into have other weights."""
     from compiler.export.saving import _forget

@@ -21,6 +21,7 @@ from compiler.option_checks import parse_options
 from compiler.record import Record
 from compiler.record.options import OptionError
 from compiler.triton_interpreter import bounds, launch, libdevice, philox
+from compiler.triton_interpreter.kernel_inputs import own_copies
 from compiler.triton_interpreter.process import Interpreter
 from compiler.triton_interpreter.signature import signature
 from tests.compiler.models import MLP, Block
@@ -337,3 +338,13 @@ def test_what_a_kernel_changes_is_read_from_its_source() -> None:
     own = signature("kernel", ADD.replace("BODY", "tmp0"))
     assert own.arguments == ("in_ptr0", "out_ptr0", "xnumel")
     assert own.written == {"out_ptr0"}
+
+
+def test_copies_of_arguments_share_the_memory_that_they_shared() -> None:
+    """A kernel that works in place has one tensor under two names."""
+    x = torch.arange(6.0)
+    whole, number, part = own_copies([x, 3, x.view(2, 3)[1:]])
+    whole += 1
+    assert number == 3
+    assert part.tolist() == [[4.0, 5.0, 6.0]]
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

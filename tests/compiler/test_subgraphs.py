@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch._higher_order_ops import while_loop
@@ -197,6 +199,18 @@ def test_checkpointed_blocks_of_one_line_stay_apart() -> None:
     assert of_first == {"sigmoid"}
     assert of_second == {"sigmoid_1"}
     assert linked(record, "return torch.sigmoid(y) * 2", "kernels")
+
+
+def custom_in_checkpoint(x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(custom, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+def test_bodies_in_a_checkpoint_are_in_it_too() -> None:
+    """The body of an autograd function that a checkpoint calls: its backward recomputes it."""
+    record = record_of(custom_in_checkpoint, grad=True)
+    found = {e.label: e.attrs for e in record["backward"].entities}
+    assert re.fullmatch(r"checkpoint 1, .*test_subgraphs\.py:\d+", found["cos"]["checkpoint"])
+    assert {e.label for e in record["forward"].entities if "checkpoint" in e.attrs} == {"sin", "mul", "sum_1"}
 
 
 def test_repeated_body_is_printed_once() -> None:

@@ -224,6 +224,8 @@ def test_kernels_of_our_own_backend_run_on_what_the_exploration_gave_them(shell:
         ("tl.store(div_ptr + (", "tl.store(div_ptr + (1 + ", "tl.store writes out of bounds: element 3840 of div_ptr"),
         ("tl.store(div_ptr + (64*x + r), ", "tl.store(div_ptr + (64*x + r), 1.01 * ",
          "what it stores to div_ptr differs from the original's"),
+        ("tl.store(div_ptr + (64*x + r), ", "tl.store(div_ptr + (64*x + r), float('nan') * ",
+         "what it stores to div_ptr differs from the original's"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_kernel_of_ours_is_reported_with_its_line(
