@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic: bars, ratios, shares, and what it reads off a kernel's messages."""
+"""The benchmark's own arithmetic: bars, ratios, shares, and the figures from a kernel's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing output codes: what is put aside, what counts as equal, how the rest is told."""
+"""Comparison of output codes: ignored differences, equality, and the report of the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kernel(name: str, index: str = "x0", hash_of_triton: str = "AB12") -> str:
 
 
 def code(*kernels: tuple[str, str], calls: tuple[str, ...] = (), path: str = "/tmp/a") -> str:
-    """Output code of Inductor as it is, with these kernels (name, source) and these statements in the wrapper."""
+    """Output code like Inductor's, with these kernels (name, source) and these statements in the wrapper."""
     lines = ["# AOT ID: ['3_inference']", "async_compile = AsyncCompile()"]
     for name, source in kernels:
         lines += [f"# kernel path: {path}/{name}.py", f"{name} = async_compile.triton('{name}', '''{source}''')"]
@@ -80,7 +80,7 @@ def test_the_side_with_more_kernels_is_the_whole() -> None:
 
 
 def test_graphs_are_paired_in_their_order() -> None:
-    """Numbers need not be the same: one side numbers frames, the other graphs."""
+    """Numbers may differ: one side numbers frames, the other graphs."""
     one = code(("triton_poi_0", kernel("triton_poi_0")))
     two = code(("triton_poi_0", kernel("triton_poi_0", "x7")))
     found = compared([[0, "inference", one], [1, "inference", two]], [[1, "inference", one], [3, "inference", two]])

@@ -1,4 +1,4 @@
-"""Interrupts at random moments in a real kernel; `python -m benchmarks.interrupts MODE` tries thirty of a mode."""
+"""Interrupts at random moments in a real kernel; `python -m benchmarks.interrupts MODE` tries thirty per mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite's arithmetic, its table and its file; the measuring itself is tested where it is written."""
+"""The suite's arithmetic, its table and its file; the tests of `compiler.timing` cover the measuring itself."""
 
 from __future__ import annotations
 

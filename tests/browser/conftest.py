@@ -1,4 +1,4 @@
-"""Fixtures of the tests in a browser: Chromium, a page that keeps what goes wrong, JupyterLab and Notebook 7."""
+"""Fixtures of the browser tests: Chromium, a page that keeps a screenshot of failures, JupyterLab and Notebook 7."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium. A module's only: while it is up, this thread has a running event loop, which other tests can't have."""
+    """Chromium, for one module: while it runs, this thread has a running event loop, which breaks other tests."""
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
         yield started
@@ -47,7 +47,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page in a context of its own, 1400 by 900 points. What it shows when a test fails is kept in artifacts/."""
+    """A page in its own context, 1400 by 900 points. If a test fails, a screenshot is kept in artifacts/."""
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     yield context.new_page()
     context.close()
@@ -55,7 +55,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def console_errors(page: Page) -> list[str]:
-    """The errors of the page so far: those on its console, and exceptions that nothing caught."""
+    """The errors of the page so far: on its console, and uncaught exceptions."""
     errors: list[str] = []
     page.on(
         "console",
@@ -67,7 +67,7 @@ def console_errors(page: Page) -> list[str]:
 
 @pytest.fixture
 def layouts(page: Page) -> Callable[[], int]:
-    """How often the page has been laid out."""
+    """The number of layouts of the page."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
 
@@ -80,7 +80,7 @@ def layouts(page: Page) -> Callable[[], int]:
 
 @pytest.fixture
 def requests(page: Page) -> list[str]:
-    """The addresses that the page asked for; none is answered but files."""
+    """The addresses that the page requested; only files are answered."""
     asked: list[str] = []
 
     def block(route: Route) -> None:
@@ -96,7 +96,7 @@ def requests(page: Page) -> list[str]:
 
 @pytest.fixture
 def open_page(page: Page, requests: list[str], console_errors: list[str], tmp_path: Path) -> Iterator[OpenPage]:
-    """Saves a record as a page and opens it. At the end nothing was asked of the network, and nothing went wrong."""
+    """Save a record as a page and open it; fails at the end if the page used the network or had an error."""
 
     def open_record(record: Record) -> ExplorerView:
         path = tmp_path / "run.html"

@@ -1,4 +1,4 @@
-"""Our front end on a page, driven as a person would: choose a stage, click a line or a node, read what is marked."""
+"""Drive our front end on a page like a user: choose a stage, click a line or a node, read the marked lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ExplorerView:
 
     @property
     def stages(self) -> list[str]:
-        """The stages on the ribbon that are there to be opened, in order."""
+        """The stages on the ribbon that can be opened, in order."""
         chips = self.root.locator(".tc-ribbon [data-stage]:not(.tc-absent)")
         return chips.evaluate_all("chips => chips.map(chip => chip.dataset.stage)")
 
@@ -28,7 +28,7 @@ class ExplorerView:
         return self.root.locator(".tc-pane:not(.tc-home)").first
 
     def chip(self, name: str) -> Locator:
-        """A stage's chip on the ribbon, in sight: its group is opened where it is folded."""
+        """A stage's chip on the ribbon, made visible: its group is opened if it is folded."""
         chip = self.root.locator(f".tc-ribbon [data-stage={name}]")
         chip.wait_for(state="attached")
         if not chip.is_visible():
@@ -42,11 +42,11 @@ class ExplorerView:
             choice.click()
 
     def line(self, pane: Locator, text: str) -> Locator:
-        """The first line of a pane that holds some text."""
+        """The first line of a pane that contains a text."""
         return pane.locator(".tc-row").filter(has_text=text).first
 
     def marked(self, pane: Locator) -> list[str]:
-        """The lines in sight in a pane that are selected, or linked to what is."""
+        """The visible lines of a pane that are selected, or linked to the selection."""
         rows = pane.locator(".tc-row.tc-primary .tc-line, .tc-row.tc-linked .tc-line")
         return [text.strip() for text in rows.all_inner_texts()]
 

@@ -1,4 +1,4 @@
-"""A Jupyter server of our own: JupyterLab or Notebook 7, with no trace of the user's settings, on a free port."""
+"""A private Jupyter server: JupyterLab or Notebook 7, without the user's settings, on a free port."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class JupyterServer:
     folder: Path
 
     def notebook_url(self, name: str) -> str:
-        """Where a browser opens a notebook, in a workspace that no other test has used."""
+        """The URL of a notebook, in a workspace that no other test has used."""
         route = f"lab/workspaces/{name.removesuffix('.ipynb')}/tree" if self.app == "lab" else "notebooks"
         return f"{self.url}/{route}/{name}?token={TOKEN}"
 
     def use_theme(self, dark: bool) -> None:
-        """Choose the theme of the pages that are opened from now on."""
+        """Set the theme of pages that are opened later."""
         theme = "JupyterLab Dark" if dark else "JupyterLab Light"
         body = json.dumps({"raw": json.dumps({"theme": theme})}).encode()
         self._request("lab/api/settings/@jupyterlab/apputils-extension:themes", "PUT", body)
 
     def stop_kernel(self, name: str) -> None:
-        """Shut down the kernel of a notebook: when it is opened afterwards, it has another."""
+        """Shut down the kernel of a notebook, so that it gets a new one when it is opened again."""
         for session in json.loads(self._request("api/sessions")):
             if session["path"] == name:
                 self._request(f"api/sessions/{session['id']}", "DELETE")

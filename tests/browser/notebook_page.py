@@ -1,4 +1,4 @@
-"""A notebook open in a browser, driven as a person would: run cells, read outputs, save, reopen."""
+"""Drive a notebook in a browser like a user: run cells, read outputs, save, reopen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 READY_MS = 60_000
 CELL_MS = 300_000
 
-# What JupyterLab and Notebook 7 put on the page with `expose_app_in_browser`.
+# JupyterLab and Notebook 7 put this on the page with `expose_app_in_browser`.
 PANEL = "window.jupyterapp.shell.currentWidget"
 
 
@@ -73,11 +73,11 @@ class NotebookPage:
 
     def output(self, index: int) -> Locator:
         """The element that holds a cell's outputs."""
-        # JupyterLab draws cells by and by: the first on the page need not be the notebook's.
+        # JupyterLab draws cells lazily: the first on the page need not be the notebook's first.
         return self.page.locator(f'.jp-Notebook .jp-Cell[data-windowed-list-index="{index}"] .jp-OutputArea').first
 
     def text(self, index: int) -> str:
-        """What a cell printed, displayed as text, or raised."""
+        """The text that a cell printed, displayed or raised."""
         outputs: list[dict[str, Any]] = self.page.evaluate(
             f"i => {PANEL}.content.widgets[i].model.outputs.toJSON()", index
         )
@@ -88,7 +88,7 @@ class NotebookPage:
         return self.page.evaluate(f"() => Array.from({PANEL}.content.model.cells, cell => cell.id)")
 
     def save(self) -> nbformat.NotebookNode:
-        """Save as the menu would. Returns what is on disk."""
+        """Save like the menu. Returns the notebook on disk."""
         self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         return nbformat.read(self.path, as_version=4)
 

@@ -1,4 +1,4 @@
-"""axe-core finds nothing serious in any view, light and dark; and what it can't see: print, forced colours, motion."""
+"""axe-core finds nothing serious in any view, light and dark; and checks beyond axe: print, forced colours, motion."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VIEWS_MS = 60_000
 
 
 class Tangled(torch.nn.Module):
-    """Breaks, guards, recompilations and advice: all that the pipeline of an MLP has none of."""
+    """Breaks, guards, recompilations and advice: the findings that an MLP does not have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ RECORDS: dict[str, Callable[[], Record]] = {
 
 
 def severe(root: Locator, scheme: Scheme) -> set[str]:
-    """The critical and serious violations inside an element: all in the light theme, in the dark one of colours."""
+    """The critical and serious violations inside an element: all rules in the light theme, colours in the dark one."""
     rules = COLOUR_RULES if scheme == "dark" else None
     return {violation for impact, violation in root.evaluate(SCAN, rules) if impact in SEVERE}
 
@@ -116,7 +116,7 @@ def severe_by_view(view: ExplorerView, scheme: Scheme) -> dict[str, set[str]]:
 
 
 def saved(browser: Browser, record: Record, scheme: Scheme, path: Path) -> Page:
-    """A page on which axe may run, which its Content-Security-Policy would keep out."""
+    """A page whose Content-Security-Policy allows axe to run."""
     path.write_text(page_of(record), encoding="utf-8")
     page = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme, bypass_csp=True).new_page()
     page.goto(path.as_uri())

@@ -1,4 +1,4 @@
-"""Bytecode side by side and the stepper on a saved page, as a reader uses them."""
+"""Side-by-side bytecode and the stepper on a saved page."""
 
 from __future__ import annotations
 

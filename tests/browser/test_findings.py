@@ -1,4 +1,4 @@
-"""Graph breaks, guards and recompilations on the saved page: cards, the tree, the timeline, and where they lead."""
+"""Graph breaks, guards and recompilations on the saved page: cards, the tree, the timeline, and their links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Normalised(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def record() -> Record:
-    """Broken in the middle, and compiled again for a second batch."""
+    """A function with a break in the middle, recompiled for a second batch size."""
     return explore(Normalised(), calls=[(torch.randn(2, 8),), (torch.randn(3, 8),)], stages=("captured",)).record
 
 

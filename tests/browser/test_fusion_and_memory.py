@@ -1,4 +1,4 @@
-"""Fusion and memory on the saved page: by pointer and keyboard, linked to source and kernels both ways."""
+"""Fusion and memory on the saved page, by pointer and keyboard; linked to source and kernels both ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages of machine code in JupyterLab: compiled when they are opened, while the notebook stays usable."""
+"""Machine-code stages in JupyterLab: compiled lazily when they are opened, while the notebook stays usable."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_a_timed_cell_and_its_sweep(lab: JupyterServer, new_notebook: Callable[.
         notebook.run_cell(index)
     view = ExplorerView(notebook.output(1))
     expect(view.root.locator("[data-stage=timing]")).to_contain_text("2 candidates", timeout=60_000)
-    view.open_stage("timing", "View")  # its script comes now
+    view.open_stage("timing", "View")  # its script is loaded lazily, now
     rows = view.stage.locator(".tc-times").first.locator(".tc-time-row")
     expect(rows).to_have_count(2)
     expect(rows.nth(1)).to_contain_text("aot_eager")

@@ -1,4 +1,4 @@
-"""A long `--time` in JupyterLab: it says what it is at, can be interrupted, and the cell ends with what is finished."""
+"""A long `--time` in JupyterLab: it shows progress, can be interrupted, and then shows the finished results."""
 
 from __future__ import annotations
 

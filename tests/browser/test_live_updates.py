@@ -1,4 +1,4 @@
-"""A live view that grows with its cell: it ends where the cell ended, whatever was lost on the way, at little cost."""
+"""A live view that updates while its cell runs: it ends in the cell's state, despite lost messages, at low cost."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def wait(result):
 
 wait(normalise(torch.randn(8, 64), torch.randn(64, 32))).shape"""
 WIDGET_MS = 60_000
-#: A view that makes itself anew for every part that arrives takes some ten thousand.
+#: A view that renders itself again for every part takes about ten thousand.
 MOST_LAYOUTS = 1000
 
 
 def expect_finished(view: ExplorerView) -> None:
-    """What could be compiled next is offered once a cell is done."""
+    """Wait until the view offers further stages to compile, as it does when a cell is done."""
     expect(view.root.locator("[data-stage=ttir]")).to_be_attached(timeout=WIDGET_MS)
     expect(view.root.locator(".tc-running")).to_have_count(0, timeout=WIDGET_MS)
 

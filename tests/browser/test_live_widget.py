@@ -1,4 +1,4 @@
-"""The live widget in JupyterLab and Notebook 7: there while the cell runs, and Python and it follow each other."""
+"""The live widget in JupyterLab and Notebook 7: shown while the cell runs, and in sync with Python."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ STAGES = [
     "advice",
 ]
 
-# What Notebook 7 and the widget manager say about themselves.
+# Console messages of Notebook 7 and the widget manager themselves.
 NOT_OURS = ("reading 'schema'", "widget model not found")
 
 

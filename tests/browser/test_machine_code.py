@@ -1,4 +1,4 @@
-"""From the Python line to the instruction and back, on a saved page: what is lit, listed, explained and compared."""
+"""From the Python line to the instruction and back, on a saved page: highlights, lists, explanations, comparisons."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_two_runs_in_one_view(open_page: OpenPage) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_looks_right(browser: Browser, tmp_path_factory: pytest.TempPathFactory, scheme: str) -> None:
-    """Pictures to look at; the ribbon fits at the width that JupyterLab gives."""
+    """Screenshots for review; the ribbon fits in JupyterLab's width."""
     path = tmp_path_factory.mktemp("page") / "run.html"
     path.write_text(page_of(compiled()), encoding="utf-8")
     context = browser.new_context(viewport={"width": 950, "height": 640}, color_scheme=scheme)

@@ -1,4 +1,4 @@
-"""The saved page, opened from disk with the network blocked: what a reader who gets the file sees and does."""
+"""The saved page, opened from disk with the network blocked, as its reader uses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.explorer.small_record import small_record
 HOSTILE = "</script><script>window.attacked = 1</script><img src=x onerror='window.attacked = 1'>"
 LONG = 50_000
 STEPS, LAYOUTS_PER_STEP = 60, 3
-#: A pane of this window has room for some fifty.
+#: A pane of this window shows about fifty lines.
 MOST_ROWS = 200
 
 
@@ -33,7 +33,7 @@ def long_record(lines: int) -> Record:
 
 
 def rows(view: ExplorerView, pane: str = ".tc-pane:not(.tc-home)") -> list[int]:
-    """The lines of a pane that are in sight, by number."""
+    """The visible lines of a pane, by number."""
     inside = """scroller => {
         const frame = scroller.getBoundingClientRect();
         return [...scroller.querySelectorAll(".tc-row")].flatMap(row => {
@@ -306,7 +306,7 @@ def test_a_second_stage_opens_beside_the_first_and_closes(open_page: OpenPage) -
 @pytest.mark.parametrize(("width", "name"), [(1440, "wide"), (1000, "medium"), (600, "narrow")])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_looks_right(browser: Browser, tmp_path: Path, scheme: str, width: int, name: str) -> None:
-    """Pictures to look at; and nothing sticks out, whatever the width."""
+    """Screenshots for review; and nothing overflows at any width."""
     path = tmp_path / "run.html"
     path.write_text(page_of(mlp_record()), encoding="utf-8")
     context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=scheme)

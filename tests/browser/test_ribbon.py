@@ -1,5 +1,7 @@
-"""Two backends in one view. The ribbon has two rows at most, groups that fold to a list, and keys for all of it; two
-panes stand for the two sides, and show findings as a view of one backend does.
+"""Two backends in one view: the ribbon and the panes.
+
+The ribbon has at most two rows, groups that fold to a list, and keyboard access. The two panes show the two sides, and
+show findings like a view of one backend.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def panes(view: ExplorerView) -> tuple[Locator, Locator]:
 
 
 def shown(view: ExplorerView) -> list[str]:
-    """What the panes of both sides show."""
+    """The content of the panes of both sides."""
     return [pane.locator(".tc-pane-header .tc-choose").input_value() for pane in panes(view)]
 
 

@@ -1,4 +1,4 @@
-"""Measured times beside source lines, in the list of kernels, on the graph and in the inspector of a saved page."""
+"""Measured times next to source lines, in the list of kernels, on the graph and in the inspector of a saved page."""
 
 from __future__ import annotations
 

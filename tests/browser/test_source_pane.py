@@ -1,4 +1,4 @@
-"""The source pane tells what became of each line, and the frame map what was compiled."""
+"""The source pane shows the result of each line, and the frame map the compiled functions."""
 
 from __future__ import annotations
 

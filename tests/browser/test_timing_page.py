@@ -1,4 +1,4 @@
-"""Times of a call on the saved page: a row a candidate, bars as long as their times, the keyboard, light and dark."""
+"""Times of a call on the saved page: a row per candidate, bars to scale, the keyboard, light and dark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two backends' kernels in pairs on the saved page: facts and sources of both, whole at any width."""
+"""Pairs of two backends' kernels on the saved page: facts and sources of both, fully visible at any width."""
 
 from __future__ import annotations
 

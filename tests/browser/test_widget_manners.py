@@ -1,4 +1,4 @@
-"""The widget as a guest in JupyterLab: it keeps its keys to itself, and leaves Jupyter's to Jupyter."""
+"""The widget in JupyterLab: its keys do not reach Jupyter, and Jupyter's keys keep working."""
 
 from __future__ import annotations
 

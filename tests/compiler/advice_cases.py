@@ -1,4 +1,4 @@
-"""Calls that each show one thing that the adviser has a rule for."""
+"""Calls that each match one rule of the adviser."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 
 def transposed(x: Tensor, w: Tensor) -> Tensor:
-    """A copy that only puts its input into another layout, then a product that could have taken it as it was."""
+    """A copy that only changes its input's layout, then a matmul that accepts the original layout."""
     return x.t().contiguous() @ w
 
 
 class Cast(nn.Module):
-    """A matrix held in float32 and multiplied in bfloat16: it is cast in each call."""
+    """A matrix stored in float32 and multiplied in bfloat16: it is cast in each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ def writing(x: Tensor) -> Tensor:
 
 
 def norms(x: Tensor) -> Tensor:
-    """Reductions one after the other, each over little."""
+    """A sequence of reductions, each over few elements."""
     for _ in range(4):
         x = x / (x.sum() + 1)
     return x
 
 
 def backwards(x: Tensor) -> Tensor:
-    """Rows read from their end: Inductor writes no vector instructions for that on a CPU."""
+    """Reversed rows: Inductor does not vectorize this on a CPU."""
     return x.flip(1)
 
 

@@ -1,4 +1,4 @@
-"""Breaks of every kind that is common in practice, as users write them."""
+"""Graph breaks of every common kind, as users write them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ FINE = "def f(x):\n    return (x + 1) * 2\n"
 
 
 def body(*lines: str, before: str = "", parameters: str = "x") -> str:
-    """A function `f` that computes `y`, does these lines, and returns what depends on `y`."""
+    """A function `f` that computes `y`, runs these lines, and returns a value that depends on `y`."""
     inside = "".join(f"    {line}\n" for line in lines)
     return f"{before}def f({parameters}):\n    y = x + 1\n{inside}    return y * 2\n"
 
 
 CASES = (
-    # What leaves the graph.
+    # Code that leaves the graph.
     Broken(BUILTIN, body('«print("mean", y.mean())»'), word="terminal"),
     Broken(BUILTIN, body('«print(f"mean {y.mean()} of {x.shape[0]}")»'), word="terminal"),
     Broken(BUILTIN, body('«print("{}", y, sep=",")»'), FINE, "terminal"),
@@ -337,7 +337,7 @@ CASES = (
         "can't read",
     ),
     Broken("Observed exception", body('y = y * «len(f"{y}")»'), FINE, "mend", outcome="skipped"),
-    # Where a break stands decides what follows.
+    # The outcome depends on where the break is.
     Broken(
         BUILTIN,
         body("for i in range(3):", "    y = y * 2", "    «print(i)»"),

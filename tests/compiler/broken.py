@@ -1,4 +1,4 @@
-"""Code that breaks a graph, and what is known of the break. `«…»` marks the user's own expression that it is at."""
+"""Code that breaks a graph, and the expected facts of the break. `«…»` marks the user's expression that breaks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ NUMBERS = itertools.count()
 
 @dataclass(frozen=True)
 class Broken:
-    """`before` breaks as `kind`. `after` is what the advice means where that is not a rewrite or settings. `word` is
-    part of the plain sentence or of the advice. `outcome` and `consequence` are as in the record.
+    """A graph break: `before` breaks with `kind`, and `after` is the code after following the advice.
+
+    `after` is given only if the advice is not a rewrite or settings. `word` is part of the plain sentence or of the
+    advice. `outcome` and `consequence` are as in the record.
     """
 
     kind: str
@@ -57,7 +59,7 @@ class Broken:
 
     @property
     def span(self) -> tuple[int, int, int, int]:
-        """First line, column, last line and column of what is marked."""
+        """First line, column, last line and column of the marked expression."""
         start = self.before.index("«")
         end = self.before.index("»") - 1
         return (*_place(self.code, start), *_place(self.code, end))
@@ -69,7 +71,7 @@ def _place(code: str, offset: int) -> tuple[int, int]:
 
 
 def function(code: str) -> Callable[..., Any]:
-    """The function `f` of a piece of code; each has a file of its own, as a cell has."""
+    """The function `f` defined by some code, in a separate file, like a cell."""
     file, text = f"<tcompile broken {next(NUMBERS)}>", IMPORTS + code
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {"__name__": "broken"}
@@ -78,7 +80,7 @@ def function(code: str) -> Callable[..., Any]:
 
 
 def captured(code: str, args: tuple[Any, ...] = X, **options: Any) -> Record:
-    """What capturing `f` of this code finds; what it prints is not shown."""
+    """The record of capturing `f` of this code, without its output."""
     fn = function(code)
     torch.manual_seed(0)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -86,7 +88,7 @@ def captured(code: str, args: tuple[Any, ...] = X, **options: Any) -> Record:
 
 
 def rewritten(code: str, suggestion: Suggestion) -> str:
-    """The code with the lines of a suggestion put in the place of its own."""
+    """The code with a suggestion's lines instead of its own."""
     lines = code.split("\n")
     lines[suggestion.line - FIRST : suggestion.end_line - FIRST + 1] = suggestion.rewrite.split("\n")
     return "\n".join(lines)
@@ -94,7 +96,7 @@ def rewritten(code: str, suggestion: Suggestion) -> str:
 
 @contextlib.contextmanager
 def settings(statements: tuple[str, ...]) -> Iterator[None]:
-    """Run a suggestion's settings, and put back what they set."""
+    """Apply a suggestion's settings, and restore them afterwards."""
     restored = {name: getattr(dynamo_config, name) for name in dynamo_config.get_config_copy()}
     kept = {name: set(value) for name, value in restored.items() if isinstance(value, set)}
     fresh = {name: set(value) for name, value in kept.items() if name.endswith("logging_functions")}

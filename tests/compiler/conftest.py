@@ -1,4 +1,4 @@
-"""What tests of compiled kernels share."""
+"""Fixtures for tests of compiled kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.compiler.hand_written import workers
 
 @pytest.fixture
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compiling kernels leaves no process, no file, no variable, no setting."""
+    """Check that compiling kernels leaves no process, file, variable or setting behind."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     environment, driver, gpu_there = _environment(), _driver(), torch.cuda.is_available()
     yield

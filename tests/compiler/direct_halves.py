@@ -1,4 +1,4 @@
-"""What tests of training calls without AOTAutograd's wrappers share."""
+"""Helpers for tests of training calls without AOTAutograd's wrappers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from tests.compiler.test_direct import frames
 
 
 class Halves:
-    """A backend whose graphs run in eager mode. Of each call it notes which half it is, whether AOTAutograd's wrappers
-    were around it, and what it was called with: dtypes, shapes and strides.
+    """A backend whose graphs run in eager mode, and that records their calls.
+
+    For each call it records the half, whether AOTAutograd's wrappers were around it, and the arguments' dtypes, shapes
+    and strides.
     """
 
     def __init__(self, keeps_saved: bool = True) -> None:
@@ -52,7 +54,7 @@ class Halves:
         return compiled
 
     def wrapped(self, half: str) -> list[bool]:
-        """Whether the wrappers were around, call by call of one half."""
+        """Whether the wrappers were around each call of one half."""
         return [is_wrapped for name, is_wrapped in self.calls if name == half]
 
     def args(self, half: str) -> list[list[Any]]:
@@ -66,7 +68,7 @@ def described(arg: Any) -> Any:
 
 
 def grown(fn: Callable[..., Any], *args: Tensor) -> tuple[Halves, Callable[..., Any]]:
-    """The function compiled, after a first step: what is called from now on leaves the wrappers out."""
+    """The compiled function after a first step: later calls skip the wrappers."""
     halves = Halves()
     compiled = torch.compile(fn, backend=halves)
     outputs = compiled(*args)

@@ -1,4 +1,4 @@
-"""Kernels written by hand as Inductor would write them, records that hold them, and the processes that compile them."""
+"""Hand-written kernels in Inductor's style, records with them, and the processes that compile them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 from compiler.record import Artifact, Kernel, Record
 from compiler.record.options import Options
 
-FIRST_LINE = 3  # of the first kernel: what is above does not matter
+FIRST_LINE = 3  # of the first kernel: code above it does not matter
 
 HEADER = """
 import triton
@@ -90,7 +90,7 @@ def dot(stages: int, name: str = "triton_tem_0") -> tuple[str, str]:
 
 
 def transpose(name: str = "triton_tem_0") -> tuple[str, str]:
-    """256×256 numbers turned over by one block of 256 threads, which takes 128 KiB of shared memory."""
+    """Transpose 256×256 numbers in one block of 256 threads, which needs 128 KiB of shared memory."""
     _, source = dot(1, name)
     body = """    wide = tl.arange(0, 256)
     place = wide[:, None] * 256 + wide[None, :]
@@ -100,7 +100,7 @@ def transpose(name: str = "triton_tem_0") -> tuple[str, str]:
 
 
 def record_of(*kernels: tuple[str, str], gpu: str = "h100", call: str = "") -> Record:
-    """A record with these kernels (name, source), as Inductor would have defined them."""
+    """A record with these kernels (name, source), defined like Inductor's."""
     text, facts = "\n" * (FIRST_LINE - 1), []
     for name, source in kernels:
         first = text.count("\n") + 1
@@ -121,7 +121,7 @@ def many(count: int) -> Record:
 
 
 def workers() -> list[psutil.Process]:
-    """The processes that compile, and what they run. PyTorch has children of its own."""
+    """The compiling processes and their commands; PyTorch has child processes of its own."""
     found = [child for child in psutil.Process().children() if "compiler.binary.worker" in _command(child)]
     return [*found, *(grandchild for child in found for grandchild in child.children())]
 

@@ -1,4 +1,4 @@
-"""Programs of many kinds, each as a function that is compiled and the calls of it."""
+"""Programs of many kinds, each a function to compile and its calls."""
 
 from __future__ import annotations
 

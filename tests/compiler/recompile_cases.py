@@ -1,4 +1,4 @@
-"""Calls that compile a function anew, what changed between them, and calls or code that do not."""
+"""Calls that recompile a function, the changes between them, and calls or code that don't recompile."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ A, B = "torch.ones(4, 8)", "torch.ones(6, 8)"
 
 @dataclass(frozen=True)
 class Again:
-    """`code` defines `f`; `calls` is what is done with it. `fixed` and `fixed_calls` follow the advice, as do
-    `options` of the exploration (`start` are those it begins with). `settings` are those that the advice gives.
+    """A recompilation: `code` defines `f`, and `calls` calls it.
+
+    `fixed`, `fixed_calls` and the exploration's `options` follow the advice (`start` are the options before).
+    `settings` are the advice's settings.
     """
 
     cause: str

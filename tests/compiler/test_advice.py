@@ -1,4 +1,4 @@
-"""The adviser on real records: each rule finds its case, cites what shows it, and claims no more than it can know."""
+"""The adviser on real records: each rule finds its case, cites evidence, and claims no more than it shows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def found(record: Record) -> dict[str, Advice]:
 
 
 def timed(record: Record, own: Candidate, *others: Candidate) -> Record:
-    """A record with measured times put in by hand: this machine has no GPU to measure them on."""
+    """A record with hand-written measured times, because this machine has no GPU."""
     return record.with_fields(candidates=(own, *others))
 
 
@@ -204,7 +204,7 @@ def test_products_at_the_peak_are_said_to_be_and_nothing_is_advised(matmuls: Rec
 
 
 def _closing(record: Record) -> list[str]:
-    """What is said of where time goes, were nothing else to be done."""
+    """The closing sentence about where time goes, if there were no other advice."""
     closing = nothing_to_gain(Reading(record), ())
     assert closing is not None
     return [item.text for item in closing.evidence]

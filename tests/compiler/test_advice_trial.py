@@ -1,4 +1,4 @@
-"""Advice is put to the test on the user's own call, and nothing of the process changes."""
+"""Advice is tried on the user's own call, without changing the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.compiler.advice_cases import printing
 
 
 def explored(fn: Any, *args: Any) -> Explored:
-    """A backend that builds no code is quick to compile: it is not what is tested here."""
+    """Explore with a backend that builds no code, which compiles quickly."""
     return explore(fn, args, options=parse_options(target="cpu", stages=("captured",), backend="aot_eager"))
 
 

@@ -29,7 +29,7 @@ def chain(function: Callable[[], Tensor], frame: Any) -> tuple[Tensor, dict[tupl
 
 
 class Net(nn.Module):
-    """Two layers with all kinds of nodes between: a residual path, a norm, dropout, a softmax."""
+    """Two layers with many kinds of nodes between: a residual path, a norm, dropout, a softmax."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_finite_differences_find_a_wrong_backward() -> None:
     found = torch.autograd.grad(Wrong.apply(x).sum(), x)[0]
     (checked,) = differences(lambda: Wrong.apply(x).sum(), {"x": x}, {"x": found})
     assert checked.error is not None
-    assert abs(checked.error - 1) < 1e-6  # it is 2x, and x was given: off by as much as was given
+    assert abs(checked.error - 1) < 1e-6  # the gradient is 2x, and x was returned: off by the returned amount
 
 
 def test_matrices_and_vectors_have_their_vector_jacobian_product() -> None:

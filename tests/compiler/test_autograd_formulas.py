@@ -51,7 +51,7 @@ def test_what_a_node_keeps_to_itself_is_told_in_words_and_makes_no_numbers() -> 
     assert rule.vjp(local) == (None, None)
     grad = torch.randn(3, 2, dtype=torch.float64)
     kept = grad.clone()
-    kept[0] = 0  # as the formula says: nothing where it was written, and by the rule of the write to what was written
+    kept[0] = 0  # by the formula: 0 where it was overwritten, and the write's own rule for the written value
     kept[1] += grad[0] * 2
     torch.testing.assert_close(torch.autograd.grad(y, x, grad)[0], kept)
 

@@ -1,4 +1,4 @@
-"""The eager autograd graph: nodes, what they save, where they were made; and as a stage of an exploration."""
+"""The eager autograd graph: nodes, their saved tensors and source lines; and as a stage of an exploration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.compiler.models import MLP, gpt2
 
 
 class Doubled(torch.autograd.Function):
-    """A custom function that saves its input and puts another tensor on its context."""
+    """A custom function that saves its input and stores another tensor on its context."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

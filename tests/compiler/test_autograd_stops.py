@@ -1,4 +1,4 @@
-"""Where gradients stop, and where a derivative is differentiated again: shown as what they are."""
+"""Gradients that stop, and derivatives that are differentiated again."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_target_network_under_no_grad_is_shown_as_that() -> None:
 
 
 class Frozen(nn.Module):
-    """An embedding and a layer that are not trained, and a head that is."""
+    """A frozen embedding and a frozen layer, and a trained head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def test_hooks_that_watched_the_first_pass_are_taken_off() -> None:
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 @pytest.mark.parametrize("check", [False, True], ids=["captured", "compiled"])
 def test_as_a_stage_of_a_run_stops_come_from_the_captured_nodes_that_cut(backend: str, check: bool) -> None:
-    """With a check the compiled code runs, which is one node to autograd."""
+    """With `--check` the compiled code runs, and autograd sees it as one node."""
 
     class Mixed(nn.Module):
         def __init__(self) -> None:

@@ -146,7 +146,7 @@ def test_what_passes_decided_is_about_entities(name: str, target: str) -> None:
     decided = [found for found in record.decisions if found.pass_name in ("lower", *PASSES)]
     told = {found.pass_name for found in decided}
     assert "fuse" in told
-    assert ("lower" in told) == (name != "norm and gelu")  # it has no call of PyTorch
+    assert ("lower" in told) == (name != "norm and gelu")  # it has no extern call
     for found in decided:
         assert found.graph == "0/0"
         assert set(found.subjects) <= known, found
@@ -164,7 +164,7 @@ def test_kernels_have_bytes_and_loops_and_calls_of_pytorch_are_named(name: str, 
         first, last = kernel.lines
         body = "\n".join(record[kernel.artifact].text.split("\n")[first - 1 : last])
         assert (kernel.name if kernel.language != "aten" else kernel.name.replace(".", "_")) in body
-    if name != "norm and gelu":  # small products are kernels on GPUs
+    if name != "norm and gelu":  # small matmuls are kernels on GPUs
         assert ("extern" if target == "cpu" else "template") in {kernel.category for kernel in record.kernels}
 
 
@@ -176,7 +176,7 @@ def test_it_is_json_and_back(name: str, target: str) -> None:
 
 def test_bytes_of_a_kernel_are_each_input_and_output_once() -> None:
     forward = [kernel for kernel in record_of("norm and gelu", "h100").kernels if "forward" in kernel.artifact]
-    statistics = 2 * 4 * 4  # a mean and a deviation of each row are kept for the backward
+    statistics = 2 * 4 * 4  # a mean and a deviation of each row are saved for the backward
     assert [kernel.bytes for kernel in forward] == [4 * 32 * 4 + 32 * 4 + 4 * 32 * 4 + statistics]
 
 
@@ -224,7 +224,7 @@ def test_thresholds_reach_the_passes() -> None:
 
 @CASES
 def test_the_signature_of_a_kernel_is_about_the_kernel(name: str, target: str) -> None:
-    """A click there selects the kernel: its facts, and the way to the lab."""
+    """A click there selects the kernel: its facts, and the link to the kernel lab."""
     found = record_of(name, target)
     for kernel in found.kernels:
         if kernel.language in ("cpp", "triton"):
@@ -288,7 +288,7 @@ def decisions_of(fn: Callable[..., object], *args: torch.Tensor, mode: str) -> d
 
 
 def layers(count: int) -> nn.Sequential:
-    """Products that are too large to be kernels of ours."""
+    """Matmuls that are too large to be our own kernels."""
     return nn.Sequential(*(layer for _ in range(count) for layer in (nn.Linear(256, 256), nn.Softmax(1))))
 
 
@@ -326,7 +326,7 @@ def test_a_forward_of_few_launches_and_its_backward_are_not_replayed() -> None:
 
 
 def test_a_training_graph_that_is_not_replayed_has_the_code_of_the_default_mode() -> None:
-    """Its backward may look whether the graph is kept, and writes over what was saved: a replay can't."""
+    """Its backward may check whether the graph is retained, and overwrites donated buffers: a replay can't."""
     model, x = nn.Sequential(nn.Linear(64, 256), nn.GELU()), torch.randn(64, 64, requires_grad=True)
     default, reduced = (
         explore(model, (x,), options=parse_options(backend="tcompile", target="h100", mode=mode)).record
@@ -368,7 +368,7 @@ class Looked(nn.Module):
 
 
 def test_check_kernels_runs_each_triton_kernel_and_finds_the_one_that_is_wrong() -> None:
-    """Forward and backward, with random numbers, attention as only a GPU has it, and additions to rows by index."""
+    """Forward and backward, with random numbers, a GPU's attention kernel, and scatter-add to rows."""
     asked = parse_options(backend="tcompile", target="h100", check="kernels")
     explored = explore(Looked(), (torch.randint(0, 10, (1, 2, 32)),), options=asked)
     record = explored.record
@@ -386,7 +386,7 @@ def test_check_kernels_runs_each_triton_kernel_and_finds_the_one_that_is_wrong()
 
 
 def test_a_call_that_stays_one_comes_from_itself() -> None:
-    """A kernel may have the name of another product's result."""
+    """A kernel may have the name of another matmul's result."""
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     record = explore(model, (torch.randn(4, 16, 64),), options=Options(backend="tcompile", target="h200")).record

@@ -1,4 +1,4 @@
-"""Kernels compiled without the GPU they are for: every stage, linked and with facts, and nothing left behind."""
+"""Kernels compiled without their GPU: every stage, linked and with facts, and nothing left behind."""
 
 from __future__ import annotations
 

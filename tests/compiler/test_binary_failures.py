@@ -1,4 +1,4 @@
-"""Kernels that can't be compiled, compilers that crash, users who interrupt: what is told, and what is left."""
+"""Kernels that can't be compiled, compilers that crash, users who interrupt: messages, and no leftovers."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_closing_early_ends_the_processes() -> None:
 
 
 def test_a_worker_ends_when_its_parent_does() -> None:
-    """The user's process may be killed: its workers see the end of their input."""
+    """If the user's process is killed, its workers see the end of their input."""
     code = (
         "import os, psutil, signal\n"
         "from compiler.binary import growing\n"

@@ -1,4 +1,4 @@
-"""What is read from the texts of compiled kernels: instructions, the kernel's own lines, classes, widths, and flops."""
+"""Facts from the texts of compiled kernels: instructions, the kernel's own lines, classes, widths, and flops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph breaks: each at its exact place, in plain words, with advice that is applied here and takes the break away."""
+"""Graph breaks: each at its exact location, in plain words, with advice that is applied here and removes the break."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNTIL_2_12: dict[str, tuple[str, ...]] = {
     "missing_mp_ass_subscript": ("Unsupported method call",),
     "vectorcall_maybe on C method descriptor": ("Unsupported method call",),
 }
-"""What torch calls some kinds before 2.13."""
+"""torch's names of some kinds before 2.13."""
 ON_PYTHON_3_13: dict[str, tuple[str, ...]] = {"Unsupported function call": ("Unsupported method call",)}
 OTHERWISE = (ON_PYTHON_3_13 if sys.version_info >= (3, 13) else {}) | ({} if MODERN else UNTIL_2_12)
 
@@ -53,7 +53,7 @@ def test_a_break_is_told_where_it_is_and_how_to_be_rid_of_it(case: Broken) -> No
     record = captured(case.code, case.args)
     kinds = (case.kind, *OTHERWISE.get(case.kind, ()))
     found = next((item for item in record.breaks if item.kind in kinds), None)
-    broader = found is not None and found.kind != case.kind  # whose advice is broader, too
+    broader = found is not None and found.kind != case.kind  # its advice is broader, too
     assert found is not None, [(item.kind, item.line, item.code) for item in record.breaks]
     mine = [span for span in found.chain if not span.installed][-1]
     assert (mine.line, mine.column, mine.end_line, mine.end_column) == case.span, mine
@@ -183,7 +183,7 @@ SKIPS = {
     "def f(x):\n    return x\n": ("no operation on tensors", "no operation on tensors"),
     PRINTS_IN_A_LOOP: ("Failed to trace builtin", "`print(i)` writes to the terminal, which a graph can't."),
 }
-"""Code -> torch's reason, and what the problem says."""
+"""Code -> torch's reason, and the text of the problem."""
 
 
 @pytest.mark.parametrize("code", list(SKIPS))
@@ -251,7 +251,7 @@ def test_a_record_with_breaks_survives_json() -> None:
 
 
 def test_code_of_a_package_is_explained_and_not_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody edits a package that is installed; what can be set is told all the same."""
+    """Nobody edits an installed package; settings are suggested all the same."""
     monkeypatch.setattr("compiler.capture.breaks.is_installed", lambda _: True)
     (found,) = captured("def f(x):\n    return x * x.sum().item() * 2\n").breaks
     assert found.what.startswith("`x.sum().item()` asks for the number in a tensor")
@@ -284,7 +284,7 @@ def test_what_a_break_costs_is_timed_against_its_own_advice(capsys: pytest.Captu
     options = Options(stages=("captured",), backend="eager")
     plain = explore(original, X_ARGS, options=options).record
     record = explore(original, X_ARGS, options=replace(options, time=True)).record
-    assert capsys.readouterr().out.count("mean") == 2  # once a call of the user's
+    assert capsys.readouterr().out.count("mean") == 2  # once per call by the user
     printing, item = record.breaks[0], record.breaks[-1]
     assert all(found.lost_seconds is not None for found in (printing, item))
     assert f"ms with line {printing.line} rewritten" in printing.lost_note

@@ -1,4 +1,4 @@
-"""Bytecode: jumps, what Dynamo inserted in words, and the modified code as Python that does the same when it is run."""
+"""Bytecode: jumps, Dynamo's insertions in words, and the modified code as equivalent Python."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ CALLS: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
 
 
 def code_of(python: Rendering, original: CodeType, user_globals: dict[str, Any]) -> CodeType:
-    """The code that the rendering's text compiles to, with the variables of the original, as Dynamo wants them."""
+    """The code object of a rendering's text, with the original's variables, as Dynamo requires."""
     assert python.stopped == ""
     head, *body = (number(line, user_globals, python.constants) for line in python.lines)
     variables = [name for name in (*original.co_varnames, *original.co_cellvars) if f"{name}: object" not in body]
@@ -149,7 +149,7 @@ def test_a_numbers_method_is_in_parentheses() -> None:
 
 
 def number(line: str, user_globals: dict[str, Any], constants: dict[str, Any]) -> str:
-    """The line with constants under names that are free among the globals, where they are put."""
+    """The line with its constants replaced by new global names, which hold the constants."""
     for name, value in constants.items():
         user_globals[f"tested_{name}_{id(value)}"] = value
         line = re.sub(rf"\b{name}\b", f"tested_{name}_{id(value)}", line)
@@ -157,8 +157,9 @@ def number(line: str, user_globals: dict[str, Any], constants: dict[str, Any]) -
 
 
 def called_through_renderings(fn: Any, args: Sequence[Any]) -> tuple[Any, str, int]:
-    """What a compiled call returns and prints with each frame's rewritten code replaced by its rendering, compiled,
-    and how many frames there were.
+    """Run a compiled call with each frame's rewritten code replaced by its compiled rendering.
+
+    Returns the call's result and output, and the number of frames.
     """
     frames = []
     user_globals = fn.__globals__
@@ -182,7 +183,7 @@ def called_through_renderings(fn: Any, args: Sequence[Any]) -> tuple[Any, str, i
 
 @pytest.mark.parametrize(("fn", "inputs"), CALLS)
 def test_every_rendering_does_what_its_bytecode_does(fn: Any, inputs: Callable[[], tuple[Any, ...]]) -> None:
-    """Each frame's rewritten code, those of resume functions too, runs as its rendering; eager says what is right."""
+    """Each frame's rewritten code, also of resume functions, runs as its rendering, and matches eager."""
     expected_inputs, got_inputs = inputs(), inputs()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         expected = fn(*expected_inputs)
@@ -194,10 +195,10 @@ def test_every_rendering_does_what_its_bytecode_does(fn: Any, inputs: Callable[[
 
 
 def test_the_common_breaks_are_rendered_and_run() -> None:
-    """Of what breaks as users write it, every frame that is rewritten runs as Python."""
+    """For the common breaks, every rewritten frame runs as Python."""
     frames = 0
     for case in CASES[::3]:
-        if case.outcome == "resumed" and not re.search(r"random\.|now\(", case.code):  # alike in every call
+        if case.outcome == "resumed" and not re.search(r"random\.|now\(", case.code):  # equal in every call
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 torch.manual_seed(0)
                 expected = function(case.code)(*copy.deepcopy(case.args))
@@ -246,7 +247,7 @@ def source_line(fn: Any, line: int) -> str:
 
 
 def record_line(record: Record, identity: str) -> int:
-    """The number of a source line, 0 for what is none."""
+    """The number of a source line, 0 if there is none."""
     return int(identity.rpartition(".L")[2]) if identity.startswith("source[") else 0
 
 

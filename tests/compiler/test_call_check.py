@@ -1,4 +1,4 @@
-"""`--check` compares what the user's own call gives: by name, against eager and float64, in words."""
+"""`--check` compares the results of the user's own call: by name, against eager and float64, in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 
 class Heads(nn.Module):
-    """Two results by name, a buffer that is changed, and three graph breaks on the way."""
+    """Two named results, a mutated buffer, and three graph breaks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def checked(function: Callable[..., Any], *args: Any, **options: Any) -> Record:
 
 
 def own(record: Record) -> dict[str, Check]:
-    """The call and its results, by what they are called."""
+    """The call and its results, by name."""
     return {check.subject: check for check in record.checks if not check.stage}
 
 
@@ -81,7 +81,7 @@ def test_results_have_the_names_that_their_user_has() -> None:
 
 
 def test_a_call_of_four_graphs_is_run_with_each_stage_in_place() -> None:
-    """Dropout has eager's mask in each of them, though a graph before it and one after it draw nothing."""
+    """Dropout has eager's mask in each of them, although a graph before it and one after it draw no random numbers."""
     model, x = heads()
     state, mean = torch.random.get_rng_state(), model.norm.running_mean
     assert mean is not None
@@ -142,7 +142,7 @@ def test_dropout_is_compared_with_the_numbers_that_the_compiled_code_draws() -> 
 
 
 class Dropping(nn.Module):
-    """Dropout, and a graph after it that draws nothing."""
+    """Dropout, and a later graph without random numbers."""
 
     def __init__(self, is_checkpointed: bool) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ def test_a_call_is_repeated_as_it_was_made(around: Callable[[], Any]) -> None:
 
 
 def branches(x: Tensor) -> Tensor:
-    """Which way it goes hangs on what is lost in float32."""
+    """A function whose branch depends on bits that float32 loses."""
     return x + 1 if (x + 1e-9 == x).all() else x - 1
 
 
@@ -262,7 +262,7 @@ def test_where_float64_goes_another_way_it_is_not_compared() -> None:
 
 
 def test_float64_has_the_random_numbers_of_eager() -> None:
-    """Also where attention has a random operator that draws nothing."""
+    """Also if attention has a random operator that draws nothing."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     torch.manual_seed(0)
     for dropout in (0.3, 0.0):

@@ -1,4 +1,4 @@
-"""One operator, and whole models in training, at each level: what they become, by which code, with which numbers."""
+"""One operator, and whole models in training, at each level: the operators, the decomposing code, the numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def taken_apart(what: str | Callable[..., Any], *args: Any, **kwargs: Any) -> De
 
 
 def reasons(found: Decomposition, level: str) -> dict[str, str]:
-    """Why each operator of a level's graph stays."""
+    """The reason why each operator of a level's graph stays."""
     return {leaf.op: leaf.why for root in found.level(level).roots for leaf in root.leaves()}
 
 
@@ -206,7 +206,7 @@ Trained = tuple[Record, list[LevelGraphs]]
 
 @pytest.fixture(scope="module", params=MODELS)
 def trained(request: pytest.FixtureRequest) -> Trained:
-    """A training step of a model, captured, and each of its captures at every level."""
+    """Capture a training step of a model; return each captured graph at every level."""
     torch.manual_seed(0)
     model, arguments = MODELS[request.param]()
     with Exploration(Options(stages=("captured",))) as exploration:

@@ -1,4 +1,4 @@
-"""What code is written for: the GPU the tensors are on, the target that was named, or an H100 that is not here."""
+"""The target of the generated code: the tensors' GPU, the named target, or an H100 that is not here."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_the_users_own_torch_compile_makes_is_for_the_same_target() -> None
 
 @pytest.fixture(scope="module")
 def without_triton(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What explorations for each target find in a process that has no Triton."""
+    """The results of explorations for each target in a process without Triton."""
     script = tmp_path_factory.mktemp("without") / "explored.py"
     script.write_text(WITHOUT_TRITON)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

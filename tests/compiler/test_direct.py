@@ -1,4 +1,4 @@
-"""Calls of compiled graphs without AOTAutograd's wrappers: left out where they do nothing, and only there."""
+"""Calls of compiled graphs skip AOTAutograd's wrappers only if these do nothing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def _fresh() -> None:
 
 @dataclass
 class Caller:
-    """A backend whose graphs run in eager mode. It notes whether AOTAutograd's wrappers were around each call, and the
-    modes within it.
+    """A backend whose graphs run in eager mode.
+
+    It records whether AOTAutograd's wrappers were around each call, and the modes inside it.
     """
 
     wrapped: list[bool] = field(default_factory=list)
@@ -122,7 +123,7 @@ def test_what_is_done_around_a_graph_is_done_in_each_call() -> None:
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_what_a_graph_writes_into_an_input_is_known_without_the_wrappers(is_ours: bool) -> None:
-    """Our own code writes into memory of which it tells nobody; eager mode's counts the versions itself."""
+    """Our own code does not bump the version counters of the memory it writes; eager mode does."""
 
     def written(x: Tensor, cache: Tensor) -> Tensor:
         cache[1:3] = x
@@ -180,12 +181,12 @@ def test_training_is_as_it_was() -> None:
 
 
 def test_first_calls_of_several_threads() -> None:
-    """Each sees its own call; which of them settles it is all one."""
+    """Each sees its own call; any of them may decide to skip the wrappers."""
     barrier, wrappers = threading.Barrier(6), 0
 
     def call(args: list[Any]) -> Sequence[Any]:
         (x,) = args
-        time.sleep(0.01)  # others come in between
+        time.sleep(0.01)  # other threads run in between
         return [x + 1]
 
     def wrapped(x: Tensor) -> Sequence[Any]:
@@ -278,7 +279,7 @@ def test_only_the_frame_that_is_compiled_tells_the_profiler_nothing() -> None:
 
 @pytest.mark.timeout(120, method="thread")
 def test_a_backward_that_is_compiled_within_a_compiled_function_does_not_wait_for_itself() -> None:
-    """Callbacks at the end of a compilation run under a lock, and TorchDynamo must not compile them in turn."""
+    """Callbacks at the end of a compilation hold a lock, and TorchDynamo must not compile them."""
     torch.compiler.reset()
     torch.compile(lambda x: x.sin(), backend="tcompile")(torch.ones(3))
     weight = torch.ones(3, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Training calls, or their backwards, that are left to AOTAutograd's own methods, as they ask for more."""
+"""Training calls, or their backwards, that need AOTAutograd's own methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _fresh() -> None:
 
 
 class Marked(Tensor):
-    """A subclass that AOTAutograd has not met when it compiled."""
+    """A subclass that AOTAutograd had not seen when it compiled."""
 
 
 @pytest.mark.parametrize("tangent", [torch.ones(4, 4).as_subclass(Marked), nn.Parameter(torch.ones(4, 4))])
@@ -127,7 +127,7 @@ def test_a_backward_in_a_transform_is_refused_as_before() -> None:
 
 
 def test_a_forward_in_a_transform_is_refused_as_before() -> None:
-    """TorchDynamo calls none there."""
+    """TorchDynamo calls no compiled forward there."""
     made: list[Callable[..., Any]] = []
     halves = Halves()
 
@@ -226,7 +226,7 @@ def test_open_sizes_stay_with_torch() -> None:
 
 
 def test_a_loss_of_open_sizes() -> None:
-    """Nothing that is handed out has an open size, but what is saved has, which torch marks."""
+    """No result has a symbolic size, but the saved tensors do, and torch marks them."""
     halves, w = Halves(), leaf(4, 4)
     compiled = torch.compile(lambda x, w: (x @ w).sin().sum() * x.shape[0], backend=halves, dynamic=True)
     for length in (3, 5, 7):
@@ -237,7 +237,7 @@ def test_a_loss_of_open_sizes() -> None:
 
 
 def test_a_backward_that_may_not_run_twice() -> None:
-    """AOTAutograd refuses that, where it was not told otherwise."""
+    """AOTAutograd refuses that, unless it is configured otherwise."""
     halves, x = Halves(keeps_saved=False), leaf(4, 4)
     compiled = torch.compile(lambda x: (x.sin() @ x.cos()).exp().sin(), backend=halves)
     for _ in range(3):
@@ -248,7 +248,7 @@ def test_a_backward_that_may_not_run_twice() -> None:
 
 
 def test_sizes_between_the_halves_are_in_their_places() -> None:
-    """What the two graphs say about the order of what is saved is what AOTAutograd's function hands over."""
+    """AOTAutograd's function passes the saved values in the order that the two graphs declare."""
     halves, x, w = Halves(), leaf(4, 4), leaf(4, 4)
     made: list[WatchedTraining] = []
     settled = WatchedTraining.settled

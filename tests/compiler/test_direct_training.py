@@ -250,7 +250,7 @@ def test_anomalies_are_found() -> None:
 def test_several_threads_train() -> None:
     barrier = threading.Barrier(4)
     fresh = torch.compile(product, backend=Halves())
-    fresh(leaf(4, 4), leaf(4, 4))  # torch refuses calls by other threads while one traces: its flag is the process's
+    fresh(leaf(4, 4), leaf(4, 4))  # torch refuses calls by other threads while one traces: its flag is process-wide
 
     def steps(number: int) -> None:
         x, w = leaf(4, 4), leaf(4, 4)
@@ -264,7 +264,7 @@ def test_several_threads_train() -> None:
 
 
 def test_what_the_backward_has_read_is_let_go_of() -> None:
-    """Nobody around it holds what was saved, or from torch 2.13 on a tangent, once its code has dropped it."""
+    """No caller keeps a saved tensor (from torch 2.13 on also a tangent) alive once the backward has dropped it."""
     x, w = leaf(4, 4), leaf(4, 4)
     halves, compiled = grown(lambda x, w: (x @ w).sin().exp(), x, w)
     alive: list[bool] = []
@@ -285,7 +285,7 @@ def test_what_the_backward_has_read_is_let_go_of() -> None:
 
 
 def test_the_backward_sees_the_same_context_of_the_caller() -> None:
-    """From torch 2.13 on that is a copy, made when it was called."""
+    """From torch 2.13 on that is a copy, made at the time of the call."""
     marked: contextvars.ContextVar[int] = contextvars.ContextVar("marked", default=0)
     x, w = leaf(4, 4), leaf(4, 4)
     halves = Halves()
@@ -303,7 +303,7 @@ def test_the_backward_sees_the_same_context_of_the_caller() -> None:
 
 
 def test_nothing_of_a_backward_is_compiled_again() -> None:
-    """Where a compiled function calls it, TorchDynamo sees the frames within."""
+    """If a compiled function calls it, TorchDynamo sees the frames inside."""
     x, w = leaf(4, 4), leaf(4, 4)
     halves, compiled = grown(product, x, w)
     loss = compiled(x, w).sum()
@@ -335,7 +335,7 @@ def test_sizes_are_saved_beside_tensors() -> None:
 
 
 class Kept(torch.autograd.Function):
-    """It keeps a tensor for its backward whose version is not checked."""
+    """A function that saves a tensor for its backward without a version check."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -386,7 +386,7 @@ def test_statistics_that_a_graph_writes_need_no_wrappers(is_ours: bool) -> None:
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_autograd_knows_of_what_a_graph_writes(is_ours: bool) -> None:
-    """A backward of eager mode's that needs what was written over is refused."""
+    """Eager mode's backward raises if it needs an overwritten value."""
 
     def followed(x: Tensor, mean: Tensor) -> Tensor:
         mean.add_(x.detach().mean(0))
@@ -404,7 +404,7 @@ def test_autograd_knows_of_what_a_graph_writes(is_ours: bool) -> None:
 
 
 def test_training_with_our_own_code_follows_eager_mode() -> None:
-    """Its backward writes over what was saved for it alone, unless the graph is kept."""
+    """Its backward overwrites its donated buffers, unless the graph is retained."""
     torch.manual_seed(0)
     layers = (nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.0), nn.LayerNorm(16), nn.Linear(16, 4))
     ours, theirs = nn.Sequential(*layers).double(), nn.Sequential(*layers).double()

@@ -1,4 +1,4 @@
-"""Models in distributed wrappers: explored without a crash, and every graph that torch compiles is in the record."""
+"""Models in distributed wrappers: no crash, and the record has every graph that torch compiles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """As `trials/distributed/models.py` has it."""
+    """The same model as in `trials/distributed/models.py`."""
 
     def __init__(self, size: int, count: int) -> None:
         super().__init__()

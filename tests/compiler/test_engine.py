@@ -1,4 +1,4 @@
-"""explore() on real functions: every stage there, the value eager's own, the process as it was."""
+"""explore() on real functions: every stage exists, the value is eager's, the process is unchanged."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def _hooked() -> list[object]:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """The process is the same after the block as before it."""
+    """Check that the process is the same after the block as before."""
     explore(softmax_of_matmul, (torch.ones(2, 2), torch.ones(2, 2)))  # torch sets some state once, on first use
     before = process_state()
     yield
@@ -521,7 +521,7 @@ def test_check_compares_dropout_with_the_numbers_that_the_code_draws() -> None:
 
 
 def test_times_are_those_of_the_users_own_call() -> None:
-    """Neither another grad mode nor copies of what is passed twice compile it anew."""
+    """Neither another grad mode nor copies of an argument that is passed twice cause a recompilation."""
 
     def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.relu() * y
@@ -536,7 +536,7 @@ def test_times_are_those_of_the_users_own_call() -> None:
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 def test_graph_with_sizes_from_data_is_whole(backend: str) -> None:
-    """Each kernel stands in an artifact, of the backward and of every piece that our backend divides the graph into."""
+    """Each kernel is in an artifact, also in the backward and in every part into which our backend splits the graph."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = (x * 2).relu()

@@ -1,4 +1,4 @@
-"""A GPU that is not here has estimates, from bytes, operations and launches; they never stand among measurements."""
+"""Estimates for a GPU that is not here, from bytes, operations and launches; never mixed with measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compiler.timing.estimates import LAUNCH_SECONDS, Estimate, estimate
 
 
 class Same(nn.Module):
-    """Four layers, each with the same kernel after the product."""
+    """Four layers, each with the same kernel after the matmul."""
 
     def __init__(self) -> None:
         super().__init__()

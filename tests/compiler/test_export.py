@@ -1,4 +1,4 @@
-"""torch.export as a stage, its failures as cards, and every way to save a compiled model tried for real."""
+"""torch.export as a stage, its failures as cards, and every way to save a compiled model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_nodes_lead_to_the_users_line() -> None:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Non-strict export runs Python code: what that writes is written here."""
+    """Run in a temporary folder, because non-strict export runs Python code, which may write files."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -136,7 +136,7 @@ def test_outputs_that_almost_agree_are_close(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_load_that_does_nothing_would_be_seen() -> None:
-    """The copies that are loaded into have other weights."""
+    """The copies that load the file have different weights."""
     from compiler.export.saving import _forget
 
     model = Net().eval()

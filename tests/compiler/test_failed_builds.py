@@ -20,7 +20,7 @@ if echo "$*" | grep -q "[.]main[.]so" && mv {first} {first}.done 2>/dev/null; th
 fi
 exec {compiler} "$@"
 """
-"""The first time a library is built, it leaves an empty file, as a linker that is killed may."""
+"""A compiler that leaves an empty file the first time it builds a library, like a killed linker."""
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Breaks that only a first call has are told as such, and capturing the call again changes nothing."""
+"""Breaks that only a first call has are reported as such, and capturing the call again changes nothing."""
 
 from __future__ import annotations
 

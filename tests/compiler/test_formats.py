@@ -1,4 +1,4 @@
-"""Formats that a GPU lacks or is slow in, and what can't be had without the GPU: told in plain words."""
+"""Formats that a GPU lacks or is slow in, and stages that need the GPU: reported in plain words."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def test_tf32_that_is_allowed_is_not() -> None:
 
 
 def test_time_and_check_are_not_refused_for_a_gpu_that_is_not_here() -> None:
-    """They mean the CPU then, and say so."""
+    """They run on the CPU then, and say so."""
     options = parse_options(target="h100", time=True, check=True)
     assert (options.target, options.check) == ("h100", True)

@@ -19,7 +19,7 @@ SOURCES = Path(torch._inductor.__file__).parent
 
 
 def normalised(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two kernels that no single one can be: the second needs all of the first's sums."""
+    """Two kernels that cannot be fused: the second needs all of the first's sums."""
     y = torch.softmax(x * 2 + 1, -1)
     return torch.relu(y @ w), (x * 3).sum(0)
 
@@ -30,7 +30,7 @@ def record() -> Record:
 
 
 def texts_in(source: str) -> Iterator[str]:
-    """What is said in the calls of a `WhyNoFuse`, with `%s` for what is filled in."""
+    """The texts of `WhyNoFuse` calls, with `%s` for inserted values."""
     for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args):
         made_here = isinstance(call.func, ast.Call) and ast.unparse(call.func.func).startswith("WhyNoFuse")
         if made_here or ast.unparse(call.func) == "why":
@@ -45,7 +45,7 @@ def template(node: ast.expr) -> str:
 
 
 def test_every_text_with_which_torch_refuses_a_fusion_has_plain_words() -> None:
-    """A new torch may have new ones: give them words in compiler/inductor/fusion_words.py."""
+    """A new torch may have new texts: add words for them in compiler/inductor/fusion_words.py."""
     sources = [path.read_text() for path in SOURCES.rglob("*.py")]
     found = {text for source in sources if "WhyNoFuse(" in source for text in texts_in(source)}
     assert len(found) > 40
@@ -77,7 +77,7 @@ def test_a_step_has_its_round_and_the_bytes_that_both_nodes_touch(record: Record
     assert record.merges
     assert {merge.round for merge in record.merges} <= set(range(1, 12))
     x = 64 * 128 * 4
-    assert any(merge.saved == x for merge in record.merges)  # the input, or what is made of it, in float32
+    assert any(merge.saved == x for merge in record.merges)  # the input, or an intermediate result, in float32
 
 
 def test_decisions_say_in_which_round_and_what_it_saved(record: Record) -> None:

@@ -1,4 +1,4 @@
-"""Python's garbage collector: a big graph is compiled with fewer full collections, and nothing of that is left."""
+"""Python's garbage collector: fewer full collections while a big graph compiles, and the settings are restored."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_full_collections_go_on_after_an_interrupt() -> None:
 
 @pytest.fixture
 def nothing_frozen() -> Iterator[None]:
-    """As in a user's process: the suite freezes what its test modules import."""
+    """Unfreeze, as in a user's process: the suite freezes the objects of its test modules' imports."""
     gc.unfreeze()
     yield
     gc.collect()
@@ -80,7 +80,7 @@ class Cyclic:
 
 @pytest.mark.parametrize("allocations", range(6))
 def test_a_collection_may_end_finalizers_while_guards_are_released(allocations: int) -> None:
-    """The next collection, so many allocations from here, runs the finalizer of something else."""
+    """The next collection, a given number of allocations later, runs another object's finalizer."""
     since = weakref.finalize(release_guards, int)
     other = weakref.finalize(Cyclic, int)
     before = gc.get_threshold()
@@ -121,7 +121,7 @@ def test_what_the_user_has_frozen_stays_frozen() -> None:
 
 
 def thresholds_of_compilations(backend: Any, calls: int) -> list[int]:
-    """The third threshold when TorchDynamo begins with a function, for so many compilations."""
+    """The third threshold at the start of each of several compilations."""
     heard: list[int] = []
     told = partial(lambda _: heard.append(gc.get_threshold()[2]))
     torch._dynamo.reset()

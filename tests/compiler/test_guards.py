@@ -1,4 +1,4 @@
-"""Guards in words, by argument, with the insides of modules marked as such; sizes that are left open."""
+"""Guards in words, by argument, with module internals marked as such; symbolic sizes."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_sizes_that_were_equal_at_first_are_one_symbol() -> None:
 def test_a_check_has_its_own_cost_and_a_compilation_that_of_all(module_record: Record) -> None:
     (frame,) = module_record.frames
     costs = {guard.kind: guard.seconds for guard in module_record.guards}
-    assert costs.pop("NO_TENSOR_ALIASING", None) is None  # it remembers what it was shown: it can't be called alone
+    assert costs.pop("NO_TENSOR_ALIASING", None) is None  # it remembers its input: it can't be called alone
     timed = {kind: seconds for kind, seconds in costs.items() if seconds is not None}
     assert {"TENSOR_MATCH", "TYPE_MATCH", "GLOBAL_STATE", "EQUALS_MATCH"} <= set(timed)
     assert all(seconds >= 0 for seconds in timed.values())
@@ -213,7 +213,7 @@ def test_a_check_has_its_own_cost_and_a_compilation_that_of_all(module_record: R
 
 
 def test_a_guard_counts_the_calls_that_it_turned_away() -> None:
-    """The third call compiles nothing: the code of the first fits, and that of the second is tried before it."""
+    """The third call compiles nothing: the first call's code fits, and the second's is tried before it."""
     double, single = torch.ones(4, dtype=torch.float64), torch.ones(4)
     calls = [(single,), (double,), (single,)]
     with_calls = explore(function("def f(x):\n    return x * 2\n"), options=Options(stages=("captured",)), calls=calls)

@@ -1,4 +1,4 @@
-"""Triton kernels run on the CPU: eager's numbers, every error on its line, nothing left behind."""
+"""Triton kernels on the CPU: eager's numbers, every error on its line, nothing left behind."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LOAD = ADD.split("\n").index("    tmp0 = tl.load(in_ptr0 + (x0), xmask)") + 1
 
 
 class Transformer(nn.Module):
-    """One encoder layer on embedded words, and the loss of predicting them."""
+    """One encoder layer on token embeddings, and the loss of predicting the tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def interpreter() -> Iterator[Interpreter]:
 
 
 def ran(interpreter: Interpreter, body: str, x: Tensor, **how: Any) -> tuple[Tensor, launch.Outcome]:
-    """What `tmp1 = BODY` gives for x."""
+    """The result of `tmp1 = BODY` for x."""
     result = torch.full_like(x, torch.nan)
     outcome = interpreter.run(ADD.replace("BODY", body), "kernel", [x, result, x.numel()], **how)
     return result, outcome
@@ -118,7 +118,7 @@ def test_functions_give_what_torch_gives(name: str, interpreter: Interpreter) ->
 
 
 def test_reductions_with_any_function_are_in_the_order_of_a_gpus_threads(interpreter: Interpreter) -> None:
-    """Neighbours first; a value and its index stay together, the first of equals wins."""
+    """Adjacent elements first; a value and its index stay together, and the first of equal values wins."""
     x = torch.tensor([1.0, 5.0, 5.0, 2.0] * 32)
     body = "tl.argmax(tmp0, 0).to(tl.float32) + 0 * tmp0"
     result, outcome = ran(interpreter, body, x)
@@ -157,7 +157,7 @@ def test_an_access_outside_is_stopped_before_it_is_made(interpreter: Interpreter
     outcome = interpreter.run(wild, "kernel", [x, torch.zeros(128), 128])
     assert outcome.error is not None
     assert "tl.store writes out of bounds" in outcome.error.message
-    assert ran(interpreter, "tmp0 + 1", x)[0].unique().tolist() == [2.0]  # the process is still there
+    assert ran(interpreter, "tmp0 + 1", x)[0].unique().tolist() == [2.0]  # the process is still alive
 
 
 def test_what_a_kernel_prints_is_handed_back(interpreter: Interpreter) -> None:
@@ -236,7 +236,7 @@ def test_all_kernels_match_eager(case: str, dtype: torch.dtype) -> None:
 
 
 def test_a_wrong_kernel_is_blamed_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GELU's kernel computes something else: those that read it are not blamed."""
+    """GELU's kernel computes something else; its readers are not blamed."""
     from compiler.numerics import kernel_check as module
 
     run = Interpreter.run
@@ -320,7 +320,7 @@ def test_lanes_are_inside_or_masked() -> None:
 
 
 def test_every_function_that_inductor_calls_has_an_equivalent() -> None:
-    """Those of torch._inductor's Triton code generation; fast_tanhf is not in this Triton's libdevice."""
+    """All functions in Inductor's Triton code generation, except fast_tanhf, which this Triton's libdevice lacks."""
     import torch._inductor.codegen.triton as generated
     import triton.language.extra.cuda.libdevice as device
 

@@ -1,4 +1,4 @@
-"""Generated code linked to what it computes, on programs whose kernels are known."""
+"""Generated code linked to its operations, on programs with known kernels."""
 
 from __future__ import annotations
 

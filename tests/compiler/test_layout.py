@@ -1,4 +1,4 @@
-"""Graphs with the layouts that libraries like: the same numbers and the same strides for the user."""
+"""Graphs with the layouts that libraries prefer: the same numbers and the same strides for the user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pictures() -> nn.Sequential:
 
 
 def laid_out(programs: list[Program], any_change: bool = True) -> Callable[..., Any]:
-    """A backend whose graphs have the layouts that they have on a GPU; the interpreter runs them."""
+    """A backend whose graphs have a GPU's layouts; the interpreter runs them."""
 
     def compile_graph(module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
         changed = with_layouts(module, inputs, name, LAYOUTS, "cpu")
@@ -82,7 +82,7 @@ def test_every_convolution_reads_and_makes_channels_last_memory() -> None:
 
 
 def test_a_weight_is_saved_as_the_convolution_reads_it_though_nothing_else_changes() -> None:
-    """The image and the result are in channels-last memory anyway; the backward is told where the weight lies."""
+    """The image and the result are in channels-last memory anyway; the backward gets the weight's strides."""
     model = nn.Conv2d(72, 80, 3, bias=False)
     x = torch.randn(2, 72, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
 
@@ -106,7 +106,7 @@ def test_a_weight_is_saved_as_the_convolution_reads_it_though_nothing_else_chang
 
 
 class Head(nn.Module):
-    """Scores of a vocabulary whose size no library likes: the loss, and if they are asked for, the scores."""
+    """Logits of a vocabulary with a size that is slow in libraries: returns the loss, and optionally the logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Head(nn.Module):
 
 @pytest.fixture
 def _padded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, where the numbers can be had: products are padded as on a GPU."""
+    """Pad matmuls as on a GPU, on the CPU."""
     monkeypatch.setattr(products, "_unit", lambda meta: 8 if meta.dtype == torch.bfloat16 else 1)
     monkeypatch.setattr(products, "_pays", lambda *_: True)
 

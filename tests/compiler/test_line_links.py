@@ -1,7 +1,7 @@
 """Lines of Triton linked to the FX nodes they compute, on kernels with known answers.
 
-Two kinds of answers. For whole models: what each line computes when the code runs says which node it belongs to. For
-single kernels: lines and the node they have to lead to, written down.
+There are two kinds of answers. For whole models, the value of each line in a run says which node it belongs to. For
+single kernels, the lines and their nodes are written down.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Attention(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Embeddings, and cross-entropy of what a linear layer makes of them."""
+    """Embeddings, a linear layer, and cross-entropy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def entities_of(record: Record, kernel: Kernel) -> list[Entity]:
 
 
 def fused_in(record: Record, kernel: Kernel) -> set[str]:
-    """Names of the post-grad nodes that Inductor says are in a kernel."""
+    """Names of the post-grad nodes in a kernel, according to Inductor."""
     linked = record.linked_ids(kernel.id)
     return {
         entity.label for artifact in record.of_stage("post_grad") for entity in artifact.entities if entity.id in linked
@@ -145,7 +145,7 @@ def fused_in(record: Record, kernel: Kernel) -> set[str]:
 
 
 class Answers:
-    """What the lines of one launch compute, found by value: the nodes a line may be linked to."""
+    """The nodes that each line of one launch may be linked to, found by value."""
 
     def __init__(
         self, lines: list[Line], values: dict[str, Any], graph: GraphModule, results: dict[str, Any], fused: set[str]
@@ -177,7 +177,7 @@ class Answers:
         return {place for place, line in enumerate(self.lines) if name in line.used}
 
     def live(self, number: int) -> bool:
-        """Whether anything comes of the line: Inductor leaves to Triton to drop what is not used."""
+        """Whether the line's value is used: Inductor leaves dead code to Triton."""
         todo, seen = [number], {number}
         while todo:
             current = todo.pop()
@@ -189,7 +189,7 @@ class Answers:
         return False
 
     def value(self, number: int) -> Tensor | None:
-        """What a line assigns or stores, in the kernel's order."""
+        """The values that a line assigns or stores, in the kernel's order."""
         line = self.lines[number]
         if line.text.startswith("tl.atomic_"):
             return self.values[line.text.partition("(")[2].partition(" ")[0]].memory
@@ -203,7 +203,7 @@ class Answers:
         return [None if value is None else _sorted(value) for value in values]
 
     def made_at(self, number: int) -> set[str]:
-        """The nodes whose value is computed in this line: it is there for the first time, and not the node's input."""
+        """The nodes whose value first appears in this line, and is not the node's input."""
         value = self.by_size[number]
         line = self.lines[number]
         if value is None or line.loads or not line.assigned or not self.assigned_once[number]:
@@ -214,8 +214,9 @@ class Answers:
         return {name for name in made if not any(_equal(value, one) for one in self.inputs[name])}
 
     def leads_to(self, number: int, node: str) -> bool:
-        """Whether the line computes the node's value (or a part of its sum), or serves a line that does with nothing
-        that is another node's value in between.
+        """Whether the line computes the node's value (or a part of its sum), or feeds a line that does.
+
+        No other node's value may be in between.
         """
         todo, seen = [number], {number}
         while todo:
@@ -238,7 +239,7 @@ class Answers:
 
 
 def _sorted(value: Tensor) -> Tensor:
-    """Kernels walk tensors in any order."""
+    """Sorted values, because kernels iterate over tensors in any order."""
     return value.detach().double().flatten().sort().values
 
 
@@ -251,7 +252,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _is_part(value: Tensor, whole: Tensor) -> bool:
-    """Whether these are partial sums of `whole`, which Inductor splits where a reduction is long."""
+    """Whether these are partial sums of `whole`: Inductor splits long reductions."""
     count, rest = divmod(value.numel(), max(whole.numel(), 1))
     if rest or count < 2:
         return False
@@ -261,8 +262,10 @@ def _is_part(value: Tensor, whole: Tensor) -> bool:
 
 
 def _is_within(some: Tensor, more: Tensor) -> bool:
-    """Whether all of `some` is in `more`. Inductor computes no more of a tensor than is read of it later, and of a part
-    of a concatenation more: it is masked.
+    """Whether all of `some` is in `more`.
+
+    Inductor computes only the part of a tensor that is read later; for a part of a concatenation it computes more,
+    masked.
     """
     if some.numel() >= more.numel() or len(some.unique()) < 8:
         return False
@@ -273,7 +276,7 @@ def _is_within(some: Tensor, more: Tensor) -> bool:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> dict[str, GraphModule]:
-    """The post-grad graphs of what is explored, "forward", "backward" or "inference"."""
+    """The explored post-grad graphs: "forward", "backward" or "inference"."""
     found: dict[str, GraphModule] = {}
     record_graph = GraphRecorder.post_grad
 
@@ -349,7 +352,7 @@ def in_half(x: Tensor) -> Tensor:
 
 Case = tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], dict[str, Any], dict[str, str]]
 
-# What a line looks like -> ATen operations one of which it has to be linked to.
+# A pattern of a line -> ATen operations; the line has to be linked to one of them.
 KERNELS: dict[str, Case] = {
     "a reduction in a loop": (looped, lambda: (torch.randn(1024, 4096),), {}, {
         r"_tmp\d+_max = tl\.full": "prims.prepare_softmax_online",

@@ -1,4 +1,4 @@
-"""Loops as text: the same for the same program, short, and with all that they compute."""
+"""Loops as text: deterministic, short, and complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: what the generated code and eager have in use, step by step, against what is really allocated."""
+"""Memory in use by the generated code and by eager, step by step, against real allocations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS, WIDTH = 512, 64
 
 
 class Net(nn.Module):
-    """What is kept for the backward is more than one tensor, and one of those is made into another."""
+    """A network that saves several tensors for the backward, one of them computed from another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,14 +52,14 @@ def events(record: Record, side: str = "compiled") -> list[MemoryEvent]:
 
 
 def peak_above_inputs(record: Record, side: str) -> tuple[int, int]:
-    """The peak without gradients that are handed in, and what is in use between forward and backward."""
+    """The peak without incoming gradients, and the bytes in use between forward and backward."""
     line = timelines(record)[0].lines[side]
     handed = sum(step.event.bytes for step in line.steps if step.event.role == "tangent")
     return line.peak_bytes - handed, line.kept
 
 
 def measured(call: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, int]:
-    """The same of a real call, warmed up, with its gradient made before."""
+    """The same for a real, warmed-up call, with its gradient created before."""
     gradient = torch.ones(ROWS, 8)
     call(x).backward(gradient)
     results: list[Tensor] = []
@@ -87,7 +87,7 @@ def test_eager_is_computed_as_it_really_runs() -> None:
 
 
 def test_no_garbage_is_collected_in_a_measured_call() -> None:
-    """A collection would free tensors of others, too."""
+    """A collection would free other tensors, too."""
 
     def call() -> list[object]:
         ring: list[object] = [torch.ones(1000)]
@@ -100,12 +100,12 @@ def test_no_garbage_is_collected_in_a_measured_call() -> None:
 
 
 def test_what_is_freed_where_an_earlier_profile_saw_something_is_no_change() -> None:
-    """The profiler goes on knowing sizes of addresses, of which some are others' by now."""
+    """The profiler remembers the sizes of addresses, and some of these have been reused."""
     held: list[Tensor] = []
     for _ in range(20):
         assert cpu_changes(lambda: held.append(torch.empty(1 << 24))) == [1 << 26]
         held.clear()
-        held.append(torch.empty(1 << 24))  # memory of this size is the system's: mostly at the same address again
+        held.append(torch.empty(1 << 24))  # the system allocates memory of this size, mostly at the same address again
         assert cpu_changes(held.clear) == []
     assert cpu_peak_bytes(lambda: held.append(torch.empty(10))) == 40
 
@@ -144,7 +144,7 @@ def test_what_the_backward_needs_is_kept_and_the_gradients_stay(record: Record) 
 
 @pytest.mark.parametrize("side", ["compiled", "eager"])
 def test_only_the_callers_memory_outlives_the_backward(record: Record, side: str) -> None:
-    """What autograd kept for the backward, and the gradients that it handed to it, are freed by its end."""
+    """Autograd's saved tensors, and the backward's incoming gradients, are freed by its end."""
     found = events(record, side)
     given = sum(event.bytes for event in found if event.what == "input" and event.half == "forward")
     left = sum(event.bytes for event in found if event.role in ("result", "gradient"))
@@ -263,7 +263,7 @@ def test_on_a_gpu_the_allocator_tells_and_nothing_stays_recorded() -> None:
 
 
 def test_the_history_of_the_allocator_counts_what_is_asked_for_and_given_back() -> None:
-    """As `torch.cuda.memory._snapshot()` documents it: a free is completed after it was requested."""
+    """The history follows the documentation of `torch.cuda.memory._snapshot()`: a free completes after its request."""
     actions = ("segment_alloc", "alloc", "free_requested", "free_completed", "alloc")
     trace = [{"action": action, "size": 512 * place} for place, action in enumerate(actions, start=1)]
     assert list(history_changes(trace)) == [1024, -1536, 2560]

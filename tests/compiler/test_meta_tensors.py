@@ -1,4 +1,4 @@
-"""Calls on meta tensors: code for the target, and nothing that is run."""
+"""Calls on meta tensors: code for the target, and nothing runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_meta_tensors_have_code_for_the_target(backend: str, target: str, offset
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 def test_offsets_beyond_32_bits_are_64_bits_wide(backend: str) -> None:
-    """The kernel of a short slice counts few elements, and reads beyond 2³¹."""
+    """The kernel of a short slice has few elements, but reads beyond offset 2³¹."""
 
     def end(x: torch.Tensor) -> torch.Tensor:
         return x[2**31 :] * 2

@@ -1,4 +1,4 @@
-"""The minimum cut is networkx's, on either side of it."""
+"""The minimum cut equals networkx's, on both sides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler.torch_api import partitioning
 
 
 def graph_of(seed: int) -> networkx.DiGraph:
-    """Like the partitioner's: nodes in two halves with a capacity between them, one after the other."""
+    """A graph like the partitioner's: each node is two halves with a capacity between them."""
     chance = random.Random(seed)
     graph = networkx.DiGraph()
     nodes = chance.randint(2, 40)

@@ -1,4 +1,4 @@
-"""Real models, explored whole: every stage, eager's values, every node linked."""
+"""Complete explorations of real models: every stage, eager's values, every node linked."""
 
 from __future__ import annotations
 

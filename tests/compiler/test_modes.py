@@ -1,4 +1,4 @@
-"""Modes for a GPU that is not here: max-autotune's candidates, CUDA graphs, and what refuses them."""
+"""Modes for a GPU that is not here: max-autotune's candidates, CUDA graphs, and the reasons against them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_gpu_with_few_multiprocessors_has_no_templates_and_says_why() -> None:
 
 
 def test_amds_candidates_are_those_of_a_torch_built_for_rocm() -> None:
-    """Their heuristics are registered when torch is imported, by the vendor that it was built for."""
+    """Heuristics are registered when torch is imported, for the vendor that torch was built for."""
     x = torch.randn(64, 128).bfloat16()
     record = explored(Gelu().bfloat16(), x, mode="max-autotune", target="mi300x")
     configs = [e.attrs["config"] for a in record.of_stage("kernels") for e in candidates(a) if e.attrs["config"]]
@@ -335,7 +335,7 @@ def test_cpu_code_can_not_be_captured() -> None:
 
 
 def test_refusals_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """On the user's machine nothing was going to be captured."""
+    """On the user's machine no CUDA graph would have been captured."""
     test_an_input_that_is_written_into_is_refused()
     test_without_partitions_such_an_operation_refuses_the_whole()
     assert "cudagraphs" not in caplog.text
@@ -345,7 +345,7 @@ def test_refusals_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_backward_takes_what_the_forward_saved_as_the_forward_laid_it_out() -> None:
-    """On a GPU Inductor lays convolutions out with channels last, and saved activations stay so."""
+    """On a GPU Inductor uses channels-last convolutions, and saved activations keep that layout."""
     net = nn.Sequential(nn.Conv2d(128, 160, 3), nn.ReLU(), nn.Conv2d(160, 128, 3))
     record = explored(net, torch.randn(2, 128, 8, 8))
     saved = record["post_grad[0/0 backward]"].entity("relu")

@@ -73,7 +73,7 @@ STAGES = {"captured", "joint", "forward", "backward", "kernels"}
 
 
 def trained(call: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The result, the gradient, and the state that random numbers are left in."""
+    """The result, the gradient, and the final state of the random number generator."""
     torch.manual_seed(1)
     x = torch.linspace(-1, 1, 512).reshape(2, 4, 4, 16).requires_grad_()
     value = call(x)
@@ -82,7 +82,7 @@ def trained(call: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None, Te
 
 
 def explored(program: Callable[..., Any], target: str, backend: str) -> Record:
-    """The record of a training step, whose numbers are held against eager's."""
+    """The record of a training step, after comparing its numbers with eager's."""
     expected = trained(program)
     with Exploration(Options(target=target, backend=backend)) as exploration:
         found = trained(exploration.compile(program))
@@ -102,7 +102,7 @@ def test_every_stage_with_eagers_numbers(name: str, target: str, backend: str) -
 
 
 def padded_bias(weight: Tensor) -> Tensor:
-    """T5's bias by distance, padded as attention on a GPU wants it: an index is the minimum of wrapped numbers."""
+    """T5's relative position bias, padded for a GPU's attention: an index is the minimum of wrapped numbers."""
     at = torch.arange(8)
     distance = -torch.min(at[None, :] - at[:, None], torch.zeros_like(at))
     bias = functional.embedding(distance, weight).permute(2, 0, 1)[None]
@@ -190,7 +190,7 @@ def scalars_captured() -> Any:
     ],
 )
 def test_loops_need_scalar_outputs(program: Callable[[Tensor], Tensor], backend: str, operator: str) -> None:
-    """What the problem advises gives every stage."""
+    """With the setting that the problem suggests, every stage is there."""
     [problem] = explored(program, "h100", backend).problems
     assert f"torch cannot compile {operator} while" in problem.reason
     assert "aten._local_scalar_dense" in problem.reason
@@ -247,7 +247,7 @@ def scanned_tanh(x: Tensor) -> Tensor:
 
 
 def test_own_backend_scans_what_its_backward_reads() -> None:
-    """Inductor's decompositions have torch's scan return the tanh twice, which it refuses."""
+    """With Inductor's decompositions torch's scan returns the tanh twice, and refuses that."""
     torch.testing.assert_close(trained(torch.compile(scanned_tanh, backend="tcompile")), trained(scanned_tanh))
 
 

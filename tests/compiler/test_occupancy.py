@@ -1,4 +1,4 @@
-"""Static occupancy, against NVIDIA's own calculator and what is known of AMD's rules."""
+"""Static occupancy, against NVIDIA's own calculator and AMD's known rules."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ int main() {
 
 
 def blocks(name: str, threads: int, registers: int, shared_memory: int) -> int:
-    """Blocks that fit on a multiprocessor; 0 where none does."""
+    """The number of blocks that fit on a multiprocessor; 0 if none does."""
     try:
         found = occupancy(target(name), threads=threads, registers=registers, shared_memory=shared_memory)
     except OccupancyError:
@@ -59,7 +59,7 @@ def blocks(name: str, threads: int, registers: int, shared_memory: int) -> int:
 
 @pytest.mark.needs("g++")
 def test_nvidias_own_calculator_counts_the_same_blocks(tmp_path: Path) -> None:
-    """cuda_occupancy.h comes with Triton; it is what cudaOccupancyMaxActiveBlocksPerMultiprocessor follows."""
+    """cuda_occupancy.h comes with Triton; cudaOccupancyMaxActiveBlocksPerMultiprocessor follows it."""
     triton = pytest.importorskip("triton")
     header = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
     (tmp_path / "calculator.cpp").write_text(CALCULATOR)
@@ -85,14 +85,14 @@ def test_nvidias_own_calculator_counts_the_same_blocks(tmp_path: Path) -> None:
     [
         ("h100", 256, 32, 0, Occupancy(64, 1.0, "warps", 8)),
         ("h100", 128, 168, 0, Occupancy(12, 12 / 64, "registers", 3)),
-        ("h100", 128, 170, 0, Occupancy(8, 8 / 64, "registers", 2)),  # 170 × 32 is given as 5632
+        ("h100", 128, 170, 0, Occupancy(8, 8 / 64, "registers", 2)),  # 170 × 32 is rounded up to 5632
         ("h100", 32, 16, 0, Occupancy(32, 0.5, "blocks", 32)),
-        ("h100", 128, 32, 64 * 1024, Occupancy(12, 12 / 64, "shared memory", 3)),  # 1 KiB more is taken of each
+        ("h100", 128, 32, 64 * 1024, Occupancy(12, 12 / 64, "shared memory", 3)),  # each block needs 1 KiB more
         ("a100", 1024, 64, 0, Occupancy(32, 0.5, "registers", 1)),
         ("l4", 768, 40, 0, Occupancy(48, 1.0, "warps", 2)),
         ("l4", 64, 168, 16888, Occupancy(10, 10 / 48, "shared memory", 5)),
         ("l4", 64, 200, 16888, Occupancy(8, 8 / 48, "registers", 4)),
-        ("t4", 128, 60, 16 * 1024, Occupancy(16, 0.5, "shared memory", 4)),  # nothing is taken of a T4
+        ("t4", 128, 60, 16 * 1024, Occupancy(16, 0.5, "shared memory", 4)),  # a T4 needs no extra memory
         ("mi300x", 64, 14, 0, Occupancy(32, 1.0, "warps", 32)),
         ("mi300x", 128, 14, 0, Occupancy(32, 1.0, "warps", 16)),
         ("mi300x", 256, 140, 0, Occupancy(12, 12 / 32, "registers", 3)),  # LLVM prints "Occupancy: 3"

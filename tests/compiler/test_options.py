@@ -1,4 +1,4 @@
-"""What may be asked of an exploration; what is answered to what can't be."""
+"""The options of an exploration, and the errors for invalid ones."""
 
 from __future__ import annotations
 

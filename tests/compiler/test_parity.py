@@ -1,4 +1,4 @@
-"""An exploration changes nothing that it observes: torch counts the same with and without it."""
+"""An exploration does not change torch's behaviour: torch's counters are the same with and without it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.compiler.parity_programs import PROGRAMS, Program
 
 @dataclass(frozen=True)
 class Counts:
-    """What torch counts: each compilation in order, what was captured, and graph breaks by reason."""
+    """torch's counters: each compilation in order, the captured graphs, and graph breaks by reason."""
 
     compilations: tuple[tuple[Any, ...], ...]
     graphs: int
@@ -42,7 +42,7 @@ class Counts:
 
 @contextmanager
 def logged_breaks() -> Iterator[list[str]]:
-    """The graph breaks that torch logs in the block: its counters leave out those of branches and loops."""
+    """The graph breaks that torch logs in the block: its counters omit breaks at branches and loops."""
     logged = []
     log: Any = InstructionTranslatorBase.log_graph_break
 
@@ -80,7 +80,7 @@ def without_addresses(text: str) -> str:
 
 
 def state() -> dict[str, Any]:
-    """What a process has that an exploration could leave changed."""
+    """State of a process that an exploration could leave changed."""
     return {
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
@@ -135,7 +135,7 @@ def explored(name: str) -> tuple[Counts, dict[str, Any], Record]:
 
 
 def settled(name: str) -> tuple[Counts, dict[str, Any]]:
-    """What torch alone counts, once two runs agree: in the first ones it looks at more frames of its own."""
+    """torch's own counts, once two runs agree: in the first runs it sees more of its own frames."""
     found = alone(name)
     for _ in range(4):
         last, found = found, alone(name)
@@ -156,7 +156,7 @@ def test_counts_and_state_are_those_of_torch_alone(name: str) -> None:
 def told(record: Record) -> tuple[int, int, int, int]:
     captured = record.of_stage("captured")
     calls = [entity for artifact in captured for entity in artifact.entities if entity.kind == "call"]
-    ops = sum("." not in entity.label for entity in calls)  # without those in bodies of higher-order operators
+    ops = sum("." not in entity.label for entity in calls)  # without nodes in bodies of higher-order operators
     return len(captured), ops, len(record.breaks), len(record.recompiles)
 
 

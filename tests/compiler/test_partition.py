@@ -1,4 +1,4 @@
-"""What AOTAutograd's halves are made of: roles of nodes, what is kept and why, other ways to divide."""
+"""AOTAutograd's partition: roles of nodes, saved values and their reasons, other partitions."""
 
 from __future__ import annotations
 

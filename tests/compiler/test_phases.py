@@ -1,4 +1,4 @@
-"""Where torch's compile time goes: its own events, by graph, without the time in which tcompile records."""
+"""torch's compile time by phase: its own events, by graph, without tcompile's recording time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines ran as plain Python, and who called what: what is said is certain, of the rest nothing is said."""
+"""Lines that ran as plain Python, and their callers: only certain facts are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long each kernel and each line of Python takes, by the profiler: what the times are of, and not how long."""
+"""Profiled times of kernels and Python lines: tests check what is measured, not how long it takes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Net(nn.Module):
 
 
 def line_of(code: str) -> str:
-    """The number of the line of this file that is this code, as in the ids of lines."""
+    """The line number of this code in this file, as in the ids of lines."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     return next(f".L{number}" for number, line in enumerate(lines, 1) if line.strip() == code)
 
 
 def explored(fn: Any, *args: Tensor, **options: Any) -> tuple[Record, Profile, Exploration]:
-    """With code built for the CPU, profiled in the exploration."""
+    """An exploration with code built for the CPU, and profiled."""
     with Exploration(parse_options(target="cpu", **options), build=True) as exploration:
         exploration.compile(fn)(*args)
         assert exploration.call is not None
@@ -79,7 +79,7 @@ def test_every_call_in_the_generated_code_has_a_time_of_its_own(net: tuple[Recor
     assert len(timed) == len(calls)
     known = {kernel.id: kernel for kernel in record.kernels}
     assert all(time.name == known[time.kernel].name and time.launches == 1 and time.seconds > 0 for time in timed)
-    assert not [problem for problem in profile.problems if "varied" not in problem.reason]  # that is the machine's
+    assert not [problem for problem in profile.problems if "varied" not in problem.reason]  # depends on the machine
 
 
 @needs_compiler
@@ -141,7 +141,7 @@ def broken(x: Tensor) -> Tensor:
 
 @needs_compiler
 def test_a_model_without_lines_of_its_own_has_all_its_time_on_the_line_that_calls_it() -> None:
-    """All code of nn.Sequential is torch's. Profiled again on a copy, the call is still made where the user made it."""
+    """All code of nn.Sequential is torch's. A later profile on a copy still has the user's line as the call site."""
     model, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU()), torch.randn(4, 16)
     with Exploration(parse_options(backend="inductor")) as exploration:
         exploration.compile(model)(x)  # the call

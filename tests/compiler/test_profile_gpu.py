@@ -1,4 +1,4 @@
-"""Kernels and lines profiled on a GPU: what share of the time is matched. It needs one."""
+"""Kernels and lines profiled on a GPU: the matched share of the time. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def gpt() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
 def test_gpu_time_is_matched_to_kernels_and_lines(case: Any, backend: str) -> None:
     model, args, kwargs = case()
     record, profile = explored(model, args, kwargs, backend)
-    assert not [problem for problem in profile.problems if "varied" not in problem.reason]  # that is the machine's
+    assert not [problem for problem in profile.problems if "varied" not in problem.reason]  # depends on the machine
     for side in ("eager", "compiled"):
         times = [time for time in profile.kernel_times if time.side == side]
         whole = sum(time.seconds for time in times)

@@ -1,4 +1,4 @@
-"""Recompilations: all that failed, old beside new, whom to blame, and advice that is applied here and ends them."""
+"""Recompilations: all failed guards, old and new values, the cause, and advice that is applied here and ends them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.compiler.recompile_cases import CASES, DOUBLE, Again
 
 
 def called(code: str, calls: str, **options: object) -> Record:
-    """What is recorded while `calls` are made of the `f` that `code` defines."""
+    """The record of running `calls`, with the `f` that `code` defines."""
     original = function(code)
     with Exploration(Options(stages=("captured",), **options)) as exploration:
         compiled = exploration.compile(original)
@@ -60,7 +60,7 @@ def test_what_else_has_to_stay_as_it_was_is_told_with_the_advice() -> None:
     found = called("def f(x, n):\n    return x * n\n", calls).recompiles[-1]
     assert found.cause == "shape"
     more = "It takes more than that: dtype of `x` was float32, is float64; requires_grad of `x` was False, is True."
-    assert found.advice.endswith(more)  # nothing of `n`: it is left open with the sizes
+    assert found.advice.endswith(more)  # nothing about `n`: it becomes symbolic with the sizes
     again = called("def f(x, n):\n    return x * n\n", calls, dynamic=True).recompiles[-1]
     assert [item.cause for item in again.failures] == ["dtype", "requires_grad"]
 
@@ -158,7 +158,7 @@ def test_a_recompilation_says_what_it_changed_in_the_graph() -> None:
 
 
 def test_a_state_that_torch_only_names_is_blamed_all_the_same() -> None:
-    """torch before 2.13 says which parts of its state differ, not what they were."""
+    """torch before 2.13 says which parts of its state differ, but not their values."""
     guard = FailedGuard("GLOBAL_STATE", "L", ("___check_global_state()", "GLOBAL_STATE changed: grad_mode "), None)
     known = Recompile("recompile[0/1]", "0/1", "f", "cell", 1, ())
     with torch.no_grad():
@@ -168,7 +168,7 @@ def test_a_state_that_torch_only_names_is_blamed_all_the_same() -> None:
 
 
 def test_a_module_of_torchs_own_is_blamed_by_the_names_of_its_forward() -> None:
-    """torch compiles it through a wrapper, whose arguments are `args` and `kwargs`."""
+    """torch compiles it through a wrapper with the arguments `args` and `kwargs`."""
     record = called("f = nn.Sequential(nn.Linear(8, 8), nn.Dropout())\n", "f(torch.ones(4, 8))\nf(torch.ones(6, 8))")
     (found,) = record.recompiles
     assert (found.cause, found.argument) == ("shape", "input")

@@ -38,7 +38,7 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def strategy(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values of an annotation of a record's field: what the loader has to bring back."""
+    """Values for a field's annotation, for the loader to restore."""
     if annotation in LEAVES:
         return LEAVES[annotation]
     if is_dataclass(annotation):
@@ -143,7 +143,7 @@ def test_a_cut_file_is_refused(data: st.DataObject) -> None:
 
 
 def test_loading_executes_nothing(tmp_path: Path) -> None:
-    """The loader is JSON: no name in a file is looked up, whatever it looks like."""
+    """The loader reads JSON: it looks up no name from a file."""
     hostile = {"__class__": "os.system", "py/object": "os.system", "__reduce__": ["os.system", ["touch pwned"]]}
     artifact = {"id": "a", "stage": "s", "title": "t", "language": "l", "text": "", "attrs": hostile}
     path = tmp_path / "run.json"

@@ -1,4 +1,4 @@
-"""Equal nodes of a graph are made one, where that changes nothing."""
+"""Common subexpression elimination: equal nodes of a graph become one if that changes nothing."""
 
 from __future__ import annotations
 

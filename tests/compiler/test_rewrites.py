@@ -1,4 +1,4 @@
-"""Every edit that a break's card offers is applied as it is offered: what it is called holds."""
+"""Every edit that a break's card offers is applied here, and has the promised applicability."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("torch._dynamo.graph_break()",): (EDIT,),
     ("y = copy.deepcopy(y.detach())",): (EDIT,),
 }  # fmt: skip
-"""Lines of a function, and the different kinds of edits that the cards of their breaks offer, in order."""
+"""Lines of a function, and the kinds of edits that the cards of their breaks offer, in order."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a call gave: its value, the gradient of its argument, what it printed, and its record."""
+    """A call's results: its value, the gradient of its argument, its output, and its record."""
 
     value: torch.Tensor
     gradient: torch.Tensor | None
@@ -146,7 +146,7 @@ def test_each_edit_holds_as_it_is_offered(lines: tuple[str, ...]) -> None:
 
 
 def check_edit(code: str, record: Record, found: GraphBreak, item: Suggestion) -> None:
-    """Apply one edit: there are fewer breaks; where it is machine-applicable all that the call does is the same."""
+    """Apply one edit, and check that there are fewer breaks; a machine-applicable one must keep the behaviour."""
     new = rewritten(code, item) if item.rewrite else code
     for grad in (False, True):
         before = ran(code, compiled=False, grad=grad)

@@ -1,4 +1,4 @@
-"""What the installed torch.compile accepts, and what it has compiled."""
+"""The settings that the installed torch.compile accepts, and its compiled functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source artifacts: the right lines, numbered as in the file, under names that do not depend on the machine."""
+"""Source artifacts: the right lines, numbered as in the file, with machine-independent names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--check` runs every stage on the inputs of the call: all agree with eager, or the first that departs is named."""
+"""`--check` runs every stage on the inputs of the call: all agree with eager, or it names the first that differs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = ["captured", "joint", "joint passes", "forward + backward", *LEVELS, "post
 
 
 class Bf16Block(nn.Module):
-    """A block of a transformer's kind in bf16 autocast."""
+    """A transformer-like block in bf16 autocast."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Bf16Block(nn.Module):
 
 
 class Small(nn.Module):
-    """One layer, whose graphs compile fast."""
+    """One layer with graphs that compile fast."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Dropped(nn.Module):
 
 
 class Residual(nn.Module):
-    """The stem of a ResNet and one of its blocks, with a projection: tracing at four levels takes its time."""
+    """The stem of a ResNet and one block with a projection; more would take long to trace at four levels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def departing(record: Record) -> list[Check]:
 
 
 def assert_agree(record: Record) -> None:
-    """Every stage is compared, and gives eager's numbers."""
+    """Check that every stage is compared, and has eager's numbers."""
     assert [problem for problem in record.problems if problem.stage != "kernels"] == []
     wrong = [check for check in record.checks if check.stage and check.verdict not in ("equal", "close")]
     assert wrong == []
@@ -197,7 +197,7 @@ def test_a_pass_that_is_wrong_is_found_and_named(setting: str, wrong: Any, stage
 
 @pytest.mark.needs("g++")
 def test_a_decomposition_that_is_wrong_is_found_in_the_joint_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The joint graph's nodes are other operators than those captured: values are compared by where nodes come from."""
+    """The joint graph's operators differ from the captured ones: values are compared by their nodes' origins."""
 
     def wrong(x: Tensor) -> Tensor:
         return x * torch.sigmoid(x * 1.1)
@@ -252,7 +252,7 @@ def test_views_changes_in_place_and_random_numbers_are_compared(
         exploration.compile(function)(x)
     assert_agree(exploration.record)
     assert set(LEVELS) <= set(by_stage(exploration.record))
-    assert torch.equal(x, before * factor)  # changed by the user's call, and by no other
+    assert torch.equal(x, before * factor)  # changed by the user's call only
     assert x.grad is None
 
 

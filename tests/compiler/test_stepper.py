@@ -1,4 +1,4 @@
-"""The stepper: every instruction that Dynamo reads, bounded, and nothing else changed by it."""
+"""The stepper: records every instruction that Dynamo reads, within a limit, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record_of(fn: Any, args: Any, *, step: bool) -> Record:
 
 
 def guard_of(guard: Guard) -> tuple[object, ...]:
-    """What names a guard but the number that torch gives its copy of the builtins, which counts on in a process."""
+    """The name of a guard, without the process-wide counter in torch's name for its copy of the builtins."""
     return (guard.id, guard.kind, guard.words, guard.argument, guard.file, guard.line)
 
 

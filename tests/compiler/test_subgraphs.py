@@ -100,7 +100,7 @@ def record_of(fn: object, *, grad: bool = False, target: str = "cpu", backend: s
 
 
 def on_line(artifact: Artifact, text: str) -> set[str]:
-    """The nodes on the lines that have this text."""
+    """The nodes of the lines with this text."""
     rows = [number for number, row in enumerate(artifact.text.split("\n"), 1) if text in row]
     assert rows, f"{text!r} is not in\n{artifact.text}"
     return {name for row in rows for name in artifact.lines.get(row, ())}
@@ -113,7 +113,7 @@ def line(record: Record, code: str) -> str:
 
 
 def linked(record: Record, code: str, stage: str) -> set[str]:
-    """Labels, without the lines of kernels, of what is linked to a line of the source."""
+    """Labels of the entities linked to a source line, without lines of kernels."""
     ids = record.linked_ids(line(record, code))
     kinds = ("triton", "cpp")
     return {e.label for a in record.of_stage(stage) for e in a.entities if e.id in ids and e.kind not in kinds}

@@ -49,8 +49,9 @@ def test_limits_hold_together(gpu: Target) -> None:
     ("name", "per_cycle"), [("a100", 2048), ("l4", 1024), ("t4", 1024), ("rtx4090", 512), ("mi300x", 2048)]
 )
 def test_float16_rate_is_that_of_the_tensor_cores(name: str, per_cycle: int) -> None:
-    """Operations of one multiprocessor in one cycle, accumulating in float32, by the vendors' whitepapers. Hopper and
-    Blackwell run their tensor cores at a lower clock than the highest.
+    """Operations per multiprocessor and cycle, accumulating in float32, by the vendors' whitepapers.
+
+    Hopper and Blackwell run their tensor cores below the maximum clock.
     """
     gpu = target(name)
     assert gpu.multiprocessors * per_cycle * gpu.clock == pytest.approx(gpu.peak["float16"], rel=0.01)

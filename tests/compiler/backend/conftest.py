@@ -1,4 +1,4 @@
-"""Our backend's tests run on poisoned memory; some see the programs that are made for a GPU."""
+"""Our backend's tests run on poisoned memory; some inspect the programs for a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.fixture
 def gpu_programs() -> Iterator[list[Program]]:
-    """Those that are compiled: as for a GPU, and run by the interpreter, which writes over what a launch does."""
+    """Collect the compiled programs: compiled for a GPU, and run by the interpreter, which overwrites like a launch."""
     programs: list[Program] = []
 
     def interpreted(program: Program, _: Context) -> Callable[[list[Any]], Sequence[Any]]:

@@ -1,4 +1,4 @@
-"""Memory in which there is nothing yet: a kernel that reads an element before any writes it gets NaN, or -1."""
+"""Poisoned memory: a kernel that reads an element before it is written gets NaN, or -1."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from compiler.torch_api.patching import replaced
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """In a block of it, all memory that programs of our backend ask for is full of what would be seen in a result.
+    """Fill all memory that programs of our backend allocate with values that would show in a result.
 
-    So are gaps between rows. What a kernel writes over keeps what it held. Programs built before ask as they did.
+    Gaps between rows are filled too. A buffer that a kernel overwrites keeps its contents. Programs built before the
+    block are not affected.
     """
     with ExitStack() as changed:
         changed.enter_context(replaced(launch, "empty_on_cpu", _filled))
@@ -35,18 +36,18 @@ def _filled(empty: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _target(original: Callable[[State, str], Tensor]) -> Callable[[State, str], Tensor]:
-    """The interpreter's: it asks for memory where a kernel first writes."""
+    """The allocation for the interpreter: it allocates memory at a kernel's first write."""
 
     def target(state: State, name: str) -> Tensor:
         held = len(state.memory)
         found = original(state, name)
-        is_new = len(state.memory) > held  # what is written over is held no longer
+        is_new = len(state.memory) > held  # an overwritten buffer is no longer in memory
         return _fill(found) if is_new and not state.is_fake and found.device.type != "meta" else found
 
     return target
 
 
 def _fill(memory: Tensor) -> Tensor:
-    """All bytes are 255."""
+    """Set all bytes to 255."""
     memory.untyped_storage().fill_(255)
     return memory

@@ -1,8 +1,8 @@
 """Random programs of tensors: views, broadcasts, reductions, gathers, scatters, mutations, of many shapes and dtypes.
 
-Values stay small whole numbers: each operation that would leave them rounds and clamps. So sums are exact in any order,
-and what another order of rounding excuses is next to nothing: compiled and eager results are held equal.
-`benchmarks/backend_fuzz.py` runs more of them than the tests do, and makes what fails small.
+Values stay small whole numbers: an operation that would leave this range rounds and clamps. So sums are exact in any
+order, and compiled and eager results must be equal. `benchmarks/backend_fuzz.py` runs more of them than the tests do,
+and minimizes failures.
 """
 
 # ruff: noqa: ARG005 every operation is given all that it may need
@@ -25,14 +25,14 @@ from compiler.backend.passes.context import Context
 from compiler.torch_api.patching import replaced
 
 MOST = 400
-"""Elements that a value has at most."""
+"""The maximum number of elements of a value."""
 NEAR: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4, "equal_nan": True}
 Unary = Callable[[Tensor, int], Tensor]
 Binary = Callable[[Tensor, Tensor, int], Tensor]
 
 
 def whole(x: Tensor, scale: float = 1.37) -> Tensor:
-    """Near values become one: what is left of rounding errors is next to nothing."""
+    """Round and clamp to small whole numbers, which removes rounding errors."""
     return (x.float() * scale).round().clamp(-16, 16)
 
 
@@ -41,7 +41,7 @@ def small(x: Tensor) -> Tensor:
 
 
 def rows(x: Tensor) -> Tensor:
-    """With a dimension at least."""
+    """The tensor with at least one dimension."""
     return x if x.dim() else x.reshape(1)
 
 
@@ -50,7 +50,7 @@ def dim(x: Tensor, k: int) -> int:
 
 
 def places(x: Tensor, size: int, shape: Sequence[int]) -> Tensor:
-    """Indices below `size` of a shape, that depend on the values."""
+    """Data-dependent indices below `size`, in a given shape."""
     count = 1
     for length in shape:
         count *= length
@@ -61,13 +61,13 @@ def places(x: Tensor, size: int, shape: Sequence[int]) -> Tensor:
 
 
 def pictures(x: Tensor) -> Tensor:
-    """As a batch of pictures, N C H W, with room for a window."""
+    """The tensor as a batch of pictures, N C H W, large enough for a window."""
     x = x.reshape((1,) * (4 - x.dim()) + x.shape) if x.dim() < 4 else x.flatten(0, x.dim() - 4)
     return functional.pad(x, (0, max(0, 3 - x.shape[-1]), 0, max(0, 3 - x.shape[-2])))
 
 
 def filters(x: Tensor, k: int) -> Tensor:
-    """The weights of a convolution of the pictures that `x` makes."""
+    """The weights of a convolution of the pictures from `x`."""
     picture = pictures(x.float())
     return (picture[:1, :, :2, :2].sign() + torch.tensor([[1.0, 0], [-1, k % 3]], device=x.device)).expand(
         2, *picture.shape[1:2], 2, 2
@@ -75,7 +75,7 @@ def filters(x: Tensor, k: int) -> Tensor:
 
 
 def normalized(picture: Tensor, k: int) -> Tensor:
-    """By the mean and the spread of each channel, beside what is left of those that ran along."""
+    """Batch norm by each channel's statistics, with the updated running statistics."""
     mean, spread = torch.zeros(2, picture.shape[1], device=picture.device).add(1).unbind()
     found = functional.batch_norm(picture, mean, spread, training=k % 4 > 0, momentum=0.5, eps=0.1)
     return whole(found + mean.view(1, -1, 1, 1) - spread.view(1, -1, 1, 1), 2.3)
@@ -220,7 +220,7 @@ MUTATIONS: dict[str, Binary] = {
 }
 USUAL = ("add", "mul", "where", "add_", "sum", "amax", "store")
 NAMES = [*POINTWISE, *REDUCTIONS, *VIEWS, *INDEXING, *BINARY, *MUTATIONS, *USUAL]
-"""What the programs of seeds that tests name are made of."""
+"""The operations of programs whose seeds tests name."""
 MORE: dict[str, Unary] = {
     "activation": lambda x, k: whole(ACTIVATIONS[k % len(ACTIVATIONS)](x.float())),
     "bits": lambda x, k: (x.long() ^ 5) & (x.long() << k % 3) | x.long().bitwise_not() >> 1,
@@ -290,16 +290,16 @@ WIDE = [*NAMES, *MORE, *MORE_MUTATIONS]
 
 _CALLS = ("topk", "argsort", "median", "cummax", "as_strided", "einsum", "convolution", "attention")
 WRITES = [*VIEWS, *MUTATIONS, *MUTATIONS, *_CALLS, "pick", "flat", "diff", "half", "add", "sum"]
-"""Programs of these write into views, and give what they wrote to calls of PyTorch."""
+"""Operations for programs that write to views, and pass the result to extern calls."""
 REFUSALS = ("modified by an inplace operation", "more than one element of the written-to tensor")
-"""Of eager mode, the second on GPUs alone."""
+"""Parts of eager mode's error messages; the second occurs on GPUs only."""
 
 Step = tuple[str, int, int, int]
-"""What is done, to which earlier values (by number, modulo how many there are), and a number that says how."""
+"""An operation, the indices of its earlier values (modulo their number), and a number that selects a variant."""
 
 
 def fitted(y: Tensor, x: Tensor) -> Tensor:
-    """`y` as it is where it is broadcast to `x`, else its elements over and over in the shape of `x`."""
+    """`y` itself if it broadcasts to `x`, else its elements repeated in the shape of `x`."""
     if y.dim() <= x.dim() and all(a in (1, b) for a, b in zip(reversed(y.shape), reversed(x.shape), strict=False)):
         return y
     if not y.numel() or not x.numel():
@@ -315,7 +315,7 @@ def limited(x: Tensor) -> Tensor:
 
 
 def step(values: list[Tensor], name: str, first: int, second: int, k: int) -> None:
-    """Adds what the step makes, or changes one of the values."""
+    """Run a step: append its result, or mutate one of the values."""
     x, y = values[first % len(values)], values[second % len(values)]
     if name in UNARY:
         values.append(limited(UNARY[name](x, k)))
@@ -326,8 +326,9 @@ def step(values: list[Tensor], name: str, first: int, second: int, k: int) -> No
 
 
 def program(steps: Sequence[Step]) -> Callable[[Sequence[Tensor]], list[Tensor]]:
-    """A function that returns the last values of a program. The steps are in its text: numbers that it is given,
-    TorchDynamo would take for sizes.
+    """A function that returns the last values of a program.
+
+    The steps are in its source text, because TorchDynamo would treat numbers passed as arguments as sizes.
     """
     lines = "".join(f"    step(values, {', '.join(map(repr, one))})\n" for one in steps)
     names: dict[str, Any] = {"step": step}
@@ -337,7 +338,7 @@ def program(steps: Sequence[Step]) -> Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 def inputs(device: str = "cpu", grow: int = 0) -> list[Tensor]:
-    """Tensors of several layouts; other sizes of the same program with `grow`."""
+    """Tensors of several layouts; with `grow`, other sizes for the same program."""
     make = torch.Generator().manual_seed(3)
 
     def numbers(*shape: int) -> Tensor:
@@ -355,7 +356,7 @@ def inputs(device: str = "cpu", grow: int = 0) -> list[Tensor]:
 
 
 def valid(steps: Sequence[Step], given: Sequence[Tensor]) -> list[Step]:
-    """The steps that eager mode runs, one after the other, without an error."""
+    """The steps that run in eager mode without an error."""
     kept, values = [], list(given)
     for one in steps:
         try:
@@ -376,7 +377,7 @@ def drawn(seed: int, names: Sequence[str], most: int = 30) -> list[Step]:
 
 @dataclass(frozen=True)
 class Case:
-    """How a program is run: for other sizes too, with gradients, or with inputs that share memory."""
+    """How to run a program: for other sizes too, with gradients, or with inputs that share memory."""
 
     steps: Sequence[Step]
     device: str = "cpu"
@@ -396,7 +397,7 @@ class Case:
         return [x.requires_grad_() if self.gradients and x.is_floating_point() else x for x in made]
 
     def results(self, call: Callable[[Sequence[Tensor]], list[Tensor]], grow: int) -> list[Any]:
-        """What comes out, the inputs afterwards, and gradients."""
+        """The results, the inputs afterwards, and the gradients."""
         leaves = self.given(grow)
         given = [x + 0 if x.requires_grad else x for x in leaves]
         found = call(given)
@@ -418,9 +419,11 @@ AGREES, NOT_EAGER, NOT_TORCH = "agrees", "refused by eager mode", "refused by to
 
 
 def check(case: Case) -> str:
-    """Hold a program against eager mode. Raises AssertionError where a result differs, or what compiling raised; but
-    not where torch can't say it either, which is returned: a gradient of what is written over, or what `not_torch`
-    knows of. Where torch captures what eager mode does not do, what is captured counts, as torch itself runs it.
+    """Compare a program with eager mode.
+
+    Raises AssertionError if a result differs, or the error of the compilation. Returns the error instead if torch does
+    not support the program either: a gradient of an overwritten value, or a case in `not_torch`. If torch's capture
+    differs from eager mode, the captured program counts, as torch itself runs it.
     """
     try:
         expected = [case.results(program(case.steps), grow) for grow in case.grows]
@@ -431,7 +434,7 @@ def check(case: Case) -> str:
     try:
         found = compiled_results(case, tcompile, case.options)
     except torch.AcceleratorError:
-        raise  # after it nothing runs on the GPU, whatever is right
+        raise  # after this error nothing runs on the GPU any more
     except Exception as error:
         if not_torch(replace(case, device="cpu"), error):
             return NOT_TORCH
@@ -443,9 +446,10 @@ def check(case: Case) -> str:
 
 
 def not_torch(case: Case, error: Exception) -> bool:
-    """Whether torch can't compile a program either: it can't capture it, or its partitioner divides it into what
-    raises the same error. (It saves an input for the backward that the program writes over, where eager mode needs
-    none: `torch.compile`'s own default raises, too.)
+    """Whether torch can't compile a program either: capture fails, or its partition raises the same error.
+
+    (The partitioner saves an input for the backward that the program overwrites, and eager mode does not need it:
+    `torch.compile`'s own default backend raises, too.)
     """
     try:
         compiled_results(case, "aot_eager")
@@ -460,8 +464,9 @@ def not_torch(case: Case, error: Exception) -> bool:
 
 @contextmanager
 def as_for_a_gpu(run: Callable[[Program, Context], Any] = backend.interpret_triton) -> Iterator[None]:
-    """In a block of it programs on the CPU are compiled as for an H100, by its multiprocessors and its cache; `run`
-    says what runs them, else Triton's interpreter.
+    """Compile programs on the CPU for an H100, with its multiprocessors and its cache.
+
+    `run` says what runs them; the default is Triton's interpreter.
     """
     with (
         replaced(backend, "properties", lambda _original: lambda _module: (132, 50 * 2**20)),
@@ -481,9 +486,9 @@ def differ(found: list[list[Any]], expected: list[list[Any]]) -> bool:
 def case_of(
     seed: int, device: str = "cpu", options: dict[str, Any] | None = None, names: Sequence[str] = NAMES
 ) -> Case:
-    """The program of a seed: every other one is run for two sizes or with gradients."""
+    """The case of a seed: every other one runs for two sizes or with gradients."""
     case = Case(drawn(seed, names), "cpu", seed % 4 == 1, seed % 4 == 2, seed % 8 == 3, options)
-    for grow in (2, 0) if case.dynamic else (0,):  # on the CPU: what a GPU refuses ends the process
+    for grow in (2, 0) if case.dynamic else (0,):  # on the CPU, because a GPU error ends the process
         given = [x + 0 if x.requires_grad else x for x in case.given(grow)]
         case = replace(case, steps=valid(case.steps, given))
     return replace(case, device=device)

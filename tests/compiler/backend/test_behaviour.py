@@ -1,4 +1,4 @@
-"""What a user relies on beyond the numbers: names, errors, mutation, aliases, layouts, sizes, random numbers."""
+"""Behaviour beyond the numbers: names, errors, mutation, aliases, layouts, sizes, random numbers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_input_overwritten_by_a_view_of_itself() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
 def test_an_input_is_overwritten_once_all_of_it_is_read(options: dict[str, Any]) -> None:
-    """Its variance goes over it twice."""
+    """The variance reads the input twice."""
 
     def replaced(x: torch.Tensor) -> torch.Tensor:
         spread = x.var(1, correction=0)
@@ -128,7 +128,7 @@ def test_an_input_is_overwritten_once_all_of_it_is_read(options: dict[str, Any])
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
 def test_what_is_computed_again_reads_an_input_before_it_is_overwritten(options: dict[str, Any]) -> None:
-    """Softmax goes over the sum three times."""
+    """Softmax reads the sum three times."""
 
     def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(y)
@@ -142,7 +142,7 @@ def test_what_is_computed_again_reads_an_input_before_it_is_overwritten(options:
 
 @pytest.mark.parametrize("start", [0, 3])
 def test_inputs_that_share_memory_are_read_before_they_are_overwritten(start: int) -> None:
-    """Of two inputs that overlap there is one, whose parts are read by calls of `as_strided`."""
+    """AOTAutograd replaces two overlapping inputs by one, and reads their parts with `as_strided`."""
 
     def step(whole: torch.Tensor, part: torch.Tensor, other: torch.Tensor) -> None:
         other.copy_(whole[:, :3])
@@ -159,7 +159,7 @@ def test_inputs_that_share_memory_are_read_before_they_are_overwritten(start: in
 
 
 def test_what_lies_in_digits_of_a_reduced_dimension() -> None:
-    """The backward sums over what `repeat` made, of which three dimensions come from one."""
+    """The backward sums over the result of `repeat`, where three dimensions come from one."""
 
     def shuffled(x: torch.Tensor) -> torch.Tensor:
         return functional.pixel_shuffle(x.repeat(1, 4, 1, 1), 2) * 2
@@ -182,7 +182,7 @@ def test_tensors_without_elements_are_joined() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_is_joined_lies_in_memory_as_in_eager_mode(count: int) -> None:
-    """Other strides of a cache would compile a model that reads it once more."""
+    """Other strides of a cache would recompile the model that reads it."""
 
     def joined(none: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([none, *[x.transpose(1, 2)] * count], -2)
@@ -350,7 +350,7 @@ SIZES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
 
 @pytest.mark.parametrize("what", SIZES)
 def test_sizes_that_are_no_sums_and_products_are_settled_by_guards(what: str) -> None:
-    """The first two are compiled once for each case that there is, the last for each size."""
+    """The first two are compiled once per case, the last once per size."""
     fn, most = SIZES[what]
     graphs: list[torch.fx.GraphModule] = []
 
@@ -368,7 +368,7 @@ def test_sizes_that_are_no_sums_and_products_are_settled_by_guards(what: str) ->
 
 
 def test_a_guard_that_is_there_settles_which_of_two_equal_sizes_is_the_smaller() -> None:
-    """AOTAutograd's says that no row is beyond the columns; the other way round it would be one number of rows."""
+    """AOTAutograd's guard says that there are no more rows than columns; our own guard would fix the number of rows."""
     if torch.__version__.startswith("2.11") and torch.empty(0).is_cuda:
         pytest.skip("on a GPU torch 2.11 cannot trace trace's backward for symbolic sizes, with any backend")
     fn = compiled(torch.trace)
@@ -496,7 +496,7 @@ def test_after_an_error_the_next_call_is_right() -> None:
 
 @torch.library.custom_op("tcompile_tests::refused_below", mutates_args=())
 def refused_below(x: torch.Tensor, least: float) -> torch.Tensor:
-    """A copy. Raises ArithmeticError where an element is too small."""
+    """Copy a tensor. Raises ArithmeticError if an element is too small."""
     if bool((x < least).any()):
         raise ArithmeticError("too small")
     return x.clone()

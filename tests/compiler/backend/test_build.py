@@ -1,4 +1,4 @@
-"""C++ kernels as functions of Python."""
+"""C++ kernels as Python functions."""
 
 from __future__ import annotations
 

@@ -50,14 +50,14 @@ COMPILERS = {
 
 @pytest.fixture(autouse=True)
 def warned_anew() -> None:
-    """Each test is warned of what another was warned of."""
+    """Each test gets its warnings, even if another test had the same."""
     backend._say_once.cache_clear()
     torch.compiler.reset()
 
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes a shell script the C++ compiler."""
+    """Use a shell script as the C++ compiler."""
 
     def name(script: str) -> None:
         path = tmp_path / "c++"
@@ -80,7 +80,7 @@ def gradient(fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
 
 
 def check_recovery(run: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next calls are right, silent, and end up in compiled code."""
+    """Check that the next calls are correct, silent, and use compiled code in the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.testing.assert_close(gradient(run), gradient(training))
@@ -171,7 +171,7 @@ ONE = Code('extern "C" int one(int threads) { return 1; }', (Function("one", "on
 
 @pytest.fixture
 def slow_compiler(broken: Callable[[str], None], tmp_path: Path) -> Iterator[Path]:
-    """The compiler works once the file is there that this gives; a process that it starts waits for it."""
+    """A compiler that waits for a file, and works once that exists. Returns the file's path."""
     file = tmp_path / "go on"
     broken(f'sh -c \'until [ -e "{file}" ]; do sleep 0.01; done\' "{tmp_path}" && exec "{REAL}" "$@"')
     yield file
@@ -181,7 +181,7 @@ def slow_compiler(broken: Callable[[str], None], tmp_path: Path) -> Iterator[Pat
 def children(mark: Path) -> list[psutil.Process]:
     found = []
     for each in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it has ended, and maybe nobody has waited for it yet
+        with suppress(psutil.NoSuchProcess):  # it has ended, but may still be a zombie
             if str(mark) in " ".join(each.cmdline()):
                 found.append(each)
     return found
@@ -244,7 +244,7 @@ def test_repeated_failures_are_not_tried_at_each_call(
 def test_an_interrupt_leaves_no_dispatch_mode() -> None:
     @restore_dispatch_modes()
     def interrupted() -> None:
-        FakeTensorMode().__enter__()  # as where it hits torch before the block that leaves the mode begins
+        FakeTensorMode().__enter__()  # as if it hit torch before the block that leaves the mode
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Tensors of one element that the user's code makes, such as `torch.tensor(2.0)`, are numbers in the kernels."""
+"""One-element tensors from the user's code, such as `torch.tensor(2.0)`, become numbers in the kernels."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_on_a_gpu_nothing_is_left_on_the_cpu(device: str) -> None:
 
 
 def traced(fn: Callable[[Tensor], object]) -> list[str]:
-    """Where each value of the graph is, as torch traces it for a GPU, with its constants known: "name: device"."""
+    """The device of each value of the graph, traced for a GPU with its constants known: "name: device"."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         module = make_fx(fn)(torch.empty(8, device="cuda"))
     with_known_constants(module)

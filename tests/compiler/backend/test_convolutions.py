@@ -1,4 +1,4 @@
-"""Convolutions as a GPU has them: biases in our kernels, weights and what is saved in channels-last memory."""
+"""Convolutions for a GPU: biases in our kernels, weights and saved tensors in channels-last memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compiler.torch_api.fx import value_of
 
 @pytest.fixture
 def taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowering as for a GPU, on the CPU, where the numbers can be had."""
+    """Lower for a GPU, on the CPU, where the results can be computed."""
     torch.manual_seed(0)
     for module in (convolutions, products):
         monkeypatch.setattr(module, "is_on_gpu", lambda _meta: True)
@@ -39,7 +39,7 @@ def made_up(value: Tensor) -> Tensor:
 
 
 def checked(call: Opened) -> None:
-    """Each stage of each graph computes what the graph does."""
+    """Check that each stage of each graph computes the same as the graph."""
     for graph in call.graphs:
         given = [made_up(value_of(node)) for node in graph.captured.module.graph.find_nodes(op="placeholder")]
         expected = list(graph.captured.module(*given))
@@ -137,7 +137,7 @@ class Block(nn.Module):
 
 
 def test_what_is_saved_lies_as_a_convolution_reads_it() -> None:
-    """Weights too. So neither the forward nor the backward writes it twice, and no call copies it."""
+    """Weights too. So neither the forward nor the backward writes it twice, and no extern call copies it."""
     with torch.autocast("cpu", torch.bfloat16):
         call = compiler.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
     forward, backwards = (call.of(name).graph.stages.last for name in ("forward", "backward"))
@@ -150,7 +150,7 @@ def test_what_is_saved_lies_as_a_convolution_reads_it() -> None:
 
 
 def test_an_input_is_saved_as_it_is() -> None:
-    """A copy of it would be more memory."""
+    """A copy would need more memory."""
     call = compiler.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
     forward = call.of("forward").graph.stages.last
     (step,) = calls(forward, "convolution")
@@ -166,7 +166,7 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def test_channels_of_a_group_are_taken_by_one_thread() -> None:
-    """A row of pixels and channels, read along pixels and written along channels: channels come last."""
+    """A row of pixels and channels, read along pixels and written along channels: channels are the inner loop."""
     call = compiler.open(norm, torch.randn(12, 64, 32, 32), torch.randn(64)).on("h200")
     (kernel,) = call.graph.stages.last.kernels
     assert [var.size.constant for var in kernel.reduced] == [1024, 8]
@@ -178,7 +178,7 @@ def columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_rows_that_are_written_one_way_and_read_the_other_are_tiles() -> None:
-    """And those of which nothing is read along another way are not."""
+    """Rows without a read in the other direction are not tiled."""
     call = compiler.open(columns, torch.randn(64, 256, 1024), torch.randn(64, 1024, 256)).on("h200")
     ctx = Context(processors=132)
     assert sorted(emit(call.graph.stages.last, ctx).functions[0].configs[0].blocks) == ["RBLOCK", "XBLOCK"]

@@ -1,7 +1,7 @@
-"""How many kernels our backend makes of programs for a GPU, how many calls of PyTorch, and how many bytes they move.
+"""Kernels, extern calls and bytes of our backend's programs for a GPU.
 
-Bytes are what the kernels have to read and write at least, worked out beside each program: an element that is read by
-two kernels counts twice. A pass that gets better changes the numbers here; one that gets worse is seen here.
+Bytes are the minimum that the kernels have to read and write, computed by hand next to each program: an element that
+two kernels read counts twice. A better pass changes the numbers here; a worse pass fails here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def x(grad: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """A program with the kernels, calls and bytes of all its graphs."""
+    """A program with the kernels, extern calls and bytes of all its graphs."""
 
     fn: Callable[..., Any]
     arguments: Callable[[], tuple[Any, ...]]
@@ -231,7 +231,7 @@ def test_a_pointwise_kernel_writes_over_what_it_sees_in_another_shape() -> None:
 
 
 def most_held(program: Program, reused: bool) -> int:
-    """The most elements of steps' results that there are at once, as the launcher asks for them and frees them."""
+    """The peak number of elements of steps' results, as the launcher allocates and frees them."""
     sizes = {buffer.name: buffer.size.constant or 0 for buffer in program.buffers}
     frees = program.frees if reused else lifetimes(program)
     now, most, mine = 0, 0, set()
@@ -246,7 +246,7 @@ def most_held(program: Program, reused: bool) -> int:
 
 def test_memory_is_not_kept_for_a_later_kernel_where_that_needs_more_at_once() -> None:
     def fn(x: Tensor, wide: Tensor, small: Tensor) -> Tensor:
-        first = F.softmax(x @ small, -1)  # its memory would do for the last softmax
+        first = F.softmax(x @ small, -1)  # its memory would be large enough for the last softmax
         return F.softmax((first @ wide).relu() @ wide.t(), -1) @ small
 
     arguments = (numbers(64, 8), numbers(8, 512), numbers(8, 8))
@@ -297,14 +297,14 @@ def test_what_is_cheap_is_computed_again_by_its_reader_and_not_stored() -> None:
     opened = compiler.open(fn, x, y).on("h200")
     (again,) = [found for found in opened.graph.decisions if found.verdict == "computed again"]
     assert again.subjects[0] == "sub"
-    assert again.numbers["bytes"] == 4 * (4096 * 64 - 64)  # not stored, but y is read once more
+    assert again.numbers["bytes"] == 4 * (4096 * 64 - 64)  # not stored, but y is read again
     program, inputs = scheduled(fn, x, y)
     assert "sub" not in {name for kernel in program.kernels for name in kernel.writes}
     torch.testing.assert_close(interpret(program, inputs)[0], fn(x, y))
 
 
 def test_a_value_is_computed_again_where_its_place_is_told_by_digits() -> None:
-    """Its kernel walks pixels as one range, its reader a part of each row of a part of all rows."""
+    """Its kernel iterates over pixels as one range, its reader over a part of each row of some rows."""
 
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
         doubled = x.float() * 2
@@ -333,7 +333,7 @@ def test_a_kernel_of_which_nothing_is_left_to_store_is_gone() -> None:
 
 
 def test_what_lies_in_digits_of_a_reduced_dimension_is_not_computed_again_more_than_once() -> None:
-    """Three dimensions of what `repeat` made come from one: at a point of the sum its loops are not at one element."""
+    """Three dimensions of the result of `repeat` come from one: a point of the sum does not determine one element."""
 
     def shuffled(x: Tensor) -> Tensor:
         return (F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2) * 2 * torch.arange(10.0, device=x.device)).sum()

@@ -1,4 +1,4 @@
-"""Sizes and numbers that only data tell: the graph is divided where they are found out, and its pieces are compiled."""
+"""Data-dependent sizes and numbers: the graph is split where they become known, and its parts are compiled."""
 
 # ruff: noqa: ARG005 every function is given all that it may need
 
@@ -37,7 +37,7 @@ ASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.fixture(autouse=True)
 def _captured() -> Iterator[None]:
-    """TorchDynamo captures what asks data; without this it is left to Python, between two graphs."""
+    """Let TorchDynamo capture data-dependent operations; otherwise they are graph breaks."""
     with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
         torch.compiler.reset()
         yield
@@ -85,7 +85,7 @@ def test_pieces_are_shown_and_what_divides_them_is_named() -> None:
 
 
 def counted(x: Tensor) -> tuple[int, Tensor]:
-    """Carries a number of Python's, from which the code of a later piece may follow."""
+    """A function with a Python number that the code of a later part may depend on."""
     found: tuple[int, Tensor] = while_loop(lambda i, _y: i < 4, lambda i, y: (i + 1, y.tanh() * 2), (0, x.sin()))
     return found
 

@@ -1,4 +1,4 @@
-"""The cache on disk: nobody else can change it, and what was changed is not used."""
+"""The disk cache: other users cannot change it, and changed files are not used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler.backend.runtime import disk_cache
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The chosen folder, which is not there yet."""
+    """The configured folder, which does not exist yet."""
     chosen = tmp_path / "cache"
     monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(chosen))
     return chosen
@@ -50,7 +50,7 @@ def test_folders_that_others_write_are_refused(folder: Path, mode: int) -> None:
 
 
 def test_folders_that_another_group_writes_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group of the user's alone, or root's, is no other."""
+    """The user's own group, and root's, are allowed."""
     folder.mkdir(mode=0o770, parents=True)
     folder.chmod(0o770)
     group = folder.stat().st_gid

@@ -1,4 +1,4 @@
-"""Values and settings at the edge of what operators are made for: infinities and ties, nothing to reduce, resizing."""
+"""Edge cases of operators: infinities and ties, empty reductions, resizing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++",
 
 
 def check(fn: Callable[[Tensor], Any], x: Tensor, options: dict[str, Any]) -> None:
-    """The results of each, and what they give back where every element counts differently, are eager's."""
+    """Compare the results of each function, and their gradients under distinct weights, with eager's."""
 
     def results(call: Callable[[Tensor], Any]) -> list[Tensor]:
         given = x.clone().requires_grad_()
@@ -51,7 +51,7 @@ ROWS = torch.tensor(
 
 @MODES
 def test_ties_and_nan(options: dict[str, Any]) -> None:
-    """Of equal values the first has the place; a NaN is the largest and the smallest."""
+    """The index of equal values is the first one's; a NaN is the largest and the smallest."""
 
     def places(x: Tensor) -> list[Any]:
         found = [f(dim) for f in (x.argmax, x.argmin, x.max, x.min) for dim in (0, 1)]
@@ -126,7 +126,7 @@ def test_pictures_of_nearest_values(options: dict[str, Any]) -> None:
 
 
 def test_what_is_the_negative_of_its_memory_is_negated() -> None:
-    """The imaginary parts of conjugated numbers are views, which kernels read as they lie in memory."""
+    """The imaginary parts of conjugated numbers are views, and kernels read the raw memory."""
     x = torch.randn(4, dtype=torch.complex64)
     torch.testing.assert_close(torch.compile(lambda x: x.conj().imag + 1, backend=tcompile)(x), x.conj().imag + 1)
     with pytest.raises(Exception, match=r"give the call x.resolve_neg\(\)"):
@@ -135,7 +135,7 @@ def test_what_is_the_negative_of_its_memory_is_negated() -> None:
 
 @MODES
 def test_zeros_without_memory_are_zeros(options: dict[str, Any]) -> None:
-    """Kernels would read them at address 0. Forward derivatives of a backward begin with such."""
+    """Kernels would read them at address 0. Forward-mode derivatives of a backward begin with such zeros."""
     x, zeros = torch.randn(4, requires_grad=True), torch._efficientzerotensor(4)
     hessian = torch.func.hessian(torch.prod)
     run = partial(torch.compile, backend=tcompile, options=options)
@@ -183,7 +183,7 @@ def test_a_call_that_was_told_to_share_memory_among_elements_has_to() -> None:
 
 
 def test_a_call_may_give_none_where_a_tensor_was_told() -> None:
-    """As attention's kernels do with results that only some of them have."""
+    """Attention's kernels do so, because only some of them have certain results."""
     assert match_fake_layout("aten.attention", None, (2,), (1,), torch.float32) is None
 
 
@@ -194,7 +194,7 @@ def test_ragged_rows() -> None:
 
 
 def test_parts_that_are_joined_are_read_where_an_index_says() -> None:
-    """The last of them has no condition of its own."""
+    """The last part has no condition."""
 
     def taken(x: Tensor, index: Tensor) -> Tensor:
         return torch.stack([x[:, 0], x.amax(1), x[:, 1]])[index % 3] * 2
@@ -229,7 +229,7 @@ def test_slices_of_which_a_symbolic_size_says_where_they_start(name: str) -> Non
 
 
 def test_a_permuted_tensor_that_is_half_as_long_as_a_symbolic_size_says_and_one_longer() -> None:
-    """All of it is walked as one range, or by two: as long as it is known that each element is met once."""
+    """A kernel iterates over it as one range or as two, as long as it provably visits each element once."""
 
     def half(x: Tensor, weight: Tensor) -> Tensor:
         return torch.bmm(x[:, : x.shape[1] // 2 + 1], weight).transpose(1, 2).relu() * 2
@@ -253,7 +253,7 @@ def test_the_largest_of_no_elements_is_an_error_as_in_eager_mode(fn: Callable[[T
 
 @MODES
 def test_a_parameter_without_elements_has_a_gradient_without_elements(options: dict[str, Any]) -> None:
-    """DINOv3 joins register tokens to its patches, of which there may be none."""
+    """DINOv3 concatenates register tokens, possibly none, with its patches."""
 
     def joined(patches: Tensor, token: Tensor, registers: Tensor) -> Tensor:
         tokens = (tensor.expand(len(patches), -1, -1) for tensor in (token, registers))
@@ -273,7 +273,7 @@ def test_a_parameter_without_elements_has_a_gradient_without_elements(options: d
 
 
 def test_a_transform_along_rows_that_do_not_lie_side_by_side() -> None:
-    """torch 2.11 says wrong strides of it: Inductor refuses it there."""
+    """torch 2.11's fake kernel has wrong strides: Inductor refuses it there."""
     found, expected = (torch.randn(5, 6, 7, generator=torch.Generator().manual_seed(0)).requires_grad_() for _ in "12")
     fn = lambda x: torch.fft.hfftn(x, dim=-3).square()  # noqa: E731
     torch.compile(fn, backend=tcompile)(found).sum().backward()
@@ -283,7 +283,7 @@ def test_a_transform_along_rows_that_do_not_lie_side_by_side() -> None:
 
 @torch.library.custom_op("tcompile_tests::otherwise_laid_out", mutates_args=())
 def otherwise_laid_out(x: Tensor, how: str) -> Tensor:
-    """Not what its fake kernel says."""
+    """An operator whose result has another layout than its fake kernel's."""
     return {"strides": x.t().clone().t(), "shape": x[:2].clone(), "dtype": x.double()}[how]
 
 
@@ -293,7 +293,7 @@ def _(x: Tensor, how: str) -> Tensor:
 
 
 def test_gradients_of_padding_lie_otherwise_than_torchs_fake_kernels_say() -> None:
-    """On a CPU, of pictures in channels-last memory."""
+    """On a CPU, for pictures in channels-last memory."""
 
     def padded(x: Tensor) -> list[Tensor]:
         sides = (1, 2, 1, 1)
@@ -309,8 +309,9 @@ def test_gradients_of_padding_lie_otherwise_than_torchs_fake_kernels_say() -> No
 def test_each_element_that_is_written_into_an_expanded_tensor_has_a_place_of_its_own(
     options: dict[str, Any], dynamic: bool
 ) -> None:
-    """torch 2.11's fake kernels say otherwise; of writes in place, where eager mode's elements are one, torch's own
-    capture decides."""
+    """torch 2.11's fake kernels differ.
+
+    For in-place writes, where eager mode's elements share memory, torch's own capture decides."""
 
     def scattered(x: Tensor) -> list[Tensor]:
         same, side, half = x.exp()[..., :1].expand(x.shape), torch.zeros(2, 4), torch.zeros(2, 2, 4)
@@ -341,7 +342,7 @@ def test_each_element_that_is_written_into_an_expanded_tensor_has_a_place_of_its
 
 @MODES
 def test_norms_along_dimensions_of_one_element(options: dict[str, Any]) -> None:
-    """torch 2.11's decomposition leaves out no dimension that is counted from the end."""
+    """torch 2.11's decomposition does not skip a dimension with a negative index."""
 
     def norms(x: Tensor) -> list[Tensor]:
         one, side = x[..., :1], x[:1, :, :1]
@@ -393,7 +394,7 @@ def test_a_view_that_is_made_smaller_leaves_what_it_is_a_view_of(options: dict[s
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}])
 def test_forward_derivatives_are_carried_through(options: dict[str, Any]) -> None:
-    """Whatever was compiled before: TorchDynamo has no guards against them."""
+    """They are, whatever was compiled before: TorchDynamo has no guards for forward-mode derivatives."""
     run = torch.compile(lambda x: (x.sin() * 2, x.expand(2, 3)), backend="tcompile", options=options)
     for needs_grad in (False, True, False, True):
         x = torch.arange(3.0).requires_grad_(needs_grad)
@@ -416,7 +417,7 @@ def test_what_is_rolled_and_shuffled_lies_in_memory_as_in_eager_mode(options: di
 
 
 def test_a_batch_of_gradients_is_an_error_that_says_so() -> None:
-    """In the first backward, which goes through AOTAutograd's wrappers, and in later ones."""
+    """In the first backward, through AOTAutograd's wrappers, and in later ones."""
     run = torch.compile(lambda x: x.sin() * 2, backend="tcompile")
     x = torch.arange(3.0, requires_grad=True)
     for _ in range(3):
@@ -428,7 +429,7 @@ def test_a_batch_of_gradients_is_an_error_that_says_so() -> None:
 
 @MODES
 def test_a_sum_of_what_the_same_kernel_writes_over(options: dict[str, Any]) -> None:
-    """A buffer's value is what the kernel makes for it, but also what was in it before."""
+    """A buffer's value is the kernel's result, but also its previous contents."""
 
     def doubled(x: Tensor) -> Tensor:
         x.mul_(2)

@@ -1,4 +1,4 @@
-"""Triton code: what it computes in Triton's interpreter is what eager mode computes; real Triton takes it; its text."""
+"""Triton code: eager mode's results in Triton's interpreter, compilation by real Triton, and golden texts."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
 
 
 def called(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[Tensor]:
-    """What it returns, the gradients of its arguments, and its arguments, which it may change."""
+    """The results of a function, the gradients of its arguments, and its arguments, which it may mutate."""
     given = [arg.detach().clone().requires_grad_(arg.requires_grad) for arg in args]
     found = fn(*given)
     results = [*found] if isinstance(found, tuple) else [found]
@@ -218,7 +218,7 @@ def convolutions() -> nn.Module:
 
 
 class Words(nn.Module):
-    """Embeddings, and a loss of the words themselves."""
+    """Embeddings, and a loss on the tokens themselves."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a first call does not do, as nobody needs it."""
+"""Unnecessary work that a first call skips."""
 
 from __future__ import annotations
 

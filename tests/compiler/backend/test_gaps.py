@@ -1,7 +1,7 @@
-"""Memory with gaps: views that start later than their memory and leave elements out, or meet one element twice.
+"""Memory with gaps: views with an offset that skip elements, or visit an element twice.
 
-What a graph writes into such an input, it computes in memory of the same form, which calls of PyTorch and the caller
-then see by its strides.
+For a write to such an input, a graph computes the result in memory of the same form; extern calls and the caller see it
+through the input's strides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def compiled_as(kind: str) -> Iterator[None]:
 
 
 def gapped() -> Tensor:
-    """Six rows of three numbers, two apart, from the second number of a row of 18 on."""
+    """Six rows of three numbers, with a stride of two, starting at the second of 18 numbers."""
     return torch.arange(108.0).view(1, 6, 18)[..., 1:7:2]
 
 
@@ -78,7 +78,7 @@ def test_memory_with_gaps_takes_over_no_memory_without(kind: str) -> None:
 def test_a_result_that_is_a_view_of_a_changed_input_is_seen_where_it_lies(
     write: Callable[[Tensor], Tensor], dynamic: bool
 ) -> None:
-    """torch's own backends return numbers of other places here, with symbolic sizes."""
+    """With symbolic sizes, torch's own backends return other elements here."""
 
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
         write(x)
@@ -106,7 +106,7 @@ def test_elements_that_share_memory_have_one_value(dynamic: bool) -> None:
 @KINDS
 @DYNAMIC
 def test_a_result_that_is_a_view_by_an_operator_without_loops(dynamic: bool) -> None:
-    """Views of a changed input are no steps, which would read it after it was written."""
+    """Views of a mutated input are not steps, because a step would read it after the write."""
 
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
         rows = x[0]

@@ -1,4 +1,4 @@
-"""The suites of the CPU on a GPU, and what only a GPU has: several devices in a graph, streams, very large tensors.
+"""The CPU's tests on a GPU, and tests for GPUs only: several devices in a graph, streams, very large tensors.
 
 Skipped without a GPU. There: `python -m pytest --noconftest tests/compiler/backend/test_gpu.py`.
 """
@@ -52,7 +52,7 @@ def test_random_programs_compute_what_eager_mode_does(first: int) -> None:
 
 
 def _of_any_device() -> list[Callable[[], None]]:
-    """The tests of behaviour that only take tensors: of these there are some that ask for parameters."""
+    """The tests of behaviour that only take tensors; some of them have parameters."""
     found = [fn for name, fn in vars(test_behaviour).items() if name.startswith("test_")]
     return [fn for fn in found if not inspect.signature(fn).parameters and fn not in ELSEWHERE]
 
@@ -62,7 +62,9 @@ ELSEWHERE = (
     test_behaviour.test_after_an_error_the_next_call_is_right,
     test_behaviour.test_calls_from_several_threads,
 )
-"""Errors that can be caught on the CPU only: on a GPU no work is possible after them. And another thread has another
+"""Tests for the CPU only.
+
+Some errors can be caught on the CPU only: on a GPU no work is possible after them. And another thread has another
 default device.
 """
 
@@ -89,7 +91,7 @@ torch.cuda.synchronize()
 
 
 def test_an_index_out_of_range_is_a_device_assertion_as_in_eager_mode() -> None:
-    """In a process of its own: no GPU work is possible after it."""
+    """Runs in a separate process, because no GPU work is possible after the error."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert "torch.Size([3, 4])" in done.stdout
     assert done.returncode != 0
@@ -146,7 +148,7 @@ def test_a_backward_writes_over_what_was_saved_unless_the_graph_is_kept() -> Non
         most.append(torch.cuda.max_memory_allocated() - before)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         del found
-    assert most[2] <= most[1] - 4 * 4096 * 1024  # what GELU read, or what it made
+    assert most[2] <= most[1] - 4 * 4096 * 1024  # GELU's input or its result
 
 
 def test_calls_from_several_threads() -> None:

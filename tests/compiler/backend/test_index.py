@@ -1,4 +1,4 @@
-"""Indices are simplified without a change of value: held against plain integer arithmetic, point by point."""
+"""Simplified indices keep their value: compared with plain integer arithmetic, point by point."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Meaning = Callable[[dict[str, int]], int]
 
 
 def random_index(choose: random.Random, variables: Sequence[Var], depth: int) -> tuple[Index, Meaning]:
-    """A random index, and what it means in plain Python."""
+    """A random index, and its meaning in plain Python."""
     if depth == 0 or choose.random() < 0.2:
         var = choose.choice([None, *variables, *variables])
         if var is None:
@@ -104,7 +104,7 @@ def test_a_nest_that_is_one_to_one_meets_each_element_once(seed: int) -> None:
 
 
 def reshaped(choose: random.Random, ranges: Sequence[Var]) -> tuple[list[Index], list[Index]]:
-    """A shape, and coordinates in it for each point of the ranges: a permutation, pieces put together, or a mistake."""
+    """A shape, and coordinates in it for each point of the ranges: a permutation, concatenated parts, or a mistake."""
     order = choose.sample(ranges, len(ranges))
     position, size = Index.of(0), Index.of(1)
     for var in order:
@@ -123,7 +123,7 @@ def test_views_of_views_come_back_to_where_they_started() -> None:
     assert [str(flat // (T * 8)), str(flat // 8 % T), str(flat % 8)] == ["b", "t", "c"]
     k = Index.of(Var("k", S * T * 8))
     assert k // (T * 8) * T * 8 + k // 8 % T * 8 + k % 8 == k
-    image = k % (T * 64)  # what one range of several counts, as rows and columns again
+    image = k % (T * 64)  # one range for several dimensions, split into rows and columns again
     assert image // 8 * 8 + image % 8 == image
     assert image // (T * 8) == k // (T * 8) % 8
 
@@ -142,7 +142,7 @@ def test_substitution_simplifies_again() -> None:
 
 
 def test_a_load_is_renamed_wherever_it_stands() -> None:
-    """In a place that is read, in a place as a number, and in the places of these."""
+    """In an index that is read, in an index used as a number, and in nested indices."""
     i = Index.of(Var("i", Index.of(8)))
     held = Index.of(Indirect(Load("places", (i,), torch.int64), Index.of(8)))
     place = Index.of(Indirect(At(held // Index.of(2) + Index.of(1)), Index.of(8)))

@@ -1,4 +1,4 @@
-"""In bfloat16 every element is eager's: what is computed in float32, where it is rounded, what becomes of numbers."""
+"""In bfloat16 every element equals eager's: operations in float32, places of rounding, casts of numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_is_computed_once_is_found_in_indices_too() -> None:
 
 
 def test_logarithms_of_sums_are_rounded_once_and_no_farther_off_than_eagers() -> None:
-    """On a CPU eager mode rounds a row's logarithm, or each exponential, before it goes on; on a GPU it does not."""
+    """On a CPU eager mode rounds a row's logarithm, or each exponential, before the next step; on a GPU it does not."""
 
     def logarithms(x: torch.Tensor) -> list[torch.Tensor]:
         return [x.log_softmax(-1), x.log_softmax(0), x.logsumexp(-1), x.logsumexp(0)]
@@ -76,7 +76,7 @@ def test_logarithms_of_sums_are_rounded_once_and_no_farther_off_than_eagers() ->
 def test_whole_numbers_are_promoted_before_they_are_computed_with(
     dtype: torch.dtype, options: dict[str, object]
 ) -> None:
-    """In bfloat16 271 is 272, and what is left of a division says so."""
+    """In bfloat16 271 is 272, and the remainder of a division shows it."""
 
     def left(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x % y, torch.fmod(x, y), x == y + 271, x * y
@@ -88,7 +88,7 @@ def test_whole_numbers_are_promoted_before_they_are_computed_with(
 
 @pytest.mark.parametrize("narrow", [torch.float32, torch.float64])
 def test_integers_are_rounded_by_a_float_between(narrow: torch.dtype) -> None:
-    """A float of as many bits does not hold all integers, whatever torch promotes the two to."""
+    """A float with the same number of bits does not represent all integers, whatever torch's type promotion says."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.to(narrow).to(torch.int64) + 1

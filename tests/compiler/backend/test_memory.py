@@ -1,4 +1,4 @@
-"""How much memory our backend's programs hold at once on a GPU: bytes beside a program are worked out by hand."""
+"""Peak memory of our backend's programs on a GPU; the bytes next to a program are computed by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 def most_held(program: Program, ctx: Context) -> int:
-    """The most bytes that there are at once of what a program's steps make, as its call asks for and frees them."""
+    """The peak bytes of the results of a program's steps, as its call allocates and frees them."""
     bytes_of: dict[str, int] = {}
     most = 0
     for line in memory_facts(program, ctx).lines:
@@ -39,7 +39,7 @@ def most_held(program: Program, ctx: Context) -> int:
 
 
 def on_gpu(fn: Callable[..., Any], *arguments: Any) -> tuple[Program, Context]:
-    """A call's only program for an H200."""
+    """The only program of a call, for an H200."""
     opened = compiler.open(fn, *arguments).on("h200")
     (graph,) = opened.graphs
     return graph.stages.last, graph.context(opened.thresholds)
@@ -57,7 +57,7 @@ def test_a_kernel_takes_over_what_a_convolution_made() -> None:
 
 
 def first_rows(x: Tensor, *weights: Tensor) -> Tensor:
-    """Sums that grow, as in a transformer, of which a few elements are read at the end."""
+    """A growing sum, as in a transformer; only a few elements are read at the end."""
     for weight in weights:
         x = x + (x @ weight).relu()
     return x[:, 0] @ weights[0]
@@ -83,7 +83,7 @@ def test_a_reduction_writes_over_what_it_read_for_the_last_time(width: int) -> N
 
 
 def rectangles(x: Tensor, wide: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Two results: a small one that needs all of `large`, and one by way of something as large as that."""
+    """Two results: a small one that needs all of `large`, and one with an intermediate result of the same size."""
     large = x @ wide
     other = (x @ wide.flip(0)).relu()
     return kept @ other.t(), kept @ large.t()
@@ -97,7 +97,7 @@ def test_steps_that_free_more_than_they_make_come_first() -> None:
 
 
 def saved_twice(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The first result is the user's and the backward's; `tanh` and `gelu` keep what they read or make."""
+    """The user and the backward share the first result; `tanh` and `gelu` save their input or result."""
     shown = (x @ weight).tanh()
     return shown, F.gelu(shown @ weight.t()).exp().sum(-1)
 
@@ -111,7 +111,7 @@ def test_a_backward_writes_over_what_was_saved_for_it_alone_unless_the_graph_is_
     results = torch.compile(saved_twice, backend="tcompile")(x, weight)
     _, backward = gpu_programs
     over = {buffer.reuses for buffer in backward.buffers} & {*backward.inputs}
-    assert over == {"mm_1"}, str(backward)  # what gelu read: neither inputs, nor the results that the user has
+    assert over == {"mm_1"}, str(backward)  # gelu's input: neither the inputs nor the user's results
     shown = results[0].clone()
     expected = torch.autograd.grad([one.sum() for one in saved_twice(x, weight)], (x, weight))
     for is_kept in (True, True, False):

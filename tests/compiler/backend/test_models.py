@@ -1,6 +1,6 @@
-"""Whole models, in inference and in training: what they give follows eager's as far as eager itself is exact.
+"""Whole models, in inference and in training: results match eager's within eager's own error.
 
-`benchmarks/backend_correctness.py` says how that is measured, and runs the same models larger and in every precision.
+`benchmarks/backend_correctness.py` explains the measurement, and runs larger versions in every precision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.compiler.models import MLP
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Of models this small the threads would mostly wait for each other."""
+    """Use one thread; with such small models several threads mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

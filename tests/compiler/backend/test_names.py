@@ -1,4 +1,4 @@
-"""What kernels are called: after the user's operators, short, and the same for kernels that do the same."""
+"""Kernel names: short, after the user's operators, and equal for equal kernels."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_kernel_is_named_after_the_users_operators(name: str) -> None:
 
 
 def test_a_backward_says_so_once_and_a_forward_does_not() -> None:
-    """What a forward stores for its backward is a part of the operator that it is of."""
+    """A value saved for the backward belongs to its operator."""
     model = Block().train()
     forward, backward = (names(model, X.clone().requires_grad_(), graph=graph) for graph in ("forward", "backward"))
     assert "gelu_dropout_add_layer_norm" in forward
@@ -73,7 +73,7 @@ def test_a_backward_says_so_once_and_a_forward_does_not() -> None:
 
 
 def test_layers_that_are_alike_share_their_builds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their names differ in a number at most: also where several kernels share a launch."""
+    """Their names differ at most in a number, also in combo kernels."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
     call = compiler.open(nn.Sequential(*(Block() for _ in range(4))).train(), X.clone().requires_grad_()).on("h100")
     for graph in ("forward", "backward"):

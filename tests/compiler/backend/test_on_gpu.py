@@ -1,4 +1,4 @@
-"""The call of a program on a GPU: its text, binaries made beside each other and kept on disk. No GPU is needed."""
+"""The call of a program on a GPU: its text, and binaries built in parallel and cached on disk. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytest.importorskip("triton")
 
 @pytest.fixture
 def _hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A GPU that is not here, and a cache that is empty."""
+    """Use a GPU that is not here, and an empty cache."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
     monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
     yield

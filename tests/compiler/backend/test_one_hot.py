@@ -1,4 +1,4 @@
-"""Sums of which one term alone is not 0: where a kernel does nothing else, it computes that term."""
+"""Sums with only one non-zero term: a kernel that does nothing else computes that term."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = 1000
 
 
 def hot(target: Tensor, weight: Tensor) -> Tensor:
-    """Rows of zeros, but for the weight at the target's place: none where that is not one of the places."""
+    """Rows of zeros except for the weight at the target's index; all zeros if the target is out of range."""
     return torch.where(torch.arange(PLACES) == target[:, None], weight[:, None], 0.0)
 
 

@@ -1,4 +1,4 @@
-"""A call opened up: stages, passes replaced, why two things are apart, and which pass is wrong."""
+"""`compiler.open`: stages, replaced passes, why two operations are not fused, and which pass is wrong."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_why_knows_what_was_inlined_left_out_or_merged_and_suggests_names() -> N
 
 
 def test_why_knows_what_operations_were_before_they_were_decomposed() -> None:
-    """The user's own names: a call of theirs is several loops, which may be in several kernels."""
+    """It knows the user's own names: one call is several loops, possibly in several kernels."""
 
     def block(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = functional.layer_norm(x @ w, (16,))
@@ -452,7 +452,7 @@ def test_sizes_that_only_guards_can_settle_are_lowered_while_there_are_guards(wh
 
 
 def test_a_number_that_torch_takes_for_a_constant_on_second_thoughts() -> None:
-    """TorchDynamo calls the backend again then: that is no error."""
+    """TorchDynamo then calls the backend again, which is not an error."""
     x = torch.linspace(-4, 4, 12).view(4, 3)
     call = compiler.open(lambda x, limit: x.clamp(-limit, limit) + 1, x, 1.5, dynamic=True)
     torch.testing.assert_close(call.run(), x.clamp(-1.5, 1.5) + 1)

@@ -1,7 +1,7 @@
 """Operators against eager mode, by torch's own database of sample inputs (OpInfo), in machine code.
 
-All samples of an operator go into one graph, so that the C++ compiler runs once for each. In low precision a result
-may differ from eager's where it is as near to the exact one: both round.
+All samples of an operator go into one graph, so that the C++ compiler runs once per operator. In low precision a result
+may differ from eager's if it is equally close to the exact result, because both round.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def samples(name: str, device: str) -> Iterator[tuple[Any, torch.dtype, Any]]:
     for info in (info for info in op_db if info.name == name and info.variant_test_name in MODES):
         for dtype in (dtype for dtype in DTYPES if info.supports_dtype(dtype, device)):
             torch.manual_seed(0)
-            # As `info.sample_inputs` draws them, which looks for a unittest in the stack for half a second each time.
+            # Like `info.sample_inputs`, which searches the stack for a unittest for half a second each time.
             drawn = iter(info.sample_inputs_func(info, device, dtype, requires_grad=False))
             for _ in range(SAMPLES):
                 set_rng_seed()
@@ -76,7 +76,7 @@ def test_an_operator_computes_what_eager_mode_does(name: str) -> None:
 
 
 def held_against_eager(name: str, device: str) -> None:
-    """All samples of an operator, in one graph."""
+    """Compare all samples of an operator with eager, in one graph."""
     cases = list(samples(name, device))
     assert cases, f"torch has no samples of {name}"
     calls = [(op, sample.input, sample.args, sample.kwargs) for op, _, sample in cases]

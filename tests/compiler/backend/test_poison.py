@@ -1,4 +1,4 @@
-"""What a program returns without having written it is seen: these programs write nothing."""
+"""Poisoned memory reveals results that a program did not write: these programs write nothing."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_forked_processes_run_compiled_functions() -> None:
 
 
 def test_forked_processes_build_what_the_parent_has_begun(tmp_path: Path) -> None:
-    """The compiler works once there is a file, which the child makes: none of the parent's threads is in the child."""
+    """The compiler waits for a file that the child creates: the child has none of the parent's threads."""
     file, program = tmp_path / "go on", tmp_path / "c++"
     program.write_text(
         f'#!/bin/sh\nuntil [ -e "{file}" ]; do sleep 0.01; done\nexec "{build_cpp.compiler()[0]}" "$@"\n'

@@ -1,4 +1,4 @@
-"""A product and the kernel after it as one Triton kernel, or as two steps: which is taken with mode="max-autotune"."""
+"""A matmul and the kernel after it as one Triton kernel or as two steps: the choice with mode="max-autotune"."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_faster_one_is_taken_and_kept_on_disk(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("_gpu")
 def test_other_sizes_are_timed_anew() -> None:
-    """The code is the same for 512 rows and for 1024: no mask says how many there are."""
+    """The code is the same for 512 rows and for 1024, because no mask contains the number of rows."""
     keys, jobs = set(), set()
     for rows in (512, 1024):
         _, ctx, [kernel, *_] = alternatives(stages(gelu, numbers(rows, 32, dtype=torch.bfloat16), *LINEAR[1:]))
@@ -94,7 +94,7 @@ def test_other_sizes_are_timed_anew() -> None:
 
 @pytest.mark.usefixtures("_gpu")
 def test_both_ways_are_timed_on_memory_of_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product is PyTorch's, and what it made is what the kernel after it is given."""
+    """The matmul is PyTorch's, and its result is the input of the kernel after it."""
     program, ctx, kernels = alternatives(stages(gelu, *LINEAR))
     [product] = program.kernels
     assert isinstance(product, MatmulKernel)
@@ -139,7 +139,7 @@ def test_apart_it_is_pytorchs_product_and_a_kernel_in_order() -> None:
 @pytest.mark.usefixtures("_gpu")
 @pytest.mark.parametrize("faster", [True, False])
 def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, faster: bool) -> None:
-    """`OnGpu` with a GPU that is made up: one kernel of the product, or PyTorch's and the kernel after it."""
+    """`OnGpu` with a fake GPU: one kernel with the matmul, or PyTorch's matmul and the kernel after it."""
     call = stages(gelu, *LINEAR)
     program, ctx = call.graph.stages.last, call.graph.context(call.thresholds)
     code = emit(with_alternatives(replace(program, steps=program.kernels, frees=()), ctx), ctx)
@@ -163,7 +163,7 @@ def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, f
 
 
 class NoBuilds:
-    """Binaries of nothing; the first two configurations of a product fail."""
+    """A builder of empty binaries; the first two configurations of a matmul fail."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = [BackendError("Triton did not take it"), torch.OutOfMemoryError("shared memory")]

@@ -1,4 +1,4 @@
-"""Products whose sizes libraries are slow at are padded; what they compute is the same."""
+"""Matmuls with sizes that are slow in libraries are padded, and compute the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def head(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 
 
 def sizes(program: Program) -> list[list[tuple[int | None, ...]]]:
-    """The sizes of the operands of each product."""
+    """The sizes of the operands of each matmul."""
     calls = [step for step in program.steps if isinstance(step, Extern) and "mm" in step.name]
     return [[tuple(size.constant for size in view.shape) for view in strided_views(call.args)] for call in calls]
 
@@ -48,14 +48,15 @@ def test_a_gradient_is_padded_once_for_both_products_and_its_result_is_not_copie
 
 
 def low(x: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
-    """A vocabulary's scores with a bias, of weights that are cast to bfloat16."""
+    """Logits of a vocabulary with a bias, and with weights cast to bfloat16."""
     scores = functional.linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16())
     return functional.cross_entropy(scores.float(), target)
 
 
 def test_what_is_padded_is_made_in_its_padded_place_and_read_there() -> None:
-    """The weight in bfloat16, which is saved, is the first rows of the padded one; the gradient, which the bias' sums
-    up, has the product's rows.
+    """The saved bfloat16 weight is a view of the padded weight's first rows.
+
+    The gradient has the matmul's padded rows, and the bias' gradient sums it.
     """
     x, weight, bias = torch.randn(512, 768), torch.randn(VOCABULARY, 768), torch.randn(VOCABULARY)
     given = (tensor.requires_grad_() for tensor in (x, weight, bias))
@@ -93,7 +94,7 @@ def made_up(node: Node) -> Tensor:
 
 
 def test_padded_products_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, where the numbers can be had: by taking it for a GPU."""
+    """Run on the CPU as if it were a GPU."""
     torch.manual_seed(0)
     model = nn.Linear(51, 1003, dtype=torch.bfloat16)
     x = torch.randn(37, 51, dtype=torch.bfloat16, requires_grad=True)
@@ -120,7 +121,7 @@ def test_a_bias_is_added_by_the_kernel_that_reads_the_product() -> None:
     call = opened(lambda x: layer(x).relu() * 2, x)
     assert calls(call.lowered) == ["aten.mm.default", "kernel", "kernel", "kernel"]
     assert calls(call.graph.stages.last) == ["aten.mm.default", "kernel"]
-    rows = opened(lambda x: layer(x.view(2, 16, 48)).relu(), x)  # the product's rows are seen as 2 x 16
+    rows = opened(lambda x: layer(x.view(2, 16, 48)).relu(), x)  # the matmul's rows are viewed as 2 x 16
     assert calls(rows.graph.stages.last) == ["aten.mm.default", "kernel"]
     given = {(64, 48): layer.weight, (64,): layer.bias, (32, 48): x}
     shapes = [value_of(node).shape for node in call.graph.captured.module.graph.find_nodes(op="placeholder")]
@@ -138,7 +139,7 @@ def test_a_bias_stays_with_its_product_where_no_kernel_reads_it_or_eager_rounds_
 
 
 def padded(x: Tensor, weight: Tensor, both: bool = False) -> tuple[Tensor, ...]:
-    """A value that is padded by the user for a product, and read by others."""
+    """A value that the user pads for a matmul, and that others read."""
     y = x.sin()
     wide = functional.pad(y, (0, 0, 0, 3))
     return (wide @ weight, y.sum(0), y * 2, wide) if both else (wide @ weight, y.sum(0), y * 2)

@@ -1,5 +1,6 @@
-"""Random numbers: by Philox from seeds that PyTorch's generator draws, the same in every form of a program, and in the
-backward what they were in the forward.
+"""Random numbers: by Philox, from seeds of PyTorch's generator.
+
+They are the same in every form of a program, and the same in the backward as in the forward.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def many(x: torch.Tensor, half: torch.Tensor) -> list[torch.Tensor]:
     return [
         functional.dropout(x, 0.25),
         functional.dropout(half, 0.25),
-        functional.dropout2d(x[None, None].transpose(1, 2), 0.25),  # CHANNELS: too few to tell
+        functional.dropout2d(x[None, None].transpose(1, 2), 0.25),  # CHANNELS: too few for a statistical test
         torch.rand_like(half),
         torch.bernoulli(x.abs().clamp(max=1)),
         torch.empty_like(x).uniform_(2, 3),

@@ -1,6 +1,6 @@
 """Random programs of up to 30 operations, as machine code, interpreted, and as Triton code: all agree with eager mode.
 
-`random_programs.py` says what they are made of; `benchmarks/backend_fuzz.py` runs as many as there is time for.
+`random_programs.py` defines their operations; `benchmarks/backend_fuzz.py` runs many more of them.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ def test_interpreted(code: str, steps: list[Step], kind: dict[str, bool]) -> Non
 
 @pytest.mark.parametrize(("seed", "gradients"), [(29, False), (86, False), (573, True), (705, True), (816, True)])
 def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool) -> None:
-    """As if there were one, in Triton's interpreter. These were wrong once, or not compiled."""
+    """Compile for a GPU and run in Triton's interpreter. These programs were once wrong, or failed to compile."""
     with as_for_a_gpu():
         check(replace(case_of(seed), gradients=gradients))
 
 
 def test_a_guard_that_lowering_adds_says_what_a_size_is() -> None:
-    """The number of rows is 2 from there on, where it was a symbol before: some loops had one and some the other."""
+    """The guard makes the symbolic number of rows 2: before the fix, some loops used the symbol and some the number."""
     steps = [("nearest", 6, 93, 24), ("bfloat16", 27, 84, 18), ("bits", 34, 45, 26), ("median", 26, 71, 16),
              ("roll", 15, 33, 2), ("not", 36, 95, 20), ("mul", 20, 42, 25), ("softmax", 2, 71, 16)]  # fmt: skip
     assert check(Case(steps, dynamic=True)) == AGREES
 
 
 def test_a_softmax_that_its_kernel_adds_to_what_it_is_of() -> None:
-    """The kernel's code was looked for without an end."""
+    """Before the fix, code generation did not terminate."""
     with as_for_a_gpu():
         check(case_of(40001, names=WIDE))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_steps_in_an_order_that_needs_less_memory(seed: int) -> None:
-    """Where it is taken in any case, with what kernels write over on a GPU."""
+    """The order is forced here, with the buffers that kernels overwrite on a GPU."""
     with as_for_a_gpu(lambda program, _ctx: backend.interpret_program(program)):
         check(case_of(seed, options={"reorder_percent": 10_000}))

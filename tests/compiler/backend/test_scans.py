@@ -1,4 +1,4 @@
-"""Running sums and products: loops along one range, in C++, in Triton's interpreter and in ours."""
+"""Scans (cumulative sums and products): loops along one range, in C++, in Triton's interpreter and in ours."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_sizes_may_change(mode: str) -> None:
 
 
 def test_rows_are_padded_and_divided_into_chunks_of_which_there_may_be_one() -> None:
-    """That there is one is in the shape of the result, and not in the shape of what is summed."""
+    """The shape of the result shows that there is one; the shape of the summed tensor does not."""
 
     def fn(x: Tensor) -> Tensor:
         padded = torch.nn.functional.pad(x, (0, (64 - x.shape[1] % 64) % 64))

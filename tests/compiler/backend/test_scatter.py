@@ -1,4 +1,4 @@
-"""Adding to elements that a tensor picks: loops that add, in C++, in Triton's interpreter and in ours."""
+"""Scatter-add: loops that add at indices from a tensor, in C++, in Triton's interpreter and in ours."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def together(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def both(call: Callable[[torch.Tensor], list[torch.Tensor]], x: torch.Tensor) -> list[torch.Tensor]:
-    """The results, and the gradient of each."""
+    """The results and their gradients."""
     x = x.detach().requires_grad_()
     found = call(x)
     return [*found, *(torch.autograd.grad(one.square().sum(), x, retain_graph=True)[0] for one in found)]
@@ -140,7 +140,7 @@ FILLS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def test_rows_are_filled_in_any_layout() -> None:
-    """torch 2.11's own decomposition of it is refused by AOTAutograd where rows lie otherwise than one by one."""
+    """AOTAutograd refuses torch 2.11's own decomposition if the rows are not contiguous."""
     x = torch.arange(15).view(5, 3)
     found = torch.compile(lambda x: [fill(x) for fill in FILLS.values()], backend=tcompile, fullgraph=True)(x)
     for name, fill, ours in zip(FILLS, FILLS.values(), found, strict=True):
@@ -232,7 +232,7 @@ def test_a_loop_that_adds_prints_what_it_adds_to() -> None:
 
 
 def changed(change: Callable[[Kernel], Kernel]) -> Program:
-    """The program with its kernel that adds changed."""
+    """The program with a changed scatter-add kernel."""
     program = scheduled()
     return replace(program, steps=tuple(change(k) if isinstance(k, Kernel) and k.taken else k for k in program.steps))
 
@@ -268,7 +268,7 @@ def test_the_verifier_catches(what: str) -> None:
 
 
 def test_rows_picked_by_indices_that_repeat_along_an_axis_are_added_once_for_each() -> None:
-    """An expanded index has stride 0 along the axis that is reduced in the same kernel."""
+    """An expanded index has stride 0 along the axis that the same kernel reduces."""
     kinds = torch.tensor([[0, 1, 0, 1, 1]]).expand(3, 5)
     weight = torch.randn(2, 4, requires_grad=True)
     x = torch.randn(3, 5, 4, requires_grad=True)

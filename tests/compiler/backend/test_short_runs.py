@@ -1,4 +1,4 @@
-"""Rows that lie in memory in runs shorter than a line of the cache, as those of a group do in channels-last memory."""
+"""Rows with contiguous runs shorter than a cache line, such as a group's rows in channels-last memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def crossing(x: Tensor, weight: Tensor) -> Tensor:
-    """The norm, in the other layout."""
+    """The norm, with its result in the other layout."""
     other = torch.contiguous_format if x.is_contiguous(memory_format=LAST) else LAST
     return norm(x, weight).contiguous(memory_format=other)
 
@@ -47,7 +47,7 @@ def decided(call: Opened) -> dict[str, str]:
 
 
 def of_points(call: Opened) -> list[tuple[int, ...]]:
-    """The blocks of each kernel that has no reduction."""
+    """The block sizes of each kernel without a reduction."""
     kernels = {kernel.name: kernel for kernel in call.graph.stages.last.kernels}
     functions = call._written().functions
     return [tuple(found.configs[0].blocks.values()) for found in functions if not kernels[found.kernel].reduced]
@@ -55,12 +55,12 @@ def of_points(call: Opened) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Case:
-    """A GroupNorm of eight groups: what it is given, whether its result lies in the other layout, and what it takes."""
+    """A GroupNorm of eight groups: its input, whether its result has the other layout, and its cost."""
 
     x: Tensor
     crosses: bool
     kernels: int
-    walks: int  # over all elements of the pictures, of all kernels together
+    walks: int  # passes over all elements of the pictures, summed over all kernels
 
 
 CASES = {
@@ -95,7 +95,7 @@ def test_rows_are_read_again_where_that_is_less_than_short_runs_take(name: str) 
 def test_what_crosses_is_a_kernel_of_tiles_and_the_decision_says_what_rows_would_take() -> None:
     call = opened(pictures(16, 64, 64, 64), True)
     moved = 16 * 64 * 64 * 64 * 2
-    lost = f"{(SLOWEST - 1) * (moved + 64 * 4):,}"  # of what is written, and of weights
+    lost = f"{(SLOWEST - 1) * (moved + 64 * 4):,}"  # of the result, and of the weights
     assert decided(call)["fission"] == (
         f"rows would meet clone in short runs, for the time of {lost} bytes more; {moved:,} are read again"
     )
@@ -103,7 +103,7 @@ def test_what_crosses_is_a_kernel_of_tiles_and_the_decision_says_what_rows_would
 
 
 def test_what_is_computed_again_is_met_in_tiles_too() -> None:
-    """As PyTorch's GroupNorm does it on a GPU: the result lies row by row, whatever the pictures do."""
+    """As in PyTorch's GroupNorm on a GPU: the result is contiguous, whatever the layout of the pictures."""
 
     def fn(x: Tensor, weight: Tensor) -> Tensor:
         return functional.silu(functional.group_norm(x.float().contiguous(), 8, weight)).to(x.dtype)

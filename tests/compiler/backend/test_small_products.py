@@ -1,4 +1,4 @@
-"""Small products of matrices, which are Triton kernels of ours in any mode: which they are, and what they compute."""
+"""Small matmuls, which are our own Triton kernels in every mode: which ones, and their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def steps(call: Opened) -> list[str]:
 
 
 def layers(x: Tensor, w: Tensor, b: Tensor, v: Tensor) -> Tensor:
-    """Two layers, of which no kernel reads what the second gives."""
+    """Two layers; no kernel reads the second one's result."""
     return functional.linear(x, w, b).relu() @ v
 
 
@@ -74,7 +74,7 @@ def test_small_products_compute_what_eager_mode_does(monkeypatch: pytest.MonkeyP
         return changed
 
     monkeypatch.setattr(pipeline, "passes_for_tuning", lambda passes: {**passes, "matmuls": kept})
-    in_triton: Any = partial(tcompile, mode="max-autotune", options={"code": "triton"})  # in its interpreter
+    in_triton: Any = partial(tcompile, mode="max-autotune", options={"code": "triton"})  # in Triton's interpreter
     args = [value.to(dtype).requires_grad_() for value in SMALL]
     torch._dynamo.reset()
     results = []

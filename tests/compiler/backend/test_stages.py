@@ -1,4 +1,4 @@
-"""What each pass makes of small programs: golden texts, kernel counts, and the same numbers at every stage."""
+"""The result of each pass for small programs: golden texts, kernel counts, and equal results at every stage."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_program_has_as_many_kernels_and_calls_as_it_should(case: Any) -> None
 
 
 def through(name: str) -> Callable[..., Any]:
-    """A backend that runs the program as it is after a pass."""
+    """A backend that runs the program after a pass in the reference interpreter."""
     passes = {} if name == "lowered" else dict(list(PASSES.items())[: list(PASSES).index(name) + 1])
 
     def compile_graph(module: Any, _inputs: Any) -> Any:
@@ -133,7 +133,7 @@ def test_passes_give_the_same_object_where_there_is_nothing_to_do() -> None:
 
 
 def test_equal_loops_are_one_unless_what_they_read_changes() -> None:
-    """Between the two a call may write to what they read."""
+    """An extern call between the two may write to the buffer that they read."""
     lowered = compiler.open(lambda x: (x + 1).exp() - (x.view(8) + 1).sin(), numbers(8)).lowered
     changing = replace(lowered, mutated=frozenset(lowered.inputs))
     count = len(lowered.kernels)
@@ -186,7 +186,7 @@ def test_a_refusal_to_fuse_says_why_and_what_it_would_have_saved() -> None:
 
 @pytest.mark.parametrize("step", [-1, 1])
 def test_the_interpreter_refuses_what_lies_outside_of_a_buffer(step: int) -> None:
-    """torch's own indexing would count from the end where memory does not."""
+    """torch's own indexing would count a negative index from the end; memory does not."""
     lowered = compiler.open(lambda x: x + 1, numbers(8)).lowered
     (kernel,) = lowered.kernels
     (loop,) = kernel.loops

@@ -1,4 +1,4 @@
-"""Small kernels of which none needs another share a launch on a GPU, and compute what they compute alone."""
+"""Combo kernels: independent small kernels share a launch on a GPU, and compute the same as alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compiler.backend.pipeline import run
 
 
 def for_a_gpu(fn: Callable[..., Any], *arguments: Tensor, **limits: int) -> tuple[Program, Context, list[Any]]:
-    """The program of a call, and the graph's arguments: those of the call, in the order in which it uses them."""
+    """The program of a call, and the graph's arguments: the call's arguments in the order of their use."""
     torch.compiler.reset()
     graph = compiler.open(fn, *arguments).graph
     ctx = Context(Thresholds(fused_loops=limits.pop("fused_loops", 64), inline_points=0, **limits), processors=132)
@@ -29,7 +29,7 @@ def for_a_gpu(fn: Callable[..., Any], *arguments: Tensor, **limits: int) -> tupl
 
 
 def shared(program: Program) -> list[int]:
-    """How many kernels each launch of several has."""
+    """The number of kernels in each combo kernel."""
     return [len(kernel.parts) for kernel in program.kernels if isinstance(kernel, ComboKernel)]
 
 
@@ -90,7 +90,7 @@ def test_results_that_only_the_caller_reads_are_written_together_at_the_end() ->
 
 
 def test_none_takes_over_memory_that_another_still_reads() -> None:
-    """Programs of one kernel may run before or after those of another; only what it reads itself is written over."""
+    """Blocks of one kernel may run before or after blocks of another, so a kernel overwrites only its own inputs."""
 
     def products(x: Tensor, y: Tensor, a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
         return [a.bfloat16() + (x @ y).t().bfloat16().t(), b + (y @ x).t(), c.t() * (y @ y)]

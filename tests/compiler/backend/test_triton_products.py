@@ -1,6 +1,4 @@
-"""Products of matrices with what is computed of them as one Triton kernel: what it computes, when it is made, which of
-both is taken.
-"""
+"""Fused matmul kernels in Triton: their results, when a matmul is fused with its readers, and the choice."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from compiler.option_checks import parse_options
 pytest.importorskip("triton")
 
 TUNED: Any = partial(tcompile, mode="max-autotune", options={"code": "triton"})
-"""Products are made, and run in Triton's interpreter."""
+"""Make fused matmuls, and run them in Triton's interpreter."""
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -41,7 +39,7 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[MatmulKernel]:
-    """The products that are merged with kernels."""
+    """The matmuls that are fused with kernels."""
     found: list[MatmulKernel] = []
 
     def kept(program: Program, ctx: Context) -> Program:
@@ -102,7 +100,7 @@ def test_what_is_computed_of_a_product(made: list[MatmulKernel], name: str) -> N
 
 
 def test_rounding_is_eager_modes(made: list[MatmulKernel]) -> None:
-    """The product is rounded before what follows: not a bit differs where sums are exact."""
+    """The matmul's result is rounded before the next operation: bitwise equal if sums are exact."""
     x, w = (torch.randint(-8, 9, shape).bfloat16() for shape in ((33, 64), (64, 40)))
     torch._dynamo.reset()
 
@@ -300,7 +298,7 @@ def test_indices_are_64_bits_where_they_have_to_be() -> None:
 
 
 def emit_of(x: Tensor, weight: Tensor) -> str:
-    """Of a graph that nobody runs."""
+    """The generated code of a graph that is not run."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from compiler.backend.backend import context_of

@@ -1,4 +1,4 @@
-"""Triton kernels of the user's in our backend: calls of them, and operators of torch.library.triton_op."""
+"""The user's Triton kernels in our backend: direct calls, and operators of torch.library.triton_op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verifier catches what a wrong pass would make, and says which rule of the IR it breaks."""
+"""The verifier catches illegal programs, and names the broken rule of the IR."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def reads_before_overwriting(x: torch.Tensor) -> torch.Tensor:
 
 
 def moved(loop: Loop) -> Loop:
-    """Reads one element further on than it is."""
+    """Shift an index by one element."""
     (load,) = [part for part in loop.value.args if isinstance(part, Load)]  # type: ignore[union-attr]
     place = (load.index[0], load.index[1] + 1)
     return replace(loop, value=Op("sin", (Load(load.buffer, place, load.dtype),), torch.float32))
 
 
 def on_two_devices(before: Program) -> Program:
-    """Its first input is on a GPU."""
+    """The program with its first input on a GPU."""
     elsewhere = before.inputs[0]
     buffers = (replace(x, device="cuda:0") if x.name == elsewhere else x for x in before.buffers)
     return replace(before, buffers=tuple(buffers))
@@ -132,7 +132,7 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
 
 
 def test_a_read_that_no_point_reaches_may_lie_outside() -> None:
-    """Of what was put together with others, the part that is read may be known only once it was inlined."""
+    """Which part of a concatenation is read may be known only after inlining."""
     x, before = torch.randn(5, 3), torch.randn(2, 3)
     found = torch.compile(lambda x, before: x.diff(2, 0, before), backend=tcompile)(x, before)
     torch.testing.assert_close(found, x.diff(2, 0, before))

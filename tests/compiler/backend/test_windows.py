@@ -35,13 +35,13 @@ LOW = ("max, padded", "average", "average of large windows", "average of what is
 
 
 def together(x: torch.Tensor, *names: str) -> list[torch.Tensor]:
-    """What several pools give, in one graph, so that the C++ compiler runs once."""
+    """The results of several pools in one graph, so that the C++ compiler runs once."""
     made = [POOLS[name](x) for name in names]
     return [one for found in made for one in (found if isinstance(found, tuple) else (found,))]
 
 
 def both(call: Callable[..., list[torch.Tensor]], x: torch.Tensor, names: tuple[str, ...]) -> list[torch.Tensor]:
-    """What pools give, and the gradient of each where each element counts differently."""
+    """The results of pools, and the gradient of each under distinct weights."""
     x = x.detach().requires_grad_()
     found = call(x, *names)
     weighted = [
