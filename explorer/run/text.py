@@ -206,13 +206,14 @@ def _checks(record: Record, width: int) -> str:
 
 
 def _problems(record: Record) -> str:
-    lines = []
+    """Each problem of a stage once, with the graphs that have it, and what to do."""
+    graphs: dict[tuple[str, str], list[str]] = {}
     for problem in record.problems:
-        where = f"{stage_title(problem.stage)} {problem.graph}".rstrip()
         card = card_number(problem, record)
         told = problem.hint or (f"its card says what to change: print(run.cards[{card - 1}])" if card else "")
         hint = f"\n    {one_line(told)}" if told else ""
-        lines.append(f"  {where}: {one_line(problem.reason)}{hint}")
+        graphs.setdefault((stage_title(problem.stage), f"{one_line(problem.reason)}{hint}"), []).append(problem.graph)
+    lines = [f"  {stage} {', '.join(found)}".rstrip(" ,") + f": {words}" for (stage, words), found in graphs.items()]
     return _section("problem", record.problems, lines, "run.problems")
 
 

@@ -53,6 +53,13 @@ def test_a_long_name_leaves_room_for_every_number() -> None:
     assert "  75 %\n" in text.summary(record.with_fields(kernels=kernels))
 
 
+def test_a_problem_of_several_graphs_is_told_once() -> None:
+    record = small_record()
+    again = replace(record.problems[0], graph="0/1")
+    shown = text.summary(record.with_fields(problems=(*record.problems, again)))
+    assert "2 problems\n  TTIR 0/0, 0/1: this machine has no Triton\n    install triton\n" in f"{shown}\n"
+
+
 def test_a_break_that_repeats_is_shown_once() -> None:
     record = small_record()
     shown = text.summary(record.with_fields(breaks=record.breaks * 3))
