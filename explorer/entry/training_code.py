@@ -24,11 +24,12 @@ _MOST_FUNCTIONS = 100
 @dataclass(frozen=True, slots=True)
 class TrainingCode:
     """What a function and the user's functions that it calls mention: a training step, an evaluation or a clock; a
-    model; a model that they build; and what torch.compile has compiled.
+    module, and one with parameters; a model that they build; and what torch.compile has compiled.
     """
 
     trains: bool = False
     has_model: bool = False
+    has_parameters: bool = False
     builds_model: bool = False
     has_compiled: bool = False
 
@@ -40,6 +41,7 @@ class TrainingCode:
         return TrainingCode(
             self.trains or other.trains,
             self.has_model or other.has_model,
+            self.has_parameters or other.has_parameters,
             self.builds_model or other.builds_model,
             self.has_compiled or other.has_compiled,
         )
@@ -64,6 +66,7 @@ def training_code(callee: object) -> TrainingCode:
             or _any_trainer(values)
             or _any_clock(values),
             has_model=_any_model(values),
+            has_parameters=any(isinstance(value, Module) and any(True for _ in value.parameters()) for value in values),
             builds_model=any(inspect.isclass(value) and issubclass(value, Module) for value in values),
             has_compiled=any(map(settings.is_compiled, values)),
         )
@@ -80,7 +83,7 @@ def is_given_model(code: TrainingCode, args: Iterable[object], kwargs: Mapping[s
 
 
 def _names_model(value: object) -> bool:
-    return isinstance(value, FunctionType | MethodType) and training_code(value).has_model
+    return isinstance(value, FunctionType | MethodType) and training_code(value).has_parameters
 
 
 def _any_trainer(values: Iterable[object]) -> bool:

@@ -223,6 +223,7 @@ WRITTEN = [
     Written("await of a batch", "import asyncio\nasync def produce():\n    await asyncio.sleep(0)\n    return x\nmodel(await produce()).sum().backward()", "model"),
     Written("await of a step", "async def step(v):\n    loss = model(v).sum()\n    loss.backward()\n    return loss.item()\nawait step(x)", "model", inside="step"),
     Written("function given a lambda", "n = call_often(lambda: model(x), 4)", "model", inside="call_often"),
+    Written("function given a loss", "best = call_often(lambda: criterion(target, y), 2)", "call_often", has_backward=False),
     Written("function that times the model", "took = benchmark(model, x) > 0", "model", inside="benchmark"),
     Written("evaluation with a decorator", "@torch.no_grad()\ndef evaluate(net):\n    net.eval()\n    return (net(x).argmax(1) == y).sum().item() / 6\nevaluate(model)", "model", has_backward=False, inside="evaluate"),
     Written("walrus in a condition", "while (loss := criterion(model(x), y)) > 100:\n    pass\nloss.backward()", "model"),
