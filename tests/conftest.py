@@ -1,4 +1,4 @@
-"""What every test may count on: no network for models, no trace in the user's own folders, and `needs`."""
+"""Shared test setup: no network for models, no files in the user's own folders, and the marker `needs`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SLOW = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module is imported, for this process and those that tests start."""
+    """Set environment variables before any test module is imported, for this process and its child processes."""
     root = tempfile.TemporaryDirectory(prefix="tcompile-tests-")
     config.add_cleanup(root.cleanup)
     for name in PRIVATE_FOLDERS:
@@ -55,9 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
         folder.mkdir()
         os.environ[name] = str(folder)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    # In each process Inductor builds a file for each vector instruction set, to see whether g++ can: it can.
+    # In each process Inductor builds a file per vector instruction set to probe g++; the result is known.
     os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
-    if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # threads of one wait for cores that others have
+    if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # else threads wait for busy cores
         os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // int(workers), 1)))
     # A shell's background job is started with interrupts ignored, and tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,17 +65,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first, so that processes that are each given a file at a time end together."""
+    """Put slow files first, so that processes that get one file at a time end together."""
     places = {file: place for place, file in enumerate(SLOW)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(SLOW)))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What test modules import lives on: full collections of garbage, of which there are thousands, pass it over.
+    """Freeze the objects that test modules import, so that thousands of full garbage collections skip them.
 
-    And pytest listens to loggers that pass nothing on to the root, of which torch's structured trace is one: torch
-    writes it, at length, as soon as anything listens.
+    Also let torch's structured trace propagate: pytest adds handlers to loggers that don't, and torch writes long
+    messages to this one as soon as it has a handler.
     """
     logging.getLogger("torch.__trace").propagate = True
     gc.collect()
@@ -84,8 +84,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def same_threads() -> Iterator[None]:
-    """A test that sets how many threads PyTorch has sets it for itself: those of one process would spin for cores that
-    other processes have, and each small operation of all later tests would take milliseconds.
+    """Restore PyTorch's number of threads after each test.
+
+    Otherwise threads would spin for cores that other processes use, and small operations of later tests would take
+    milliseconds.
     """
     torch = sys.modules.get("torch")
     threads = torch and torch.get_num_threads()
@@ -96,8 +98,8 @@ def same_threads() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def short_rounds() -> Iterator[None]:
-    """What is timed is called in turns for a moment, not for seconds: no test asserts a time."""
-    if "torch" not in sys.modules:  # no test module has imported it, and it takes seconds
+    """Use short timing rounds; no test asserts a time."""
+    if "torch" not in sys.modules:  # no test module has imported torch, and the import takes seconds
         yield
         return
     from compiler.timing import candidate_times as timing
@@ -137,7 +139,7 @@ FINDERS: dict[str, Callable[[], str | None]] = {"chromium": chromium, "gpu": _gp
 
 
 def _require(program: str) -> None:
-    """Skip the test where a program is missing; in CI, where only a GPU may be missing, fail it."""
+    """Skip the test if a program is missing; in CI, where only a GPU may be missing, fail it."""
     if FINDERS.get(program, lambda: shutil.which(program))():
         return
     if os.environ.get("CI") and program != "gpu":

@@ -1,4 +1,4 @@
-"""Texts that a test compares with a file beside it. `UPDATE_GOLDEN=1 pytest …` writes the files: read the diff."""
+"""Compare texts with golden files next to the test. `UPDATE_GOLDEN=1 pytest …` writes the files: read the diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the code base that a tool can check: who imports whom, what is private, how long, how named."""
+"""The checkable rules of the code base: imports, private names, file sizes, names."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ compiler.targets                GPUs as data
 compiler.process                the user's process, left as it was found
 compiler.record                 the data model: imports nothing of ours
 """
-"""The packages, from the top down. A file imports from its own package and from those on lines below it."""
+"""The packages, from the top down. A file imports from its own package and from packages on lower lines."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 OF_JUPYTER = re.compile(r"explorer|IPython|ipykernel|ipywidgets|anywidget|traitlets|comm|jupyter\w*|notebook|nb\w+")
 PRIVATE = re.compile(r"(torch|triton)(\.\w+)*?\._(?!_\w+__)\w+(\.\w+)*")
@@ -117,8 +117,9 @@ def test_private_names_are_found(code: str, expected: set[str]) -> None:
 
 
 def offenders(paths: Iterable[Path], wrong: Callable[[Path], object]) -> dict[str, object]:
-    """What is wrong with each of some files, without those with which nothing is. One test for all of them: thousands
-    would take longer to be reported than to run.
+    """The errors of each file, without files that have none.
+
+    One test checks all files, because reporting thousands of tests would take longer than running them.
     """
     return {name_of(path): found for path in paths if (found := wrong(path))}
 

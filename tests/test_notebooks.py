@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in a fresh kernel, and teaches without being run."""
+"""Every notebook runs from top to bottom in a fresh kernel, and can be read without running it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GIB = 1024**3
 BINDER_BYTES = 1 * GIB
-# VmHWM, not ru_maxrss: that one counts what the process was forked from as well.
+# VmHWM, not ru_maxrss, which also counts the parent process before the fork.
 PEAK_MEMORY = """
 import re, resource
 from pathlib import Path
@@ -25,7 +25,7 @@ else:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 SHORT_ROUNDS = "from compiler.timing import candidate_times as timing\ntiming.IN_TURNS_SECONDS = 0.1"
-"""As in tests/conftest.py: what is timed is called in turns for a moment, not for 6 s each time."""
+"""Short timing rounds, as in tests/conftest.py, instead of 6 s each."""
 A_USERS_FOLDER = re.compile(rf"/(home|root|Users|tmp|work)/|{re.escape(str(ROOT))}")
 
 

@@ -1,4 +1,4 @@
-"""The set-up: pinned versions, and scripts that say what is missing and how to get it."""
+"""The set-up: pinned versions, and scripts that report missing programs and how to install them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pins() -> dict[str, str]:
 
 
 def unpinned(requirement: Requirement, seen: set[str]) -> Iterator[str]:
-    """The names that installing this brings and that nothing pins: neither us, nor the package that asks for them."""
+    """The names of installed dependencies that neither we nor the requiring package pin."""
     name = canonicalize_name(requirement.name)
     if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
         return
@@ -68,7 +68,7 @@ def test_scripts_can_be_run_and_stop_at_the_first_failure(name: str) -> None:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A folder to be the whole PATH: a shell and little else, no package manager."""
+    """A folder for the whole PATH: a shell and little else, no package manager."""
     for name in POSIX:
         (tmp_path / name).symlink_to(shutil.which(name) or name)
     return tmp_path
@@ -124,7 +124,7 @@ def test_in_ci_a_missing_program_is_an_error(bare: Path) -> None:
 
 
 def test_missing_programs_are_installed_where_that_is_allowed(bare: Path) -> None:
-    """With a root and a package manager that are not real: the one writes down what it is asked for."""
+    """Uses a fake root user and a fake package manager that records its arguments."""
     add_program(bare, "id", "echo 0")
     add_program(bare, "apt-get", f'echo "$@" >> "{bare}/asked"')
     add_program(bare, "chromium")
@@ -151,7 +151,7 @@ def test_make_lab_serves_the_first_notebook_on_this_machine_only(free_port: int)
 
 
 def fetch(url: str) -> str:
-    """The page at an address; Jupyter prints its own a moment before it listens there."""
+    """The page at a URL; retries, because Jupyter prints its URL shortly before it listens there."""
     for _ in range(100):
         with suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=60) as answer:
             return answer.read().decode()

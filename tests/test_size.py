@@ -1,4 +1,4 @@
-"""What `build_tools.size` measures, on trees made up for it."""
+"""The figures of `build_tools.size`, on small source trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wheel built from the repository has everything: installed on its own, it works without the clone."""
+"""A wheel built from the repository is complete: installed alone, it works without the clone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(compiler.__file__, explorer.__file__, sep="\\n")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that nothing an earlier build left behind gets in."""
+    """A wheel built from a copy, so that leftovers of an earlier build stay out."""
     source = tmp_path_factory.mktemp("source")
     for name in BUILT_FROM:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -46,13 +46,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of a new environment: the wheel, and beside it what this environment has."""
+    """The scripts folder of a new environment with the wheel and this environment's packages."""
     home = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", home)
     bin_folder = home / "bin"
     installer = [sys.executable, "-m", "pip", "--python", bin_folder / "python", "install"]
     run(*installer, "--no-deps", "--no-index", wheel)
-    # What a .pth file names goes on the path, but .pth files there are not read: an editable clone is not seen.
+    # A .pth file adds its folders to the path, but .pth files in them are ignored: an editable clone stays hidden.
     [packages] = home.glob("lib/python*/site-packages")
     (packages / "present.pth").write_text(sysconfig.get_path("purelib"))
     return bin_folder
@@ -66,7 +66,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a program with nothing of the clone on Python's path. Returns what it printed."""
+    """Run a program without the clone on Python's path. Returns its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, check=False
@@ -108,7 +108,7 @@ def test_python_explores_and_saves(scripts: Path, elsewhere: Path) -> None:
 
 
 def assert_is_a_page(path: Path) -> None:
-    """It has the front end in it: that the page works is seen in tests/browser."""
+    """Check that the front end is in the page; tests/browser checks that it works."""
     page = path.read_text()
     assert "Content-Security-Policy" in page
     for style in (ROOT / "explorer/static").glob("*.css"):

@@ -1,4 +1,4 @@
-"""The call timed in several ways: what is compared, what one call is, what is left as it was."""
+"""Timing a call with several candidates: what is compared, what counts as one call, what stays unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.compiler.models import MLP
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other take long where other things are done too."""
+    """Use one thread, because threads that wait for each other are slow on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Normed(nn.Module):
-    """A model with buffers that training changes."""
+    """A model with buffers that training mutates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -310,7 +310,7 @@ def test_the_call_is_made_under_the_users_autocast_and_gradient_mode() -> None:
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         call = Call(product, product, (x, x))
     measure(call, Options(), Plan(["eager"], rounds=1))
-    assert not seen  # what the function closes over is a copy too
+    assert not seen  # the function's closure is a copy too
     probe = Probe()
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         call = Call(probe, probe, (x,))
@@ -319,7 +319,7 @@ def test_the_call_is_made_under_the_users_autocast_and_gradient_mode() -> None:
 
 
 class Probe(nn.Module):
-    """Notes in what format it computes."""
+    """A module that records the dtype it computes in."""
 
     seen: ClassVar[list[tuple[torch.dtype, bool]]] = []
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while candidates are compiled and timed, in a process of its own: what is finished stays, nothing hangs."""
+"""Ctrl-C while candidates are compiled and timed, in a separate process: finished results stay, nothing hangs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(json.dumps({
 
 
 def interrupted(tmp_path: Path, asked: str, when: str, *, rounds: int) -> dict[str, object]:
-    """What the process says that is sent one SIGINT a moment after it tells of `when`."""
+    """The output of a process that gets one SIGINT shortly after it prints `when`."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
     process = subprocess.Popen(
         [sys.executable, "-c", TIMED.replace("ROUNDS", str(rounds)).replace("ASKED", asked)],

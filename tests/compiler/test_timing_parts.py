@@ -1,4 +1,4 @@
-"""What a measurement is made of: copies, warming up, rounds, memory, notes on noise, when compiling has paid."""
+"""The parts of a measurement: copies, warm-up, rounds, memory, noise notes, calls until compiling has paid."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_can_not_be_copied_is_told() -> None:
 
 
 class Told:
-    """A clock that says what it was told to say."""
+    """A clock with given times."""
 
     def __init__(self, seconds: list[float]) -> None:
         self.left = seconds
@@ -228,7 +228,7 @@ def test_when_compiling_has_paid_for_itself() -> None:
 
 
 def test_speed_ups_are_taken_round_by_round() -> None:
-    """A machine that becomes slower for both says nothing of the two."""
+    """A machine that becomes slower for both does not change the ratio."""
     eager, faster = candidate(2.0, 4.0, 6.0, 8.0), candidate(1.0, 2.0, 3.0, 4.0)
     assert speed_up_spread(faster, eager) == Spread(2.0, 2.0, 2.0)
     steady = replace(eager, rounds=tuple(one + 1.0 for one in faster.rounds))
@@ -248,7 +248,7 @@ def test_candidates_that_vary_together_are_told_apart_from_their_speed_ups() -> 
 
 
 def test_a_steady_speed_up_is_steadier_than_both_times() -> None:
-    """Half of the variation of one of them alone says that only that one varied more."""
+    """A ratio that varies half as much as one time means that only that time varied more."""
     eager = candidate(2.0, 4.0, 6.0, 8.0, 2.0, 4.0, 6.0, 8.0)
     other = replace(candidate(*(1 + 0.35 * seconds for seconds in eager.rounds)), name="inductor")
     ratio = speed_up_spread(other, eager)

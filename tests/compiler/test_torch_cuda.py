@@ -1,5 +1,7 @@
-"""torch.cuda is left exactly as it was: by a build of torch for the CPU, by one for CUDA on a machine that has no GPU,
-and where there is a GPU, which may be another than the target.
+"""torch.cuda stays exactly as it was.
+
+This holds with a CPU build of torch, with a CUDA build on a machine without a GPU, and with a GPU, which may differ
+from the target.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 class Words(nn.Module):
-    """Embedding, attention, LayerNorm, dropout, Linear, softmax: some ask for a device guard, some for a GPU."""
+    """Embedding, attention, LayerNorm, dropout, Linear, softmax: some need a device guard, some a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,12 +54,13 @@ def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[Record
 
 
 def cuda_state() -> dict[str, Any]:
-    """All that torch.cuda holds or says; generators' states only where there are any. A GPU that is here comes to be
-    initialised by Dynamo, whatever it compiles (torch._dynamo.utils.preserve_rng_state): here that is done first.
+    """The complete state of torch.cuda, with generators' states if there are any.
+
+    Dynamo initialises a GPU whenever it compiles (torch._dynamo.utils.preserve_rng_state), so this is done here first.
     """
     if torch.cuda.is_available():
         torch.cuda.init()
-        torch.cuda.device_count()  # kept by torch.cuda from its first call on
+        torch.cuda.device_count()  # cached by torch.cuda from its first call on
     return {
         "names": {name: id(value) for name, value in vars(torch.cuda).items()},
         "available": torch.cuda.is_available(),

@@ -1,4 +1,4 @@
-"""Operators that AOTAutograd has traced before are copied, and the graphs are those that torch traces."""
+"""Operators that AOTAutograd has traced before are copied, and the graphs are the same as torch's own traces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> Copied:
 
 
 def graphs(function: Callable[..., Any], *args: Tensor, dynamic: bool | None = None) -> dict[str, GraphModule]:
-    """What AOTAutograd gives to be compiled, forward, backward or inference."""
+    """The graphs that AOTAutograd passes to the compiler: forward, backward or inference."""
     torch._dynamo.reset()
     found: dict[str, GraphModule] = {}
 
@@ -68,7 +68,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *args:
 
 
 def described(module: GraphModule) -> list[Any]:
-    """All that is known of its nodes; memory by who was first to have it."""
+    """All facts of a graph's nodes; each memory is identified by its first node."""
     first: dict[int, int] = {}
 
     def value(tensor: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What TorchDynamo works out for nobody is left out while tcompile compiles, and is there where somebody reads it."""
+"""Work of TorchDynamo that nobody reads is skipped while tcompile compiles, and done if somebody reads it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def nothing_known() -> None:
 
 
 def cold(backend: str, options: dict[str, Any] | None = None) -> str:
-    """Whether a process's first compilation imports what shards tensors, and reads files for names of functions."""
+    """Whether a process's first compilation imports sharded tensors, and reads files for function names."""
     command = [sys.executable, "-c", _COLD, backend, repr(options)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def compiled(block: AbstractContextManager[None]) -> tuple[float, bool]:
-    """What torch measured of guards, in microseconds, and whether names of functions were looked for."""
+    """torch's measured time of guards, in microseconds, and whether function names were looked up."""
     with block:
         found = torch.compile(scaled, backend="eager")(torch.arange(-2.0, 2.0))
     assert found.tolist() == [0, 0, 0, 2]
@@ -57,7 +57,7 @@ def compiled(block: AbstractContextManager[None]) -> tuple[float, bool]:
 
 
 def test_torch_does_this_by_itself() -> None:
-    """Else there is nothing to leave out any more."""
+    """Otherwise there would be nothing left to skip."""
     latency, has_names = compiled(nullcontext())
     assert latency > 0
     assert has_names

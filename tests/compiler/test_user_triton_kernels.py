@@ -1,4 +1,4 @@
-"""Triton kernels of the user's, explored where there is no GPU."""
+"""The user's Triton kernels, explored without a GPU."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_user_kernels_are_checked_against_eager() -> None:
     x, y = torch.linspace(-1, 1, 100), torch.linspace(1, 3, 100)
     found = explore(called, (x, y), options=Options(stages=("kernels",), check="kernels"))
     verdicts = {check.subject.rpartition(".")[2]: check.verdict for check in found.record.checks}
-    assert verdicts["add_kernel_0"] in ("equal", "close")  # it is compared after the sine that follows
+    assert verdicts["add_kernel_0"] in ("equal", "close")  # it is compared after the following sine
 
 
 def test_builds_for_a_cpu_say_why_not() -> None:

@@ -1,4 +1,4 @@
-"""What each comparison with eager says of the same numbers: a list to read before one of them is changed."""
+"""The verdict of each comparison with eager on the same numbers: read this list before changing one."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def without_break(case: Case) -> Iterator[str]:
 
 
 def level(case: Case) -> Iterator[str]:
-    """Decompositions: results of a level, by format."""
+    """Decompositions: results of a level, by dtype."""
     for found in numbers(case.mine, case.eager, case.exact):
         beyond = "as near to float64 as eager" if found.beyond else ""
         yield joined(found.verdict, amount(found.max_relative), beyond, found.note)
 
 
 def stage(case: Case) -> Iterator[str]:
-    """check=True: results of a stage, by format."""
+    """check=True: results of a stage, by dtype."""
     yield from map(said, stage_checks(case.mine, case.eager, case.exact, "forward", "0/0"))
 
 
@@ -53,7 +53,7 @@ def call(case: Case) -> Iterator[str]:
 
 
 def advice(case: Case) -> Iterator[str]:
-    """Advice that is tried: results before and after a change, as outputs and as gradients."""
+    """Tried advice: results before and after a change, as outputs and as gradients."""
     for is_gradient in (False, True):
         before = [Result(name, tensor, is_gradient) for name, tensor in case.eager]
         after = [Result(name, tensor, is_gradient) for name, tensor in case.mine]
@@ -61,7 +61,7 @@ def advice(case: Case) -> Iterator[str]:
 
 
 def reference(case: Case) -> Iterator[str]:
-    """check=True: whether float64 is near enough to eager to be a reference."""
+    """check=True: whether float64 is close enough to eager to be a reference."""
     if case.exact is None:
         return
     is_near = is_reference([value for _, value in case.eager], [value for _, value in case.exact])

@@ -1,4 +1,4 @@
-"""Code for GPUs that are not here: every stage there, Triton for the target, eager's values, the process as it was."""
+"""Code for GPUs that are not here: every stage exists, Triton for the target, eager's values, an unchanged process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FeedForward(nn.Module):
 
 
 class Counts(nn.Module):
-    """Embeddings of words, added up in the bucket of each word."""
+    """Embeddings of words, added to the bucket of each word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Attention(nn.Module):
 
 
 class Autocast(nn.Module):
-    """A model run in bfloat16 where autocast finds that safe."""
+    """A model under bfloat16 autocast."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[Record
 
 
 def assert_written_for_the_gpu(record: Record, expected: list[str]) -> None:
-    """Every stage there; from the joint graph on everything is on the GPU; each kernel leads to a line of Python."""
+    """Check that every stage exists, all is on the GPU from the joint graph on, and kernels link to Python."""
     assert record.problems == ()
     assert stages(record) == expected
     kernels = [kernel for kernel in record.kernels if kernel.language == "triton"]
@@ -195,12 +195,12 @@ def test_the_graph_moves_after_autograd_and_before_inductors_passes() -> None:
 
 
 def test_passes_run_as_they_would_on_the_gpu() -> None:
-    """On a GPU a bias that is followed by pointwise work is left to the Triton kernel; on the CPU addmm adds it."""
+    """On a GPU a bias before pointwise operations is added by the Triton kernel; on the CPU addmm adds it."""
     record, _ = explored(MLP().train(), torch.randn(8, 64))
     kernel = next(kernel for kernel in record.kernels if "dropout_relu" in kernel.name)
     text = record[kernel.artifact].text.split("\n")[kernel.lines[0] - 1 : kernel.lines[1]]
     assert "addmm" in kernel.name
-    assert sum("tl.load" in line for line in text) == 3  # the product, the bias, the seed
+    assert sum("tl.load" in line for line in text) == 3  # the matmul, the bias, the seed
 
 
 @pytest.mark.parametrize("gpu", TARGETS, ids=lambda gpu: gpu.name)
@@ -214,7 +214,7 @@ def test_kernels_name_the_gpu_they_are_for(gpu: Target) -> None:
 
 
 def test_amds_kernels_are_amds() -> None:
-    """One wavefront is 64 threads, and Inductor's settings are those of a torch built for ROCm."""
+    """A wavefront has 64 threads, and Inductor uses the settings of a torch built for ROCm."""
     record, _ = explored(FeedForward(), torch.randn(4, 16, 64), target="mi300x")
     assert_written_for_the_gpu(record, TRAINING)
     assert all("'spill_threshold': 32" in artifact.text for artifact in record.of_stage("kernels"))
@@ -374,7 +374,7 @@ class Normalised(nn.Module):
 @pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda'")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_autocast_casts_as_cudas_does(device: str) -> None:
-    """CUDA's autocast runs the product in bfloat16, and powers, sums and normalisation in float32."""
+    """CUDA's autocast runs the matmul in bfloat16, and powers, sums and normalisation in float32."""
     record, _ = explored(Normalised(device), torch.randn(8, 64))
     assert_written_for_the_gpu(record, TRAINING)
     assert dtypes(record, "aten.addmm.default") == {"bfloat16"}

@@ -1,4 +1,4 @@
-"""Choices that torch makes by device while a graph is traced, made as on the target though tensors are on the CPU."""
+"""torch's device-dependent choices during tracing are the target's, although tensors are on the CPU."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_autocast_reaches_the_sums_that_derivatives_make() -> None:
 
 
 def test_autocast_casts_the_last_argument_first() -> None:
-    """As compiled C++ does; kernels are numbered in this order."""
+    """Like compiled C++; kernels are numbered in this order."""
     norm = nn.LayerNorm(64, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         record = explored(norm, torch.randn(8, 64, dtype=torch.bfloat16), grad=False)
@@ -104,8 +104,9 @@ def test_autocast_gives_the_formats_of_cuda(call: Callable[[Tensor], Tensor], dt
 
 
 def test_interpolation_is_traced_in_the_format_that_cuda_traces_it_in() -> None:
-    """While AOTAutograd traces, it is decomposed before autocast sees it, and stays in bfloat16. Eager mode on CUDA has
-    float32: torch's own backends differ from it so, but TorchDynamo's "eager".
+    """AOTAutograd's trace decomposes it before autocast sees it, so it stays in bfloat16.
+
+    Eager mode on CUDA uses float32: all of torch's own backends except TorchDynamo's "eager" differ from it here.
     """
 
     def enlarged(device: str) -> torch.dtype:
@@ -122,7 +123,7 @@ def test_interpolation_is_traced_in_the_format_that_cuda_traces_it_in() -> None:
 
 @contextmanager
 def cuda_autocast() -> Iterator[None]:
-    """torch.autocast("cuda", torch.bfloat16), which does nothing where there is no GPU."""
+    """torch.autocast("cuda", torch.bfloat16), which does nothing without a GPU."""
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", torch.bfloat16)
@@ -134,7 +135,7 @@ def cuda_autocast() -> Iterator[None]:
 
 
 def test_every_operator_that_cuda_casts_to_float32_is_known() -> None:
-    """Of CUDA's own list, what has no treatment here is cast to the low format, by the CPU's autocast as well."""
+    """Operators of CUDA's own list without a rule here are cast to the low precision, as by the CPU's autocast."""
     from compiler.virtual_gpu import autocast
 
     treated = {operator.name() for operator, _ in autocast._kernels()}
@@ -144,7 +145,7 @@ def test_every_operator_that_cuda_casts_to_float32_is_known() -> None:
 
 
 def test_autocast_casts_inside_what_only_the_cpu_casts_as_a_whole() -> None:
-    """cross_entropy is cast by the CPU's autocast; on CUDA the log_softmax in it is."""
+    """The CPU's autocast casts cross_entropy; CUDA's casts the log_softmax inside."""
     x, words = torch.randn(8, 16, dtype=torch.bfloat16), torch.randint(0, 16, (8,))
     with python_kernels(autocast_kernels()), enable_python_dispatcher(), torch.autocast("cpu", torch.bfloat16):
         assert functional.cross_entropy(x, words).dtype == torch.float32
@@ -159,7 +160,7 @@ def test_the_gradient_of_a_convolutions_bias_is_a_sum() -> None:
 
 
 def test_random_masks_are_drawn_by_the_kernel() -> None:
-    """As stochastic depth does; on the CPU, ATen draws them."""
+    """As in stochastic depth; on the CPU, ATen draws them."""
 
     def drop(x: Tensor) -> Tensor:
         return x * torch.empty(8, 1).bernoulli_(0.8)
@@ -170,7 +171,7 @@ def test_random_masks_are_drawn_by_the_kernel() -> None:
 
 
 def test_small_products_are_not_written_out() -> None:
-    """On the CPU a product of two vectors is a sum of products."""
+    """On the CPU a matmul of two vectors becomes a sum of products."""
     record = explored(lambda a, b: a @ b, torch.randn(1, 64), torch.randn(64, 1))
     assert nodes(record, "inference", "aten.mm.default")
 
@@ -256,7 +257,7 @@ def test_kernels_in_python_are_taken_back() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_convolutions_have_cudnns_layout(dtype: torch.dtype) -> None:
-    """Inductor gives them channels last, and cuDNN keeps it."""
+    """Inductor uses channels last, and cuDNN keeps it."""
     record = explored(
         nn.Sequential(nn.Conv2d(64, 128, 3), nn.ReLU()).to(dtype), torch.randn(8, 64, 16, 16, dtype=dtype)
     )

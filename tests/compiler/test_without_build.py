@@ -1,4 +1,4 @@
-"""Without a build no compiler is run, none is needed, and the code is the one that would have been built."""
+"""Without a build no compiler runs or is needed, and the code is the same as with a build."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ print(json.dumps([[a.id for a in record.of_stage("kernels")], [p.reason for p in
 
 @pytest.fixture(autouse=True)
 def probed() -> Iterator[None]:
-    """Here it is tried what g++ knows of the CPU, as for every user."""
+    """Probe g++ for the CPU's vector instructions, as for every user."""
     with inductor_config.patch({"cpp.vec_isa_ok": None}):
         yield
 
 
 def in_a_fresh_process(tmp_path: Path, **environment: str) -> tuple[list[str], list[str]]:
-    """Ids of the kernels artifacts and reasons of the problems of an exploration with nothing cached."""
+    """Ids of the kernels artifacts, and the reasons of the problems, of an exploration with empty caches."""
     settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), **environment}
     settings.pop("CXX", None)
     settings.pop("TORCHINDUCTOR_VEC_ISA_OK", None)

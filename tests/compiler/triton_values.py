@@ -1,7 +1,7 @@
-"""Inductor's generated code run on CPU tensors, without Triton: what each temporary of its kernels holds.
+"""Run Inductor's generated code on CPU tensors, without Triton, and keep each temporary of its kernels.
 
-Every kernel runs as one program that covers its whole grid, with torch in the place of `triton.language`. The graph
-that the code was made from runs on the same inputs, so that values say which line computes which node.
+Every kernel runs as one program that covers its whole grid, with torch instead of `triton.language`. The graph of the
+code runs on the same inputs, so that values show which line computes which node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CUDA = {
 
 @dataclass(frozen=True)
 class Pointer:
-    """Memory from one element on, and the elements of it that are meant."""
+    """A pointer: memory from an offset on, and the addressed elements."""
 
     memory: Tensor
     at: Any = 0
@@ -41,7 +41,7 @@ class Pointer:
 
 @dataclass
 class KernelRun:
-    """One launch: the value of each of the kernel's variables when it ended."""
+    """One launch: the final value of each of the kernel's variables."""
 
     kernel: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def run_code(code: str, inputs: list[Any]) -> list[KernelRun]:
 
 
 class _Values(Interpreter):
-    """Keeps the value of each node, as it was when it was computed; on the CPU."""
+    """Keeps the value of each node on the CPU, from before any later mutation."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)

@@ -1,6 +1,6 @@
-"""Pairs of results on which the verdicts of every comparison with eager are recorded.
+"""Pairs of results for the recorded verdicts of every comparison with eager.
 
-All numbers are made of whole numbers and powers of two, so that they are the same on every machine.
+All numbers come from whole numbers and powers of two, so that they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ INF, NAN = float("inf"), float("nan")
 
 @dataclass(frozen=True)
 class Case:
-    """Results of a call as compiled code gives them, as eager does, and in float64 where that is known. `narrowest` is
-    a narrower format that was used on the way.
+    """Results of a call: of compiled code, of eager, and in float64 if known.
+
+    `narrowest` is a narrower dtype of an intermediate result.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Every case, each with a name of its own."""
+    """Every case, with a unique name."""
     for name, dtype in FORMATS.items():
         yield from _of_format(name, dtype)
         yield from _against_float64(name, dtype)
@@ -46,7 +47,7 @@ def cases() -> Iterator[Case]:
 
 
 def _values(dtype: torch.dtype) -> Tensor:
-    """16 values from 1/8 to 2, all of which every format has."""
+    """16 values from 1/8 to 2 that every dtype represents exactly."""
     return (torch.arange(1, 17, dtype=torch.float64) / 8).to(dtype)
 
 
@@ -57,7 +58,7 @@ def _case(
 
 
 def _off(eager: Tensor, error: float, place: int = 0) -> Tensor:
-    """Eager's values with an error at one place, in the same format."""
+    """Eager's values with an error in one element, in the same dtype."""
     mine = eager.double().clone()
     mine[place] += error
     return mine.to(eager.dtype)
@@ -75,10 +76,10 @@ def _of_format(name: str, dtype: torch.dtype) -> Iterator[Case]:
 
 
 def _against_float64(name: str, dtype: torch.dtype) -> Iterator[Case]:
-    """Beyond the tolerance, where eager itself is on the other side of float64, or float64 is far from both."""
+    """Errors beyond the tolerance, with eager on the other side of float64, or with float64 far from both."""
     eager, error = _values(dtype), 2 * TOLERANCE[dtype] * 2
     mine = _off(eager, error, 15)
-    for own in (1.0, 0.6, 0.4):  # so mine is 2, 2.7 and 3.5 times as far from float64 as eager
+    for own in (1.0, 0.6, 0.4):  # so ours is 2, 2.7 and 3.5 times as far from float64 as eager
         exact = _off(eager.double(), -own * error, 15)
         yield _case(f"{name}, beyond the tolerance, {1 + 1 / own:.1f} times as far from float64", mine, eager, exact)
     yield _case(f"{name}, beyond the tolerance, eager is float64", mine, eager, eager.double())
@@ -100,7 +101,7 @@ def _of_narrower_formats() -> Iterator[Case]:
 
 
 def _of_small_numbers() -> Iterator[Case]:
-    """Zeros and numbers next to it, alone and beside larger results of the same call."""
+    """Zeros and numbers close to zero, alone and next to larger results of the same call."""
     for name, dtype in FORMATS.items():
         zeros, tiny = torch.zeros(4, dtype=dtype), torch.finfo(dtype).smallest_normal
         denormal = torch.full((4,), tiny / 2, dtype=dtype)

@@ -1,4 +1,4 @@
-"""A cell that is run bare and under %%tcompile, in real IPython shells, and what a user can see of each."""
+"""Run a cell bare and under %%tcompile, in real IPython shells, and compare what a user sees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explorer.run.run import Run
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a user can see of a cell that has run."""
+    """The visible results of a cell."""
 
     result: object
     error: str
@@ -45,7 +45,7 @@ class Comparison:
         self.setup = setup
 
     def set_up(self) -> None:
-        torch.compiler.reset()  # it keeps things in the namespace, and complains when they are gone before it is
+        torch.compiler.reset()  # it keeps objects in the namespace, and complains if they are gone before it is
         self.shell.reset()
         random.seed(0)
         self.shell.run_cell(self.setup, store_history=True)
@@ -59,7 +59,7 @@ class Comparison:
         return outcome(self.shell, f"%%tcompile {line}\n{code}")
 
     def printed(self, cell: str) -> str:
-        """What a cell prints, after those that ran before it."""
+        """The output of a cell, without the output of earlier cells."""
         with capture_output() as captured:
             self.shell.run_cell(cell, store_history=True)
         return captured.stdout
@@ -78,7 +78,7 @@ def outcome(shell: InteractiveShell, code: str) -> Outcome:
 
 
 def plain(value: object) -> object:
-    """Something that compares by what it is: tensors by their numbers, objects by their type."""
+    """A comparable form of a value: tensors by their numbers, objects by their type."""
     if isinstance(value, torch.Tensor):
         gradient = plain(value.grad) if value.is_leaf else None
         return (str(value.dtype), tuple(value.shape), value.tolist(), value.requires_grad, gradient)
@@ -95,7 +95,7 @@ def plain(value: object) -> object:
 
 
 def comparable(text: str) -> str:
-    """Without what differs by design: line numbers count from the magic's line, which tracebacks show as a comment."""
+    """Remove intended differences: line numbers count from the magic's line, which tracebacks show as a comment."""
     text = re.sub(r"<ipython-input-\d+-\w+>", "<cell>", text)
     lines = [line for line in text.splitlines() if "# %%tcompile" not in line]
     text = "\n".join(re.sub(r"^(-*>? *)\d+ ?", r"\1", line) for line in lines)

@@ -20,7 +20,7 @@ def magic_shell() -> Iterator[InteractiveShell]:
     registered = magics.TcompileMagics(shell, lambda _args: NoOutput())
     shell.register_magics(registered)
     shell.input_transformers_post.append(registered.rewrite_call)
-    gc.freeze()  # a reset collects garbage, which takes long with what has been loaded since the tests were collected
+    gc.freeze()  # a reset collects garbage, which is slow with everything imported since the tests were collected
     yield shell
     magics.unload(shell)
     InteractiveShell.clear_instance()

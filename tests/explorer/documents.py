@@ -1,4 +1,4 @@
-"""Documents as tests read them: the parts of a kind in a document or below a part of it, and words without links."""
+"""Helpers to read documents in tests: the parts of a kind in a document or below a part, and text without links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A product of matrices in Triton: for the instructions of tensor cores, which no elementwise kernel has."""
+"""A matmul in Triton, for tensor-core instructions, which no elementwise kernel has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records made by the real engine, once for all tests that read them."""
+"""Records from the real engine, made once for all tests that read them."""
 
 from __future__ import annotations
 

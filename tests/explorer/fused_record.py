@@ -1,4 +1,4 @@
-"""A record written by hand with two Triton kernels, and their machine code as `compiler.binary` would add it."""
+"""A hand-written record with two Triton kernels, and machine code like that of `compiler.binary`."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def kernels() -> Artifact:
 
 
 def machine_code(kernel: Kernel, stage: str) -> Artifact:
-    """Two instructions for each line of Triton, under one that names the place."""
+    """Two instructions for each line of Triton, below a line marker."""
     name = f"{stage}[0/0 inference {kernel.name}]"
     rows = [f".visible .entry {kernel.name}("]
     entities = [Entity(f"{name}.kernel", "kernel", kernel.name, {"line": 1}, (), (kernel.id,))]
@@ -147,6 +147,6 @@ def growing(record: Record, *, kernels: Collection[str] | None = None, config: i
 
 
 def failing(record: Record, **_: object) -> Iterator[Record]:
-    """Every kernel is refused by ptxas."""
+    """A compiler stub where ptxas refuses every kernel."""
     problem = Problem("ptx", f"{SUM}: ptxas: too much shared memory", "smaller blocks", "0/0")
     yield record.with_fields(problems=(*record.problems, problem))

@@ -1,4 +1,4 @@
-"""A small record written by hand that has every kind of fact: `softmax(x @ w)`, forward and backward."""
+"""A small hand-written record with every kind of fact: `softmax(x @ w)`, forward and backward."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def kernels() -> Artifact:
 
 
 def checks() -> tuple[Check, ...]:
-    """One result of the call, whose stages give eager's numbers."""
+    """One result of the call, with eager's numbers at every stage."""
     words = "as close to float64 as eager is: 1.0e-7 from it, eager 9.0e-8"
     output = Check(
         "output", 1.2e-7, 3e-7, "close", words=words, dtype="float32", tolerance=1e-5, mean_absolute=2e-8, max_ulps=3.0,

@@ -1,4 +1,4 @@
-"""What a person sees of advice: text, table, static view, the stage with its links, and what trying it showed."""
+"""Advice as users see it: text, table, static view, the stage with its links, and the results of trying it."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_sparse_complex_and_checkpointed_gradients_are_taken_too() -> None:
     x = torch.randn(3, requires_grad=True)
     again = explorer.chain_rule(lambda: checkpoint(torch.sin, x, use_reentrant=False).sum()).check()
     assert again.equal.all()
-    # torch 2.13 minds that the part is computed in another dtype the second time, torch 2.11 does not.
+    # torch 2.13 rejects a recomputation in another dtype, torch 2.11 does not.
     assert again.note.isna()[0] or "can't be repeated in float64: CheckpointError" in again.note[0]
 
 
@@ -223,7 +223,7 @@ def test_what_has_no_formula_says_so() -> None:
 
 
 def view_of(chain: ChainRule) -> dict[str, Any]:
-    """What the live view of the chain rule is given."""
+    """The input of the chain rule's live view."""
     part = Payload(chain.record).part("chain_rule", "view")
     assert part is not None
     return part.content()

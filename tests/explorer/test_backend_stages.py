@@ -1,4 +1,4 @@
-"""`--backend tcompile` and `--vs inductor` as a person sees them: text, tables, pages, the command line."""
+"""`--backend tcompile` and `--vs inductor` as users see them: text, tables, pages, the command line."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_view_begins_with_both_codes_and_their_numbers() -> None:
 
 
 def named_in(data: Any) -> set[str]:
-    """The ids in what a view shows."""
+    """The ids in a view's content."""
     if isinstance(data, dict):
         own = {data["id"]} if isinstance(data.get("id"), str) else set()
         return own.union(*map(named_in, data.values()))
@@ -152,7 +152,7 @@ def test_what_both_sides_have_is_counted_side_by_side() -> None:
     stages = {stage["name"]: stage for stage in manifest["stages"]}
     kernels = [[kernel for kernel in side.kernels if kernel.category != "extern"] for side in (record, record.versus)]
     assert stages["kernels"]["sides"] == [sum(each.calls for each in side) for side in kernels]
-    assert stages["kernels"]["seconds"] is None  # that is one side's
+    assert stages["kernels"]["seconds"] is None  # that belongs to one side
     assert stages["versus"]["count"] == len(manifest["versus"]["rows"])
     for name in ("source", "versus", "fused", "fused_ir"):
         assert stages[name]["sides"] == []

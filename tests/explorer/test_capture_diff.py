@@ -1,4 +1,4 @@
-"""run.diff of what TorchDynamo did: a break that was fixed is gone, its graphs are one, and nothing else is claimed."""
+"""run.diff of TorchDynamo's findings: a fixed break is gone, its graphs are one, and nothing else is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell under %%tcompile does what the bare cell does: both are run in real IPython shells and compared."""
+"""A cell under %%tcompile behaves like the bare cell: both run in real IPython shells and are compared."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_the_debugger_starts_at_the_users_frame(cells: Comparison) -> None:
 
 
 def test_copying_a_tree_copies_no_other() -> None:
-    """What draws a traceback gives nodes that all trees share a parent: through it all trees hang together."""
+    """The traceback renderer sets `parent` on nodes that all trees share, which connects all trees."""
     shared = ast.parse("x").body[0].value.ctx
     shared.parent = other = ast.parse("another(cell)")
     try:

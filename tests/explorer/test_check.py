@@ -1,4 +1,4 @@
-"""explorer.check: breaks and recompilations fail a test, with cards that say where, what and what to change."""
+"""explorer.check: breaks and recompilations fail a test, with cards that give location, cause and fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what it shows, what it writes, one line for each mistake, exit codes."""
+"""The command line: output, files, one-line errors, exit codes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def wrong(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> str:
-    """The one line on stderr that a wrong call gives; nothing on stdout, exit code 2."""
+    """The only line on stderr after a wrong call; checks that stdout is empty and the exit code 2."""
     try:
         code = cli.main([str(argument) for argument in argv])
     except SystemExit as exit_:
@@ -328,7 +328,7 @@ def test_report_writes_the_page(saved: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_show_imports_neither_torch_nor_pandas(saved: Path) -> None:
-    """It should come at once."""
+    """The command should start instantly."""
     code = (
         "import sys; from explorer.cli import main; main(['show', sys.argv[1], 'forward']); "
         "sys.exit(', '.join({'torch', 'pandas'} & set(sys.modules)) or 0)"

@@ -1,4 +1,4 @@
-"""Kernels are compiled when what comes of them is asked for: once, in their order, and so that it can be stopped."""
+"""Kernels are compiled lazily: once, in order, and interruptibly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.explorer.small_record import small_record
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the compiler was asked for; it answers as by hand."""
+    """The requests to the compiler, which returns hand-written results."""
     asked: list[dict[str, Any]] = []
 
     def growing(record: Record, **options: Any) -> Iterator[Record]:
@@ -125,7 +125,7 @@ def test_stages_are_those_of_the_target() -> None:
 
 
 class Gate:
-    """A compiler that makes one kernel and then waits to be let on."""
+    """A compiler that makes one kernel and then waits for permission to continue."""
 
     def __init__(self) -> None:
         self.first_done, self.go_on = threading.Event(), threading.Event()

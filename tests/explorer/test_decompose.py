@@ -29,7 +29,7 @@ MATRIX = (TensorType("float32", (4, 8)),)
 
 
 def silu() -> Decomposition:
-    """silu by hand: composite for once, with a random level and a level that is wrong."""
+    """A hand-written decomposition of silu: composite, with a random level and a wrong level."""
     kernel = Source("ATen's CompositeImplicitAutograd kernel of aten.silu, in C++")
     python = Source("silu", "torch/_refs/nn.py", 10, 12, "def silu(a):\n    # <b>\n    return a * sigmoid(a)\n")
     sigmoid = OpCall("aten.sigmoid.default", MATRIX, "sigmoid", why="a core ATen operator")
@@ -109,7 +109,7 @@ class Classifier(nn.Module):
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    """A training step, explored with all that Inductor makes of it."""
+    """A training step, explored with all of Inductor's stages."""
     from compiler.engine import Exploration
 
     torch.manual_seed(0)

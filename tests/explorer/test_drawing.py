@@ -1,4 +1,4 @@
-"""Drawings for print: chips for what enters and leaves, frames for modules, modules closed when there is too much."""
+"""Drawings for print: chips for inputs and outputs, frames for modules, and closed modules in large graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates for a GPU that is not here: said to be estimates wherever they are shown, and never in a table of times."""
+"""Estimates for a GPU that is not here: labelled as estimates everywhere, and never in a table of times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings: facts of a record as artifacts of their own."""
+"""Findings: facts of a record as separate artifacts."""
 
 from __future__ import annotations
 

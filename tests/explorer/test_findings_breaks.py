@@ -1,4 +1,4 @@
-"""The cards of graph breaks as the view gets them, made of functions that break."""
+"""The view's cards of graph breaks, from functions that break."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def way_of(card: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def meant(card: dict[str, Any]) -> dict[str, Any]:
-    """The user's own line among the calls that lead there."""
+    """The user's own line in the call chain."""
     (step,) = (step for step in way_of(card) if "how" not in step)
     return step
 

@@ -28,7 +28,7 @@ class Scaled(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def record() -> Record:
-    """Compiled for four rows, then for any number of them."""
+    """A function compiled for four rows, then for any number of rows."""
     return explore(Scaled(), calls=[(torch.randn(4, 4),), (torch.randn(5, 4),)], stages=("captured",)).record
 
 

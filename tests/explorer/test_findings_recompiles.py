@@ -27,7 +27,7 @@ class Counting(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def storm() -> Record:
-    """A module that counts its calls, called eleven times: torch allows for eight compilations."""
+    """A module that counts its calls, called eleven times: torch allows eight compilations."""
     x = torch.randn(3)
     return explore(Counting(), calls=[(x,)] * 11, stages=("captured",)).record
 

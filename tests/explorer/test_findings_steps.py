@@ -1,4 +1,4 @@
-"""Bytecode side by side, and the steps of TorchDynamo's reading: what their views are made of."""
+"""The content of the views of side-by-side bytecode and of TorchDynamo's steps."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def branching() -> Record:
 
 @pytest.mark.needs("node")
 def test_the_view_comes_to_the_states_that_the_replay_comes_to(record: Record) -> None:
-    """At every seventh step, so that each frame, attempt and depth is met; the state is that of `run.replay()`."""
+    """Checks every seventh step, which covers each frame, attempt and depth, against the state of `run.replay()`."""
     finding = steps_finding(record)
     assert finding is not None
     wanted = [*range(0, len(record.steps), 7), len(record.steps) - 1]

@@ -1,4 +1,4 @@
-"""The frame map: function, graph, break, what goes on after it, and calls, as text and as a graph."""
+"""The frame map: functions, graphs, breaks, functions that resume, and calls, as text and as a graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BREAKS = 30
 
 
 def in_a_cell(source: str) -> Callable[..., Any]:
-    """The function `f` of a source text, as if it stood in a notebook's cell."""
+    """The function `f` of a source text, as if defined in a notebook's cell."""
     file = "<tcompile frame map>"
     names: dict[str, Any] = {"torch": torch}
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
@@ -60,7 +60,7 @@ def loops(x: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def looping() -> Record:
-    """A function that can't be compiled, and one that it calls, which breaks, with two shapes."""
+    """A function that can't be compiled; it calls one with a break, with two shapes."""
     return explored(loops, torch.randn(4), torch.randn(5))
 
 

@@ -1,4 +1,4 @@
-"""The front end's modules join into one script that an engine takes, small enough to be shipped with each widget."""
+"""The front end's modules are bundled into one valid script, small enough to ship with each widget."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_browsers_get_is_javascript(script: Callable[[], str], tmp_path: Pa
     ("packed", "script"), [(frontend.widget_module, "widget.js"), (frontend.page_loader, "page.js")]
 )
 def test_what_is_packed_unpacks_to_the_joined_script(packed: Callable[[], str], script: str, tmp_path: Path) -> None:
-    """Run by node up to the line that would start it, which takes a browser."""
+    """Node runs the script up to its start line, which needs a browser."""
     reading, _, _ = packed().partition("const code = ")
     path = tmp_path / "read.mjs"
     path.write_text(f"{reading}process.stdout.write(await new Response(stream).text());")
@@ -59,7 +59,7 @@ def test_what_is_packed_unpacks_to_the_joined_script(packed: Callable[[], str], 
 
 
 def test_late_modules_take_from_the_core_only_what_it_gives() -> None:
-    """Each import of a late module is of another late module, or among the names that the core shares."""
+    """A late module imports only other late modules, or names that the core exports to them."""
     core = frontend.in_order("widget.js")
     given = re.search(r"Object\.assign\(CORE, \{ (.*?) \}\)", frontend.joined("widget.js"))
     assert given is not None

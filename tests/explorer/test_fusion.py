@@ -1,4 +1,4 @@
-"""Fusion as a view, a text and tables: what a call moves before, after and at least, and what was not fused."""
+"""Fusion as a view, a text and tables: bytes moved before, after and at least, and pairs that were not fused."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def two_sizes(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 def looped_softmax(x: torch.Tensor) -> torch.Tensor:
-    """Rows so long that a kernel goes over them more than once."""
+    """Rows so long that a kernel reads them more than once."""
     return torch.softmax(x * 2, -1)
 
 
 def turned(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A product, and a pointwise operation that is no part of it."""
+    """A matmul, and a pointwise operation that is not fused with it."""
     return (x @ w).relu()
 
 
@@ -51,7 +51,7 @@ def test_a_chain_of_pointwise_operations_moves_its_input_and_output_once() -> No
 
 
 def test_fused_nodes_that_share_a_function_are_one_launch() -> None:
-    """C++ for a CPU has several loop nests in one function; the chip says as many launches as there are."""
+    """C++ for a CPU has several loop nests in one function; the chip shows the actual number of launches."""
     record = explore(two_sizes, torch.randn(64), torch.randn(32), target="cpu").record
     half = only(record)
     assert len(half.kernels) == 2
@@ -74,7 +74,7 @@ def test_a_library_call_is_a_neighbour_that_nothing_can_be_joined_with() -> None
     [refusal] = half.refusals
     assert refusal.words.startswith("one of them is an extern call")
     assert refusal.told == ""
-    assert refusal.bytes == 2 * 64 * 64 * 4  # the product would be neither written nor read
+    assert refusal.bytes == 2 * 64 * 64 * 4  # the matmul's result would be neither written nor read
 
 
 def test_the_steps_of_a_kernel_are_a_tree_of_its_nodes() -> None:

@@ -1,4 +1,4 @@
-"""Words for instructions, operations and functions: there for whatever a kernel is made of, and leading somewhere."""
+"""The glossary explains every instruction, operation and function in a kernel, and links to documentation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def groups(name: str) -> list[dict[str, Any]]:
 
 
 class Varied(nn.Module):
-    """Something of everything: reductions, scans, sorting, random numbers, gathering, scattering, special functions."""
+    """A bit of everything: reductions, scans, sorting, random numbers, gathers, scatters, special functions."""
 
     def __init__(self) -> None:
         super().__init__()

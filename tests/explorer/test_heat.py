@@ -1,4 +1,4 @@
-"""Measured times of kernels and lines as people see them: tables, text, the static view, the front end."""
+"""Measured times of kernels and lines as users see them: tables, text, the static view, the front end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALL = "kernels[0/0 forward]"
 
 
 def timed() -> Record:
-    """Two kernels in the forward, and an addition in the backward that no kernel of the record is known for."""
+    """Two kernels in the forward, and an addition in the backward without a kernel in the record."""
     return replace(
         small_record(),
         kernel_times=(

@@ -86,7 +86,7 @@ def test_what_can_not_be_shown_is_refused_by_field(change: Callable[[dict[str, A
 
 
 def test_diamonds_are_walked_once() -> None:
-    """Each node comes from two that come from two: as many paths as 2 ** 60."""
+    """Each node has two origins that have two origins: 2 ** 60 paths."""
     record = fused.fused_record()
     graph = record["post_grad"]
     levels = [Entity(f"ir[0/0 inference].{side}{level}", "buffer", side, {},
@@ -114,7 +114,7 @@ print(round(time.process_time() - start, 1), int(peak) // 1024, outcome[:500])
 
 
 def loading(path: Path) -> tuple[float, int, str]:
-    """Seconds of the processor and MiB at most that it takes to load a file, and what came of it."""
+    """CPU seconds and peak MiB of loading a file, and the outcome."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True, timeout=120
     )
@@ -123,7 +123,7 @@ def loading(path: Path) -> tuple[float, int, str]:
 
 
 def bomb() -> str:
-    """A page of 2 MB that unpacks to 400 MB."""
+    """A 2 MB page that unpacks to 400 MB."""
     packing = zlib.compressobj(1)
     pieces = [packing.compress(piece) for piece in (b'{"artifacts":"', *[b"a" * 2**20] * 400)]
     data = b"".join([*pieces, packing.flush()])
@@ -131,7 +131,7 @@ def bomb() -> str:
 
 
 def with_entities(count: int) -> bytes:
-    """A record of so many nodes, each of which came from the next."""
+    """A record with `count` nodes, each with the next as its origin."""
     one = b'{"id":"forward[0/0].n%d","kind":"call","label":"n","attrs":{"line":3},"origins":["forward[0/0].n%d"]}'
     each = b",".join(one % (number, number + 1) for number in range(count))
     whole = b'{"id":"forward[0/0]","stage":"forward","title":"","language":"","text":"","entities":[%s]}' % each

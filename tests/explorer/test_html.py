@@ -23,7 +23,7 @@ HOSTILE = "</script><script>alert('title')</script><!--<img src=x onerror=alert(
 
 
 def blocks(html: str) -> dict[tuple[str, str], object]:
-    """What the data blocks hold, by artifact and part."""
+    """The contents of the data blocks, by artifact and part."""
     found = {}
     for attributes, data in BLOCK.findall(html):
         named = dict(re.findall(r'data-(\w+)="([^"]*)"', attributes))

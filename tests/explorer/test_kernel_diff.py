@@ -1,4 +1,4 @@
-"""The same kernel in two runs: matched by name or by what it computes, its facts and its code side by side."""
+"""The same kernel in two runs: matched by name or by its operations, with facts and code side by side."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def renamed(record: Record) -> Record:
-    """The record with another name for its second kernel, as another mode gives it."""
+    """The record with another name for its second kernel, as in another mode."""
     kernels = record["kernels"]
     entities = tuple(
         replace(entity, id=entity.id.replace(DOUBLE, OTHER), label=entity.label.replace(DOUBLE, OTHER))
@@ -83,7 +83,7 @@ def test_a_side_that_is_not_compiled_yet_is_said_to_be_so(compiled: list[str]) -
     assert "not compiled yet in f (a100): " in diff._repr_html_()
     assert f"sass[0/0 inference {SUM}]" in diff._repr_html_()
     assert "only in" not in str(diff)
-    assert compiled == ["h100"]  # looking compiles nothing
+    assert compiled == ["h100"]  # a comparison compiles nothing
     assert repr(diff) == "<RunDiff f (h100) against f (a100); print(diff) tells what differs>"
 
 

@@ -74,7 +74,7 @@ def shell() -> Iterator[InteractiveShell]:
 
 
 def opened(shell: InteractiveShell, line: str = "run softmax") -> str:
-    """The cell that `%tkernel` puts below."""
+    """The cell that `%tkernel` inserts below."""
     assert shell.run_cell(f"%tkernel {line}").success
     text = shell.rl_next_input
     assert text is not None
@@ -82,7 +82,7 @@ def opened(shell: InteractiveShell, line: str = "run softmax") -> str:
 
 
 def ran(shell: InteractiveShell, cell: str) -> tuple[KernelTrial, str, str]:
-    """The trial that a cell leaves, and what it shows as text and as HTML."""
+    """A cell's trial, and its output as text and as HTML."""
     with capture_output() as captured:
         assert shell.run_cell(cell).success
     (shown,) = captured.outputs
@@ -92,7 +92,7 @@ def ran(shell: InteractiveShell, cell: str) -> tuple[KernelTrial, str, str]:
 
 
 def cell_from_view(run: Run, kernel: str) -> str:
-    """The cell that the live view puts below when a click asks for a kernel of a run."""
+    """The cell that the live view inserts below after a click on a kernel of a run."""
     widget = run.widget()
     with mock.patch.object(widget, "send") as send:
         widget._on_message(widget, {"type": "lab", "kernel": kernel}, [])
@@ -102,7 +102,7 @@ def cell_from_view(run: Run, kernel: str) -> str:
 
 
 def line_of(cell: str, code: str) -> int:
-    """The line of the cell, counted as a notebook does, that has this code."""
+    """The line number of this code in the cell, counted like in a notebook."""
     return next(number for number, line in enumerate(cell.split("\n"), 1) if code in line)
 
 
@@ -141,12 +141,12 @@ def test_an_edit_that_keeps_the_numbers(shell: InteractiveShell) -> None:
     assert "+    tmp15 = tmp14 * (1.0 / tmp12)" in trial.diff
     assert trial.check["verdict"].tolist() == ["close"]
     before, after = trial.facts.loc["float instructions"]
-    assert after < before  # one division by the sum, where there was one for each element
+    assert after < before  # one division by the sum, instead of one per element
     assert "close to the original's numbers" in text
 
 
 def test_a_launch_configuration_of_ones_own(shell: InteractiveShell) -> None:
-    """The source stays as it is; 60 rows in blocks of 8: the last block is masked."""
+    """The source does not change; 60 rows in blocks of 8: the last block is masked."""
     trial, _, _ = ran(shell, opened(shell).replace("\n", " --XBLOCK 8 --num-warps 8\n", 1))
     assert trial.is_right
     assert trial.edited.binary is not None
@@ -204,7 +204,7 @@ def test_backward_kernels_get_what_the_forward_saved(shell: InteractiveShell) ->
 
 
 def test_kernels_of_our_own_backend_run_on_what_the_exploration_gave_them(shell: InteractiveShell) -> None:
-    """Before the last of these come random numbers, attention as only a GPU has it, and the forward."""
+    """Random numbers, a GPU's attention kernel, and the forward run before the last of these."""
     kernels = [kernel for kernel in shell.user_ns["ours"].record.kernels if kernel.language == "triton"]
     assert {kernel.artifact for kernel in kernels} == {"kernels[0/0 forward]", "kernels[0/0 backward]"}
     for kernel in kernels:
@@ -261,7 +261,7 @@ def loaded(shell: InteractiveShell, name: str, folder: object) -> str:
 
 @pytest.mark.parametrize("name", ["run", "plain", "on_cpu"])
 def test_a_loaded_kernel_asks_for_trust(shell: InteractiveShell, tmp_path: object, name: str) -> None:
-    """In Triton, and in C++."""
+    """A loaded Triton kernel and a loaded C++ kernel both do."""
     cell = opened(shell, f"{loaded(shell, name, tmp_path)} softmax")
     shell.user_ns[f"loaded_{name}"] = explorer.load(f"{tmp_path}/{name}.json")
     with capture_output() as captured:
@@ -270,7 +270,7 @@ def test_a_loaded_kernel_asks_for_trust(shell: InteractiveShell, tmp_path: objec
 
 
 def test_what_a_loaded_cell_may_hold_is_checked(shell: InteractiveShell, tmp_path: object) -> None:
-    """The original in the file and the source in the cell, which `%tkernel` took from the file."""
+    """Both the original in the file and the cell's source are checked; `%tkernel` copied the latter from the file."""
     for name, code, evil in (("plain", "exp(", "__import__('os').system("), ("on_cpu", "expf(", "system(")):
         cell = opened(shell, f"{loaded(shell, name, tmp_path)} softmax").replace(code, evil)
         trial, text, _ = ran(shell, cell)
@@ -330,7 +330,7 @@ def test_what_an_earlier_version_saved_says_so(shell: InteractiveShell, tmp_path
 
 
 def test_a_kernel_in_cpp_is_built_run_and_timed(shell: InteractiveShell) -> None:
-    """The cell has the kernel alone, not what all share."""
+    """The cell has only the kernel, without the shared helpers."""
     cell = opened(shell, "on_cpu kernel")
     assert cell.split("\n")[1].startswith('extern "C" int kernel_softmax(')
     trial, text, html = ran(shell, cell)

@@ -1,4 +1,4 @@
-"""%%tcompile and %tcompile in an IPython shell: options, what is compiled, what is told, what is kept."""
+"""%%tcompile and %tcompile in an IPython shell: options, the compiled call, messages, stored results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ criterion = nn.MSELoss()
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of running a cell: IPython's result, and all that was printed or shown as text."""
+    """The outcome of a cell: IPython's result, and all printed or displayed text."""
 
     result: ExecutionResult
     text: str
@@ -86,7 +86,7 @@ class Shell:
         return Ran(result, "\n".join([captured.stdout, captured.stderr, *shown]))
 
     def explored(self, code: str, line: str = "--backend eager") -> Run:
-        """The run that a cell leaves. It must have gone well."""
+        """The run of a cell; fails if the cell failed."""
         ran = self.ran(f"%%tcompile {line}\n{code}")
         assert ran.error == ""
         return self.ipython.user_ns["_tc"]
@@ -113,7 +113,7 @@ def shell(ipython: InteractiveShell) -> Iterator[Shell]:
     before = dict(ipython.user_ns)
     yield Shell(ipython)
     for name in ipython.user_ns.keys() - before.keys():
-        if not name.startswith("__"):  # torch.compile keeps what it needs under such names
+        if not name.startswith("__"):  # torch.compile keeps its own objects under such names
             del ipython.user_ns[name]
     ipython.user_ns.update(before)
 
@@ -452,7 +452,7 @@ def test_a_display_that_fails_does_not_break_the_cell(ipython: InteractiveShell,
     assert ran.error == ""
     assert shell["_tc"]["captured"].text
     assert broken.heard == 1
-    assert "captured" in ran.text  # what there is in the end is shown all the same
+    assert "captured" in ran.text  # the final result is shown all the same
 
 
 def test_the_extension_can_be_unloaded_and_loaded_again(ipython: InteractiveShell) -> None:
@@ -468,7 +468,7 @@ def test_the_extension_can_be_unloaded_and_loaded_again(ipython: InteractiveShel
 
 
 def test_a_cell_can_be_run_fifty_times() -> None:
-    """In a process of its own: its memory is measured."""
+    """Runs in a separate process, because its memory is measured."""
     script = """
         import gc, sys, psutil, torch
         from collections import Counter

@@ -18,7 +18,7 @@ from tests.explorer.golden import assert_golden
 
 
 def line_of(*steps: tuple[str, str, int, str]) -> Line:
-    """A line of steps: what, buffer, bytes, of."""
+    """A memory line of some steps, each given as action, buffer, bytes and reused buffer."""
     live, made = 0, []
     for what, buffer, size, of in steps:
         live += {"allocate": size, "free": -size}.get(what, 0)

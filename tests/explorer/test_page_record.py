@@ -1,4 +1,4 @@
-"""The record in a page comes back exactly; a page that was changed says what is wrong with it."""
+"""The record in a page loads exactly; a changed page gives an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def page(record: Record) -> str:
 
 
 def odd_record() -> Record:
-    """Ids and texts with everything that HTML gives a meaning to, and line numbers of an excerpt."""
+    """Ids and texts with all characters that are special in HTML, and line numbers of an excerpt."""
     odd = "</script></body><!-- \" ' & &amp; \u2028 \x0c"
     artifact = Artifact(odd, odd, odd, odd, odd, odd, attrs={"numbers": [0, 7], "path": odd})
     return replace(small_record(), title=odd, artifacts=(artifact,))

@@ -1,4 +1,4 @@
-"""Colours of graphs in source lines are told apart with any colour vision, in both themes and in the static view."""
+"""Graph colours in source lines are distinguishable with any colour vision, in both themes and in the static view."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ XYZ = np.array(
 WHITE = np.array([0.95047, 1.0, 1.08883])
 DISTINCT = 25.0  # CIELAB ΔE*ab of two small patches that nobody confuses; 2.3 is just noticeable
 CONTRAST = 3.0  # WCAG 1.4.11: graphical objects
-#: The lightest and darkest backgrounds that a theme has: the page's and JupyterLab's.
+#: The lightest and darkest backgrounds of a theme: the page's and JupyterLab's.
 BACKGROUNDS = {"light": ("#ffffff",), "dark": ("#111111", "#212121")}
 
 
@@ -49,7 +49,7 @@ def luminance(colour: str) -> float:
 
 
 def palette(theme: str) -> list[str]:
-    """The colours of graphs in a theme, as the style sheet has them: light first."""
+    """The graph colours of each theme in the style sheet, light first."""
     found = re.findall(r"--tc-g\d: (#\w{6});", static_text("style.css"))
     assert len(found) == 12
     return found[:6] if theme == "light" else found[6:]

@@ -1,4 +1,4 @@
-"""What the front end is given: it holds all of the record, only once, and the same bytes for the same record."""
+"""The front end's payload: it has the whole record, only once, and is deterministic."""
 
 from __future__ import annotations
 

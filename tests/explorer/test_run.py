@@ -1,4 +1,4 @@
-"""What a user holds: stages, tables, files that are whole or untouched, diffs with both sides named."""
+"""`Run`: stages, tables, atomically written files, diffs with both sides named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = [name for name in (*COLUMNS, "ops") if name != "linked"]
 
 
 class FakeWidget:
-    """What `Run` needs of a widget."""
+    """A stub with the parts of a widget that `Run` needs."""
 
     def __init__(self) -> None:
         self.selection: list[str] = []
@@ -178,7 +178,7 @@ def test_another_page_is_no_run(tmp_path: Path, content: bytes) -> None:
 
 
 def changed() -> Record:
-    """The small record as another mode would give it: one op less, no kernels."""
+    """The small record as in another mode: one op less, no kernels."""
     record = small_record()
     forward = record["forward"]
     less = replace(forward, text=forward.text.replace("    div = aten.div(mm)\n", ""))

@@ -1,4 +1,4 @@
-"""Records and pages that version 0.1.0 saved still load, and print what they printed then."""
+"""Records and pages saved by version 0.1.0 still load, and print the same text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Breaks are counted by site and recompilations by cause, with compilations beside them, wherever they are told."""
+"""Breaks are counted by site and recompilations by cause, with the number of compilations, in every view."""
 
 from __future__ import annotations
 

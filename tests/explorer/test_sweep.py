@@ -1,5 +1,6 @@
-"""Sweeps: a real call at other sizes and in other formats, with the backend that needs no compiler; and what is told of
-speed-ups by size, from numbers written by hand. No time is asserted.
+"""Sweeps over sizes and dtypes; no test asserts a time.
+
+Real calls use a backend that needs no compiler; the reports on speed-ups by size use hand-written numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.explorer.timed_record import MS, candidate
 
 
 class Classifier(nn.Module):
-    """Rows of numbers to classes, with labels that a cast must not touch; keeps what it was last called with."""
+    """A classifier of rows, with labels that a cast must not change; keeps its last arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +109,7 @@ def test_a_point_that_fails_keeps_its_reason_and_the_others_stay() -> None:
 
 
 def test_an_interrupt_leaves_what_is_finished(classifier: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes while the second of three points is compiled."""
+    """The interrupt comes while the second of three points is compiled."""
 
     @contextmanager
     def interrupting() -> Iterator[Callable[[Progress], None]]:
@@ -193,7 +194,7 @@ def test_rows_are_cut_or_come_again_so_that_values_stay_what_they_mean() -> None
     assert larger.is_leaf
 
 
-# What it comes to
+# The conclusion
 
 
 def ratio(value: float, spread: float = 0.02) -> Ratio:
@@ -228,7 +229,7 @@ def test_where_it_pays_in_words(measured: list[tuple[int, Ratio]], words: str) -
 
 
 def by_hand() -> Sweep:
-    """Half as fast at 8, twice as fast at 32; and a size at which compiling failed."""
+    """Half as fast at 8, twice as fast at 32, and a size with a failed compilation."""
     spots = [
         Spot(size, "", tuple(beside_eager([candidate("eager", 2 * MS), candidate("inductor", seconds * MS)])))
         for size, seconds in ((8, 4), (32, 1))

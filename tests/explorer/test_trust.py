@@ -1,4 +1,4 @@
-"""Code of a loaded run is executed after the user agreed, and only what code generators write; else nothing is."""
+"""Code of a loaded run is executed only after the user agreed, and only if a code generator could have written it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_trusted_run_compiles_its_kernels(tmp_path: Path) -> None:
 
 
 def test_host_code_of_a_file_is_read_strictly(tmp_path: Path) -> None:
-    """For a kernel's inputs the functions around it are called, and no other line of its module is executed."""
+    """To make a kernel's inputs, the functions around it are called; no other line of its module is executed."""
     mark = tmp_path / "mark"
     host = "def get_args():\n    return []\n\ndef call(args):\n    return ()\n"
     evil = EVIL.replace("MARK", repr(str(mark)))
@@ -106,7 +106,7 @@ def test_hostile_host_code_is_refused(code: str) -> None:
 
 @pytest.mark.parametrize("evil", ["x[{}] = y", "x.y = z[{}]", "x = y", "x"])
 def test_kernels_of_host_code_are_plain_assignments(evil: str) -> None:
-    """All targets of an assignment are evaluated, not the first alone."""
+    """All targets of an assignment are evaluated, not only the first."""
     code = f"{evil.format('exec(1)')} = k = async_compile.triton('name', 'source')\n"
     assert "async_compile" not in executable_host_code(code)
     assert "async_compile" not in executable_host_code("torch = async_compile.triton('name', 'source')\n")
@@ -311,7 +311,7 @@ def test_hostile_source_is_refused(code: str) -> None:
     ],
 )
 def test_hostile_metadata_is_refused(genuine: str, evil: str) -> None:
-    """Inductor evaluates texts in a kernel's metadata: those of a launch grid."""
+    """Inductor evaluates strings in a kernel's metadata: the launch grid's."""
     check_triton(USERS)
     assert genuine in USERS
     with pytest.raises(RefusedSourceError):
@@ -319,7 +319,7 @@ def test_hostile_metadata_is_refused(genuine: str, evil: str) -> None:
 
 
 def test_assembly_of_a_generator_is_not_refused() -> None:
-    """Inductor packs values with it."""
+    """Inductor packs values with assembly."""
     _, source = pointwise(NAME)
     call = "tl.inline_asm_elementwise('mov.b32 $0, ${1};', '=r,r', [x], tl.int32, True, 1)"
     check_triton(f"{source}\n{HELPER.format(call)}")
@@ -369,7 +369,7 @@ def test_hostile_cpp_is_refused(evil: str) -> None:
 
 
 def test_kernels_of_both_backends_are_not_refused() -> None:
-    """Forward and backward of a model, as each backend writes it: none is taken for another's work."""
+    """Forward and backward of a model by each backend; no generated code is rejected."""
     import torch
 
     from compiler.engine import Exploration

@@ -1,4 +1,4 @@
-"""The static twin: only what GitHub, nbviewer and JupyterLab keep, nothing from user code as HTML, a stated size."""
+"""The static view: only HTML that GitHub, nbviewer and JupyterLab keep, no HTML from user code, a bounded size."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>
 
 
 class Reader(HTMLParser):
-    """What tags, attributes and text there are; raises when tags do not close in order."""
+    """The tags, attributes and text of some HTML; raises if tags do not close in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -160,8 +160,8 @@ def test_strings_of_user_code_show_as_text() -> None:
 
 
 def test_golden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")  # without `dot`: what it draws depends on its version
-    without_picture = small_record().with_fields(candidates=())  # what matplotlib draws depends on its version
+    monkeypatch.setenv("PATH", "")  # without `dot`: its drawing depends on its version
+    without_picture = small_record().with_fields(candidates=())  # matplotlib's drawing depends on its version
     assert_golden("twin.html", twin(without_picture))
 
 
@@ -288,7 +288,7 @@ def test_size_of_an_mlp() -> None:
 
 
 def test_size_stays_bounded_for_a_very_big_record() -> None:
-    """As many graphs and as much text as a big model with graph breaks has."""
+    """Uses as many graphs and as much text as a big model with graph breaks."""
     record = mlp_record()
     copies = tuple(
         replace(artifact, id=f"{artifact.stage}[{copy}/0]", graph=f"{copy}/0", text=artifact.text * 20)

@@ -1,4 +1,4 @@
-"""The widget's Python half: what it sends, when, and how the selection goes both ways."""
+"""The widget's Python half: its messages, their timing, and the selection in both directions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Sent = list[tuple[dict[str, Any], list[bytes]]]
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    """The custom messages that widgets have sent."""
+    """The custom messages sent by widgets."""
     messages: Sent = []
     monkeypatch.setattr(Explorer, "send", lambda _, content, buffers=None: messages.append((content, buffers or [])))
     return messages
@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def names(made: Explorer) -> list[tuple[str, str]]:
-    """The artifact and the name of each part that was sent last, unasked."""
+    """The artifact and the name of each part that was last sent without a request."""
     return [(artifact, name) for _, artifact, name, _ in made.parts]
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a cell is one string, as it is typed
-"""Cells as people write them: which call is explored, whether a backward is, and that the cell does what it does bare."""
+"""Typical user cells: the explored call, whether there is a backward, and the same behaviour as the bare cell."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ trainer = Trainer(model)
 
 @dataclass(frozen=True)
 class Written:
-    """A cell, the callee that is explored, the titles of what was compiled, and whether there is a backward graph."""
+    """A cell, the explored callee, the titles of the compiled code, and whether there is a backward graph."""
 
     name: str
     code: str
@@ -274,7 +274,7 @@ def test_a_written_cell_is_explored_and_unchanged(cells: Comparison, cell: Writt
 
 
 def explored(cells: Comparison, cell: str) -> Run:
-    """The run that a cell leaves, every stage up to the backward graph."""
+    """The run of a cell, with every stage up to the backward graph."""
     cells.magic(cell, "--stages captured,backward")
     run: Run = cells.shell.user_ns["_tc"]
     return run
@@ -324,7 +324,7 @@ def test_fn_names_the_others_too(cells: Comparison) -> None:
 
 
 def test_an_unforeseen_model_takes_the_place(cells: Comparison) -> None:
-    """Nothing tells beforehand that what a dictionary holds is a model: the function before it is explored first."""
+    """The magic cannot know that a dictionary holds a model, so it first explores the function called before."""
     cell = "zoo = {'net': model}\nxb = scale(x)\nzoo['net'](xb).sum().backward()"
     assert cells.magic(cell, "--stages captured") == cells.bare(cell)
     cells.magic(cell, "--stages captured")
@@ -334,7 +334,7 @@ def test_an_unforeseen_model_takes_the_place(cells: Comparison) -> None:
 
 
 def test_a_warm_model_is_called_again(cells: Comparison) -> None:
-    """A compiled model that ran before the cell compiles nothing in it; its call is explored on copies."""
+    """A compiled model that ran before the cell compiles nothing in it, so its call is explored on copies."""
     cells.set_up()
     cells.printed("model.eval().compile(backend='eager')\nmodel(x)")
     cells.printed("%%tcompile --stages captured\nmodel.compile(backend='eager'); model(x)")
@@ -345,7 +345,7 @@ def test_a_warm_model_is_called_again(cells: Comparison) -> None:
 
 
 def test_compile_in_place_of_a_sequential_is_told(cells: Comparison) -> None:
-    """torch.compile skips the forward of its own containers; what the hint says compiles."""
+    """torch.compile skips the forward of torch's own containers; following the hint compiles it."""
     cells.magic("G.compile(); G(torch.randn(2, 2))", "--stages captured")
     problem = cells.shell.user_ns["_tc"].record.problems[0]
     assert problem.reason.startswith("G.compile() compiles nothing: the forward of Sequential is PyTorch's own")

@@ -1,4 +1,4 @@
-"""Records with measured candidates, written by hand: numbers with known ratios, so that what is told can be checked."""
+"""Hand-written records with measured candidates and known ratios, so that texts can be checked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def candidate(name: str, seconds: float, spread: float = 0.02, **more: object) -
 
 
 def candidates() -> tuple[Candidate, ...]:
-    """Eager, two that are faster, one slower, one about equal, one that could not be measured."""
+    """Eager and candidates: two faster, one slower, one about equal, one that could not be measured."""
     host = HostTime(guards=0.02 * MS, wrapper=0.11 * MS, launches=0.05 * MS, gpu=0.6 * MS)
     return (
         candidate("eager", 2.0 * MS, 0.09, peak_bytes=512 * KIB),
@@ -62,7 +62,7 @@ def measurement(**changes: object) -> Measurement:
 
 
 def timed_record(target: str = "h100") -> Record:
-    """As `--time` leaves it: the candidates and how they were measured, of an inductor run in the default mode."""
+    """A record as after `--time`, in Inductor's default mode: the candidates and the measurement's settings."""
     return small_record().with_fields(
         options=Options(target=target, time=True), target=target, measurement=measurement(), candidates=candidates()
     )

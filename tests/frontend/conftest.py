@@ -51,14 +51,14 @@ def view(browser: Browser) -> Iterator[GraphPage]:
 
 @pytest.fixture(scope="module")
 def modules(browser: Browser) -> Iterator[Page]:
-    """A page for calling functions of modules that touch no page."""
+    """A page for calling functions of modules that do not use the DOM."""
     page = open_page(browser)
     yield page
     page.context.close()
 
 
 def open_page(browser: Browser, **options: object) -> Page:
-    """An empty page from which `import("/layout.js")` and the like work."""
+    """An empty page where `import("/layout.js")` and similar imports work."""
     page = browser.new_context(viewport={"width": 1000, "height": 700}, **options).new_page()
     page.route(f"{ORIGIN}/**", _serve)
     page.goto(f"{ORIGIN}/")

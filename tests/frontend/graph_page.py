@@ -1,4 +1,4 @@
-"""A graph view on a page, and what tests ask of it."""
+"""A graph view on a page, with queries for tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PIXEL = """([x, y]) => {
 
 @dataclass(frozen=True)
 class Place:
-    """Where something is on the screen, in CSS pixels."""
+    """A position on the screen, in CSS pixels."""
 
     x: float
     y: float
@@ -88,7 +88,7 @@ class GraphPage:
         self.page.evaluate("([one, two]) => view.setSelection(new Set(one), new Set(two))", sets)
 
     def place(self, key: str) -> Place | None:
-        """Where a node or a group is; for a node in a closed group, where that is."""
+        """The position of a node or a group; for a node in a closed group, the group's position."""
         found = self.page.evaluate(PLACE, key)
         return Place(**found) if found else None
 
@@ -112,7 +112,7 @@ class GraphPage:
 
     @property
     def selected(self) -> list[str]:
-        """What was selected last."""
+        """The last selection."""
         return self.page.evaluate("selected.at(-1)")
 
     @property
@@ -124,7 +124,7 @@ class GraphPage:
         return self.page.evaluate("view.marks.cursor?.key ?? null")
 
     def kinds(self) -> dict[str, str]:
-        """What is in sight once scrolled to: `node`, `closed` and `open`, by id or module path."""
+        """The kind of each visible element after scrolling to it: `node`, `closed` or `open`, by id or module path."""
         return self.page.evaluate("Object.fromEntries(view.scene.items.map((item) => [item.key, item.kind]))")
 
     def pixel(self, x: float, y: float) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""The layered layout: what every drawing keeps to, on graphs that hypothesis makes up."""
+"""The layered layout: invariants of every drawing, on graphs from hypothesis."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_long_edge_is_straight_between_its_ends(modules: Page) -> None:
 
 
 def test_edges_of_one_node_share_their_way(modules: Page) -> None:
-    """A node used by many far below it gets one line that branches, not a bundle."""
+    """A node with many users far below gets one branching line, not a bundle of lines."""
     chain = [(node, node + 1) for node in range(9)]
     graph = Graph([{"width": 40, "height": 20}] * 10, [*chain, (0, 5), (0, 7), (0, 9)])
     routes = draw_graph(modules, graph).routes[-3:]
@@ -219,7 +219,7 @@ def test_crossings_are_counted_as_by_hand(modules: Page, lines: list[tuple[int, 
 @given(graph=graphs(), weights=st.lists(st.integers(1, 9), min_size=80, max_size=80))
 @checks
 def test_network_simplex_finds_the_shortest_lengths(modules: Page, graph: Graph, weights: list[int]) -> None:
-    """On small graphs, against all assignments that could be better."""
+    """Compared on small graphs with all assignments that could be better."""
     count = min(4, len(graph.nodes))
     spine = [(node, node + 1) for node in range(0, count - 1, 2)] + [(node - 2, node) for node in range(2, count, 2)]
     edges = list(dict.fromkeys([*spine, *(edge for edge in graph.edges if max(edge) < count)]))

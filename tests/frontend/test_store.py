@@ -1,4 +1,4 @@
-"""What the front end knows of a record: parts that arrive damaged."""
+"""The front end's store of a record: damaged parts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ RECEIVE = """async ([part, arrivals]) => {
 
 
 def received(modules: Page, part: str, *arrivals: str) -> dict[str, Any]:
-    """After a part was needed and arrived "whole" or in "half", so often, and was needed again: `counts` is how often
-    it had been asked for then, after each.
+    """Deliver a part several times, "whole" or in "half", and need it again after each.
+
+    `counts` has the number of requests after each delivery.
     """
     return dict(modules.evaluate(RECEIVE, [part, arrivals]))
 

@@ -129,7 +129,7 @@ def test_a_product_without_elements_is_pytorchs(made: list[MatmulKernel]) -> Non
 
 
 def test_training(made: list[MatmulKernel]) -> None:
-    """A product that the backward needs is stored beside what is computed of it."""
+    """A matmul's result that the backward needs is stored, too."""
     given = [numbers(*shape).requires_grad_() for shape in ((16, 40), (48, 40), (48,))]
     torch._dynamo.reset()
     expected = torch.autograd.grad(gelu(*given).square().sum(), given)
@@ -347,7 +347,7 @@ def test_a_gpu_computes_what_eager_mode_does(
     dtype: torch.dtype,
     place: int,
 ) -> None:
-    """One kernel, whatever is faster: as near to float64 as eager mode, but for a factor."""
+    """One kernel, even if it is slower: its error against float64 is within a factor of eager mode's."""
     monkeypatch.setattr(tune, "fastest_matmul", lambda _program, _product, candidates, *_: candidates[place])
     monkeypatch.setattr(tune, "fastest", lambda _program, candidates, *_: candidates[0])
     rows, inner, columns = sizes
