@@ -314,7 +314,7 @@ def test_a_failure_of_the_repeated_call_is_a_problem_of_the_record() -> None:
 @pytest.mark.parametrize(("seconds", "told"), [([1.0] * 8, []), ([1.0, 3.0] * 4, ["varied by"])])
 def test_calls_that_vary_are_told_of(seconds: list[float], told: list[str]) -> None:
     class Calls(Trace):
-        def spent(self) -> list[Spent]:
+        def spent_times(self) -> list[Spent]:
             return [Spent("forward", call, each, "gemm") for call, each in enumerate(seconds)]
 
     found = [problem.reason for problem in _noise(Calls([], "eager", "mark", len(seconds), gpu=True))]
