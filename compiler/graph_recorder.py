@@ -25,6 +25,7 @@ from compiler.autograd.roles import (
     requires_grad,
     with_attrs,
 )
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.error_words import first_lines, hint_of, inner_error, operator_limit
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact
@@ -63,10 +64,10 @@ FOLLOWING = {
 class GraphRecorder:
     """Implements `InductorObserver` for one captured graph. Each stage keeps what the next one's origins need."""
 
-    def __init__(self, recorder: Recorder, frame: str) -> None:
-        self.recorder = recorder
-        self.builder = recorder.builder
-        self.frame = frame
+    def __init__(self, recorder: Recorder, frame: str, kept: KeptFrame) -> None:
+        self.builder, self.book, self.call_site = recorder.builder, recorder.book, recorder.call_site
+        self.clock, self.torch_time, self.later = recorder.clock, recorder.torch_time, recorder.later
+        self.frame, self.kept = frame, kept
         self.problems: list[Problem] = []
         self.trains = False
         self.latest: dict[str, Artifact] = {}
@@ -83,9 +84,9 @@ class GraphRecorder:
 
     def run_backend(self, run: Compiled) -> Compiled | None:
         """Compile with the real backend. An error becomes a Problem, and the captured graph runs."""
-        self.recorder.clock.resume()
+        self.clock.resume()
         try:
-            with self.recorder.torch_time.resume():
+            with self.torch_time.resume():
                 compiled = run()
         except Exception as error:
             if dynamo.is_restart(error):
@@ -129,15 +130,16 @@ class GraphRecorder:
 
     def record_captured(self, module: GraphModule, seconds: float, bucket: Bucket | None = None) -> None:
         self.trains = any(getattr(fx.value_of(node), "requires_grad", False) for node in module.graph.nodes)
-        origins = line_origins(self.recorder.book, self.recorder.call_site)
+        origins = line_origins(self.book, self.call_site)
         title = "captured by TorchDynamo"
         if bucket is not None:
             title += f", bucket {bucket.index + 1} of {bucket.count} of DistributedDataParallel"
-        self.checkpoints = Checkpoints(module, self.recorder.book)
+        self.checkpoints = Checkpoints(module, self.book)
         self._graph("captured", "", module, origins, title, seconds)
         if bucket is not None:
             self._split(bucket)
-        self.recorder.add_sources()
+        for artifact in self.book.artifacts():
+            self.builder.add(artifact)
 
     def _split(self, bucket: Bucket) -> None:
         """Say why this graph is a part of what TorchDynamo captured."""
@@ -148,56 +150,54 @@ class GraphRecorder:
         self.builder.decisions.append(Decision("DDPOptimizer", self.frame, calls, "split", why, numbers))
 
     def pre_grad(self, module: GraphModule) -> None:
-        seconds = self.recorder.clock.lap()
+        seconds = self.clock.lap()
         origins = self._provenance(module, self.latest["captured"], same_names=True)
         self._graph("pre_grad", "", module, origins, "after Inductor's pre-grad passes", seconds)
 
     def joint(self, module: GraphModule) -> None:
-        seconds = self.recorder.clock.lap()
+        seconds = self.clock.lap()
         origins = self._provenance(module, self._before_aot(), same_names=False)
         self._graph("joint", "", module, origins, "forward and backward, traced together", seconds)
-        self.recorder.kept[self.frame].stage("joint", module)
+        self.kept.stage("joint", module)
 
     def partitioned(self, halves: Halves) -> None:
         joint = self.latest.get("joint")
         names = [entity.label for entity in joint.entities] if joint else []
         self.builder.decisions.extend(partition_decisions(halves, self.frame, names, self.checkpoints.reason_of))
-        self.recorder.kept[self.frame].joint = halves.joint
+        self.kept.joint = halves.joint
         if self.builder.options.backend == "inductor":  # others have no passes of their own
-            self.recorder.kept[self.frame].stage("joint passes", halves.joint.module)
+            self.kept.stage("joint passes", halves.joint.module)
 
     def aot_graph(self, kind: Kind, module: GraphModule) -> None:
-        seconds = self.recorder.clock.lap()
+        seconds = self.clock.lap()
         joint = self.latest.get("joint")
         parent, same_names = (joint, True) if joint else (self._before_aot(), False)
         title = {"forward": "forward half", "backward": "backward half", "inference": "without gradients"}[kind]
         origins = self._provenance(module, parent, same_names=same_names)
         self._graph(kind, kind, module, origins, title, seconds, self._roles(kind, module))
         self.outputs[kind] = fx.output_names(module)
-        self.recorder.kept[self.frame].stage(kind, module)
+        self.kept.stage(kind, module)
 
     def _roles(self, kind: Kind, module: GraphModule) -> Attrs:
         """Roles of the graph's nodes, and AOTAutograd's facts about inputs and outputs."""
         artifact = f"{kind}[{self.frame}]"
         if kind == "backward":
             return backward_roles(module, self.forward, f"forward[{self.frame}]")
-        kept = self.recorder.kept[self.frame]
-        self.forward = Forward.of_graphs(
-            module, artifact, kept.joint.module if kept.joint else None, f"joint[{self.frame}]"
-        )
+        joint = self.kept.joint.module if self.kept.joint else None
+        self.forward = Forward.of_graphs(module, artifact, joint, f"joint[{self.frame}]")
         if (facts := aot_facts()) is None:
             return forward_roles(module)
-        kept.aot = facts
+        self.kept.aot = facts
         self.builder.decisions.extend(alias_decisions(facts, module, artifact, self.frame))
         return forward_roles(module) | requires_grad(facts, module)
 
     def post_grad(self, kind: Kind, module: GraphModule) -> None:
-        seconds = self.recorder.clock.lap()
+        seconds = self.clock.lap()
         origins = self._provenance(module, self.latest[kind], same_names=True)
         self._graph("post_grad", kind, module, origins, f"{kind}, after post-grad passes", seconds)
 
     def ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
-        seconds = self.recorder.clock.lap()
+        seconds = self.clock.lap()
         facts, _ = self._with_branches(("ir", kind), nodes, branch)
         origins = lowered_origins(self.latest.get(f"post_grad {kind}"), facts)
         self.add("ir", kind, ir_artifact(
@@ -232,7 +232,7 @@ class GraphRecorder:
         self.wrappers[kind] = facts
 
     def fused_ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
-        seconds = self.recorder.clock.lap()
+        seconds = self.clock.lap()
         self.fused[kind], new = self._with_branches(("fused_ir", kind), nodes, branch)
         origins = part_origins(self.latest.get(f"ir {kind}"))
         self.add("fused_ir", kind, ir_artifact(
@@ -245,7 +245,7 @@ class GraphRecorder:
         self.definitions.setdefault(kind, []).append(definition(facts, self._fx_origins(kind)))
 
     def code(self, kind: Kind, text: str, language: str) -> None:
-        seconds = self.recorder.clock.lap()
+        seconds = self.clock.lap()
         if language == "cpp":
             artifact = Artifact(
                 self._id("kernels", kind), "kernels", f"{kind}, generated code", "cpp", text, self.frame
@@ -276,18 +276,17 @@ class GraphRecorder:
 
     def timeline(self, kind: Kind, facts: MemoryFacts, entities: Mapping[str, str], text: str) -> None:
         """One half's memory, step by step: `entities` are ids by buffer, `text` is the function that does it."""
-        outputs, aot = self.outputs.get(kind, ()), self.recorder.kept[self.frame].aot
+        outputs, aot = self.outputs.get(kind, ()), self.kept.aot
         results = aot.first_output + len(aot.outputs) if kind == "forward" and aot else len(outputs)
         half = HalfMemory("backward" if kind == "backward" else "forward", facts, entities, outputs, results)
         self.builder.memory.extend(self.in_use.events(half, wrapper_places(text)))
 
     def built(self, kind: Kind, run: Compiled) -> Compiled:
         """Make built code replaceable by the graphs of stages, if stages are kept."""
-        kept = self.recorder.kept[self.frame]
-        if not kept.keeps_stages:
+        if not self.kept.keeps_stages:
             return run
-        kept.halves[kind] = Replaceable(run)
-        return kept.halves[kind]
+        self.kept.halves[kind] = Replaceable(run)
+        return self.kept.halves[kind]
 
     def decided(self, pass_name: str, verdict: str, why: str) -> None:
         decision = Decision(pass_name, self.frame, (), verdict, why)
@@ -341,8 +340,8 @@ class GraphRecorder:
         place = self.frame if half in ("", stage) else f"{self.frame} {half}"
         artifact = graph_artifact(
             module, artifact_id=f"{stage}[{place}]", stage=stage, title=title, graph=self.frame,
-            book=self.recorder.book, origins=origins, parent=getattr(origins, "parent", None),
-            call_site=self.recorder.call_site,
+            book=self.book, origins=origins, parent=getattr(origins, "parent", None),
+            call_site=self.call_site,
         )  # fmt: skip
         self.homes[artifact.id] = fx.homes(module)
         artifact = with_attrs(artifact, attrs or {})
@@ -354,7 +353,7 @@ class GraphRecorder:
         self.latest[key] = self.builder.add(replace(artifact, half=half), seconds)
         if (following := self._stage_after(key)) and self.builder.keeps(following):
             self.builder.start(following, self.frame)
-        self.recorder.clock.resume()
+        self.clock.resume()
 
     def _decisions(self, kind: Kind, facts: list[IrFacts]) -> None:
         ir = self._id("ir", kind)
@@ -381,7 +380,7 @@ class GraphRecorder:
         return {"round": float(last), "saved": float(saved)}
 
     def _problem(self, stage: str, error: Exception) -> None:
-        captured = self.recorder.kept[self.frame].captured
+        captured = self.kept.captured
         operators = fx.higher_order_operators(captured) if captured is not None else ()
         limit = operator_limit(error, operators, needs_scalars=needs_scalar_outputs(inner_error(error)))
         reason, hint = limit or (first_lines(error), hint_of(error))

@@ -190,15 +190,15 @@ class Recorder:
         self.builder.environment = with_settings_of_now(self.builder.environment)
         captured = fx.detached(module)
         self.breaks.graph(frame, f"captured[{graph}]", bucket.whole if bucket else captured)
-        recorder = GraphRecorder(self, graph)
+        check = self.builder.options.check
+        kept = self.kept.setdefault(graph, KeptFrame(bool(check), keeps_stages=check is True))
+        recorder = GraphRecorder(self, graph, kept)
         known = self.builder.frames[frame]
         self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, f"captured[{graph}]"))))
         recorder.record_captured(captured, seconds, bucket)
         gpu = self._destination(module).gpu
         if gpu is None and measures(self.builder.options) and not fx.is_on_meta(module):
             self.build = True
-        check = self.builder.options.check
-        kept = self.kept.setdefault(graph, KeptFrame(bool(check), keeps_stages=check is True))
         eager = as_eager(captured)
         kept.captured, kept.eager, kept.book = captured, eager, self.book
         stage = AutogradStage(self.builder, recorder.latest["captured"], eager)

@@ -36,7 +36,7 @@ class PassRecorder:
 
     def __init__(self, recorder: GraphRecorder, *, builds: bool) -> None:
         self.recorder = recorder
-        self.replaces = recorder.recorder.kept[recorder.frame].keeps_stages
+        self.replaces = recorder.kept.keeps_stages
         self.builder = recorder.builder
         self.builds = builds
         self._compiled: Counter[str] = Counter()
@@ -45,7 +45,7 @@ class PassRecorder:
         kind, frame = self._kind(ctx), self.recorder.frame
         self._compiled[kind] += 1
         part = self._part(kind)
-        seconds = self.recorder.recorder.clock.lap() - sum(stages.seconds.values())
+        seconds = self.recorder.clock.lap() - sum(stages.seconds.values())
         before: Made | Artifact = self.recorder.latest[kind]
         known: dict[str, Mapping[str, str]] = {}
         fused = list(stages.programs).index("fuse") if "fuse" in stages.programs else 0
@@ -67,10 +67,8 @@ class PassRecorder:
         self.builder.decisions.extend(_decision(found, frame, known) for found in ctx.decisions)
         self._code(before, ctx, options)
         if self.builds:  # kernels are timed when the code is first called
-            self.recorder.recorder.later.append(
-                lambda: [_decision(found, frame, known) for found in ctx.decisions[told:]]
-            )
-        self.recorder.recorder.clock.resume()
+            self.recorder.later.append(lambda: [_decision(found, frame, known) for found in ctx.decisions[told:]])
+        self.recorder.clock.resume()
 
     def _kind(self, ctx: Context) -> Kind:
         """The graph of AOTAutograd that is compiled. The pieces of a forward with data-dependent sizes are compiled as
@@ -87,14 +85,14 @@ class PassRecorder:
         return "" if number == 1 else f"piece {number}"
 
     def _code(self, made: Made, ctx: Context, options: BackendOptions) -> None:
-        self.recorder.recorder.clock.resume()
+        self.recorder.clock.resume()
         kind, frame = self._kind(ctx), self.recorder.frame
         part = self._part(kind)
         texts = list(codes(made.program, ctx, options))
         functions = [function for code in texts for function in code.functions]
         named = by_kernel(*texts)
         call = Launcher(made.program, named).text
-        seconds = self.recorder.recorder.clock.lap()
+        seconds = self.recorder.clock.lap()
         found: list[Written] = []
         launches = {named[kernel.name].name: launch_facts(made.program, kernel, named[kernel.name], ctx)
                     for kernel in made.program.kernels}  # fmt: skip
@@ -114,7 +112,7 @@ class PassRecorder:
             title=f"{part}, the call: allocates and launches", graph=frame,
         ))  # fmt: skip
         kept = KeptProgram(made.program, named, self.recorder.outputs.get(kind, ()))
-        self.recorder.recorder.kept[frame].programs[kind] = kept
+        self.recorder.kept.programs[kind] = kept
         for place, written in enumerate(found):
             self.builder.kernels.extend(replace(kernel, half=kind) for kernel in written.kernels)
             self.recorder.add("kernels", kind, written.artifact, seconds if place == 0 else 0.0)
