@@ -17,8 +17,6 @@ from compiler.record import Artifact, Decision, Entity, Kernel, Record
 from compiler.record.measure_facts import Candidate, KernelTime, Phase
 from compiler.targets import Target, UnknownTargetError, is_virtual, target
 
-MATMULS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward", "_scaled_mm")
-ATTENTION = "_scaled_dot_product"
 MOVES: frozenset[str] = frozenset(
     [
         "clone",

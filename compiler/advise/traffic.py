@@ -18,8 +18,6 @@ TINY_BYTES = 256 * 1024
 """A reduction over less keeps a GPU busy for no longer than its launch takes."""
 LEAST_TINY, MANY = 3, 0.1
 """At least so many launches, and this share of all, are worth a word."""
-BANDWIDTH_ON_CPU = 10e9
-"""Bytes a second that one socket of any server of the last ten years moves at the least."""
 
 
 def bound_by_memory_or_compute(reading: Reading) -> Iterator[Advice]:

@@ -27,16 +27,6 @@ from compiler.record.options import Options
 from compiler.torch_api.fx import tensor_attrs
 
 
-def graph_of(
-    outputs: Sequence[torch.Tensor], recording: Recording | None = None, frame: FrameType | None = None
-) -> EagerGraph:
-    """The graph behind these tensors, its leaves named as the frame's variables and recorded modules name them.
-
-    Raises NoGraphError where none of them needs a gradient.
-    """
-    return eager_graph(outputs, recording=recording, names=names_of_tensors(frame, recording))
-
-
 def autograd_record(
     outputs: Sequence[torch.Tensor],
     *,

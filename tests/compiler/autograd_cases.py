@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from compiler.autograd.eager_graph import EagerGraph, eager_graph
+from compiler.autograd.leaf_names import names_of_tensors
+from compiler.autograd.recording import Recording
 
 Case = tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]
 A, B = (3, 4), (4,)
@@ -237,3 +242,13 @@ def called(name: str, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
     draw = torch.Generator().manual_seed(seed)
     inputs = [torch.randn(shape, generator=draw, dtype=torch.float64).requires_grad_() for shape in shapes]
     return function(*inputs), inputs
+
+
+def graph_of(
+    outputs: Sequence[torch.Tensor], recording: Recording | None = None, frame: FrameType | None = None
+) -> EagerGraph:
+    """The graph behind these tensors, its leaves named as the frame's variables and recorded modules name them.
+
+    Raises NoGraphError where none of them needs a gradient.
+    """
+    return eager_graph(outputs, recording=recording, names=names_of_tensors(frame, recording))

@@ -14,10 +14,10 @@ from torch.nn import functional
 from compiler.autograd.backward_run import FreedGraphError, run_backward
 from compiler.autograd.chain import ChainStep, chain_steps
 from compiler.autograd.differences import differences
-from compiler.autograd.explore import graph_of
 from compiler.autograd.health import NodeHealth, measure_health, summary
 from compiler.autograd.recording import Recording
 from compiler.autograd.values import Value
+from tests.compiler.autograd_cases import graph_of
 
 
 def chain(function: Callable[[], Tensor], frame: Any) -> tuple[Tensor, dict[tuple[str, str], ChainStep]]:

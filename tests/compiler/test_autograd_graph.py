@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from compiler.autograd.eager_graph import EagerGraph, NoGraphError
-from compiler.autograd.explore import autograd_record, graph_of
+from compiler.autograd.explore import autograd_record
 from compiler.autograd.recording import Recording
 from compiler.engine import explore
 from compiler.record import Artifact, Record, Saved
 from compiler.torch_api import autograd_nodes
+from tests.compiler.autograd_cases import graph_of
 from tests.compiler.models import MLP, gpt2
 
 

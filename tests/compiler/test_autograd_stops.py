@@ -13,12 +13,13 @@ from torch.nn import functional
 
 from compiler.autograd.chain import ChainStep, chain_steps
 from compiler.autograd.eager_graph import EagerGraph
-from compiler.autograd.explore import autograd_record, graph_of
+from compiler.autograd.explore import autograd_record
 from compiler.autograd.recording import Recording
 from compiler.autograd.stage import restore_inputs
 from compiler.engine import explore
 from compiler.record import Record
 from compiler.record.options import Options
+from tests.compiler.autograd_cases import graph_of
 
 
 def recorded(function: Callable[[], Tensor]) -> tuple[Tensor, EagerGraph, Record]:
