@@ -7,7 +7,9 @@ numbers checkpoints too (`ac_graph_id`), over the whole process: here they are n
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch.fx import GraphModule, Node
 
@@ -69,16 +71,32 @@ class Checkpoints:
         known = {node: found for node in fx.calls(module) if (found := self.checkpoint_of(node))}
         if not known:
             return artifact
-        labels = {node.name: found.label for node, found in known.items()}
-        entities = tuple(_with_label(entity, labels.get(entity.label, "")) for entity in artifact.entities)
-        numbered = {fx.checkpoint_number(node): found for node, found in known.items()}
+        by_name = {node.name: found for node, found in known.items()}
+        by_id = {entity.id: by_name[entity.label] for entity in artifact.entities if entity.label in by_name}
+        entities = tuple(
+            _with_label(entity, by_id[entity.id].label if entity.id in by_id else "") for entity in artifact.entities
+        )
+        rows = artifact.text.split("\n")
+        for number, found in _tagged_rows(rows, artifact, by_id):
+            rows[number] = _TAG.sub(partial(_words, found, "Recomputed:" if backward else "In"), rows[number])
+        return replace(artifact, text="\n".join(rows), entities=entities)
 
-        def label(tag: re.Match[str]) -> str:
-            found = numbered.get(int(tag[1]), Checkpoint("a checkpoint", selective=True))
-            policy = f" ({tag[2]})" if tag[2] and found.selective else ""
-            return f"# {'Recomputed:' if backward else 'In'} {found.label}{policy}. "
 
-        return replace(artifact, text=_TAG.sub(label, artifact.text), entities=entities)
+def _tagged_rows(
+    rows: Sequence[str], artifact: Artifact, by_id: Mapping[str, Checkpoint]
+) -> Iterator[tuple[int, Checkpoint]]:
+    """Rows with torch's tag, each with the checkpoint of the node below it. Torch's number is that of the outermost."""
+    found = Checkpoint("a checkpoint", selective=True)
+    for number in reversed(range(len(rows))):
+        here = (by_id[name] for name in artifact.lines.get(number + 1, ()) if name in by_id)
+        found = next(here, found)
+        if _TAG.search(rows[number]):
+            yield number, found
+
+
+def _words(found: Checkpoint, verb: str, tag: re.Match[str]) -> str:
+    policy = f" ({tag[2]})" if tag[2] and found.selective else ""
+    return f"# {verb} {found.label}{policy}. "
 
 
 def _with_label(entity: Entity, label: str) -> Entity:

@@ -335,14 +335,8 @@ def is_selective(body: GraphModule) -> bool:
 
 def checkpoint_policy(node: Node) -> str:
     """What a checkpoint asks for a node: "PREFER_RECOMPUTE", "MUST_SAVE" and so on; "" where it is in none."""
-    policy = node.meta.get("recompute") if checkpoint_number(node) is not None else None
+    policy = node.meta.get("recompute") if node.meta.get("ac_graph_id") is not None else None
     return str(getattr(policy, "name", ""))
-
-
-def checkpoint_number(node: Node) -> int | None:
-    """The number that torch gives the checkpoint around a node, over the whole process; None where there is none."""
-    number: int | None = node.meta.get("ac_graph_id")
-    return number
 
 
 def sources(node: Node) -> tuple[tuple[str, int], ...]:

@@ -140,6 +140,22 @@ def test_recomputed_values_name_their_checkpoint(checkpointed_twice: Record) -> 
     assert "ac_graph_id" not in "".join(found.text for found in checkpointed_twice.artifacts if found.graph)
 
 
+def test_nested_checkpoint_is_named_in_attributes_and_text() -> None:
+    def outer(x: Tensor) -> Tensor:
+        y = x.exp()
+        y = checkpoint(torch.sigmoid, y, use_reentrant=False)
+        return y.exp()
+
+    with Exploration(Options(target="cpu", stages=("backward",))) as exploration:
+        exploration.compile(in_checkpoint(outer, use_reentrant=False))(torch.ones(4, requires_grad=True))
+    backward = exploration.record["backward"]
+    inner = backward.entity("sigmoid").attrs["checkpoint"]
+    assert str(inner).startswith("checkpoint 2, ")
+    [header] = [row.strip() for row in backward.text.split("\n") if "code: y = checkpoint(torch.sigmoid" in row]
+    assert header.startswith(f"# Recomputed: {inner}. File")
+    assert "# Recomputed: checkpoint 1, " in backward.text
+
+
 def test_decisions_say_why_a_checkpoint_recomputes(checkpointed_twice: Record) -> None:
     partition = [found for found in checkpointed_twice.decisions if found.pass_name == "partition"]
     reasons = {found.why.rpartition(": ")[2] for found in partition if found.verdict == "recomputed"}

@@ -315,6 +315,21 @@ def test_own_backend_links_a_score_mod_to_its_call(code: str) -> None:
     assert why == "flex_attention: PyTorch runs it, and in it sdpa_score0 and sdpa_mask0, where nothing is fused"
 
 
+def nested_branches(x: torch.Tensor) -> torch.Tensor:
+    def yes(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.max() > 1, lambda x: x.sin(), lambda x: x.exp(), (x * 2,))
+
+    return torch.cond(x.sum() > 0, yes, torch.cos, (x,))
+
+
+def test_own_backend_links_a_branch_in_a_branch() -> None:
+    record = record_of(nested_branches, backend="tcompile")
+    assert not record.problems
+    code = "return torch.cond(x.max() > 1, lambda x: x.sin(), lambda x: x.exp(), (x * 2,))"
+    assert linked(record, code, "lowered") == {"cond"}
+    assert "cond(gt.view([], strides []), true_graph_0(), false_graph_0()" in record["lowered"].text
+
+
 def test_own_backend_links_a_branch_to_its_call() -> None:
     record = record_of(branches, backend="tcompile")
     assert linked(record, "y = x.sin()", "lowered") == {"cond"}

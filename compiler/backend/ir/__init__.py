@@ -333,6 +333,8 @@ Step: TypeAlias = Kernel | Extern
 def _argument_text(value: Argument) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_argument_text, value))}]"
+    if isinstance(value, torch.nn.Module):  # the body of a higher-order operator; its repr has a line for each in it
+        return f"{type(value).__name__}()"
     return str(value) if isinstance(value, str | Strided | Index) else repr(value)
 
 
