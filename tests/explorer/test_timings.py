@@ -1,5 +1,6 @@
-"""Measured candidates as people see them: the table, in words, as a stage, drawn. Numbers written by hand have known
-ratios; nothing here is timed.
+"""Measured candidates as users see them: table, text, stage and chart.
+
+The hand-written numbers have known ratios; nothing here is timed.
 """
 
 from __future__ import annotations
