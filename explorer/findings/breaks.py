@@ -16,7 +16,6 @@ from explorer.reading.shapes import seconds_text, size_text
 from explorer.reading.sites import break_count, break_groups
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import (
-    VIEW,
     Card,
     Code,
     Flow,
@@ -31,11 +30,10 @@ from explorer.render.document import (
     Text,
     Way,
     Words,
-    payload,
 )
 from explorer.render.finding import Finding
 from explorer.render.places import change_part, line_link, way
-from explorer.render.text import document_artifact
+from explorer.render.text import document_finding
 
 ENDS = {"plain": "plain Python", "skipped": "plain Python, all of the function", "error": "an error"}
 """Outcome of a break -> what follows it in place of a graph."""
@@ -54,8 +52,7 @@ def breaks_finding(record: Record) -> Finding | None:
         document.append(Section((Items(tuple(note_words(note, lines) for note in told)),), title))
     entities = {break_id(found): break_entity(found, lines, graphs) for found in record.breaks}
     count = break_count(record.breaks, "break")
-    artifact = document_artifact("breaks", "graph breaks", document, entities, count)
-    return Finding(artifact, "view", VIEW, payload(document))
+    return document_finding("breaks", "graph breaks", document, entities, count)
 
 
 def break_cards(record: Record) -> list[Card]:

@@ -10,9 +10,9 @@ from explorer.findings.recompile_cards import Known, recompile_cards
 from explorer.findings.timeline import code_objects, recompile_id, timeline
 from explorer.reading.cause import recompile_reason
 from explorer.reading.sites import recompile_count
-from explorer.render.document import VIEW, Parts, Text, payload
+from explorer.render.document import Only, Parts, Text
 from explorer.render.finding import Finding
-from explorer.render.text import document_artifact
+from explorer.render.text import document_finding
 
 
 def recompiles_finding(record: Record) -> Finding | None:
@@ -23,11 +23,10 @@ def recompiles_finding(record: Record) -> Finding | None:
     known = Known(record)
     entities = {recompile_id(found): recompile_entity(found, known) for found in record.recompiles}
     document: list[Parts] = [timeline(rows, record, known.lines), *recompile_cards(record)]
-    count = recompile_count(record.recompiles)
-    artifact = document_artifact("recompiles", "recompilations", document, entities, count)
     if not record.recompiles:
-        document.append(Text("Nothing was compiled again.", "why"))
-    return Finding(artifact, "view", VIEW, payload(document))
+        document.append(Only(("view",), (Text("Nothing was compiled again.", "why"),)))
+    count = recompile_count(record.recompiles)
+    return document_finding("recompiles", "recompilations", document, entities, count)
 
 
 def recompile_entity(found: Recompile, known: Known) -> Entity:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compiler.record import Artifact, Entity, Record
+from explorer.render.document import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +15,14 @@ class Finding:
     """An artifact made of facts. `opens` is how it is shown first: as "view", "graph" or "text".
 
     `view` names the view of the front end (`static/views.js`) that can show it, and `data` is what that view is given:
-    plain JSON values. Both are empty where text and graph are enough.
+    plain JSON values. Both are empty where text and graph are enough. `document` is what a finding was lowered from.
     """
 
     artifact: Artifact
     opens: str = "text"
     view: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    document: Document = ()
 
 
 COUNT = "counted"

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import singledispatch
 
-from compiler.record import Artifact, Entity
+from compiler.record import Entity
 from explorer.reading.plain_text import columns
 from explorer.render.document import (
+    VIEW,
     Card,
     Change,
     Chart,
@@ -23,26 +24,29 @@ from explorer.render.document import (
     Table,
     Text,
     Way,
+    payload,
     plain,
     shown,
 )
-from explorer.render.finding import LinkedText
+from explorer.render.finding import Finding, LinkedText
 
 WIDTH, PAGE_WIDTH = 100, 110
 INDENT, CODE_INDENT = "  ", "      "
 CODE_LINES, CODE_WIDTH = 3, 60
 
 
-def document_artifact(
-    stage: str, title: str, document: Document, entities: Mapping[str, Entity], count: str = ""
-) -> Artifact:
-    """A document's text as an artifact; the lines of a card or row are those of its entities."""
+def document_finding(
+    stage: str, title: str, document: Document, entities: Mapping[str, Entity], count: str = "", view: str = VIEW
+) -> Finding:
+    """A document as a finding of this stage, in text and for the view; the lines of a card or row are those of its
+    entities. `count` says in words how much is in it.
+    """
     text = LinkedText()
     for part in shown(document, "text"):
         if text.blocks:
             text.add("")
         add_part(text, part, entities)
-    return text.artifact(stage, title, count=count)
+    return Finding(text.artifact(stage, title, count=count), "view", view, payload(document), tuple(document))
 
 
 def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity], indent: str = "") -> None:

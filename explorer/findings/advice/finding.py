@@ -10,11 +10,11 @@ from compiler.record.measure_facts import Trial
 from explorer.findings.advice.words import BASES, gain_source, gain_words, holds, snippet, trial_words
 from explorer.reading.plain_text import counted
 from explorer.reading.source_lines import SourceLines
-from explorer.render.document import VIEW, Card, Code, Items, Link, Only, Parts, Tag, Text, Words, payload
+from explorer.render.document import Card, Code, Items, Link, Only, Parts, Tag, Text, Words
 from explorer.render.document import Change as ChangePart
 from explorer.render.finding import Finding
 from explorer.render.places import change_part
-from explorer.render.text import document_artifact
+from explorer.render.text import document_finding
 
 FINDINGS = {"breaks": "the break", "guards": "a guard", "recompiles": "the recompilation"}
 """What is linked in other findings, by the stage that an id begins with."""
@@ -30,8 +30,7 @@ def advice_finding(record: Record) -> Finding | None:
     labels = labels_of(record)
     entities = {advice_id(advice): entity(advice, labels) for advice in found}
     changes = counted(sum(advice.change is not None for advice in found), "finding")
-    artifact = document_artifact("advice", "what would make it faster", cards, entities, changes)
-    return Finding(artifact, "view", VIEW, payload(cards))
+    return document_finding("advice", "what would make it faster", cards, entities, changes)
 
 
 def advice_cards(record: Record, *, is_open: bool = True) -> list[Card]:

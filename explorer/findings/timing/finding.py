@@ -47,11 +47,10 @@ from explorer.render.document import (
     Table,
     Tag,
     Text,
-    payload,
 )
 from explorer.render.finding import Finding
 from explorer.render.static import document_html
-from explorer.render.text import document_artifact
+from explorer.render.text import document_finding
 
 STAGE = "timing"
 WARNINGS = 3
@@ -63,10 +62,8 @@ def timing_finding(record: Record) -> Finding | None:
     """Every candidate of a record; None where nothing was timed."""
     if not record.candidates:
         return None
-    document = timing_document(record)
     entities = {item.id: entity(item) for item in timed(record)}
-    artifact = document_artifact(STAGE, "times, eager and compiled", document, entities)
-    return Finding(artifact, "view", STAGE, payload(document))
+    return document_finding(STAGE, "times, eager and compiled", timing_document(record), entities, view=STAGE)
 
 
 def timing_html(record: Record) -> str:
