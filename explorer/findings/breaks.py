@@ -49,7 +49,7 @@ def breaks_finding(record: Record) -> Finding | None:
     document: list[Parts] = [*break_cards(record)]
     if told:
         title = notes_title(record)
-        document.append(Section((Items(tuple(note_words(note, lines) for note in told)),), title))
+        document.append(Section((Items(tuple(note_words(note, lines) for note in told)),), title, "notes"))
     entities = {break_id(found): break_entity(found, lines, graphs) for found in record.breaks}
     count = break_count(record.breaks, "break")
     return document_finding("breaks", "graph breaks", document, entities, count)

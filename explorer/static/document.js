@@ -23,7 +23,7 @@ const PARTS = {
   table: (part, place) => [tablePart(part, place)],
   chart: (part, place) => [place.charts?.[part.kind](part.data, place) ?? tablePart(part.table, place)],
   fold: (part, place) => [folded(part.title, ...elements(part.parts, place))],
-  section: (part, place) => [h("section", { class: part.style ? `tc-${part.style}` : "tc-notes", "aria-label": part.heading || null }, part.heading ? h("h4", {}, part.heading) : null, ...elements(part.parts, place))],
+  section: (part, place) => [h("section", { class: part.style ? `tc-${part.style}` : "tc-section", "aria-label": part.heading || null }, part.heading ? h("h4", {}, part.heading) : null, ...elements(part.parts, place))],
   card: (part, place) => [cardPart(part, place)],
 };
 
