@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
-from compiler.capture.function_names import function_name
 from compiler.record import Span
 from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
 
 CODE_LINES = 4
-
-
-def spot(span: Span, lines: SourceLines) -> dict[str, Any]:
-    """A span with its whole lines, at most four, and from which to which column of each it goes."""
-    whole = lines.code(span.file, span.line, min(span.end_line, span.line + CODE_LINES - 1))
-    code = textwrap.dedent("\n".join(whole)).split("\n") if whole else span.code.splitlines()[:CODE_LINES]
-    removed = len(whole[0]) - len(code[0]) if whole else 0
-    return line_spot(span.file, span.line, lines) | {
-        "function": function_name(span.function),
-        "installed": span.installed,
-        "code": code,
-        "marks": marks(span, code, removed) if whole else [],
-    }
 
 
 def line_spot(file: str, line: int, lines: SourceLines) -> dict[str, Any]:

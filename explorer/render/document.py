@@ -153,6 +153,7 @@ class Fold(Part, frozen=True):
 
     title: str
     parts: tuple[Parts, ...]
+    is_open: bool = False
 
 
 class Only(Part, frozen=True):

@@ -61,7 +61,8 @@ def _(text: Text) -> Iterator[str]:
         yield f'<div style="{WARNING}">{words_html(text.words)}</div>'
     elif text.words:
         label = f"<b>{safe(text.label.rstrip(': ').capitalize())}</b> " if text.label else ""
-        yield f'<div style="margin:0.4em 0">{label}{words_html(text.words)}</div>'
+        words = f"<b>{words_html(text.words)}</b>" if text.style == "lead" else words_html(text.words)
+        yield f'<div style="margin:0.4em 0">{label}{words}</div>'
 
 
 @html_of.register
@@ -117,7 +118,7 @@ def _(drawn: Picture) -> Iterator[str]:
 
 @html_of.register
 def _(fold: Fold) -> Iterator[str]:
-    yield details(prose(fold.title), document_html(fold.parts))
+    yield details(prose(fold.title), document_html(fold.parts), fold.is_open)
 
 
 @html_of.register

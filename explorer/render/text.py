@@ -49,6 +49,11 @@ def document_finding(
     return Finding(text.artifact(stage, title, count=count), "view", view, payload(document), tuple(document))
 
 
+def document_text(document: Document) -> str:
+    """A document as text."""
+    return document_finding("", "", document, {}).artifact.text.rstrip()
+
+
 def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity], indent: str = "") -> None:
     """Add a part to a text that grows. What is under a heading is indented."""
     if isinstance(part, Section):

@@ -1,16 +1,11 @@
 // What cards are made of: sentences with code in them, places to go to, code with a part marked, code to copy.
 
-import { copyText, counted, h, iconButton } from "./dom.js";
+import { copyText, h, iconButton } from "./dom.js";
 import { tokenise } from "./language.js";
 import { appendToken } from "./tokens.js";
 
 /** @typedef {import("./inspector.js").Actions} Actions */
 /** A line of source, and the row where it is shown, from 1. @typedef {{name: string, place: [string, number] | null}} LineSpot */
-/**
- * Lines of source, in each of which a part is meant, from and to a column.
- * @typedef {LineSpot & {function?: string, installed?: boolean, code: string[], marks?: [number, number][]}} Spot
- */
-/** A captured graph. @typedef {{id: string, name: string, ops: number}} Graph */
 
 /** A sentence in which code stands between backticks. @param {string} text @returns {(Node | string)[]} */
 export function prose(text) {
@@ -22,13 +17,6 @@ export function lineLink({ name, place }, actions) {
   if (!place) return h("span", { class: "tc-place" }, name);
   const onclick = () => actions.goToRow(place[0], place[1] - 1);
   return h("button", { class: "tc-link", type: "button", title: `Show ${name}`, onclick }, name);
-}
-
-/** @param {Graph} graph @param {Actions} actions */
-export function graphLink({ id, name, ops }, actions) {
-  const title = `Open ${id}`;
-  const onclick = () => actions.open(id);
-  return h("button", { class: "tc-link", type: "button", title, onclick }, `${name} · ${counted(ops, "op")}`);
 }
 
 /** A coloured line of Python, with a part of it marked; where it is wrapped, between words. @param {string} text @param {[number, number]} [mark] */
@@ -43,11 +31,6 @@ export function pythonLine(text, mark) {
     }
   }
   return line;
-}
-
-/** The code of a spot. @param {Spot} spot */
-export function spotCode({ code, marks }) {
-  return h("pre", { class: "tc-snippet" }, ...code.map((text, row) => h("div", {}, pythonLine(text, marks?.[row]))));
 }
 
 /** What a piece of code may be changed to, line by line. @param {string[]} before @param {string[]} after */

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from explorer.timing import again as timing
 from torch import nn
 
 from compiler.calls.call import Call
@@ -21,6 +20,7 @@ from compiler.timing.sweep import Axes, resize, scaled_dims
 from explorer import explore, load
 from explorer.findings.sweep.sweep import Spot, Sweep
 from explorer.findings.sweep.words import crossing, pays_from
+from explorer.findings.timing import again as timing
 from explorer.findings.timing.compared import Ratio, beside_eager
 from explorer.run.run import Run
 from tests.explorer.timed_record import MS, candidate

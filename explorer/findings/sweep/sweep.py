@@ -14,8 +14,11 @@ from explorer.findings.timing.text import HEAD, cells, why_not
 from explorer.findings.timing.words import cpu_text, device_text, shared_unit
 from explorer.reading.columns import COLUMNS
 from explorer.reading.data_frames import table_of
-from explorer.reading.plain_text import columns, counted, one_line
+from explorer.reading.plain_text import counted, one_line
 from explorer.reading.shapes import dtype_name
+from explorer.render.document import Document, Fold, Only, Parts, Picture, Row, Section, Table, Text
+from explorer.render.static import document_html
+from explorer.render.text import document_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from compiler.timing.sweep import Axes, Point
 
 FEW_ROUNDS = 4
+NUMBERS = tuple(range(2, 7))
 SHOWN = (0, 1, 3, 4, 5)
 """The columns of `HEAD` that a line of a sweep has."""
 
@@ -141,16 +145,39 @@ class Sweep:
         return f"{self.title or 'the call'}: time of one call{call}" + (f" on {self.where}" if self.where else "")
 
     def __str__(self) -> str:
-        failed = [f"{spot.name}: {spot.problem}" for spot in self.spots if spot.problem]
-        told = [*(f"! {note}" for note in self.notes()), *self.sentences()]
-        return "\n".join([self.heading, *told, "", *columns(rows(self.spots), right=range(2, 7)), *failed]).rstrip()
+        return document_text(self.document())
 
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from explorer.findings.sweep.html import sweep_html
+        html = document_html(self.document(drawn=True))
+        return {"text/plain": str(self), "text/html": f'<div style="max-width:100%;overflow:auto">{html}</div>'}
 
-        return {"text/plain": str(self), "text/html": sweep_html(self)}
+    def document(self, *, drawn: bool = False) -> Document:
+        """What is to be known before the numbers, what they come to, and all of them; in HTML with a chart."""
+        told: tuple[Parts, ...] = (
+            Text(self.heading, "line"),
+            *(Text(note, "warning") for note in self.notes()),
+            *(Text(sentence, "lead") for sentence in self.sentences()),
+        )
+        head, *body = rows(self.spots)
+        table = Table(head, tuple(map(Row, body)), right=NUMBERS)
+        failed = tuple(Text(f"{spot.name}: {spot.problem}", "line") for spot in self.spots if spot.problem)
+        compared = any(curve.points for curve in self.curves)
+        charts = (self._picture(),) if drawn and compared else ()
+        numbers = Fold("All times", (table, Text(self.method)), is_open=not compared)
+        return [
+            Section(told),
+            Only(("text",), (Section((table, *failed)),)),
+            Only(("html",), (*charts, *failed, numbers)),
+        ]
+
+    def _picture(self) -> Picture:
+        # It imports matplotlib, which takes longer than all else here.
+        from explorer.findings.sweep.chart import sweep_chart
+        from explorer.findings.timing.chart import svg
+
+        return Picture("Speed-up over eager by size", svg(sweep_chart(self)))
 
 
 def rows(spots: Iterable[Spot]) -> list[tuple[str, ...]]:
