@@ -115,22 +115,24 @@ def named_in(data: Any) -> set[str]:
     return set().union(*map(named_in, data)) if isinstance(data, list | tuple) else set()
 
 
-@pytest.mark.parametrize("stage", ["fusion", "memory", "guards", "advice"])
-def test_findings_of_both_sides_have_their_views(stage: str) -> None:
+@pytest.mark.parametrize(
+    ("stage", "view"), [("fusion", "fusion"), ("memory", "memory"), ("guards", "guards"), ("advice", "document")]
+)
+def test_findings_of_both_sides_have_their_views(stage: str, view: str) -> None:
     record = beside_inductor().record
     assert record.versus is not None
     both = shown(record)
     payload = Payload(both)
     found = next(each for each in payload.manifest()["stages"] if each["name"] == stage)["artifacts"]
     assert [(each["id"], each["view"], each["opens"], each["pair"]) for each in found] == [
-        (stage, stage, "view", f"inductor: {stage}"),
-        (f"inductor: {stage}", stage, "view", stage),
+        (stage, view, "view", f"inductor: {stage}"),
+        (f"inductor: {stage}", view, "view", stage),
     ]
     lines = {entity.id for artifact in both.of_stage("source") for entity in artifact.entities}
     for side, prefix, own in ((record, "", found[0]), (record.versus, "inductor: ", found[1])):
-        view = payload.parts_of(own["id"])["view"].content()
+        shows = payload.parts_of(own["id"])["view"].content()
         alone = Payload(side.with_fields(versus=None)).parts_of(stage)["view"].content()
-        ids = named_in(view)
+        ids = named_in(shows)
         assert ids == {f"{prefix}{name}" for name in named_in(alone)}
         assert ids <= {entity.id for entity in both.entities()}
         assert {name.startswith("inductor: ") for name in ids} == {bool(prefix)}

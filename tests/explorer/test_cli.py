@@ -256,7 +256,7 @@ def test_show_is_the_summary_or_a_stage(saved: Path, capsys: pytest.CaptureFixtu
         ("breaks", "graph break 1 of 1: Failed to trace builtin operator (GB0059)\n  cell:2:5 in show\n      print(x)"),
         ("recompiles", "recompilation 1 of 1: f (cell:1), shape of `x`"),
         ("guards", "0/0  f (cell:1): 1 guard, and 1 on the insides of modules and of torch\n  `x` is float32, contig"),
-        ("guards", "µs  failed 1 time\n"),
+        ("guards", "34 ns  failed 1 time\n"),
         ("frames", "0/0    f         cell:1  compiled    2  cell:2   1/0\n"),
         ("symbols", "s77     x.size(0)   9    2 <= s77  0/1\n"),
     ],
