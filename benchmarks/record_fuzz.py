@@ -206,8 +206,8 @@ def outcome(record: Record, good: Run, seed: int, folder: Path) -> str:
     suffix, data = mutant(record, seed)
     path = folder / f"mutant{suffix}"
     path.write_bytes(data)
-    signal.signal(signal.SIGALRM, _too_slow)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, _too_slow)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         run = load(path)
         show(run, good)
@@ -216,7 +216,7 @@ def outcome(record: Record, good: Run, seed: int, folder: Path) -> str:
     except Exception:  # noqa: BLE001 any error is what is looked for
         return traceback.format_exc()
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return "shown"
 
 

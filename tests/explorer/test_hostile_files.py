@@ -138,6 +138,19 @@ def with_entities(count: int) -> bytes:
     return b'{"schema":1,"title":"","options":{},"artifacts":[%s]}' % whole
 
 
+def test_long_chains_of_origins_are_refused() -> None:
+    """Views go back along them: more than there are stages is no record of ours."""
+    Record.from_json(with_entities(200))
+    with pytest.raises(RecordError, match=r"leads back through over 300 others - at `\$\.artifacts`, origins"):
+        Record.from_json(with_entities(400))
+
+
+def test_signs_in_a_long_text_take_no_memory() -> None:
+    """The file is looked through piece by piece, and pieces begin and end in the middle of a text."""
+    text = "[" * (8 * 2**20)
+    assert Record.from_json(b'{"schema":1,"title":"%s","options":{}}' % text.encode()).title == text
+
+
 START = b'{"schema":1,"title":"","options":{"options":{"x":['
 LARGE = {
     "lists.json": lambda: START + b"[]," * (30 * 10**6) + b"1]}}}",

@@ -387,3 +387,10 @@ def test_what_a_package_calls_has_the_users_name(cells: Comparison) -> None:
     )
     explored = cells.shell.user_ns["_tc"].record.explored
     assert (explored.callee, explored.inside) == ("model.first", "checkpoint")
+
+
+def test_a_call_that_may_not_run_takes_nothing_over(cells: Comparison) -> None:
+    """Two calls are as good as each other: it is not foreseen that the second runs."""
+    run = explored(cells, "first = batch()\nif len(first) > 0:\n    second = square_loss(first, first)")
+    assert run.record.explored is not None
+    assert (run.record.explored.callee, run.record.explored.others) == ("batch", ("square_loss",))

@@ -9,6 +9,8 @@ import torch
 from torch.nn import functional
 
 from compiler.backend import tcompile
+from compiler.backend.ir.expr import Load, cast
+from compiler.backend.passes.simplify import fold
 
 X = torch.cat([torch.linspace(-4, 4, 2001), torch.tensor([0.3, 0.1, -0.7])]).bfloat16()
 Y = torch.randn(len(X), generator=torch.Generator().manual_seed(0)).bfloat16()
@@ -95,3 +97,19 @@ def test_integers_are_rounded_by_a_float_between(narrow: torch.dtype) -> None:
 
     x = torch.tensor([2**24 + 1, 2**53 + 1, -7])
     torch.testing.assert_close(torch.compile(fn, backend=tcompile)(x), fn(x))
+
+
+@pytest.mark.parametrize(
+    ("between", "outside", "is_dropped"),
+    [
+        (torch.float32, torch.bfloat16, True), (torch.float64, torch.float32, True),
+        (torch.float16, torch.float32, False), (torch.int64, torch.int32, True),
+        (torch.float32, torch.int64, False), (torch.float64, torch.int64, False), (torch.int64, torch.float32, False),
+    ],
+)  # fmt: skip
+def test_casts_there_and_back_are_dropped_where_they_are_exact(
+    between: torch.dtype, outside: torch.dtype, is_dropped: bool
+) -> None:
+    """A float does not hold all integers, whatever torch promotes the two to."""
+    x = Load("x", (), outside)
+    assert (fold(cast(cast(x, between), outside)) == x) is is_dropped
