@@ -151,8 +151,11 @@ def test_nested_checkpoint_is_named_in_attributes_and_text() -> None:
     backward = exploration.record["backward"]
     inner = backward.entity("sigmoid").attrs["checkpoint"]
     assert str(inner).startswith("checkpoint 2, ")
-    [header] = [row.strip() for row in backward.text.split("\n") if "code: y = checkpoint(torch.sigmoid" in row]
+    header, of_gradient = [
+        row.strip() for row in backward.text.split("\n") if "code: y = checkpoint(torch.sigmoid" in row
+    ]
     assert header.startswith(f"# Recomputed: {inner}. File")
+    assert of_gradient.startswith("# File")
     assert "# Recomputed: checkpoint 1, " in backward.text
 
 
