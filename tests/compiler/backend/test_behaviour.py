@@ -56,7 +56,7 @@ def test_a_backward_is_compiled_with_its_forward_and_may_run_twice() -> None:
         builds = True
         replaces = False
 
-        def passed(self, *found: Any) -> None:
+        def after_passes(self, *found: Any) -> None:
             names.append(found[1].graph)
 
     with watch(Told()):

@@ -49,7 +49,7 @@ def decided(call: Opened) -> dict[str, str]:
 def of_points(call: Opened) -> list[tuple[int, ...]]:
     """The block sizes of each kernel without a reduction."""
     kernels = {kernel.name: kernel for kernel in call.graph.stages.last.kernels}
-    functions = call._written().functions
+    functions = call._emit().functions
     return [tuple(found.configs[0].blocks.values()) for found in functions if not kernels[found.kernel].reduced]
 
 
