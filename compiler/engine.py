@@ -34,7 +34,7 @@ from compiler.stopwatch import untimed_observer
 from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, builds
 from compiler.torch_api import dynamo, fx, inductor
-from compiler.torch_api.compiled_autograd import before_enabling
+from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.ddp_buckets import note_fake_reduction
 from compiler.torch_api.eager import holds_dtensor
 from compiler.torch_api.pytrees import tree_leaves
@@ -121,7 +121,7 @@ class Exploration:
             heard = untimed_observer(self._recorder, self._recorder.torch_time)
             self._observation = stack.enter_context(dynamo.observing(heard))
             stack.enter_context(self._recorder.hearing_phases(self._observation))
-            stack.enter_context(before_enabling(self._recorder.stop_hearing))
+            stack.enter_context(call_before_enabling(self._recorder.stop_hearing))
             if self.options.step:
                 stack.enter_context(self._recorder.record_steps(self.options.step))
             self._stack, self._launches = stack.pop_all(), launches.pop_all()

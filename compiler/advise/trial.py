@@ -138,7 +138,7 @@ class _Bench:
             stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
             stack.enter_context(replace(self.call.surroundings, autocast=()).restore())
             folder = stack.enter_context(apart.cache_folder())
-            stack.enter_context(apart.apart(lambda _seconds: None))
+            stack.enter_context(apart.forget_compilations(lambda _seconds: None))
             yield folder
 
     def _own_draws(self) -> AbstractContextManager[None]:

@@ -34,7 +34,7 @@ from compiler.backend.torch_glue.constants import with_known_constants
 from compiler.backend.torch_glue.data_sizes import is_piece
 from compiler.backend.torch_glue.index_bounds import is_below
 from compiler.backend.torch_glue.layout import Rules, with_layouts
-from compiler.backend.torch_glue.saved import give, given, keep_what_is_saved
+from compiler.backend.torch_glue.saved import claim_donated_buffers, donate, donated_names
 from compiler.backend.triton.emit import emit as emit_triton
 from compiler.backend.watching import watcher
 from compiler.process import made_to_stay
@@ -99,7 +99,7 @@ def compile_graph(
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it. `graphs` gives what replays it on a GPU."""
     saved = saved_for_backward_only(module) if name == "forward" else {}
-    mine = given() if name == "backward" else frozenset()
+    mine = donated_names() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
     replays = graphs() if graphs is not None and ctx.processors else None
     if ctx.processors and (replays is None or replays.gave_up):  # a replay can't look whether the graph is kept
@@ -108,7 +108,7 @@ def compile_graph(
         passes = pipeline.passes_for_tuning(passes)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     program = stages.last
-    give(donatable_buffers(program, saved))
+    donate(donatable_buffers(program, saved))
     is_replayed = replays is not None and _is_replayed(replays, module, program, ctx)
     ctx.pass_name = "tune"
     if (told := watcher()) is not None:
@@ -138,7 +138,7 @@ def donated_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
 def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
     """What a forward saves for its backward alone: names by position among its results."""
     [output] = module.graph.find_nodes(op="output")
-    return {place: output.args[0][place].name for place in keep_what_is_saved()}
+    return {place: output.args[0][place].name for place in claim_donated_buffers()}
 
 
 def donatable_buffers(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
@@ -271,9 +271,9 @@ def interpret_program(program: Program, launch: Callable[[State, Kernel], None] 
     """A call that runs the program in the reference interpreter; with `launch` that runs the kernels."""
 
     def call(args: list[Any]) -> Sequence[Any]:
-        given = list(args)
+        donated_names = list(args)
         args.clear()
-        return interpret(program, given, launch)
+        return interpret(program, donated_names, launch)
 
     return boxed(call)
 

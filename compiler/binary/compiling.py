@@ -71,7 +71,9 @@ def compiled(
     """
     found, total = record, _count(record, kernels)
     try:
-        with closing(growing(record, kernels=kernels, stages=stages, config=config, workers=workers)) as steps:
+        with closing(
+            compile_incrementally(record, kernels=kernels, stages=stages, config=config, workers=workers)
+        ) as steps:
             for done, found in enumerate(steps, 1):  # noqa: B007 - the last one is the result
                 if listener is not None:
                     listener(done, max(done, total))
@@ -80,7 +82,7 @@ def compiled(
     return found
 
 
-def growing(
+def compile_incrementally(
     record: Record,
     *,
     kernels: Collection[str] | None = None,
@@ -116,7 +118,7 @@ def results(
     kept = frozenset(stages_of(target) if stages is None else stages)
     if foreign := tuple(_of_other_vendors(kept, target)):
         yield Compiled("", (), None, foreign)
-    refused = [*_refused(sources)] if record.is_loaded else []
+    refused = [*_refusal(sources)] if record.is_loaded else []
     yield from refused
     wrong = {result.kernel for result in refused}
     tasks, failed = _tasks([source for source in sources if source.kernel.id not in wrong], target, config)
@@ -144,7 +146,7 @@ def _check_triton() -> None:
         )
 
 
-def _refused(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
+def _refusal(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
     """The kernels of a loaded record whose source is not made of what code generators write: none is executed."""
     from compiler.untrusted.triton_source import RefusedSourceError, check_triton  # it imports Triton
 

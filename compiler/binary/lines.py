@@ -164,7 +164,7 @@ def _field(fields: str, name: str) -> str:
 
 
 def _assembly(text: str, file: str) -> dict[int, int]:
-    places = {number: chain[-1] for number, chain in _located(text)}
+    places = {number: chain[-1] for number, chain in _locate(text)}
     own = {number: _in_file(place, file) for number, place in places.items()}
     return {number: line for number, line in own.items() if line is not None}
 
@@ -174,7 +174,7 @@ def ptx_origins(ptx: str, file: str) -> dict[int, str]:
 
     What stands before the first place of the function (its braces and parameters) is from the function's own line.
     """
-    located = {number: _words(chain) for number, chain in _located(ptx) if _in_file(chain[-1], file) is not None}
+    located = {number: _words(chain) for number, chain in _locate(ptx) if _in_file(chain[-1], file) is not None}
     if not located:
         return {}
     first = next(iter(located))
@@ -188,7 +188,7 @@ def _words(chain: list[Place]) -> str:
     return f"{file}:{line}{inlined}"
 
 
-def _located(text: str) -> Iterator[tuple[int, list[Place]]]:
+def _locate(text: str) -> Iterator[tuple[int, list[Place]]]:
     """Every line that a `.loc` holds for, with the chain of places: innermost first, the kernel's last."""
     files = {number: name.rsplit("/", 1)[-1] for number, name in _FILE_DIRECTIVE.findall(text)}
     callers: dict[tuple[str, str, str], list[Place]] = {}

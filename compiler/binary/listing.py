@@ -155,11 +155,11 @@ def sass_listing(disassembly: str, ptx: str, file: str) -> str:
     from compiler.binary.lines import ptx_origins
 
     origins = ptx_origins(ptx, file)
-    code = [_annotated(line, origins) for line in _without_padding(disassembly.split("\n"))]
+    code = [_annotate(line, origins) for line in _without_padding(disassembly.split("\n"))]
     return "\n".join(code).strip("\n") + "\n"
 
 
-def _annotated(line: str, origins: dict[int, str]) -> str:
+def _annotate(line: str, origins: dict[int, str]) -> str:
     found = _PTX_LINE.match(line)
     if not found:
         return _ADDRESS.sub(r"    \1  ", line).rstrip()
@@ -174,12 +174,12 @@ def _without_padding(lines: list[str]) -> list[str]:
         if "--- SYMBOLS ---" in line:
             break
         if line.startswith(".L_") and kept and _NOP.match(kept[-1]):
-            kept = _trimmed(kept)
+            kept = _trim(kept)
         kept.append(line)
-    return _trimmed(kept)
+    return _trim(kept)
 
 
-def _trimmed(lines: list[str]) -> list[str]:
+def _trim(lines: list[str]) -> list[str]:
     end = len(lines)
     while end and (_NOP.match(lines[end - 1]) or not lines[end - 1].strip()):
         end -= 1

@@ -89,22 +89,22 @@ def _warps_by_registers(target: Target, registers: int) -> int:
     """How many warps their registers leave room for; a warp's are all in one partition."""
     if not registers:
         return target.max_warps_per_multiprocessor
-    of_a_warp = _rounded_up(registers * target.warp_size, _REGISTER_UNIT[target.vendor])
+    of_a_warp = _round_up(registers * target.warp_size, _REGISTER_UNIT[target.vendor])
     return target.registers_per_multiprocessor // _PARTITIONS // of_a_warp * _PARTITIONS
 
 
 def _blocks_by_shared_memory(target: Target, shared_memory: int) -> int:
     if shared_memory > target.shared_memory_per_block_optin:
         return 0
-    of_a_block = _rounded_up(shared_memory + _reserved(target), _SHARED_MEMORY_UNIT[target.vendor])
+    of_a_block = _round_up(shared_memory + _reserved_shared_memory(target), _SHARED_MEMORY_UNIT[target.vendor])
     return target.shared_memory_per_multiprocessor // of_a_block if of_a_block else target.max_blocks_per_multiprocessor
 
 
-def _reserved(target: Target) -> int:
+def _reserved_shared_memory(target: Target) -> int:
     return 1024 if target.vendor == "nvidia" and target.capability >= (8, 0) else 0
 
 
-def _rounded_up(amount: int, unit: int) -> int:
+def _round_up(amount: int, unit: int) -> int:
     return -(-amount // unit) * unit
 
 

@@ -133,7 +133,7 @@ def _prepare(target: Any) -> None:
 def _kernel(job: Job) -> Any:
     """The function under `@triton.jit`, with nothing of Inductor's heuristics around it."""
     tree = ast.parse(job.source)
-    tree.body = [kept for statement in tree.body for kept in _needed(statement)]
+    tree.body = [kept for statement in tree.body for kept in _without_heuristics(statement)]
     lines = job.source.splitlines(keepends=True)
     linecache.cache[job.file] = (len(job.source), None, lines, job.file)  # where triton.jit finds the source
     namespace: dict[str, Any] = {"__name__": job.name, "__file__": job.file}
@@ -141,7 +141,7 @@ def _kernel(job: Job) -> Any:
     return namespace[job.name]
 
 
-def _needed(statement: ast.stmt) -> Iterator[ast.stmt]:
+def _without_heuristics(statement: ast.stmt) -> Iterator[ast.stmt]:
     """The statement without what only Inductor's heuristics need: their imports, decorators, and calls."""
     if isinstance(statement, ast.FunctionDef):
         statement.decorator_list = [d for d in statement.decorator_list if "triton_heuristics" not in ast.unparse(d)]
@@ -219,13 +219,13 @@ def _texts(job: Job, folder: Path, error: str) -> dict[str, Any]:
     texts = {stage: listing.canonical(_LANGUAGES[stage], text) for stage, text in raw.items()}
     if "cubin" in files and "ptx" in raw:
         try:
-            texts["sass"] = listing.sass_listing(_disassembled(files["cubin"]), raw["ptx"], job.file)
+            texts["sass"] = listing.sass_listing(_disassemble(files["cubin"]), raw["ptx"], job.file)
         except (OSError, subprocess.CalledProcessError) as failure:
             error = error or f"nvdisasm failed: {getattr(failure, 'stderr', '') or failure}".strip()
     return {"texts": texts, "error": error}
 
 
-def _disassembled(cubin: Path) -> str:
+def _disassemble(cubin: Path) -> str:
     """Raises OSError, subprocess.CalledProcessError."""
     from triton import knobs
 

@@ -22,7 +22,7 @@ from compiler.capture.breaks import graph_break
 from compiler.capture.error_words import first_lines
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.sources import SourceBook, is_installed
-from compiler.process import preserved
+from compiler.process import preserve_state
 from compiler.record import Artifact, GraphBreak, Problem
 from compiler.record.builder import Builder
 from compiler.torch_api import dynamo
@@ -71,7 +71,7 @@ def export_program(
     module = fn if isinstance(fn, nn.Module) else _Called(fn)
     book = book or SourceBook()
     try:
-        with preserved(), careful_export(), watching(_ignore, _ignore):
+        with preserve_state(), careful_export(), watching(_ignore, _ignore):
             program = torch.export.export(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
             )

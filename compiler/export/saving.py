@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
-from compiler.process import preserved
+from compiler.process import preserve_state
 from compiler.torch_api.careful_export import aoti_load, aoti_package, careful_export
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -79,7 +79,7 @@ def ways_to_save(
     except Exception as error:
         raise ValueError(f"this model can't be copied, so nothing can be tried on it: {error}") from error
     _forget(blank)
-    with tempfile.TemporaryDirectory() as folder, preserved(), careful_export():
+    with tempfile.TemporaryDirectory() as folder, preserve_state(), careful_export():
         warnings.simplefilter("ignore")
         trials = (
             _Trial(own, copy.deepcopy(blank), tuple(args), dict(kwargs or {}), Path(folder) / f"{number}.pt2", backend)

@@ -69,7 +69,7 @@ def _tokens(function: str, first: int) -> Iterator[_Token]:
 
 def _check_words(tokens: Sequence[_Token]) -> None:
     """Every word is known or declared, and every sign is one of an expression's."""
-    known = _WORDS | _called() | _declared([token.text for token in tokens])
+    known = _WORDS | _called_names() | _declared_names([token.text for token in tokens])
     for token in tokens:
         if _WORD.fullmatch(token.text):
             if token.text not in known:
@@ -78,7 +78,7 @@ def _check_words(tokens: Sequence[_Token]) -> None:
             raise RefusedSourceError(f"line {token.line}: {token.text[:60]}")
 
 
-def _declared(texts: Sequence[str]) -> frozenset[str]:
+def _declared_names(texts: Sequence[str]) -> frozenset[str]:
     """Parameters and variables: names that follow a type, a type and `*`, or `__restrict`."""
     triples = zip(["", *texts], texts, texts[1:], strict=False)
     names = (
@@ -94,7 +94,7 @@ def _check_calls(tokens: Sequence[_Token]) -> None:
     """Nothing is called but functions that kernels share, and those of mathematics."""
     text = _TYPE_ARGUMENT.sub("", " ".join(token.text for token in tokens))
     for word in re.findall(r"(\w+) \(", text):
-        if word not in _STATEMENTS | _called():
+        if word not in _STATEMENTS | _called_names():
             raise RefusedSourceError(f"the call of {word}")
     if re.search(r"[\]})] \(", _CAST.sub("", text)):
         raise RefusedSourceError("a call of what is no name")
@@ -107,7 +107,7 @@ def called_functions() -> frozenset[str]:
 
 
 @cache
-def _called() -> frozenset[str]:
+def _called_names() -> frozenset[str]:
     """What kernels call: the functions that they share, and those of mathematics."""
     shared = frozenset(re.findall(r"(?:inline [\w ]*?)(\w+)\(", PRELUDE + RANDOM_TEXT))
     return shared | called_functions() | _CONSTANTS

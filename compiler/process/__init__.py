@@ -14,7 +14,7 @@ from typing import Any
 
 
 @contextmanager
-def preserved() -> Iterator[None]:
+def preserve_state() -> Iterator[None]:
     """Put back what one compilation changes in passing: warning filters and the recursion limit (Inductor raises it).
 
     Random state is not here: a compiled call must advance it just as the plain call would, and Inductor restores it
@@ -34,7 +34,7 @@ def preserved() -> Iterator[None]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """No garbage is collected in the block."""
     was_on = gc.isenabled()
     gc.disable()

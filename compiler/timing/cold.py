@@ -53,7 +53,7 @@ class ColdCompiler:
         with ExitStack() as stack:
             self._folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.empty_caches(self._folder))
-            stack.enter_context(apart.apart(self._compile_within))
+            stack.enter_context(apart.forget_compilations(self._compile_within))
             stack.enter_context(generated_code.hearing_code(self._note_code))
             yield
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.benchmark import Timer
 
-from compiler.process import uncollected
+from compiler.process import without_collection
 from compiler.record import Timing
 from compiler.timing.spread import Spread
 
@@ -62,7 +62,7 @@ class GpuClock:
 
     def seconds(self, function: Function, calls: int) -> float:
         """Median seconds of the calls."""
-        with torch.cuda.device(self.device), uncollected():
+        with torch.cuda.device(self.device), without_collection():
             self._one(function)
             pairs = [self._one(function) for _ in range(calls)]
             torch.cuda.synchronize()
@@ -70,7 +70,7 @@ class GpuClock:
 
     def stream(self, function: Function, calls: int) -> float:
         """Seconds of a call in a stream of calls with nothing between them."""
-        with torch.cuda.device(self.device), uncollected():
+        with torch.cuda.device(self.device), without_collection():
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             function()
             torch.cuda.synchronize()

@@ -12,7 +12,7 @@ import torch
 from torch._C._profiler import _ExtraFields_Allocation
 from torch.profiler import ProfilerActivity, profile
 
-from compiler.process import uncollected
+from compiler.process import without_collection
 from compiler.torch_api.profiled import quiet
 
 _FREED = "free_requested"  # what follows, "free_completed", is when the stream has got there
@@ -34,7 +34,7 @@ def cuda_changes(call: Callable[[], object]) -> list[int]:
     torch.cuda.synchronize()
     torch.cuda.memory._record_memory_history("all", context=None, max_entries=MOST_EVENTS)
     try:
-        with uncollected():
+        with without_collection():
             call()
         torch.cuda.synchronize()
         snapshot = torch.cuda.memory._snapshot()
@@ -56,7 +56,7 @@ def cpu_changes(call: Callable[[], object]) -> list[int]:
     """The same on the CPU, where what operators allocate for themselves is among it, and what was there before is not
     when it is freed. Raises what `call` raises.
     """
-    with quiet(), uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with quiet(), without_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     tree = profiler.profiler.kineto_results.experimental_event_tree()
     changes = [event for event in _each(tree) if isinstance(event.extra_fields, _ExtraFields_Allocation)]

@@ -24,18 +24,18 @@ GUARD_CHECKS = 200
 
 
 @contextmanager
-def apart(guarded: Callable[[float], None]) -> Iterator[None]:
+def forget_compilations(guarded: Callable[[float], None]) -> Iterator[None]:
     """Compilations in the block are forgotten at its end, and the user's are left as they are; an error is raised as
     it would be for the user. `guarded` hears of each compilation how long one check of its guards takes, in seconds,
     the CPU's caches warm.
     """
 
     def wrap_profile(_: Callable[..., float]) -> Callable[..., float]:
-        def timed(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
+        def time_checks(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
             guarded(_check_seconds(root, f_locals))
             return checked_once(root, f_locals, *args)
 
-        return timed
+        return time_checks
 
     settings = {"suppress_errors": False, **dict.fromkeys(_limits(), MOST_ENTRIES)}
     with (

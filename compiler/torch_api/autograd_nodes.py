@@ -159,12 +159,12 @@ def node_hooks(node: Any) -> tuple[str, ...]:
     torch has no list of them. A hook that is registered and removed at once leads to the table that holds them all; an
     empty table may stay on the node, as it does whenever a hook is removed.
     """
-    before = _beside(node.register_prehook(_no_prehook))
-    after = _beside(node.register_hook(_no_hook))
+    before = _other_hooks(node.register_prehook(_no_prehook))
+    after = _other_hooks(node.register_hook(_no_hook))
     return (*(f"{name} (pre)" for name in before), *after)
 
 
-def _beside(handle: Any) -> tuple[str, ...]:
+def _other_hooks(handle: Any) -> tuple[str, ...]:
     """Names of the hooks in the table of a handle, less its own, which is removed."""
     table = handle.hooks_dict_ref()
     handle.remove()
@@ -191,12 +191,10 @@ def apply(node: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Te
     """
     result = node(*gradients)
     found = result if isinstance(result, tuple) else (result,)
-    return tuple(_validated(each, wanted) for each, wanted in zip(found, inputs_of(node), strict=True))
+    return tuple(_validate(each, wanted) for each, wanted in zip(found, inputs_of(node), strict=True))
 
 
-def _validated(
-    gradient: torch.Tensor | None, wanted: tuple[tuple[int, ...], torch.dtype] | None
-) -> torch.Tensor | None:
+def _validate(gradient: torch.Tensor | None, wanted: tuple[tuple[int, ...], torch.dtype] | None) -> torch.Tensor | None:
     if gradient is None or wanted is None:
         return None
     shape, dtype = wanted

@@ -6,7 +6,7 @@ Read while Inductor compiles the graph: scheduler nodes die with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -20,7 +20,7 @@ from torch._inductor.virtualized import V
 from torch.fx import Graph, GraphModule, Node
 
 from compiler.torch_api.moving import CPU, device_swap, swap_devices
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Original, around, replaced
 
 Kind = Literal["forward", "backward", "inference"]
 
@@ -82,37 +82,30 @@ class BufferObserver(Protocol):
 def observing_buffers(observer: BufferObserver) -> Iterator[None]:
     """Tell the observer of what is compiled in the block."""
 
-    def wrap_run(run: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
-            if _is_whole(lowering):
-                module = lowering.orig_gm
-                observer.lowered(_kind_of(lowering), bare(module), input_layouts(module))
-            return run(lowering, *args, **kwargs)
+    def observe_run(run: Original, lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
+        if _is_whole(lowering):
+            module = lowering.orig_gm
+            observer.lowered(_kind_of(lowering), bare(module), input_layouts(module))
+        return run(lowering, *args, **kwargs)
 
-        return observed
+    def observe_log(log: Original, nodes: Sequence[BaseSchedulerNode]) -> Any:
+        if _is_whole(V.graph):
+            observer.scheduled(_kind_of(V.graph), buffers(nodes))
+        return log(nodes)
 
-    def wrap_log(log: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(nodes: Sequence[BaseSchedulerNode]) -> Any:
-            if _is_whole(V.graph):
-                observer.scheduled(_kind_of(V.graph), buffers(nodes))
-            return log(nodes)
-
-        return observed
-
-    def wrap_define(define: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(scheduling: Any, source: str, nodes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            name = define(scheduling, source, nodes, *args, **kwargs)
-            if _is_whole(V.graph):
-                parts = [node.get_name() for node in nodes if isinstance(node, BaseSchedulerNode)]
-                observer.defined(_kind_of(V.graph), name, tuple(parts))
-            return name
-
-        return observed
+    def observe_define(
+        define: Original, scheduling: Any, source: str, nodes: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        name = define(scheduling, source, nodes, *args, **kwargs)
+        if _is_whole(V.graph):
+            parts = [node.get_name() for node in nodes if isinstance(node, BaseSchedulerNode)]
+            observer.defined(_kind_of(V.graph), name, tuple(parts))
+        return name
 
     with (
-        replaced(GraphLowering, "run", wrap_run),
-        replaced(inductor_debug, "log_ir_post_fusion", wrap_log),
-        replaced(TritonScheduling, "define_kernel", wrap_define),
+        replaced(GraphLowering, "run", around(observe_run)),
+        replaced(inductor_debug, "log_ir_post_fusion", around(observe_log)),
+        replaced(TritonScheduling, "define_kernel", around(observe_define)),
     ):
         yield
 

@@ -65,7 +65,7 @@ def _drop(owner: type[CppCodeCache], keys: Iterable[str]) -> None:
 
 
 @contextmanager
-def unprepared() -> Iterator[None]:
+def without_preparations() -> Iterator[None]:
     """Inductor takes the CPU at its word in the block. What torch had found out before, it keeps; what is assumed
     here it does not: the user's own torch.compile asks g++.
     """

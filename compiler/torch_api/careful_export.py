@@ -33,11 +33,11 @@ def careful_export() -> Iterator[None]:
     """
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     disabled = [logger.disabled for logger in loggers]
-    vars(trace)["print"] = _nothing
+    vars(trace)["print"] = _do_nothing
     try:
         for logger in loggers:
             logger.disabled = True
-        with replaced(torch._dynamo, "reset", lambda _: _nothing):
+        with replaced(torch._dynamo, "reset", lambda _: _do_nothing):
             yield
     finally:
         del vars(trace)["print"]
@@ -45,7 +45,7 @@ def careful_export() -> Iterator[None]:
             logger.disabled = was
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _do_nothing(*_: Any, **__: Any) -> None:
     """In the place of `print` in torch's module, and of `torch._dynamo.reset`."""
 
 

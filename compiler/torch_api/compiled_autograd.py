@@ -18,7 +18,7 @@ def is_enabled() -> bool:
 
 
 @contextmanager
-def before_enabling(act: Callable[[], None]) -> Iterator[None]:
+def call_before_enabling(act: Callable[[], None]) -> Iterator[None]:
     """Call `act` in the block whenever compiled autograd is about to be enabled."""
 
     def wrap(set_compiler: Callable[..., Any]) -> Callable[..., Any]:

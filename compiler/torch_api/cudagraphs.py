@@ -20,6 +20,8 @@ import torch._inductor.output_code as output_code
 from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 
+from compiler.torch_api.patching import Original, around
+
 PASS = "cudagraphs"
 
 WHY_NOT_IN_A_GRAPH: tuple[tuple[str, str], ...] = (
@@ -92,10 +94,10 @@ class CudaGraphs:
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         found: list[tuple[Any, str, Callable[[Any], Any]]] = [
-            (Scheduler, "graph_partition", self.wrap_partitions),
-            (compile_fx, "cudagraphify", self.wrap_capture),
-            (compile_fx, "log_cudagraph_skip_and_bump_counter", self.wrap_refusal),
-            (output_code, "log_cudagraph_skip_and_bump_counter", self.wrap_refusal),
+            (Scheduler, "graph_partition", around(self.observe_partitions)),
+            (compile_fx, "cudagraphify", around(self.observe_capture)),
+            (compile_fx, "log_cudagraph_skip_and_bump_counter", around(self.observe_refusal)),
+            (output_code, "log_cudagraph_skip_and_bump_counter", around(self.observe_refusal)),
         ]
         if self.virtual:
             found.append((output_code, "maybe_handle_backward_generation", lambda _: lambda *_args: None))
@@ -103,34 +105,27 @@ class CudaGraphs:
                 found.append((cudagraph_utils, "check_caching_allocator_for_cudagraphs", lambda _: lambda: None))
         return found
 
-    def wrap_partitions(self, split: Callable[..., Any]) -> Callable[..., Any]:
-        def heard(scheduler: Scheduler) -> Any:
-            partitions, signatures = split(scheduler)
-            if getattr(V.graph, "parent", None) is None:  # a branch is part of the operation that branches
-                self.partitions = [
-                    _partition(scheduler, nodes, signature.skip_cudagraph)
-                    for nodes, signature in zip(partitions, signatures, strict=True)
-                ]
-            return partitions, signatures
+    def observe_partitions(self, split: Original, scheduler: Scheduler) -> Any:
+        partitions, signatures = split(scheduler)
+        if getattr(V.graph, "parent", None) is None:  # a branch is part of the operation that branches
+            self.partitions = [
+                _partition(scheduler, nodes, signature.skip_cudagraph)
+                for nodes, signature in zip(partitions, signatures, strict=True)
+            ]
+        return partitions, signatures
 
-        return heard
+    def observe_capture(
+        self, capture: Original, model: Any, static_input_idxs: Sequence[int] = (), **facts: Any
+    ) -> Any:
+        self.captures.append(_capture(model, static_input_idxs, facts))
+        return model if self.virtual else capture(model, static_input_idxs, **facts)
 
-    def wrap_capture(self, capture: Callable[..., Any]) -> Callable[..., Any]:
-        def heard(model: Any, static_input_idxs: Sequence[int] = (), **facts: Any) -> Any:
-            self.captures.append(_capture(model, static_input_idxs, facts))
-            return model if self.virtual else capture(model, static_input_idxs, **facts)
-
-        return heard
-
-    def wrap_refusal(self, log: Callable[[str], None]) -> Callable[[str], None]:
-        def heard(message: str) -> None:
-            self.refusals.append(message)
-            if not self.virtual:
-                log(message)
-            elif inductor_config.triton.cudagraph_or_error:
-                raise RuntimeError(message)
-
-        return heard
+    def observe_refusal(self, log: Callable[[str], None], message: str) -> None:
+        self.refusals.append(message)
+        if not self.virtual:
+            log(message)
+        elif inductor_config.triton.cudagraph_or_error:
+            raise RuntimeError(message)
 
     def verdicts(self, half: str, inputs: Sequence[Any], *, tried: bool) -> Iterator[Verdict]:
         """What was decided for this half ("forward"), whose example inputs these are; () without CUDA graphs.

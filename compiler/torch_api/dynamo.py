@@ -46,7 +46,7 @@ from torch._dynamo.utils import CleanupManager, counters, graph_break_reasons
 from torch._guards import CompileContext
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from compiler.process import preserved
+from compiler.process import preserve_state
 from compiler.torch_api import module_calls
 from compiler.torch_api.compilations import restore_dispatch_modes
 from compiler.torch_api.ddp_buckets import BUCKET_CAP_HINT, Bucket, bucket_cap_refusal, compile_observed
@@ -61,7 +61,7 @@ from compiler.torch_api.guards import (
     timed_tree,
 )
 from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Original, around, replaced
 from compiler.torch_api.released import empty_method_caches, release_guards
 from compiler.torch_api.traced_lines import Place, places_of, watching
 from compiler.torch_api.wrapped_modules import Names, forward_names
@@ -171,14 +171,16 @@ def observing(observer: DynamoObserver) -> Iterator[Observation]:
         stack.enter_context(_quiet_conversion_warnings())
         stack.callback(convert_frame.register_bytecode_hook(session.on_bytecode).remove)
         stack.enter_context(replaced(convert_frame.CatchErrorsWrapper, "__call__", session.wrap_convert))
-        stack.enter_context(replaced(convert_frame, "_compile", session.wrap_compile))
+        stack.enter_context(replaced(convert_frame, "_compile", around(session.observe_compile)))
         stack.enter_context(watching(session.on_restart, session.on_unsupported))
-        stack.enter_context(replaced(OutputGraph, "__init__", session.wrap_make_output))
-        stack.enter_context(replaced(OutputGraph, "_call_user_compiler", session.wrap_call_user_compiler))
-        stack.enter_context(replaced(InstructionTranslatorBase, "log_graph_break", session.wrap_log_graph_break))
+        stack.enter_context(replaced(OutputGraph, "__init__", around(session.observe_make_output)))
+        stack.enter_context(replaced(OutputGraph, "_call_user_compiler", around(session.observe_call_user_compiler)))
+        stack.enter_context(
+            replaced(InstructionTranslatorBase, "log_graph_break", around(session.observe_log_graph_break))
+        )
         reasons = "get_and_maybe_log_recompilation_reasons"
-        stack.enter_context(replaced(convert_frame, reasons, session.wrap_recompilation_reasons))
-        stack.enter_context(replaced(guards, "profile_guard_manager", session.wrap_profile))
+        stack.enter_context(replaced(convert_frame, reasons, around(session.observe_recompilation_reasons)))
+        stack.enter_context(replaced(guards, "profile_guard_manager", around(session.observe_profile)))
         yield session
 
 
@@ -255,74 +257,67 @@ class _Session:
         observed.__code__ = observed.__code__.replace(co_filename=convert_frame.__file__)
         return observed
 
-    def wrap_compile(self, compile_frame: Compiled) -> Compiled:
-        def observed(code: CodeType, user_globals: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-            key = _key(kwargs["compile_id"])
-            self.codes[key] = code
-            self.user_globals[key] = user_globals
-            self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
-            self.observer.frame_started(key, code)
-            try:
-                with preserved(), restore_dispatch_modes():
-                    result = compile_frame(code, user_globals, *args, **kwargs)
-            except BaseException as error:
-                broken = _unlogged(error)
-                if broken is not None:
-                    self.observer.graph_break(key, _break_facts(str(broken), broken))
-                self.observer.frame_ended(key, error)
-                raise
-            self.observer.frame_ended(key, None)
-            return result
+    def observe_compile(
+        self, compile_frame: Original, code: CodeType, user_globals: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        key = _key(kwargs["compile_id"])
+        self.codes[key] = code
+        self.user_globals[key] = user_globals
+        self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
+        self.observer.frame_started(key, code)
+        try:
+            with preserve_state(), restore_dispatch_modes():
+                result = compile_frame(code, user_globals, *args, **kwargs)
+        except BaseException as error:
+            broken = _unlogged(error)
+            if broken is not None:
+                self.observer.graph_break(key, _break_facts(str(broken), broken))
+            self.observer.frame_ended(key, error)
+            raise
+        self.observer.frame_ended(key, None)
+        return result
 
-        return observed
+    def observe_make_output(self, make: Original, output: OutputGraph, *args: Any, **kwargs: Any) -> None:
+        make(output, *args, **kwargs)
+        self.tracked_fakes.append(output.tracked_fakes)
 
-    def wrap_make_output(self, make: Compiled) -> Compiled:
-        def observed(output: OutputGraph, *args: Any, **kwargs: Any) -> None:
-            make(output, *args, **kwargs)
-            self.tracked_fakes.append(output.tracked_fakes)
+    def observe_call_user_compiler(
+        self, call: Original, output: OutputGraph, module: torch.fx.GraphModule, inputs: list[Any]
+    ) -> Any:
+        compile_graph: Any = output.compiler_fn
 
-        return observed
+        def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+            def run() -> Any:
+                return compile_graph(module, inputs, **kwargs)
 
-    def wrap_call_user_compiler(self, call: Compiled) -> Compiled:
-        def observed(output: OutputGraph, module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-            compile_graph: Any = output.compiler_fn
+            return compile_observed(compile_graph, module, run, partial(self.observer.graph, current_key()))
 
-            def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
-                def run() -> Any:
-                    return compile_graph(module, inputs, **kwargs)
+        output.compiler_fn = backend
+        try:
+            result = call(output, module, inputs)
+        finally:
+            output.compiler_fn = compile_graph
+        names = self._names(current_key(), output.local_scope)
+        self.observer.symbols(current_key(), tuple(symbols_of(output.shape_env, names)))
+        return result
 
-                return compile_observed(compile_graph, module, run, partial(self.observer.graph, current_key()))
+    def observe_log_graph_break(
+        self, log: Original, translator: Any, options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not exc.logged:
+            self.observer.graph_break(current_key(), _break_facts(reason, exc))
+        return log(translator, options, reason, exc, *args, **kwargs)
 
-            output.compiler_fn = backend
-            try:
-                result = call(output, module, inputs)
-            finally:
-                output.compiler_fn = compile_graph
-            names = self._names(current_key(), output.local_scope)
-            self.observer.symbols(current_key(), tuple(symbols_of(output.shape_env, names)))
-            return result
-
-        return observed
-
-    def wrap_log_graph_break(self, log: Compiled) -> Compiled:
-        def observed(translator: Any, options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any) -> Any:
-            if not exc.logged:
-                self.observer.graph_break(current_key(), _break_facts(reason, exc))
-            return log(translator, options, reason, exc, *args, **kwargs)
-
-        return observed
-
-    def wrap_recompilation_reasons(self, explain: Compiled) -> Compiled:
-        def observed(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-            found = tuple(
-                EntryFailures(_key(entry.compile_id), tuple(self._failed(entry, frame.f_locals)))
-                for entry in cache_entries(entries)
-            )
-            reasons = explain(entries, frame, *args, **kwargs)
-            self.observer.recompiled(current_key(), reasons, found)
-            return reasons
-
-        return observed
+    def observe_recompilation_reasons(
+        self, explain: Original, entries: Any, frame: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        found = tuple(
+            EntryFailures(_key(entry.compile_id), tuple(self._failed(entry, frame.f_locals)))
+            for entry in cache_entries(entries)
+        )
+        reasons = explain(entries, frame, *args, **kwargs)
+        self.observer.recompiled(current_key(), reasons, found)
+        return reasons
 
     def _failed(self, entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:
         key = _key(entry.compile_id)
@@ -338,17 +333,13 @@ class _Session:
             self.names[key] = forward_names(self.codes[key], f_locals)
         return self.names.get(key, {})
 
-    def wrap_profile(self, profile: Compiled) -> Compiled:
+    def observe_profile(self, profile: Original, root: Any, f_locals: dict[str, Any], *args: Any) -> float:
         """What torch times the guards of a compilation with, once it has made them: the values are at hand then."""
-
-        def observed(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
-            microseconds: float = profile(root, f_locals, *args)
-            key = current_key()
-            self._names(key, f_locals)
-            self.trees[key] = timed_tree(root, f_locals, self.user_globals.get(key, {}), microseconds)
-            return microseconds
-
-        return observed
+        microseconds: float = profile(root, f_locals, *args)
+        key = current_key()
+        self._names(key, f_locals)
+        self.trees[key] = timed_tree(root, f_locals, self.user_globals.get(key, {}), microseconds)
+        return microseconds
 
     def _entries(self, code: CodeType) -> list[Any]:
         found = eval_frame._debug_get_cache_entry_list(code)

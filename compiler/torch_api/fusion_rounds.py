@@ -12,6 +12,8 @@ from typing import Any
 
 from torch._inductor.scheduler import BaseSchedulerNode, Scheduler, WhyNoFuse
 
+from compiler.torch_api.patching import Original, around
+
 
 @dataclass(frozen=True, slots=True)
 class MergeFacts:
@@ -36,40 +38,35 @@ class FusionRounds:
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         return [
-            (Scheduler, "fuse_nodes", self.wrap_fuse_nodes),
-            (Scheduler, "fuse_nodes_once", self.wrap_fuse_nodes_once),
-            (Scheduler, "fuse_two_nodes", self.wrap_fuse_two_nodes),
-            (WhyNoFuse, "__call__", self.wrap_why_no_fuse),
+            (Scheduler, "fuse_nodes", around(self.observe_fuse_nodes)),
+            (Scheduler, "fuse_nodes_once", around(self.observe_fuse_nodes_once)),
+            (Scheduler, "fuse_two_nodes", around(self.observe_fuse_two_nodes)),
+            (WhyNoFuse, "__call__", around(self.observe_why_no_fuse)),
         ]
 
-    def wrap_fuse_nodes(self, fuse: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(scheduler: Scheduler, nodes: Any) -> Any:
-            self.round = 0
-            return fuse(scheduler, nodes)
+    def observe_fuse_nodes(self, fuse: Original, scheduler: Scheduler, nodes: Any) -> Any:
+        self.round = 0
+        return fuse(scheduler, nodes)
 
-        return observed
+    def observe_fuse_nodes_once(self, fuse: Original, scheduler: Scheduler, nodes: Any, is_reorder_round: bool) -> Any:
+        self.round += 1
+        self.reordered = is_reorder_round
+        return fuse(scheduler, nodes, is_reorder_round)
 
-    def wrap_fuse_nodes_once(self, fuse: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(scheduler: Scheduler, nodes: Any, is_reorder_round: bool) -> Any:
-            self.round += 1
-            self.reordered = is_reorder_round
-            return fuse(scheduler, nodes, is_reorder_round)
+    def observe_fuse_two_nodes(
+        self,
+        fuse: Original,
+        scheduler: Scheduler,
+        first: BaseSchedulerNode,
+        second: BaseSchedulerNode,
+        *args: Any,
+    ) -> Any:
+        saved = int(scheduler.score_fusion_memory(first, second))
+        names = first.get_name(), second.get_name()
+        fused = fuse(scheduler, first, second, *args)
+        self.merged(MergeFacts(self.round, *names, fused.get_name(), saved, self.reordered))
+        return fused
 
-        return observed
-
-    def wrap_fuse_two_nodes(self, fuse: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(scheduler: Scheduler, first: BaseSchedulerNode, second: BaseSchedulerNode, *args: Any) -> Any:
-            saved = int(scheduler.score_fusion_memory(first, second))
-            names = first.get_name(), second.get_name()
-            fused = fuse(scheduler, first, second, *args)
-            self.merged(MergeFacts(self.round, *names, fused.get_name(), saved, self.reordered))
-            return fused
-
-        return observed
-
-    def wrap_why_no_fuse(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(why: WhyNoFuse, reason: str, *args: Any) -> Any:
-            self.refused(why.name1, why.name2, reason % args if args else reason, self.round)
-            return call(why, reason, *args)
-
-        return observed
+    def observe_why_no_fuse(self, call: Original, why: WhyNoFuse, reason: str, *args: Any) -> Any:
+        self.refused(why.name1, why.name2, reason % args if args else reason, self.round)
+        return call(why, reason, *args)

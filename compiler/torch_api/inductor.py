@@ -35,7 +35,7 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.virtualized import V
 
-from compiler.torch_api.builds import failed_builds_forgotten, unprepared
+from compiler.torch_api.builds import failed_builds_forgotten, without_preparations
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
 from compiler.torch_api.dynamo import is_restart
 from compiler.torch_api.fusion_rounds import FusionRounds, MergeFacts
@@ -45,7 +45,7 @@ from compiler.torch_api.loop_text import LoopTexts
 from compiler.torch_api.memory_lines import MemoryFacts, MemoryLines
 from compiler.torch_api.moving import moved_from_meta
 from compiler.torch_api.partitioning import Halves, wrap_partition
-from compiler.torch_api.patching import Wrapper, replaced
+from compiler.torch_api.patching import Original, Wrapper, around, replaced
 from compiler.torch_api.released import empty_method_caches
 from compiler.torch_api.user_triton import UserKernels
 
@@ -158,7 +158,7 @@ def observing(
         stack.callback(empty_method_caches, SIMDScheduling)  # they hold the scheduler nodes of several graphs
         stack.enter_context(inductor_config.patch(settings))
         if not build:
-            stack.enter_context(unprepared())
+            stack.enter_context(without_preparations())
         stack.enter_context(functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False))
         for owner, name, make in wrappers:
             stack.enter_context(replaced(owner, name, make))
@@ -186,17 +186,17 @@ class _Session:
 
     def wrappers(self) -> list[Wrapper]:
         found = [
-            (aot_backends, "aot_module_simplified", self.wrap_aot),
+            (aot_backends, "aot_module_simplified", around(self.observe_aot)),
             (compile_fx, "compile_fx", self.wrap_compile_fx),
-            (compile_fx, "_recursive_pre_grad_passes", self.wrap_pre_grad_passes),
-            (compile_fx, "_recursive_joint_graph_passes", self.wrap_joint_passes),
+            (compile_fx, "_recursive_pre_grad_passes", around(self.observe_pre_grad_passes)),
+            (compile_fx, "_recursive_joint_graph_passes", around(self.observe_joint_passes)),
             (compile_fx, "min_cut_rematerialization_partition", wrap_partition(self.observer.partitioned)),
-            (inductor_debug, "log_ir_pre_fusion", self.wrap_pre_fusion),
-            (inductor_debug, "log_ir_post_fusion", self.wrap_post_fusion),
-            (GraphLowering, "run", self.wrap_run),
-            (GraphLowering, "codegen", self.wrap_codegen),
-            (CppScheduling, "define_kernel", self.wrap_define_kernel),
-            (TritonScheduling, "define_kernel", self.wrap_define_kernel),
+            (inductor_debug, "log_ir_pre_fusion", around(self.observe_pre_fusion)),
+            (inductor_debug, "log_ir_post_fusion", around(self.observe_post_fusion)),
+            (GraphLowering, "run", around(self.observe_run)),
+            (GraphLowering, "codegen", around(self.observe_codegen)),
+            (CppScheduling, "define_kernel", around(self.observe_define_kernel)),
+            (TritonScheduling, "define_kernel", around(self.observe_define_kernel)),
             *UserKernels(self.user_kernel, builds=self.build).wrappers(),
             *self.lines.wrappers(),
             *FusionRounds(self.merged, self.refused).wrappers(),
@@ -219,16 +219,12 @@ class _Session:
 
         return observed
 
-    def wrap_aot(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def observe_aot(self, run: Original, module: Any, inputs: Any, **kwargs: Any) -> Any:
         """Other AOTAutograd backends (aot_eager …) are observed at their compilers; Inductor further in."""
-
-        def observed(module: Any, inputs: Any, **kwargs: Any) -> Any:
-            if self.in_inductor:
-                return run(module, inputs, **kwargs)
-            trace = self.gpu.wrap_main(run) if self.gpu is not None else run
-            return trace(module, self.example_inputs(module, inputs), **self.observed_compilers(kwargs))
-
-        return observed
+        if self.in_inductor:
+            return run(module, inputs, **kwargs)
+        trace = self.gpu.wrap_main(run) if self.gpu is not None else run
+        return trace(module, self.example_inputs(module, inputs), **self.observed_compilers(kwargs))
 
     def example_inputs(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
         return inputs if self.runs else moved_from_meta(module, inputs)
@@ -291,24 +287,18 @@ class _Session:
 
         return observed
 
-    def wrap_pre_grad_passes(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            with self.nested() as outermost:
-                result = run(module, *args, **kwargs)
-            if outermost:
-                self.observer.pre_grad(result)
-            return result
+    def observe_pre_grad_passes(self, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.nested() as outermost:
+            result = run(module, *args, **kwargs)
+        if outermost:
+            self.observer.pre_grad(result)
+        return result
 
-        return observed
-
-    def wrap_joint_passes(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            with self.nested() as outermost:
-                if outermost and _is_joint(module):
-                    self.observer.joint(module)
-                return run(module, *args, **kwargs)
-
-        return observed
+    def observe_joint_passes(self, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.nested() as outermost:
+            if outermost and _is_joint(module):
+                self.observer.joint(module)
+            return run(module, *args, **kwargs)
 
     @contextmanager
     def nested(self) -> Iterator[bool]:
@@ -318,31 +308,22 @@ class _Session:
         finally:
             self.depth -= 1
 
-    def wrap_run(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
-            if not _branch_of(lowering):
-                self.lines.lowers(lowering.orig_gm)
-                self.observer.post_grad(self.kind, lowering.orig_gm)
-            return run(lowering, *args, **kwargs)
-
-        return observed
+    def observe_run(self, run: Original, lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
+        if not _branch_of(lowering):
+            self.lines.lowers(lowering.orig_gm)
+            self.observer.post_grad(self.kind, lowering.orig_gm)
+        return run(lowering, *args, **kwargs)
 
     def facts(self, nodes: Sequence[BaseSchedulerNode]) -> Iterator[IrFacts]:
         return (ir_facts(node, self.lines, self.texts) for node in nodes)
 
-    def wrap_pre_fusion(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(nodes: Sequence[Any]) -> Any:
-            self.observer.ir(self.kind, self.facts(nodes), _branch_of(V.graph))
-            return log(nodes)
+    def observe_pre_fusion(self, log: Original, nodes: Sequence[Any]) -> Any:
+        self.observer.ir(self.kind, self.facts(nodes), _branch_of(V.graph))
+        return log(nodes)
 
-        return observed
-
-    def wrap_post_fusion(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(nodes: Sequence[Any]) -> Any:
-            self.observer.fused_ir(self.kind, self.facts(nodes), _branch_of(V.graph))
-            return log(nodes)
-
-        return observed
+    def observe_post_fusion(self, log: Original, nodes: Sequence[Any]) -> Any:
+        self.observer.fused_ir(self.kind, self.facts(nodes), _branch_of(V.graph))
+        return log(nodes)
 
     def merged(self, facts: MergeFacts) -> None:
         self.observer.merged(self.kind, facts)
@@ -353,15 +334,14 @@ class _Session:
     def memory(self, facts: MemoryFacts) -> None:
         self.observer.memory(self.kind, facts)
 
-    def wrap_define_kernel(self, define: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(scheduling: Any, source: str, nodes: Sequence[Any], kernel: Any = None) -> Any:
-            name = define(scheduling, source, nodes, kernel)
-            parts = [node for node in nodes if isinstance(node, BaseSchedulerNode)]
-            written = scheduling.kernel_group if isinstance(scheduling, CppScheduling) else kernel
-            self.observer.kernel(self.kind, self.kernel_facts(name, parts, written))
-            return name
-
-        return observed
+    def observe_define_kernel(
+        self, define: Original, scheduling: Any, source: str, nodes: Sequence[Any], kernel: Any = None
+    ) -> Any:
+        name = define(scheduling, source, nodes, kernel)
+        parts = [node for node in nodes if isinstance(node, BaseSchedulerNode)]
+        written = scheduling.kernel_group if isinstance(scheduling, CppScheduling) else kernel
+        self.observer.kernel(self.kind, self.kernel_facts(name, parts, written))
+        return name
 
     def user_kernel(self, name: str, operation: str, origins: Sequence[torch.fx.Node]) -> None:
         whole = self.lines.origins(origins)
@@ -377,15 +357,12 @@ class _Session:
             whole=self.lines.origins([origin for part in templates for origin in _origins(part)]),
         )
 
-    def wrap_codegen(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(lowering: GraphLowering) -> Any:
-            result = generate(lowering)
-            if not _branch_of(lowering):
-                language = "cpp" if lowering.cpp_wrapper else "python"
-                self.observer.code(self.kind, result[0].value, language)
-            return result
-
-        return observed
+    def observe_codegen(self, generate: Original, lowering: GraphLowering) -> Any:
+        result = generate(lowering)
+        if not _branch_of(lowering):
+            language = "cpp" if lowering.cpp_wrapper else "python"
+            self.observer.code(self.kind, result[0].value, language)
+        return result
 
     def only_generated(self, _build: Callable[..., Any]) -> Callable[..., Any]:
         """Code is written and not built. Inductor goes on as if it were: it decides about CUDA graphs after that, and

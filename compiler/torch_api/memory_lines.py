@@ -16,6 +16,8 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPython
 from torch._inductor.utils import get_dtype_size
 from torch._inductor.virtualized import V
 
+from compiler.torch_api.patching import Original, around
+
 What = Literal["allocate", "reuse", "alias", "free"]
 
 
@@ -50,16 +52,13 @@ class MemoryLines:
         self.partitions: list[MemoryLine] = []
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-        return [(PythonWrapperCodegen, "run_wrapper_ir_passes", self.wrap_passes)]
+        return [(PythonWrapperCodegen, "run_wrapper_ir_passes", around(self.observe_passes))]
 
-    def wrap_passes(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(wrapper: PythonWrapperCodegen, is_inference: bool) -> Any:
-            result = run(wrapper, is_inference)
-            if getattr(V.graph, "parent", None) is None:
-                self.read(wrapper)
-            return result
-
-        return observed
+    def observe_passes(self, run: Original, wrapper: PythonWrapperCodegen, is_inference: bool) -> Any:
+        result = run(wrapper, is_inference)
+        if getattr(V.graph, "parent", None) is None:
+            self.read(wrapper)
+        return result
 
     def read(self, wrapper: PythonWrapperCodegen) -> None:
         if isinstance(wrapper, SubgraphPythonWrapperCodegen):

@@ -9,8 +9,22 @@ from typing import Any
 from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._dynamo.decorators import skip
 
+Original = Callable[..., Any]
+
 Wrapper = tuple[Any, str, Callable[[Any], Any]]
 """An attribute that is replaced: its owner, its name, and what makes the new value of the original."""
+
+
+def around(hook: Original) -> Callable[[Original], Original]:
+    """Make of a function one that calls `hook(function, *args, **kwargs)` in its place."""
+
+    def make(original: Original) -> Original:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return hook(original, *args, **kwargs)
+
+        return wrapper
+
+    return make
 
 
 @contextmanager

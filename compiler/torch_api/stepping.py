@@ -6,7 +6,7 @@ Values are described without being realized: no guard is added and nothing that 
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +19,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import CompileContext, GuardsSet
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Original, around, replaced
 
 MOST_CHARACTERS = 80
 MOST_ITEMS = 6
@@ -72,8 +72,8 @@ def stepping(taken: list[StepFacts], most: int) -> Iterator[Watch]:
     """Append to `taken` every instruction that Dynamo reads in the block, up to `most` bytes of them."""
     watch = Watch(taken, most)
     with ExitStack() as stack:
-        stack.enter_context(replaced(InstructionTranslatorBase, "step", watch.wrap_step))
-        stack.enter_context(replaced(GuardsSet, "add", watch.wrap_add))
+        stack.enter_context(replaced(InstructionTranslatorBase, "step", around(watch.observe_step)))
+        stack.enter_context(replaced(GuardsSet, "add", around(watch.observe_add)))
         yield watch
 
 
@@ -86,35 +86,29 @@ class Watch:
         self.graph: Any = None
         self.length = 0
 
-    def wrap_step(self, step: Callable[..., bool]) -> Callable[..., bool]:
-        def observed(translator: Any) -> bool:
-            if self.full or translator.instruction_pointer is None:
-                return step(translator)
-            facts = self._facts(translator)
-            self.taken.append(facts)
-            self.held += STEP_BYTES + sum(map(len, (*facts.pushed, *facts.changed.values())))
-            try:
-                return step(translator)
-            except BaseException as error:
-                last = self.taken[-1]
-                if not last.ended and last.key == facts.key:
-                    last.ended = _short(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-                raise
-            finally:
-                self._nodes(translator.output.graph)
+    def observe_step(self, step: Original, translator: Any) -> bool:
+        if self.full or translator.instruction_pointer is None:
+            return step(translator)
+        facts = self._facts(translator)
+        self.taken.append(facts)
+        self.held += STEP_BYTES + sum(map(len, (*facts.pushed, *facts.changed.values())))
+        try:
+            return step(translator)
+        except BaseException as error:
+            last = self.taken[-1]
+            if not last.ended and last.key == facts.key:
+                last.ended = _short(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            raise
+        finally:
+            self._nodes(translator.output.graph)
 
-        return observed
-
-    def wrap_add(self, add: Callable[..., None]) -> Callable[..., None]:
-        def observed(guards: Any, guard: Any, **options: Any) -> None:
-            before = len(guards)
-            options["skip"] = options.get("skip", 0) + 1  # it counts callers, and this is one
-            add(guards, guard, **options)
-            if len(guards) > before and self.taken and not self.full:
-                name = _source_name(guard.originating_source)
-                self._add(self.taken[-1].guards, [_short(f"{guard.create_fn_name()} {name}".rstrip())])
-
-        return observed
+    def observe_add(self, add: Original, guards: Any, guard: Any, **options: Any) -> None:
+        before = len(guards)
+        options["skip"] = options.get("skip", 0) + 1  # it counts callers, and this is one
+        add(guards, guard, **options)
+        if len(guards) > before and self.taken and not self.full:
+            name = _source_name(guard.originating_source)
+            self._add(self.taken[-1].guards, [_short(f"{guard.create_fn_name()} {name}".rstrip())])
 
     @property
     def full(self) -> bool:

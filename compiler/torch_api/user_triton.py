@@ -21,7 +21,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 )
 from torch.fx import Node
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Original, around, replaced
 
 if TYPE_CHECKING:
     from torch._inductor.ir import UserDefinedTritonKernel
@@ -108,36 +108,29 @@ class UserKernels:
         from torch._inductor.ir import UserDefinedTritonKernel
 
         return [
-            (UserDefinedTritonKernel, "codegen", self.wrap_codegen),
-            (PythonWrapperCodegen, "define_user_defined_triton_kernel", self.wrap_define),
+            (UserDefinedTritonKernel, "codegen", around(self.observe_codegen)),
+            (PythonWrapperCodegen, "define_user_defined_triton_kernel", around(self.observe_define)),
         ]
 
-    def wrap_codegen(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(operation: UserDefinedTritonKernel, *args: Any, **kwargs: Any) -> Any:
-            self._operation = operation
-            return generate(operation, *args, **kwargs)
+    def observe_codegen(self, generate: Original, operation: UserDefinedTritonKernel, *args: Any, **kwargs: Any) -> Any:
+        self._operation = operation
+        return generate(operation, *args, **kwargs)
 
-        return observed
-
-    def wrap_define(self, define: Callable[..., Any]) -> Callable[..., Any]:
+    def observe_define(self, define: Original, wrapper: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """Called once for each launch, by the `codegen` of its operation."""
-
-        def observed(wrapper: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-            operation = self._operation
-            if operation is None:
-                return define(wrapper, kernel, *args, **kwargs)
-            device = operation.get_device()
-            if self.builds and device is not None and device.type == "cpu" and not _compiles_for_cpu():
-                raise NoGpuError(
-                    f"Triton can't compile the kernel {kernel.__name__} for the CPU that its tensors are on: "
-                    "move them to a GPU, or leave out `check`, `time` and target='cpu' to see the code for a GPU"
-                )
-            found = define(wrapper, kernel, *args, **kwargs)
-            nodes = [node for node in operation.get_origins() if node.target is triton_kernel_wrapper_mutation]
-            self.tell(found[0], operation.get_operation_name(), nodes)
-            return found
-
-        return observed
+        operation = self._operation
+        if operation is None:
+            return define(wrapper, kernel, *args, **kwargs)
+        device = operation.get_device()
+        if self.builds and device is not None and device.type == "cpu" and not _compiles_for_cpu():
+            raise NoGpuError(
+                f"Triton can't compile the kernel {kernel.__name__} for the CPU that its tensors are on: "
+                "move them to a GPU, or leave out `check`, `time` and target='cpu' to see the code for a GPU"
+            )
+        found = define(wrapper, kernel, *args, **kwargs)
+        nodes = [node for node in operation.get_origins() if node.target is triton_kernel_wrapper_mutation]
+        self.tell(found[0], operation.get_operation_name(), nodes)
+        return found
 
 
 def _compiles_for_cpu() -> bool:

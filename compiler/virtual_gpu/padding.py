@@ -74,19 +74,16 @@ class Padding:
         self.target = target
         self.tell = tell
 
-    def wrap_should_pad(self, _should_pad: Callable[..., bool]) -> Callable[..., bool]:
-        def should_pad(match: Any, left: Any, right: Any, *_of_op: Any, **_bias: Any) -> bool:
-            if always_pads():
-                return True
-            product = _product(match, left, right)
-            rows, inner, columns = product.sizes
-            if not is_compute_bound(rows, inner, columns, product.dtype):
-                return False
-            why_not = product.why_not_padded(self.target)
-            self.tell("padding", "left as it is" if why_not else "padded", _why(product, why_not))
-            return not why_not
-
-        return should_pad
+    def decide_padding(self, _should_pad: Any, match: Any, left: Any, right: Any, *_of_op: Any, **_bias: Any) -> bool:
+        if always_pads():
+            return True
+        product = _product(match, left, right)
+        rows, inner, columns = product.sizes
+        if not is_compute_bound(rows, inner, columns, product.dtype):
+            return False
+        why_not = product.why_not_padded(self.target)
+        self.tell("padding", "left as it is" if why_not else "padded", _why(product, why_not))
+        return not why_not
 
 
 def _product(match: Any, left: Any, right: Any) -> Product:

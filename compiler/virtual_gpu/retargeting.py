@@ -20,7 +20,7 @@ from compiler.torch_api import gpu_compilation as places
 from compiler.torch_api.fake_tensors import FakeTensor, FakeTensorMode, detect_fake_mode
 from compiler.torch_api.gpu_compilation import Identity, SkipFrame, default_partition
 from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
-from compiler.torch_api.patching import Wrapper, replaced
+from compiler.torch_api.patching import Original, Wrapper, around, replaced
 from compiler.torch_api.python_kernels import python_kernels
 from compiler.virtual_gpu import formats
 from compiler.virtual_gpu.attention import attention_kernels
@@ -62,30 +62,26 @@ class Retargeting:
             (*places.DISPATCH, wrap_dispatch),
             (*places.FAKE_DEVICE, wrap_device),
             (*places.GENERATORS, lambda _here: (VirtualGenerator(),)),
-            (*places.EVALUATION, self.wrap_evaluation),
-            (*places.FALLBACK, wrap_fallback),
+            (*places.EVALUATION, around(self.evaluate_identity)),
+            (*places.FALLBACK, around(run_fallback)),
             (*places.LSTM_CHOICE, wrap_layer_choice),
             (*places.PARTITION, self.wrap_partition),
             (*places.COMPILE_FORWARD, self.wrap_compile),
             (*places.COMPILE_BACKWARD, self.wrap_compile),
             (*places.CONSTANT_FOLDING, self.wrap_constant_folding),
-            (*places.FOLDING_OF_ZEROS, wrap_zeros),
-            (*places.SHOULD_PAD, Padding(self.target, self.tell).wrap_should_pad),
-            (*places.BFLOAT16_CHECK, self.wrap_bfloat16_check),
+            (*places.FOLDING_OF_ZEROS, around(add_zeros)),
+            (*places.SHOULD_PAD, around(Padding(self.target, self.tell).decide_padding)),
+            (*places.BFLOAT16_CHECK, around(self.check_bfloat16)),
             *((*place, lambda _warn: self.note_tf32) for place in places.TF32_WARNINGS),
-            (*places.AOT_FUNCTION, self.wrap_aot_function),
+            (*places.AOT_FUNCTION, around(self.trace_on_cpu)),
         ]
 
-    def wrap_evaluation(self, _evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    def evaluate_identity(self, _evaluate: Original, wrapped: Identity, precision: int) -> Any:
         """Evaluate an `Identity` of a number as that number. torch 2.13 calls it a number, but sympy can't
         evaluate it, so Inductor's `Min` and `Max` raise ValueError where it merges loops for a GPU.
         """
-
-        def evaluated(wrapped: Identity, precision: int) -> Any:
-            self.tell("indexing", "evaluated", _UNEVALUATED)
-            return wrapped.args[0]._eval_evalf(precision)
-
-        return evaluated
+        self.tell("indexing", "evaluated", _UNEVALUATED)
+        return wrapped.args[0]._eval_evalf(precision)
 
     def wrap_aot(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """For aot_module_simplified, as backends other than Inductor call it."""
@@ -147,17 +143,14 @@ class Retargeting:
         if note := formats.tf32_note(self.target):
             self.tell("formats", *note)
 
-    def wrap_bfloat16_check(self, check: Callable[..., None]) -> Callable[..., None]:
-        def checked(lowering: Any) -> None:
-            if reason := formats.refusal(self.target, lowering.orig_gm):
-                raise NoInstructionsError(reason)
-            try:
-                with warnings.catch_warnings(action="ignore"):
-                    check(lowering)
-            except SkipFrame:
-                raise NoInstructionsError(formats.NO_BFLOAT16.format(self.target.title)) from None
-
-        return checked
+    def check_bfloat16(self, check: Original, lowering: Any) -> None:
+        if reason := formats.refusal(self.target, lowering.orig_gm):
+            raise NoInstructionsError(reason)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                check(lowering)
+        except SkipFrame:
+            raise NoInstructionsError(formats.NO_BFLOAT16.format(self.target.title)) from None
 
     def wrap_constant_folding(self, fold: Callable[[GraphModule], Any]) -> Callable[[GraphModule], Any]:
         """It computes the constants it folds, with real tensors on the graph's device: here, on the CPU."""
@@ -173,25 +166,24 @@ class Retargeting:
 
         return folded
 
-    def wrap_aot_function(self, trace: Callable[..., Any]) -> Callable[..., Any]:
+    def trace_on_cpu(
+        self, trace: Original, fn: Any, compiler: Any, *args: Any, partition_fn: Any, **kwargs: Any
+    ) -> Any:
         """The pattern matcher traces what it found with autograd, which can't run on fake tensors of a GPU that is not
         here (its device threads are as many as there are GPUs): trace on the CPU, and move the graph.
         """
 
-        def on_cpu(fn: Any, compiler: Any, *args: Any, partition_fn: Any, **kwargs: Any) -> Any:
-            def recorded(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-                moved = fx.detached(joint)
-                Mover(_mode_of(inputs), CPU, DEVICE).graph(moved)
-                partition_fn(moved, inputs, **options)
-                return default_partition(joint, inputs, **options)
+        def recorded(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+            moved = fx.detached(joint)
+            Mover(_mode_of(inputs), CPU, DEVICE).graph(moved)
+            partition_fn(moved, inputs, **options)
+            return default_partition(joint, inputs, **options)
 
-            def call(*inputs: Any) -> Any:
-                traced = trace(fn, compiler, *args, partition_fn=recorded, **kwargs)
-                return traced(*Mover(_mode_of(inputs), DEVICE, CPU).values(inputs))
+        def call(*inputs: Any) -> Any:
+            traced = trace(fn, compiler, *args, partition_fn=recorded, **kwargs)
+            return traced(*Mover(_mode_of(inputs), DEVICE, CPU).values(inputs))
 
-            return call
-
-        return on_cpu
+        return call
 
 
 @contextmanager
@@ -204,21 +196,17 @@ def retargeted(target: Target, tell: Told) -> Iterator[None]:
         yield
 
 
-def wrap_zeros(add: Callable[[Any], None]) -> Callable[[Any], None]:
+def add_zeros(add: Callable[[Any], None], folder: Any) -> None:
     """For the folding of products with the number 0: it makes a real zero on the device of the product's value."""
-
-    def on_cpu(folder: Any) -> None:
-        products = [node for node in _products(folder.module) if isinstance(node.meta.get("val"), FakeTensor)]
-        values = [node.meta["val"] for node in products]
-        try:
-            for node, value in zip(products, values, strict=True):
-                [node.meta["val"]] = Mover(value.fake_mode, DEVICE, CPU).values([value])
-            add(folder)
-        finally:
-            for node, value in zip(products, values, strict=True):
-                node.meta["val"] = value
-
-    return on_cpu
+    products = [node for node in _products(folder.module) if isinstance(node.meta.get("val"), FakeTensor)]
+    values = [node.meta["val"] for node in products]
+    try:
+        for node, value in zip(products, values, strict=True):
+            [node.meta["val"]] = Mover(value.fake_mode, DEVICE, CPU).values([value])
+        add(folder)
+    finally:
+        for node, value in zip(products, values, strict=True):
+            node.meta["val"] = value
 
 
 def _products(module: GraphModule) -> list[Node]:
@@ -226,18 +214,14 @@ def _products(module: GraphModule) -> list[Node]:
     return [node for target in targets for node in module.graph.find_nodes(op="call_function", target=target)]
 
 
-def wrap_fallback(run: Callable[..., Any]) -> Callable[..., Any]:
+def run_fallback(run: Original, mode: FakeTensorMode, func: Any, values: Sequence[Any], *args: Any) -> Any:
     """For `run_fallback_kernel`, by which torch learns the shapes of an operator that says none: it is run, with zeros,
     on the device of its arguments. Those of a GPU that is not here are taken on the CPU.
     """
-
-    def on_cpu(mode: FakeTensorMode, func: Any, values: Sequence[Any], *args: Any) -> Any:
-        if all(getattr(value, "device", CPU).type == "cpu" for value in values):
-            return run(mode, func, values, *args)
-        here = [device_swap(DEVICE, CPU)(value) for value in Mover(mode, DEVICE, CPU).values(values)]
-        return Mover(mode, CPU, DEVICE).values([run(mode, func, here, *args)])[0]
-
-    return on_cpu
+    if all(getattr(value, "device", CPU).type == "cpu" for value in values):
+        return run(mode, func, values, *args)
+    here = [device_swap(DEVICE, CPU)(value) for value in Mover(mode, DEVICE, CPU).values(values)]
+    return Mover(mode, CPU, DEVICE).values([run(mode, func, here, *args)])[0]
 
 
 def _source(inputs: Sequence[Any]) -> torch.device:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ import torch
 from compiler.targets import Target
 from compiler.torch_api import kernel_choices as choosing
 from compiler.torch_api.kernel_choices import Candidate, Selection, kind_of
-from compiler.torch_api.patching import Wrapper, replaced
+from compiler.torch_api.patching import Original, Wrapper, around, replaced
 from compiler.virtual_gpu.gpu import DEVICE, HIP_VERSION
 from compiler.virtual_gpu.retargeting import Retargeting, Told
 
@@ -57,10 +57,10 @@ class Templates:
             for place in choosing.code_caches()
         ]
         return [
-            (*choosing.SELECT, self.wrap_selection),
+            (*choosing.SELECT, around(self.observe_selection)),
             (*choosing.PRECOMPILE, lambda _make: lambda *_args, **_kwargs: dict),
             (*choosing.AUTOTUNE, lambda _time: _ranked),
-            (*choosing.SETTLE, self.wrap_settling),
+            (*choosing.SETTLE, around(self.observe_settling)),
             (*choosing.CODE_LOADER, self.keeping_sources),
             (*choosing.HEURISTICS, self.heuristics),
             (*choosing.HEURISTIC_CACHE, lambda _: {}),
@@ -84,18 +84,23 @@ class Templates:
         self.open = []
         return found
 
-    def wrap_selection(self, select: Callable[..., Any]) -> Callable[..., Any]:
-        def selected(
-            cache: Any, name: str, choices: list[Any], nodes: Any, layout: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            result = select(cache, name, choices, nodes, layout, *args, **kwargs)
-            if choosing.is_autotuning():
-                for filtered in cache.preprocessing_fns:
-                    choices = filtered(choices)
-                self._heard(name, choices, nodes, layout, result)
-            return result
-
-        return selected
+    def observe_selection(
+        self,
+        select: Original,
+        cache: Any,
+        name: str,
+        choices: list[Any],
+        nodes: Any,
+        layout: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        result = select(cache, name, choices, nodes, layout, *args, **kwargs)
+        if choosing.is_autotuning():
+            for filtered in cache.preprocessing_fns:
+                choices = filtered(choices)
+            self._heard(name, choices, nodes, layout, result)
+        return result
 
     def _heard(self, name: str, choices: list[Any], nodes: Sequence[Any], layout: Any, result: Any) -> None:
         box, chosen = result if isinstance(result, tuple) else (result, None)
@@ -108,14 +113,11 @@ class Templates:
         sizes += f" in {str(layout.dtype).removeprefix('torch.')}"
         self.open.append(_Open(node.name, name, sizes, choices, chosen, buffer if several else None))
 
-    def wrap_settling(self, settle: Callable[..., Any]) -> Callable[..., Any]:
-        def settled(buffer: Any, caller: Any) -> Any:
-            for selection in self.open:
-                if selection.buffer is buffer:
-                    selection.chosen = caller
-            return settle(buffer, caller)
-
-        return settled
+    def observe_settling(self, settle: Original, buffer: Any, caller: Any) -> Any:
+        for selection in self.open:
+            if selection.buffer is buffer:
+                selection.chosen = caller
+        return settle(buffer, caller)
 
     def keeping_sources(self, cache: type[Any]) -> type[Any]:
         """The code of a candidate is loaded to be timed; here it is kept as text: no file, no module."""

@@ -176,13 +176,13 @@ class KernelCompiler:
 
     def _compile(self, wanted: list[str], config: int) -> None:
         # It imports torch and Triton's tools, which reading a record does without.
-        from compiler.binary import growing
+        from compiler.binary import compile_incrementally
 
         self._cancelled.clear()
         found = self._record
         self._tell({"done": 0, "total": len(wanted)})
         try:
-            with closing(growing(self._record, kernels=wanted, config=config)) as steps:
+            with closing(compile_incrementally(self._record, kernels=wanted, config=config)) as steps:
                 for done, found in enumerate(steps, 1):  # noqa: B007 the last one is the result
                     self._tell({"done": done, "total": max(done, len(wanted))})
                     if self._cancelled.is_set():

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from compiler.backend.torch_glue.compiling import compile_with_autograd
-from compiler.backend.torch_glue.saved import keep_what_is_saved
+from compiler.backend.torch_glue.saved import claim_donated_buffers
 from compiler.torch_api.aot import Call, boxed, with_backward
 from tests.compiler.test_direct import frames
 
@@ -37,7 +37,7 @@ class Halves:
     def half(self, name: str) -> Callable[[GraphModule, Sequence[Any]], Call]:
         def compiled(module: GraphModule, _: Sequence[Any]) -> Call:
             if name == "forward" and self.keeps_saved:
-                keep_what_is_saved()
+                claim_donated_buffers()
 
             def call(args: list[Any]) -> Sequence[Any]:
                 self.calls.append((name, any("runtime_wrappers" in frame.f_code.co_filename for frame in frames())))

@@ -10,14 +10,14 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import compiler
-from compiler.backend.torch_glue.partition import without_repeats
+from compiler.backend.torch_glue.partition import merge_equal_nodes
 from compiler.torch_api import fx
 
 
 def _left(function: Callable[..., Any], *args: torch.Tensor) -> list[str]:
     module = make_fx(function, tracing_mode="fake")(*args)
     expected = module(*args)
-    without_repeats(module)
+    merge_equal_nodes(module)
     module.recompile()
     torch.testing.assert_close(module(*args), expected)
     return _targets(module)
@@ -54,7 +54,7 @@ def test_random_numbers_and_memory_that_is_not_set_are_not_the_same_twice() -> N
     x = torch.randn(3)
     module = make_fx(lambda x: torch.rand_like(x) + torch.rand_like(x) + x.new_empty(3) * x.new_empty(3))(x)
     before = _targets(module)
-    without_repeats(module)
+    merge_equal_nodes(module)
     assert _targets(module) == before
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from compiler.calls.call import Call
 from compiler.calls.copies import CannotCopyError, copy_call
-from compiler.process import uncollected
+from compiler.process import without_collection
 from compiler.record.measure_facts import Candidate
 from compiler.timing import noise
 from compiler.timing.rounds import CpuClock, calls_a_round, time_in_turns, turns, warm_up
@@ -181,7 +181,7 @@ def test_the_cpus_clock_counts_seconds_a_call() -> None:
 
 
 def test_garbage_is_left_where_it_is_while_calls_are_timed() -> None:
-    with uncollected():
+    with without_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
 
@@ -315,7 +315,7 @@ def test_one_check_of_the_guards_is_timed_and_code_compiled_apart_is_forgotten()
     def doubled(x: Tensor) -> Tensor:
         return x * 2
 
-    with apart.apart(seconds.append):
+    with apart.forget_compilations(seconds.append):
         compiled = torch.compile(doubled, backend=backend)
         compiled(torch.ones(3))
         compiled(torch.ones(3))

@@ -30,13 +30,13 @@ def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def copied(monkeypatch: pytest.MonkeyPatch) -> Copied:
     """The operators that were copied."""
     found: Copied = []
-    again = traced_again._again
+    again = traced_again._replay
 
     def noted(known: Any, tracer: Any, inputs: Any) -> Any:
         found.append(str(known.steps[-1].target) if known.steps else "")
         return again(known, tracer, inputs)
 
-    monkeypatch.setattr(traced_again, "_again", noted)
+    monkeypatch.setattr(traced_again, "_replay", noted)
     return found
 
 

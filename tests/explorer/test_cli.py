@@ -436,7 +436,7 @@ def test_wrong_inputs_on_the_command_line(models: Path, capsys: pytest.CaptureFi
 def test_show_compiles_kernels_for_a_stage_of_machine_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler.binary, "growing", fused_record.growing, raising=False)
+    monkeypatch.setattr(compiler.binary, "compile_incrementally", fused_record.growing, raising=False)
     path = Run(fused_record.fused_record()).save(tmp_path / "run.json")
     assert cli.main(["show", str(path), "PTX", "--trust"]) == 0
     shown = capsys.readouterr().out

@@ -28,7 +28,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         asked.append(options)
         return fused.growing(record, **options)
 
-    monkeypatch.setattr(compiler.binary, "growing", growing, raising=False)
+    monkeypatch.setattr(compiler.binary, "compile_incrementally", growing, raising=False)
     return asked
 
 
@@ -97,7 +97,7 @@ def test_linked_follows_a_line_of_python_to_the_instructions(run: Run) -> None:
 
 
 def test_a_kernel_that_ptxas_refuses_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler.binary, "growing", fused.failing, raising=False)
+    monkeypatch.setattr(compiler.binary, "compile_incrementally", fused.failing, raising=False)
     run = Run(fused.fused_record())
     with pytest.raises(KeyError, match="too much shared memory"):
         run["ptx"]
@@ -110,7 +110,7 @@ def test_an_interrupt_keeps_what_was_done(monkeypatch: pytest.MonkeyPatch) -> No
         yield next(fused.growing(record, **options))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compiler.binary, "growing", interrupted, raising=False)
+    monkeypatch.setattr(compiler.binary, "compile_incrementally", interrupted, raising=False)
     run = Run(fused.fused_record())
     with pytest.raises(KeyboardInterrupt):
         run.compile_kernels()
@@ -145,7 +145,7 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate()
-    monkeypatch.setattr(compiler.binary, "growing", gate.growing, raising=False)
+    monkeypatch.setattr(compiler.binary, "compile_incrementally", gate.growing, raising=False)
     return gate
 
 
@@ -189,7 +189,7 @@ def test_an_error_in_the_background_is_shown_where_it_was_asked_for(monkeypatch:
     def broken(record: Record, **_: Any) -> Iterator[Record]:
         raise OSError("no processes left")
 
-    monkeypatch.setattr(compiler.binary, "growing", broken, raising=False)
+    monkeypatch.setattr(compiler.binary, "compile_incrementally", broken, raising=False)
     made = KernelCompiler(fused.fused_record())
     widget = Explorer(made)
     made.start()

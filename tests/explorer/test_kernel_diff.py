@@ -29,7 +29,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         targets.append(record.target)
         return fused.growing(record, **options)
 
-    monkeypatch.setattr(compiler.binary, "growing", growing, raising=False)
+    monkeypatch.setattr(compiler.binary, "compile_incrementally", growing, raising=False)
     return targets
 
 

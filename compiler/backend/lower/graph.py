@@ -20,9 +20,9 @@ from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
 from compiler.backend.torch_glue.data_sizes import OUTSIDE
-from compiler.backend.torch_glue.index_bounds import replaced_symbols, specialized
+from compiler.backend.torch_glue.index_bounds import replaced_symbols, specialize_symbols
 from compiler.backend.torch_glue.operators import has_effect, returns_alias, written_arguments
-from compiler.backend.torch_glue.written_views import views_of_what_is_written
+from compiler.backend.torch_glue.written_views import views_of_written_inputs
 from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
 from compiler.torch_api.aot import aot_facts
@@ -155,7 +155,7 @@ class _Walk:
 
     def results(self, values: Sequence[Any]) -> Iterator[Any]:
         """What the caller gets: views of inputs that were written are views of the inputs, not of the new values."""
-        again = views_of_what_is_written(self.module, self.ctx.graph)
+        again = views_of_written_inputs(self.module, self.ctx.graph)
         for place, value in enumerate(values):
             source, meta = again.get(place, (None, None))
             yield self.argument(value) if source is None else self.low.place(self.values[source].buffer, meta)
@@ -190,7 +190,7 @@ class _Walk:
 
     def specialized_number(self, node: Node) -> Any:
         """A number that follows from sizes, which a guard holds to what it is in this call."""
-        if (number := specialized(fx.value_of(node))) is None:
+        if (number := specialize_symbols(fx.value_of(node))) is None:
             raise BackendError(f"{node.name} is a number that depends on sizes or values: {node.target}")
         return number
 

@@ -12,7 +12,7 @@ import torch
 from compiler.backend.ir import BackendError
 from compiler.backend.ir.expr import Shape
 from compiler.backend.ir.index import Index, Symbol, product
-from compiler.backend.torch_glue.index_bounds import settled, specialized, unbounded
+from compiler.backend.torch_glue.index_bounds import settle_max_and_min, specialize_symbols, unbounded_symbols
 
 _DIVISIONS = ("FloorDiv", "CleanDiv", "IntTrueDiv")
 _OPERATORS = {"Add": add, "Mul": mul, "Mod": mod, "PythonMod": mod}
@@ -25,10 +25,10 @@ def index_of(size: Any, is_stride: bool = False) -> Index:
     if not isinstance(size, torch.SymInt):
         return Index.of(int(size))
     try:
-        expression = settled(size, is_stride)
-        return _index(expression, unbounded(size, expression))
+        expression = settle_max_and_min(size, is_stride)
+        return _index(expression, unbounded_symbols(size, expression))
     except BackendError:
-        if (number := specialized(size)) is None:
+        if (number := specialize_symbols(size)) is None:
             raise
         return Index.of(int(number))
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from compiler.backend.torch_glue.data_sizes import asks_data, divided
+from compiler.backend.torch_glue.data_sizes import asks_data, divide_at_data
 from compiler.backend.torch_glue.decompositions import decompositions
 from compiler.backend.torch_glue.direct import Watched, without_forward, written_inputs
-from compiler.backend.torch_glue.direct_training import WatchedTraining, written_out
-from compiler.backend.torch_glue.partition import partition, without_repeats
-from compiler.backend.torch_glue.saved import keep_what_is_saved
-from compiler.backend.torch_glue.traced_again import copying
+from compiler.backend.torch_glue.direct_training import WatchedTraining, write_out_tangents
+from compiler.backend.torch_glue.partition import merge_equal_nodes, partition
+from compiler.backend.torch_glue.saved import claim_donated_buffers
+from compiler.backend.torch_glue.traced_again import copy_known_traces
 from compiler.torch_api import fx
 from compiler.torch_api.aot import (
     Call,
@@ -58,35 +58,35 @@ def compile_with_autograd(
     halves: list[WatchedTraining] = []
     autocast = is_autocast_on()  # it is off while AOTAutograd compiles
 
-    def watched(graph: GraphModule, given: Sequence[Any]) -> Call:
-        without_repeats(graph)  # as the partitioner does it for graphs that are divided
+    def compile_inference(graph: GraphModule, given: Sequence[Any]) -> Call:
+        merge_equal_nodes(graph)  # as the partitioner does it for graphs that are divided
         call = inference(graph, given)
         if (written := written_inputs()) is None:
             return call
         plain.append(Watched(call, autocast, written))
         return boxed(partial(plain[0].seen))
 
-    def watched_forward(graph: GraphModule, given: Sequence[Any]) -> Call:
+    def compile_forward(graph: GraphModule, given: Sequence[Any]) -> Call:
         call = forward(graph, given)
         if (written := written_inputs()) is None:
             return call
         halves.append(WatchedTraining(graph, call, autocast, written))
         return boxed(partial(halves[0].seen))
 
-    def watched_backward(graph: GraphModule, given: Sequence[Any]) -> Call:
+    def compile_backward(graph: GraphModule, given: Sequence[Any]) -> Call:
         call = backward(graph, given)
         for of_both in halves:
             of_both.has_backward(graph, call)
-        return boxed(written_out(call))
+        return boxed(write_out_tangents(call))
 
     has_scan = "scan" in fx.higher_order_operators(_whole(module))
-    with _traced(module, inputs):
+    with _tracing_only(module, inputs):
         made = aot_module(
             module,
             inputs,
-            fw_compiler=watched_forward,
-            bw_compiler=_untraced(watched_backward),
-            inference_compiler=watched,
+            fw_compiler=compile_forward,
+            bw_compiler=_without_tracing(compile_backward),
+            inference_compiler=compile_inference,
             decompositions=decompositions(random, has_scan),
             partition_fn=partition,
             keep_inference_input_mutations=True,
@@ -98,9 +98,9 @@ def compile_with_autograd(
 
 
 @contextmanager
-def _traced(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
+def _tracing_only(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
     """AOTAutograd traces the module in the block, and does nothing else that takes time."""
-    once = copying() if len(_whole(module).graph.nodes) > FEW else nullcontext()
+    once = copy_known_traces() if len(_whole(module).graph.nodes) > FEW else nullcontext()
     with without_python_code(), without_unread_logs(), once, operators_kept_whole(inputs):
         yield
 
@@ -124,10 +124,10 @@ def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callab
     if not dtypes:
         return call
 
-    def converted(*args: Any) -> Any:
+    def call_converted(*args: Any) -> Any:
         return call(*[arg if (dtype := dtypes.get(place)) is None else arg.to(dtype) for place, arg in enumerate(args)])
 
-    return converted
+    return call_converted
 
 
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:
@@ -136,13 +136,13 @@ def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> 
     def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
         if not asks_data(graph):
             return compile_graph(graph, inputs)
-        keep_what_is_saved()
-        return boxed(partial(divided(graph, compile_piece or compile_graph)))
+        claim_donated_buffers()
+        return boxed(partial(divide_at_data(graph, compile_piece or compile_graph)))
 
     return compiled
 
 
-def _untraced(compile_graph: Compile) -> Compile:
+def _without_tracing(compile_graph: Compile) -> Compile:
     """The same, of which TorchDynamo traces nothing, nor of what it returns. AOTAutograd may ask for a backward while
     a call is traced. `torch._dynamo.backends.common.aot_autograd` does that too; it imports Inductor's IR for a log.
     """

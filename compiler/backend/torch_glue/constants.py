@@ -27,7 +27,7 @@ def with_known_constants(module: GraphModule) -> None:
     changed = [node for node in module.graph.nodes if _becomes_known(module, node)]
     for node in changed:
         for user in list(node.users):
-            _moved(node, user)
+            _replace_move(node, user)
         if not node.users:
             module.graph.erase_node(node)
         elif len(devices := set(_devices_of_users(node))) == 1:
@@ -58,7 +58,7 @@ def _becomes_known(module: GraphModule, node: Node) -> bool:
     return True
 
 
-def _moved(node: Node, move: Node) -> None:
+def _replace_move(node: Node, move: Node) -> None:
     """A node that only moves the constant is the constant itself."""
     value = value_of(move)
     if move.target not in _MOVES or value.dtype != value_of(node).dtype or "memory_format" in move.kwargs:

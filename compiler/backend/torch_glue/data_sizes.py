@@ -39,7 +39,7 @@ def _is_read(node: Node) -> bool:
     leaves = tree_leaves(value_of(node))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-    told = {symbol for symbol in _symbols(numbers) if _unbacked({symbol})}
+    told = {symbol for symbol in _symbols(numbers) if _unbacked_symbols({symbol})}
     others = (value_of(other) for other in node.graph.nodes if other is not node)
     return not told or not told.isdisjoint(_symbols([*tensors, *others]))
 
@@ -49,10 +49,10 @@ def is_piece(module: GraphModule) -> bool:
     return OUTSIDE in module.meta
 
 
-def divided(module: GraphModule, compile_piece: Compile) -> Call:
+def divide_at_data(module: GraphModule, compile_piece: Compile) -> Call:
     """A call that runs the graph: pieces of it are compiled."""
     graph = module.graph
-    outside, sizes = _settled_outside(graph)
+    outside, sizes = _nodes_outside(graph)
     constants = _constants_outside(module, outside)
     runs = [*_runs(graph, outside, constants)]
     if all(nodes[0] in outside for nodes in runs):
@@ -127,7 +127,7 @@ class _Divided:
         return found
 
 
-def _settled_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
+def _nodes_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
     """The nodes to run outside of pieces: those that give sizes by what data say, numbers that follow from these, and
     what takes such a number that is no size. And for each symbol the node that gives it, right where it is known.
     """
@@ -145,11 +145,11 @@ def _settled_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
             graph.erase_node(node)
             continue
         new = _symbols(value) - sizes.keys() if node.op in ("placeholder", "call_function") else set()
-        if node.op == "call_function" and (_unbacked(new) or _is_outside(node, value, outside)):
+        if node.op == "call_function" and (_unbacked_symbols(new) or _is_outside(node, value, outside)):
             outside[node] = None
             if isinstance(value, torch.SymInt):
                 sizes[value.node.expr] = node
-        for symbol, made in _named(graph, node, value, new):
+        for symbol, made in _nodes_by_name(graph, node, value, new):
             sizes[symbol] = made
             outside[made] = None
     return outside, sizes
@@ -167,7 +167,7 @@ def _is_outside(node: Node, value: Any, found: dict[Node, None]) -> bool:
 
 def _is_told(value: Any) -> bool:
     """Whether it is a number, and no size, that follows from sizes which only data tell."""
-    return isinstance(value, torch.SymBool | torch.SymFloat) and _unbacked(_symbols(value))
+    return isinstance(value, torch.SymBool | torch.SymFloat) and _unbacked_symbols(_symbols(value))
 
 
 def _symbols(value: Any) -> set[Any]:
@@ -175,11 +175,11 @@ def _symbols(value: Any) -> set[Any]:
     return {symbol for leaf in tree_leaves(value) if isinstance(leaf, kinds) for symbol in free_symbols(leaf)}
 
 
-def _unbacked(symbols: set[Any]) -> bool:
+def _unbacked_symbols(symbols: set[Any]) -> bool:
     return bool(free_unbacked_symbols(list(symbols)))
 
 
-def _named(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> Iterator[tuple[Any, Node]]:
+def _nodes_by_name(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> Iterator[tuple[Any, Node]]:
     """Nodes that give symbols which are sizes of a tensor."""
     after = node if node.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
     shape: Any = value.shape if symbols and isinstance(value, torch.Tensor) else ()

@@ -47,7 +47,7 @@ _RANDOM_OPERATORS = (
 _BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}
 
 
-def _drawn(size: Sequence[Any], device: Any, mode: str) -> torch.Tensor:
+def _draw(size: Sequence[Any], device: Any, mode: str) -> torch.Tensor:
     where = torch.empty((), device=device).device
     found: torch.Tensor = inductor_prims.random(list(size), inductor_prims.seed(where), mode)
     return found
@@ -58,14 +58,14 @@ def _rand(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any 
     dtype = dtype or torch.get_default_dtype()
     if dtype not in _BITS:
         return NotImplemented
-    found = _drawn(size, device, "rand")
+    found = _draw(size, device, "rand")
     steps = 2 ** _BITS[dtype]
     return found if dtype == torch.float32 else ((found * steps).floor() / steps).to(dtype)
 
 
 def _randn(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Any:
     dtype = dtype or torch.get_default_dtype()
-    return _drawn(size, device, "randn").to(dtype) if dtype in _BITS else NotImplemented
+    return _draw(size, device, "randn").to(dtype) if dtype in _BITS else NotImplemented
 
 
 def _randint(
@@ -84,13 +84,13 @@ def _randint_below(high: Any, size: Sequence[Any], **options: Any) -> Any:
 def _bernoulli(x: torch.Tensor, p: float | None = None, *, generator: Any = None) -> Any:
     if generator is not None or not x.dtype.is_floating_point:
         return NotImplemented
-    return (_drawn(x.shape, x.device, "rand") < (x if p is None else p)).to(x.dtype)
+    return (_draw(x.shape, x.device, "rand") < (x if p is None else p)).to(x.dtype)
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
     if not train or not 0 < p < 1:
         return NotImplemented
-    kept = _drawn(x.shape, x.device, "rand") >= p
+    kept = _draw(x.shape, x.device, "rand") >= p
     return x * kept * (1 / (1 - p)), kept
 
 
@@ -118,7 +118,7 @@ def _normal_of_shape(
 ) -> Any:
     if generator is not None or dtype not in _BITS:
         return NotImplemented
-    return (_drawn(shape, device, "randn") * std + mean).to(dtype)
+    return (_draw(shape, device, "randn") * std + mean).to(dtype)
 
 
 _RANDOM_NUMBERS: Mapping[Any, Callable[..., Any]] = {
@@ -138,7 +138,7 @@ LARGEST = 25
 """The most places of a window of max pooling that are written out."""
 
 
-def _most(
+def _max_pool(
     rank: int, x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Any:
     """Largest values and their places in the plane; NotImplemented for what is left to ATen's operator."""
@@ -155,12 +155,12 @@ def _most(
 
 
 _POOLING: Mapping[Any, Callable[..., Any]] = {
-    _aten.max_pool2d_with_indices.default: partial(_most, 2),
-    _aten.max_pool3d_with_indices.default: partial(_most, 3),
+    _aten.max_pool2d_with_indices.default: partial(_max_pool, 2),
+    _aten.max_pool3d_with_indices.default: partial(_max_pool, 3),
 }
 
 
-def _filled(x: torch.Tensor, dim: int, rows: torch.Tensor, value: Any) -> torch.Tensor:
+def _index_fill(x: torch.Tensor, dim: int, rows: torch.Tensor, value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         value = torch.scalar_tensor(value, dtype=x.dtype, device=x.device)
     wide = x if x.dim() else x.unsqueeze(0)
@@ -169,7 +169,9 @@ def _filled(x: torch.Tensor, dim: int, rows: torch.Tensor, value: Any) -> torch.
     return found if x.dim() else found.squeeze(0)
 
 
-def _norm(x: torch.Tensor, order: float = 2, dim: list[int] | None = None, *rest: Any, **named: Any) -> torch.Tensor:
+def _vector_norm(
+    x: torch.Tensor, order: float = 2, dim: list[int] | None = None, *rest: Any, **named: Any
+) -> torch.Tensor:
     from_the_front = dim and [one % max(x.dim(), 1) for one in dim]
     found: torch.Tensor = vector_norm(x, order, from_the_front, *rest, **named)
     return found
@@ -181,11 +183,11 @@ def _in_format(decomposition: Callable[..., torch.Tensor], x: torch.Tensor, *res
     return found.contiguous(memory_format=suggest_memory_format(x)) if x.device.type == "cpu" else found
 
 
-def _rolled(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
+def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
     return _in_format(roll, x, shifts, dims) if dims else roll(x, shifts)
 
 
-def _scattered(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: Any) -> Any:
+def _scatter(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: Any) -> Any:
     """NotImplemented, for the operator itself, but where elements share memory along a dimension."""
     pairs = zip(x.shape, x.stride(), strict=True)
     if all(statically_known_true(size == 1) or not statically_known_true(stride == 0) for size, stride in pairs):
@@ -193,7 +195,7 @@ def _scattered(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named
     return scatter(x.clone(memory_format=torch.contiguous_format), *rest, **named)
 
 
-def _numbers(x: torch.Tensor, *given: Any, **named: Any) -> Any:
+def _nan_to_num(x: torch.Tensor, *given: Any, **named: Any) -> Any:
     """`nan_to_num`. NotImplemented, for the operator itself, of complex numbers, and where x's dtype does not hold what
     takes their place: torch's steps have an error then, eager mode has infinity.
     """
@@ -205,15 +207,15 @@ def _numbers(x: torch.Tensor, *given: Any, **named: Any) -> Any:
 
 _SCATTERS = (_aten.select_scatter.default, _aten.slice_scatter.default, _aten.diagonal_scatter.default)
 _MENDED: Mapping[Any, Callable[..., Any]] = {
-    _aten.index_fill.int_Scalar: _filled,
-    _aten.index_fill.int_Tensor: _filled,
-    _aten.linalg_vector_norm.default: _norm,
-    _aten.nan_to_num.default: _numbers,
+    _aten.index_fill.int_Scalar: _index_fill,
+    _aten.index_fill.int_Tensor: _index_fill,
+    _aten.linalg_vector_norm.default: _vector_norm,
+    _aten.nan_to_num.default: _nan_to_num,
     _aten._efficientzerotensor.default: torch.zeros,
-    _aten.roll.default: _rolled,
+    _aten.roll.default: _roll,
     _aten.channel_shuffle.default: partial(_in_format, channel_shuffle),
     _aten.max_unpool2d.default: partial(_in_format, max_unpool2d),
-    **{scatter: partial(_scattered, scatter) for scatter in _SCATTERS},
+    **{scatter: partial(_scatter, scatter) for scatter in _SCATTERS},
 }
 
 _KEPT_WHOLE = (

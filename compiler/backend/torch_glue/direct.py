@@ -105,10 +105,10 @@ def without_forward(call: Callable[..., Any], captured: Callable[..., Any]) -> C
     has no guards: else what it captured.
     """
 
-    def chosen(*args: Any) -> Any:
+    def call_or_run_captured(*args: Any) -> Any:
         return call(*args) if forward_ad._current_level < 0 else captured(*args)
 
-    return chosen
+    return call_or_run_captured
 
 
 def written_inputs() -> Sequence[int] | None:

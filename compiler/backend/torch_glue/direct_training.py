@@ -139,21 +139,21 @@ class WatchedTraining(Watched):
         return direct
 
 
-def written_out(call: Call) -> Call:
+def write_out_tangents(call: Call) -> Call:
     """A backward's call, given tensors that are what lies in their memory. A tangent may stand for its negative, its
     conjugate, or zeros that have no memory, which TorchDynamo has guards against for inputs only.
 
     It raises NotImplementedError where a tangent is a batch of them (`is_grads_batched`).
     """
 
-    def written(args: list[Any]) -> Sequence[Any]:
+    def call_written_out(args: list[Any]) -> Sequence[Any]:
         for place, arg in enumerate(args):
             if isinstance(arg, torch.Tensor) and _stands_for_others(arg):
                 args[place] = _in_memory(arg)
         arg = None  # it is not to be held here
         return call(args)
 
-    return written
+    return call_written_out
 
 
 def _stands_for_others(tensor: torch.Tensor) -> bool:

@@ -48,7 +48,7 @@ def _reaches(value: Any) -> Iterator[Any]:
                 yield 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def settled(size: torch.SymInt, is_stride: bool) -> Any:
+def settle_max_and_min(size: torch.SymInt, is_stride: bool) -> Any:
     """A size's expression with each Max and Min in it the argument that it is in calls that the graph is for, and 1 for
     each quotient that guards hold to 1 already, as torch has it so in some shapes and not in others. As it is where no
     guard can be had; but for a stride's Max(1, u0), where only data tell u0: it counts as u0, as in an empty
@@ -59,11 +59,11 @@ def settled(size: torch.SymInt, is_stride: bool) -> Any:
         least = [found for found in expression.atoms(Max) if len(found.args) == 2 and 1 in found.args]
         return expression.subs({found: max(found.args, key=lambda arg: arg != 1) for found in least})
     can_guard = size.node.hint is not None and not environment.frozen
-    return _settled(expression, environment) if can_guard else expression
+    return _settle(expression, environment) if can_guard else expression
 
 
-def _settled(expression: Any, environment: Any) -> Any:
-    args = [_settled(arg, environment) for arg in expression.args]
+def _settle(expression: Any, environment: Any) -> Any:
+    args = [_settle(arg, environment) for arg in expression.args]
     kind = expression.func.__name__
     if kind in ("FloorDiv", "CleanDiv") and _is_known(Eq(expression, 1), environment):
         return Integer(1)
@@ -94,7 +94,7 @@ _POSITIVE: WeakKeyDictionary[symbolic_shapes.ShapeEnv, set[Any]] = WeakKeyDictio
 """The symbols that are certain to be positive: what is known of them only grows."""
 
 
-def unbounded(size: torch.SymInt, expression: Any) -> frozenset[str]:
+def unbounded_symbols(size: torch.SymInt, expression: Any) -> frozenset[str]:
     """The names of the symbols in an expression of a size's that may be 0 or negative, as a number may that is passed.
     Where one is positive in this call, a guard holds it to that, if there can be one. Sizes that only data tell count
     as positive: where they are 0, nothing is computed.
@@ -121,7 +121,7 @@ def _is_positive(symbol: Any, environment: symbolic_shapes.ShapeEnv) -> bool:
     return bool(not environment.frozen and example >= 1 and environment.evaluate_expr(symbol >= 1))
 
 
-def specialized(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool | None:
+def specialize_symbols(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool | None:
     """The number that it is in this call, which a guard then holds it to; None where no guard can be had."""
     if number.node.hint is None or number.node.shape_env.frozen:
         return None

@@ -51,7 +51,7 @@ def with_layouts(module: GraphModule, inputs: Sequence[Any], name: str, rules: R
         if layout.before or layout.turns or any(map(rules.pitch, _products(module.graph))):
             for node in list(module.graph.nodes):
                 layout.visit(node)
-            layout.end(_kept(name))
+            layout.end(_saved_count(name))
             module.recompile()
     if (layout.before or layout.copies) and name.startswith("forward"):
         _report(module.graph)
@@ -94,7 +94,7 @@ def _value(node: Node, place: int) -> Any:
     return fx.value_of(argument) if isinstance(argument, Node) else argument
 
 
-def _kept(name: str) -> int | None:
+def _saved_count(name: str) -> int | None:
     """How many of a graph's outputs have to have the strides that they had: not what a forward saves."""
     context = TracingContext.try_get()
     if not name.startswith("forward") or context is None or context.fw_metadata is None:
@@ -144,19 +144,19 @@ class _Layout:
                 self.channels_last(node, place)
         if not any(source in self.before for source in node.all_input_nodes):
             if self.turns and node.target in (_FORWARD, _BACKWARD):
-                self.keep(node, self.computed(node))
+                self.keep(node, self.compute(node))
             return
         name = str(node.target)
         is_free = node.target in _FREE or name.startswith("<built-in function getitem") or self.rules.is_loop(name)
         if not is_free or "as_strided" in name:
-            self.restored(node)
+            self.restore_format(node)
             return
         try:
-            self.keep(node, self.computed(node))
+            self.keep(node, self.compute(node))
         except (RuntimeError, ValueError):  # a view that this memory does not have
-            self.restored(node)
+            self.restore_format(node)
 
-    def computed(self, node: Node) -> Any:
+    def compute(self, node: Node) -> Any:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), fx.value_of)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
@@ -165,11 +165,11 @@ class _Layout:
         assert isinstance(source, Node)
         value = source.meta["val"]
         if not value.is_contiguous(memory_format=torch.channels_last):
-            copy = self.copied(source, value.clone(memory_format=torch.channels_last), node)
+            copy = self.copy_to_format(source, value.clone(memory_format=torch.channels_last), node)
             node.update_arg(place, copy)
             self.read.add(copy)
 
-    def copied(self, source: Node, value: Any, user: Node) -> Node:
+    def copy_to_format(self, source: Node, value: Any, user: Node) -> Node:
         """A copy of a node's value with the strides of `value`, made before the first who uses it."""
         key = source, str(value.stride())  # a size that is not known has no hash
         if (known := self.copies.get(key)) is not None:
@@ -180,11 +180,11 @@ class _Layout:
         self.copies[key] = copy
         return copy
 
-    def restored(self, user: Node) -> None:
+    def restore_format(self, user: Node) -> None:
         """What the user reads gets the strides that it had."""
         for source in user.all_input_nodes:
             if source in self.before and isinstance(old := self.before[source], torch.Tensor):
-                user.replace_input_with(source, self.copied(source, old, user))
+                user.replace_input_with(source, self.copy_to_format(source, old, user))
 
     def end(self, kept: int | None) -> None:
         """Outputs that the caller sees have the strides that they had: the first ones, or all. Of the others, which
@@ -199,7 +199,7 @@ class _Layout:
             if kept is not None and place >= kept:
                 values[place] = last.get(source, source)
             elif source in self.before:
-                values[place] = self.copied(source, self.before[source], output)
+                values[place] = self.copy_to_format(source, self.before[source], output)
         output.args = (tuple(values),)
 
 

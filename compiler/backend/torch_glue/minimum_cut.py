@@ -22,7 +22,7 @@ _SOURCE, _SINK = 0, 1
 
 
 @contextmanager
-def quick_cut() -> Iterator[None]:
+def use_quick_cut() -> Iterator[None]:
     """In the block `networkx.minimum_cut` is `minimum_cut`, unless somebody else replaced it, to read the graph."""
     import networkx  # most of a tenth of a second, that inference need not wait for
 
@@ -38,9 +38,9 @@ def minimum_cut(graph: Any, source: Any, sink: Any) -> Cut:
     NetworkXUnbounded where edges of infinite capacity lead from the source to the sink.
     """
     ahead: dict[Any, Mapping[Any, Any]] = graph.succ
-    first = _reached(source, lambda node: (to for to, edge in ahead[node].items() if edge["capacity"] == math.inf))
+    first = _reachable(source, lambda node: (to for to, edge in ahead[node].items() if edge["capacity"] == math.inf))
     back: dict[Any, Mapping[Any, Any]] = graph.pred
-    last = _reached(sink, lambda node: (to for to, edge in back[node].items() if edge["capacity"] == math.inf))
+    last = _reachable(sink, lambda node: (to for to, edge in back[node].items() if edge["capacity"] == math.inf))
     if not first.isdisjoint(last):
         import networkx
 
@@ -55,13 +55,13 @@ def minimum_cut(graph: Any, source: Any, sink: Any) -> Cut:
             if a != b and a != _SINK and b != _SOURCE:
                 left[a][b] = left[a].get(b, 0) + edge["capacity"]
                 left[b].setdefault(a, 0)
-    value = _saturated(left)
-    leading = _reached(_SINK, lambda node: (a for a in left[node] if left[a][node] > 0))
+    value = _saturate(left)
+    leading = _reachable(_SINK, lambda node: (a for a in left[node] if left[a][node] > 0))
     beyond = {node for node, its in number.items() if its in leading}
     return value, (set(graph) - beyond, beyond)
 
 
-def _reached(start: Any, following: Callable[[Any], Iterable[Any]]) -> set[Any]:
+def _reachable(start: Any, following: Callable[[Any], Iterable[Any]]) -> set[Any]:
     reached, todo = {start}, [start]
     while todo:
         for node in following(todo.pop()):
@@ -71,7 +71,7 @@ def _reached(start: Any, following: Callable[[Any], Iterable[Any]]) -> set[Any]:
     return reached
 
 
-def _saturated(left: Capacities) -> float:
+def _saturate(left: Capacities) -> float:
     """Send as much as there is room for, by shortest ways first (Dinic's algorithm); `left` is what is left of the
     capacities. Returns how much.
     """

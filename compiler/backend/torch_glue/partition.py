@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from compiler.backend.torch_glue.minimum_cut import quick_cut
+from compiler.backend.torch_glue.minimum_cut import use_quick_cut
 from compiler.torch_api.aot import merges_equal_nodes, min_cut_partition
 from compiler.torch_api.decomposition_tables import is_mutable, is_operator, is_random
 from compiler.torch_api.fake_tensors import has_storage
@@ -34,18 +34,18 @@ def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
                 made.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     joint.graph.eliminate_dead_code()
     if merges_equal_nodes():
-        without_repeats(joint)
-    with quick_cut():
+        merge_equal_nodes(joint)
+    with use_quick_cut():
         return min_cut_partition(joint, inputs, **options)
 
 
-def without_repeats(module: GraphModule) -> None:
+def merge_equal_nodes(module: GraphModule) -> None:
     """Whoever reads a later one of equal nodes reads the first one, and the later one goes. Not for random numbers, nor
     for memory that is not set; nor across a node that changes memory, or of which that is not known; nor for what the
     graph returns, which are tensors of their own, and whose memory the caller may change.
     """
     outputs = map(value_of, module.graph.output_node().all_input_nodes)
-    returned = {storage for value in outputs for storage in _of(value)}
+    returned = {storage for value in outputs for storage in _storages(value)}
     first: dict[Any, Node] = {}
     for node in list(module.graph.nodes):
         if node.op != "call_function":
@@ -54,7 +54,7 @@ def without_repeats(module: GraphModule) -> None:
             if not is_operator(node.target) or is_mutable(node.target):
                 first.clear()
             continue
-        if not returned.isdisjoint(_of(value_of(node))):
+        if not returned.isdisjoint(_storages(value_of(node))):
             continue
         known = first.setdefault((node.target, str(node.args), str(node.kwargs)), node)
         if known is not node:
@@ -68,7 +68,7 @@ def _is_pure(target: Any) -> bool:
     return not (is_random(target) or is_mutable(target) or "empty" in str(target))
 
 
-def _of(value: Any) -> Iterator[int]:
+def _storages(value: Any) -> Iterator[int]:
     """The storages of the tensors in a value."""
     for tensor in tree_leaves(value):
         if isinstance(tensor, torch.Tensor) and has_storage(tensor):

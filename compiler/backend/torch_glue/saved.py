@@ -15,7 +15,7 @@ from compiler.torch_api.aot import TracingContext, forward_facts
 _given: WeakKeyDictionary[TracingContext, frozenset[str]] = WeakKeyDictionary()
 
 
-def keep_what_is_saved() -> tuple[int, ...]:
+def claim_donated_buffers() -> tuple[int, ...]:
     """Tell AOTAutograd, while it compiles a forward, that it need not refuse a second backward. The places, among the
     forward's results, of what is saved and nobody else holds.
     """
@@ -30,14 +30,14 @@ def keep_what_is_saved() -> tuple[int, ...]:
     return tuple(first + place for place in found)
 
 
-def give(names: Iterable[str]) -> None:
+def donate(names: Iterable[str]) -> None:
     """Of the forward that is compiled: values that its backward may write over, as both graphs name them."""
     context = TracingContext.try_get()
     if context is not None:
         _given[context] = frozenset(names)
 
 
-def given() -> frozenset[str]:
+def donated_names() -> frozenset[str]:
     """The same, for the backward that is compiled; once."""
     context = TracingContext.try_get()
     return _given.pop(context, frozenset()) if context is not None else frozenset()

@@ -87,7 +87,7 @@ class _UnlikeError(Exception):
 
 
 @contextmanager
-def copying() -> Iterator[None]:
+def copy_known_traces() -> Iterator[None]:
     """In the block AOTAutograd copies the nodes of operators that it has traced before in the block."""
     with replaced(proxy_tensor, "proxy_call", lambda trace: _Traced(trace).call):
         yield
@@ -108,12 +108,12 @@ class _Traced:
             return self._trace(mode, func, pre_dispatch, args, kwargs)
         known = self._known.get(key)
         if known is not None:
-            return _again(known, mode.tracer, inputs)
+            return _replay(known, mode.tracer, inputs)
         before = mode.tracer.graph._root.prev
         returned = self._trace(mode, func, pre_dispatch, args, kwargs)
         if key not in self._known:
             try:
-                self._known[key] = _recorded(mode.tracer, inputs, before, returned)
+                self._known[key] = _record(mode.tracer, inputs, before, returned)
             except _UnlikeError:
                 self._known[key] = None
         return returned
@@ -133,9 +133,9 @@ class _Traced:
             fake = inputs.tensors[0].fake_mode
             if any(tensor.fake_mode is not fake for tensor in inputs.tensors):
                 return None
-            key.extend(_firsts([id(tensor) for tensor in inputs.tensors]))
-            key.extend(_firsts([id(node) for node in inputs.nodes]))
-            key.extend(_firsts([tensor.untyped_storage()._cdata for tensor in inputs.tensors]))
+            key.extend(_first_occurrences([id(tensor) for tensor in inputs.tensors]))
+            key.extend(_first_occurrences([id(node) for node in inputs.nodes]))
+            key.extend(_first_occurrences([tensor.untyped_storage()._cdata for tensor in inputs.tensors]))
         return tuple(key)
 
     def _state(self, mode: Any) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ def _table(mode: Any) -> Any:
     return mode.decomposition_table if hasattr(mode, "decomposition_table") else _proxies.CURRENT_DECOMPOSITION_TABLE
 
 
-def _firsts(values: Sequence[int]) -> list[int]:
+def _first_occurrences(values: Sequence[int]) -> list[int]:
     """Of each value where it is met first."""
     return [values.index(value) for value in values]
 
@@ -199,9 +199,9 @@ def _describe_tensor(value: FakeTensor, tracer: Any, inputs: _Inputs, key: list[
     return True
 
 
-def _recorded(tracer: Any, inputs: _Inputs, before: Node, returned: Any) -> _Recording:
+def _record(tracer: Any, inputs: _Inputs, before: Node, returned: Any) -> _Recording:
     """What has been added to the graph since the node `before`. Raises _UnlikeError."""
-    added = list(_since(tracer.graph, before))
+    added = list(_nodes_since(tracer.graph, before))
     places = {node: _Place(index) for index, node in reversed([*enumerate([*inputs.nodes, *added])])}
     memory = _Memory(inputs.tensors)
     steps = tuple(_step(tracer, node, places, memory) for node in added)
@@ -218,11 +218,11 @@ def _recorded(tracer: Any, inputs: _Inputs, before: Node, returned: Any) -> _Rec
             results[id(value)] = len(results), (place, memory.described(value))
         return _Place(results[id(value)][0])
 
-    tree = _mapped(returned, FakeTensor, result)
+    tree = _map_leaves(returned, FakeTensor, result)
     return _Recording(tuple(memory.added), steps, tuple(found for _, found in results.values()), tree)
 
 
-def _since(graph: Any, before: Node) -> Iterator[Node]:
+def _nodes_since(graph: Any, before: Node) -> Iterator[Node]:
     node = before.next
     while node is not graph._root:
         yield node
@@ -250,25 +250,25 @@ def _step(tracer: Any, node: Node, places: Mapping[Node, _Place], memory: _Memor
             raise _UnlikeError
         return places[argument]
 
-    args, kwargs = _mapped(node.args, Node, place), _mapped(node.kwargs, Node, place)
+    args, kwargs = _map_leaves(node.args, Node, place), _map_leaves(node.kwargs, Node, place)
     meta = {key: node.meta[key] for key in ("tensor_meta",) if key in node.meta}
     if "val" in node.meta:
-        meta = {"val": _mapped(node.meta["val"], FakeTensor, memory.described), **meta}
+        meta = {"val": _map_leaves(node.meta["val"], FakeTensor, memory.described), **meta}
     return _Step(node.target, args, kwargs, name, meta)
 
 
-def _mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+def _map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """The same with other leaves of a kind. Raises _UnlikeError for leaves that are neither of it nor plain."""
     if isinstance(value, kind):
         return change(value)
     if type(value) in _PLAIN or type(value) is float:
         return value
     if isinstance(value, list):
-        return [_mapped(each, kind, change) for each in value]
+        return [_map_leaves(each, kind, change) for each in value]
     if isinstance(value, tuple):
-        return tuple([_mapped(each, kind, change) for each in value])
+        return tuple([_map_leaves(each, kind, change) for each in value])
     if isinstance(value, dict):
-        return {name: _mapped(each, kind, change) for name, each in value.items()}
+        return {name: _map_leaves(each, kind, change) for name, each in value.items()}
     raise _UnlikeError
 
 
@@ -298,13 +298,13 @@ class _Memory:
         )  # fmt: skip
 
 
-def _again(known: _Recording, tracer: Any, inputs: _Inputs) -> Any:
+def _replay(known: _Recording, tracer: Any, inputs: _Inputs) -> Any:
     """Add what was recorded to the graph of a tracer, from these inputs. Returns what the operator returns."""
     tensors = _Tensors(known, inputs)
     nodes = [*inputs.nodes]
     first: Node | None = None
     for step in known.steps:
-        args, kwargs = _placed(step.args, nodes), _placed(step.kwargs, nodes)
+        args, kwargs = _fill_places(step.args, nodes), _fill_places(step.kwargs, nodes)
         if first is None:
             node = first = tracer.create_node("call_function", step.target, args, kwargs, step.name)
             common = dict(node.meta)
@@ -325,19 +325,19 @@ def _again(known: _Recording, tracer: Any, inputs: _Inputs) -> Any:
         proxy = tracer.proxy(nodes[place])
         _proxies.set_proxy_slot(tensor, tracer, _proxies._ProxyTensor(proxy, None))
         results.append(tensor)
-    return _placed(known.returned, results)
+    return _fill_places(known.returned, results)
 
 
-def _placed(value: Any, found: Sequence[Any]) -> Any:
+def _fill_places(value: Any, found: Sequence[Any]) -> Any:
     kind = type(value)
     if kind is _Place:
         return found[value.index]
     if kind is tuple:
-        return tuple([_placed(each, found) for each in value])
+        return tuple([_fill_places(each, found) for each in value])
     if kind is list:
-        return [_placed(each, found) for each in value]
+        return [_fill_places(each, found) for each in value]
     if kind is dict:
-        return {name: _placed(each, found) for name, each in value.items()}
+        return {name: _fill_places(each, found) for name, each in value.items()}
     return value
 
 

@@ -24,7 +24,7 @@ _PLACED = torch.ops.aten.as_strided.default
 """A view by its place in memory, which no other value has."""
 
 
-def views_of_what_is_written(module: GraphModule, name: str) -> Mapping[int, tuple[Node, torch.Tensor]]:
+def views_of_written_inputs(module: GraphModule, name: str) -> Mapping[int, tuple[Node, torch.Tensor]]:
     """Of a graph's results, by their places: the input that each is to be a view of, after the graph wrote into it, and
     the view as a fake tensor. There are none in a backward.
     """
@@ -39,7 +39,7 @@ def views_of_what_is_written(module: GraphModule, name: str) -> Mapping[int, tup
             continue
         written = _copy_into(placeholders[fact.base])
         if written is not None and (views := _views(results[place], written.args[1])):
-            found[place] = (placeholders[fact.base], _repeated(placeholders[fact.base], views))
+            found[place] = (placeholders[fact.base], _repeat_views(placeholders[fact.base], views))
     return found
 
 
@@ -65,7 +65,7 @@ def _is_view(node: Node) -> bool:
     return is_operator(target) and target.is_view and target is not _PLACED
 
 
-def _repeated(placeholder: Node, views: list[Node]) -> torch.Tensor:
+def _repeat_views(placeholder: Node, views: list[Node]) -> torch.Tensor:
     """The views of an input. Raises RuntimeError where the input can't be seen so."""
     value: torch.Tensor = value_of(placeholder)
     with fake_mode([value]):
