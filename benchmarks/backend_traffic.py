@@ -39,7 +39,7 @@ from compiler.backend.torch_glue.layout import with_layouts
 from compiler.option_checks import parse_options
 from compiler.targets import target
 from compiler.torch_api.aot import with_backward
-from compiler.torch_api.dynamo import compiled
+from compiler.torch_api.dynamo import compile_function
 from compiler.torch_api.fx import fake_mode, value_of
 from compiler.torch_api.moving import CPU, Mover
 from compiler.torch_api.python_kernels import python_kernels
@@ -173,7 +173,7 @@ def tcompile(step: Step, training: bool, amp: bool = False) -> list[Ours]:
         return module.forward
 
     with with_backward(), torch.set_grad_enabled(training), in_bfloat16(amp):
-        compiled(called(step, training), backend, dynamic=None, fullgraph=False)(**step.arguments)
+        compile_function(called(step, training), backend, dynamic=None, fullgraph=False)(**step.arguments)
     return found
 
 

@@ -119,7 +119,7 @@ class Exploration:
             self._recorder = Recorder(self._builder, build=self._build or builds(self.options))
             stack.callback(self._recorder.finish)
             heard = untimed_observer(self._recorder, self._recorder.torch_time)
-            self._observation = stack.enter_context(dynamo.observing(heard))
+            self._observation = stack.enter_context(dynamo.observe(heard))
             stack.enter_context(self._recorder.hearing_phases(self._observation))
             stack.enter_context(call_before_enabling(self._recorder.stop_hearing))
             if self.options.step:
@@ -332,7 +332,7 @@ class Exploration:
 
     def _compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         options = self.options
-        compiled: Callable[..., Any] = dynamo.compiled(
+        compiled: Callable[..., Any] = dynamo.compile_function(
             fn, _backend(options), dynamic=options.dynamic, fullgraph=options.fullgraph
         )
         return compiled

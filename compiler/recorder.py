@@ -188,7 +188,7 @@ class Recorder:
         graph = f"{frame} {bucket.name}" if bucket else frame
         seconds = self.clock.lap()
         self.builder.environment = with_settings_of_now(self.builder.environment)
-        captured = fx.detached(module)
+        captured = fx.detached_copy(module)
         self.breaks.graph(frame, f"captured[{graph}]", bucket.whole if bucket else captured)
         check = self.builder.options.check
         kept = self.kept.setdefault(graph, KeptFrame(bool(check), keeps_stages=check is True))
@@ -214,7 +214,7 @@ class Recorder:
             return uncompiled
         heard = untimed_observer(recorder, self.torch_time)
         virtual = InductorRetargeting(gpu, heard.decided) if gpu else None
-        observing = inductor.observing(heard, build=self.build, gpu=virtual, runs=self._compiled_runs())
+        observing = inductor.observe(heard, build=self.build, gpu=virtual, runs=self._compiled_runs())
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, observing_buffers(kept), collections, self._watch_passes(recorder):
             compiled = recorder.run_backend(run)

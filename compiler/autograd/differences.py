@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from compiler.torch_api.eager import eagerly
+from compiler.torch_api.eager import run_eagerly
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
@@ -94,7 +94,7 @@ class _Caller:
 
     def _total(self, leaves: Sequence[Tensor]) -> Tensor:
         torch.set_rng_state(self.random)
-        with eagerly(), _in_double(list(zip(self.leaves, leaves, strict=True))):
+        with run_eagerly(), _in_double(list(zip(self.leaves, leaves, strict=True))):
             value = self.function()
         parts = [each for each in tree_leaves(value) if isinstance(each, Tensor) and each.is_floating_point()]
         return torch.stack([part.sum().double() for part in parts]).sum()

@@ -16,7 +16,7 @@ from torch.fx import Node
 from compiler.binary import formulas
 from compiler.record import Decision
 from compiler.torch_api import fx
-from compiler.torch_api.partitioning import Halves, Joint, bytes_of, divided
+from compiler.torch_api.partitioning import Halves, Joint, bytes_of, divide
 
 #: What torch's partitioner says of a value that it won't compute again, in plain words.
 REASONS: dict[str, str] = {
@@ -93,7 +93,7 @@ def partition(joint: Joint, budget: float | None) -> Partition:
     """Divide a joint graph. Raises ValueError for a budget that is not between 0 and 1."""
     if budget is not None and not 0 <= budget <= 1:
         raise ValueError(f"a memory budget is between 0 and 1, or None to keep everything; got {budget!r}")
-    return partition_of(divided(joint, budget), budget)
+    return partition_of(divide(joint, budget), budget)
 
 
 def partition_of(halves: Halves, budget: float | None = 1.0) -> Partition:

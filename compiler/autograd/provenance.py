@@ -78,11 +78,11 @@ class Provenance:
 
     def _direct(self, node: Node) -> Ids:
         path = self.paths[node.graph]
-        own = fx.qualified(path, node.name)
+        own = fx.qualified_name(path, node.name)
         if self.same_names and own in self.ids:
             return (self.ids[own],)
         sources = fx.sources(node)
-        named = [fx.qualified(self.homes[graph], name) for name, graph in sources if graph in self.homes]
+        named = [fx.qualified_name(self.homes[graph], name) for name, graph in sources if graph in self.homes]
         named += [name for name, _ in sources if not path]
         known = (self.ids[name] for name in named if name in self.ids)
         called = {origin for caller in self.callers.get(node.graph, ()) for origin in self.found.get(caller, ())}

@@ -25,7 +25,7 @@ from compiler.autograd.second_order import SecondOrder
 from compiler.autograd.stops import Stops
 from compiler.autograd.values import Value
 from compiler.torch_api import autograd_nodes
-from compiler.torch_api.eager import eagerly
+from compiler.torch_api.eager import run_eagerly
 from compiler.torch_api.fx import SourceFrame
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -96,7 +96,7 @@ class Recording:
 
     def __enter__(self) -> Recording:
         with ExitStack() as stack:
-            stack.enter_context(eagerly())
+            stack.enter_context(run_eagerly())
             # Modules open in order and are closed in reverse, also by an error: `always_call`.
             stack.callback(register_module_forward_pre_hook(self._on_module_start).remove)
             stack.callback(register_module_forward_hook(self._on_module_end, always_call=True).remove)

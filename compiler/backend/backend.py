@@ -38,10 +38,10 @@ from compiler.backend.torch_glue.saved import claim_donated_buffers, donate, don
 from compiler.backend.triton.emit import emit as emit_triton
 from compiler.backend.watching import watcher
 from compiler.process import made_to_stay
-from compiler.torch_api.aot import Call, boxed, with_backward
+from compiler.torch_api.aot import Call, mark_boxed, with_backward
 from compiler.torch_api.compilations import Around
 from compiler.torch_api.fx import are_in_memory, value_of
-from compiler.torch_api.unread import without_marks, without_unread
+from compiler.torch_api.unread import skip_unread_work, without_marks
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
@@ -80,7 +80,7 @@ def tcompile(
 def _skip_unused_tracing() -> Iterator[None]:
     """Skip what TorchDynamo computes and nobody reads, and full garbage collections in most compilations."""
     is_uncollected = (next(_COMPILATIONS) + 1) % COLLECTED
-    with without_unread(), made_to_stay() if is_uncollected else nullcontext():
+    with skip_unread_work(), made_to_stay() if is_uncollected else nullcontext():
         yield
 
 
@@ -275,7 +275,7 @@ def interpret_program(program: Program, launch: Callable[[State, Kernel], None] 
         args.clear()
         return interpret(program, donated_names, launch)
 
-    return boxed(call)
+    return mark_boxed(call)
 
 
 def interpret_triton(program: Program, ctx: Context) -> Call:
@@ -336,7 +336,7 @@ def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
                         _say_once(f"{error}\nCalls of it try to compile again")
         return (ready[0] if ready else interpreter)(args)
 
-    return boxed(call)
+    return mark_boxed(call)
 
 
 class _Retries:

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from compiler.torch_api import dynamo
 from compiler.torch_api.fx import SourceFrame
-from compiler.torch_api.module_calls import uncompiled
+from compiler.torch_api.module_calls import without_compiled_call
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 DEVICES = ("cpu", "cuda")
@@ -201,5 +201,5 @@ def call_again(call: Call, compile_one: Callable[[Any], Callable[..., Any]]) -> 
     """
     function = dynamo.inner_function(call.fn) or call.fn
     args, kwargs = call.copied_arguments()
-    with leave_no_trace(call), uncompiled(function):
+    with leave_no_trace(call), without_compiled_call(function):
         compile_one(function)(*args, **kwargs)

@@ -68,7 +68,7 @@ class KeptFrame:
     def stage(self, name: str, module: GraphModule) -> None:
         """Keep a copy of a graph that passes may change, if stages are kept."""
         if self.keeps_stages:
-            self.stages[name] = fx.detached(module)
+            self.stages[name] = fx.detached_copy(module)
 
     def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:
         self.graphs[kind] = KeptGraph(module, inputs)

@@ -62,7 +62,7 @@ class _Printing:
     bodies: Sequence[fx.Body]
 
     def id_of(self, path: str, name: str) -> str:
-        return f"{self.artifact_id}.{fx.qualified(path, name)}"
+        return f"{self.artifact_id}.{fx.qualified_name(path, name)}"
 
     def bodies_of(self, caller: Node) -> list[fx.Body]:
         """The bodies that a node runs."""
@@ -86,7 +86,7 @@ def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> 
     bodies = printing.bodies_of(node)
     inputs = [printing.id_of(path, source.name) for source in node.all_input_nodes if not fx.body_at(module, source)]
     for body in bodies:
-        inputs += [printing.id_of(body.path, source.name) for source in fx.returned(body.module)]
+        inputs += [printing.id_of(body.path, source.name) for source in fx.returned_nodes(body.module)]
     attrs = _attrs(node, printing.book)
     if bodies:
         attrs["subgraphs"] = [f"{printing.artifact_id}.{body.path}" for body in bodies]
@@ -97,7 +97,7 @@ def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> 
     return Entity(
         id=printing.id_of(path, node.name),
         kind=f"{SUBGRAPH}_{INNER[node.op]}" if path and node.op in INNER else kind,
-        label=fx.qualified(path, node.name),
+        label=fx.qualified_name(path, node.name),
         attrs=attrs,
         inputs=tuple(dict.fromkeys(inputs)),
         origins=printing.origins(node),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from compiler.capture.bytecode import GeneratedNames
 from compiler.capture.sources import SourceBook
 from compiler.record import Problem, Step
-from compiler.torch_api.stepping import StepFacts, stepping
+from compiler.torch_api.stepping import StepFacts, observe_steps
 
 MIB = 1 << 20
 MOST_MIB = 128
@@ -31,7 +31,7 @@ def recorded_steps(
     taken: list[StepFacts] = []
     watch = None
     try:
-        with stepping(taken, most) as watch:
+        with observe_steps(taken, most) as watch:
             yield
     finally:
         steps = tuple(_step(facts, frame_id, book, names) for facts in taken if facts.key[0] >= 0)

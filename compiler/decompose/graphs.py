@@ -29,7 +29,7 @@ from compiler.record import Artifact, Entity, Problem
 from compiler.record.builder import Builder
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import table
-from compiler.torch_api.level_traces import AotGraphs, Kind, aot_graphs, expanded, first_line
+from compiler.torch_api.level_traces import AotGraphs, Kind, aot_graphs, expand_node, first_line
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.widened import random_state
 
@@ -60,7 +60,7 @@ class LevelGraphs:
     def _trace(self) -> Iterator[tuple[tuple[str, Kind], LevelTree]]:
         for level in TABLES:
             for kind, graph in self.aot.graphs.items():
-                yield (level, kind), LevelTree(level, graph, expanded(graph, table(level)))
+                yield (level, kind), LevelTree(level, graph, expand_node(graph, table(level)))
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """One artifact for each half and level, ATen first; `attrs` has the level and its numbers against eager's."""

@@ -18,7 +18,7 @@ from compiler.decompose.tree import LevelTree, OpCall, Source, TensorType, ops_o
 from compiler.numerics.policy.by_dtype import Numbers, not_comparable, numbers, worst_verdict
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_mutable, is_random, table
-from compiler.torch_api.level_traces import Expanded, expanded, first_line, traced_call
+from compiler.torch_api.level_traces import Expanded, expand_node, first_line, traced_call
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.widened import random_state
 
@@ -184,9 +184,9 @@ class _Graphs:
     def __init__(self, call: _Call) -> None:
         try:
             self.called = traced_call(call, call.tensors)
-            self.aten = expanded(self.called, {})
+            self.aten = expand_node(self.called, {})
             if any(is_mutable(node.target) for node in self.aten.module.graph.nodes):
-                self.aten = expanded(self.called, {}, functional=True)
+                self.aten = expand_node(self.called, {}, functional=True)
         except Exception as error:
             raise OperatorError(f"{call.name} can't be traced with these arguments: {_error_words(error)}") from error
 
@@ -200,7 +200,7 @@ class _Graphs:
     def trees(self) -> Iterator[tuple[str, LevelTree]]:
         yield "ATen", LevelTree("ATen", self.called, self.aten)
         for name in TABLES:
-            traced: Expanded = expanded(self.aten.module, table(name))
+            traced: Expanded = expand_node(self.aten.module, table(name))
             yield name, LevelTree(name, self.aten.module, traced)
 
 

@@ -56,7 +56,7 @@ def _for_these(declined: str) -> str:
 
 def what_inductor_does(op: Operator) -> str:
     """How Inductor generates code for an operator, in words."""
-    function = tables.lowering(op)
+    function = tables.lowering_of(op)
     if function is None:
         return "it has no lowering: Inductor calls ATen's kernel"
     if tables.falls_back(function):

@@ -28,7 +28,7 @@ from compiler.record.builder import Builder
 from compiler.torch_api import dynamo
 from compiler.torch_api.careful_export import careful_export
 from compiler.torch_api.dynamo import BreakFacts
-from compiler.torch_api.traced_lines import Place, place_of, places_of, watching
+from compiler.torch_api.traced_lines import Place, place_of, places_of, watch_restarts
 
 _BRANCH = "Data-dependent branching"
 
@@ -71,7 +71,7 @@ def export_program(
     module = fn if isinstance(fn, nn.Module) else _Called(fn)
     book = book or SourceBook()
     try:
-        with preserve_state(), careful_export(), watching(_ignore, _ignore):
+        with preserve_state(), careful_export(), watch_restarts(_ignore, _ignore):
             program = torch.export.export(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
             )

@@ -62,16 +62,16 @@ def lowered_origins(post_grad: Artifact | None, nodes: Sequence[IrFacts]) -> Ori
     known = {entity.id: entity for entity in post_grad.entities} if post_grad else {}
     lowered = {name.rpartition(".")[0] for node in nodes for name in node.fx}
 
-    def inside(identity: str) -> Iterator[str]:
+    def entities_inside(identity: str) -> Iterator[str]:
         for called in post_grad.calls_inside(known[identity]) if post_grad else ():
             if known[called].label.rpartition(".")[0] not in lowered:
                 yield called
 
-    def found(node: IrFacts) -> tuple[str, ...]:
+    def find_with_bodies(node: IrFacts) -> tuple[str, ...]:
         own = find(node.fx)
-        return tuple(dict.fromkeys((*own, *(called for identity in own for called in inside(identity)))))
+        return tuple(dict.fromkeys((*own, *(called for identity in own for called in entities_inside(identity)))))
 
-    return found
+    return find_with_bodies
 
 
 def part_origins(ir: Artifact | None) -> Origins:

@@ -62,7 +62,7 @@ class Tried:
         from compiler.torch_api import triton_kernels
 
         if not self.launch:
-            return triton_kernels.loaded(self.function, self.source, self.config)
+            return triton_kernels.load_kernel(self.function, self.source, self.config)
         chosen, grid = self.launch["configs"][self.config], grid_of(self.launch, self.config)
         return triton_kernels.Plain(self.function, self.source, chosen, grid)
 
@@ -78,16 +78,16 @@ def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], origi
         return _native(kernel, kept, original, edited)
     try:
         with Interpreter() as interpreter:
-            given = _given(record, kernel, kept, original, interpreter)
+            given = _kernel_inputs(record, kernel, kept, original, interpreter)
             notes = tuple(filter(None, (given.note,)))
             if torch.cuda.is_available():
                 return _on_gpu(given, original, edited, notes)
-            return _interpreted(given, original, edited, interpreter, notes)
+            return _interpret(given, original, edited, interpreter, notes)
     except (ProgramError, InterpreterError) as error:
         return Numbers(notes=(f"its numbers could not be checked: {error}",))
 
 
-def _given(
+def _kernel_inputs(
     record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, interpreter: Interpreter
 ) -> KernelInputs:
     """Arguments of the first launch, under the names that the function has for them."""
@@ -159,7 +159,7 @@ def _native(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edit
     return Numbers(_checks(launch, theirs, mine), timings, notes=notes)
 
 
-def _interpreted(
+def _interpret(
     given: KernelInputs, original: Tried, edited: Tried, interpreter: Interpreter, notes: tuple[str, ...]
 ) -> Numbers:
     mine, theirs = own_copies(given.launch.arguments), own_copies(given.launch.arguments)
@@ -182,7 +182,7 @@ def _interpreted(
 def _on_gpu(given: KernelInputs, original: Tried, edited: Tried, notes: tuple[str, ...]) -> Numbers:
     from compiler.torch_api import triton_kernels
 
-    theirs, mine = ([_moved(value) for value in own_copies(given.launch.arguments)] for _ in range(2))
+    theirs, mine = ([_to_device(value) for value in own_copies(given.launch.arguments)] for _ in range(2))
     first = original.loaded()
     triton_kernels.launch(first, theirs)
     try:
@@ -198,7 +198,7 @@ def _on_gpu(given: KernelInputs, original: Tried, edited: Tried, notes: tuple[st
     return Numbers(checks, timings, notes=(*notes, f"numbers and times on {torch.cuda.get_device_name()}"))
 
 
-def _moved(value: Any) -> Any:
+def _to_device(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")

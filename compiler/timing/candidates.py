@@ -57,7 +57,7 @@ class Spec:
             graph()
             return backend(module, inputs, **kwargs)
 
-        made: Callable[..., Any] = dynamo.compiled(
+        made: Callable[..., Any] = dynamo.compile_function(
             fn, count_graph, dynamic=options.dynamic, fullgraph=options.fullgraph
         )
         return made

@@ -44,7 +44,7 @@ def aot_module(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Ca
     return found
 
 
-def boxed(call: Call) -> Call:
+def mark_boxed(call: Call) -> Call:
     """Tell AOTAutograd that a call takes its arguments in one list, which it may empty."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

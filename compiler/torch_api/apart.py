@@ -16,7 +16,7 @@ from torch._inductor.utils import fresh_cache
 
 from compiler.torch_api import dynamo
 from compiler.torch_api.patching import replaced
-from compiler.torch_api.unread import checked_once
+from compiler.torch_api.unread import check_once
 
 # Each candidate has an entry of its own for each code object; torch gives up at 8.
 MOST_ENTRIES = 256
@@ -33,14 +33,14 @@ def forget_compilations(guarded: Callable[[float], None]) -> Iterator[None]:
     def wrap_profile(_: Callable[..., float]) -> Callable[..., float]:
         def time_checks(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
             guarded(_check_seconds(root, f_locals))
-            return checked_once(root, f_locals, *args)
+            return check_once(root, f_locals, *args)
 
         return time_checks
 
     settings = {"suppress_errors": False, **dict.fromkeys(_limits(), MOST_ENTRIES)}
     with (
         _environment(),
-        dynamo.observing(dynamo.Unheard()),
+        dynamo.observe(dynamo.Unheard()),
         dynamo_config.patch(settings),
         replaced(guards, "profile_guard_manager", wrap_profile),
     ):

@@ -82,13 +82,13 @@ def without_preparations() -> Iterator[None]:
 def _else_gcc(search: Callable[..., str]) -> Callable[..., str]:
     """Where no C++ compiler is installed, the code is written for g++."""
 
-    def found(names: tuple[str, ...]) -> str:
+    def search_or_gcc(names: tuple[str, ...]) -> str:
         try:
             return search(names)
         except InvalidCxxCompiler:
             return "g++"
 
-    return found
+    return search_or_gcc
 
 
 def _is_probed() -> bool:

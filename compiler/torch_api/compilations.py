@@ -39,7 +39,7 @@ class Around:
         callback_handler.register_end_callback(self.end)
 
     def _begin(self, _: Any) -> None:
-        if compiled_for() is self.backend:
+        if backend_of_compilation() is self.backend:
             self.entered.enter_context(restore_dispatch_modes())
             self.entered.enter_context(self.block())
 
@@ -47,7 +47,7 @@ class Around:
         self.entered.close()
 
 
-def compiled_for() -> Any:
+def backend_of_compilation() -> Any:
     """The backend that TorchDynamo compiles a frame for now, as it was given to torch.compile; None outside of that.
     Its callbacks are not told: the frame of `torch._dynamo.convert_frame._compile` has it.
     """

@@ -23,12 +23,12 @@ def call_before_enabling(act: Callable[[], None]) -> Iterator[None]:
 
     def wrap(set_compiler: Callable[..., Any]) -> Callable[..., Any]:
         @unseen
-        def observed(compiler: Any, dynamic: Any) -> Any:
+        def wrapper(compiler: Any, dynamic: Any) -> Any:
             if compiler is not None:
                 call_unseen(act)
             return set_compiler(compiler, dynamic)
 
-        return observed
+        return wrapper
 
     with replaced(settings, "set_autograd_compiler", wrap):
         yield

@@ -137,21 +137,21 @@ class CudaGraphs:
         if not tried:
             yield Verdict("refused", f"{half}: the forward half is not captured, and then the backward is not either")
         elif self.refusals:
-            yield Verdict("refused", f"{half}: {explained(self.refusals[0], WHY_NOT_AT_ALL)}")
+            yield Verdict("refused", f"{half}: {explain(self.refusals[0], WHY_NOT_AT_ALL)}")
         elif not self.captures:
-            yield Verdict("refused", f"{half}: {self._why_nothing()}", self._nodes(captured=False))
+            yield Verdict("refused", f"{half}: {self._why_none_captured()}", self._nodes(captured=False))
         else:
             dynamic = any(isinstance(value, torch.SymInt) for value in inputs)
-            yield from self._partitioned(half)
-            yield from self._captured(half, dynamic)
-            yield from self._left_out(half)
+            yield from self._partition_verdicts(half)
+            yield from self._capture_verdict(half, dynamic)
+            yield from self._refused_verdicts(half)
 
-    def _why_nothing(self) -> str:
+    def _why_none_captured(self) -> str:
         reasons = dict.fromkeys(reason for part in self.partitions for reason in part.reasons.values())
-        said = "; ".join(explained(reason, WHY_NOT_IN_A_GRAPH) for reason in reasons)
+        said = "; ".join(explain(reason, WHY_NOT_IN_A_GRAPH) for reason in reasons)
         return f"none of its operations can be captured: {said}" if said else "it has no operations to capture"
 
-    def _partitioned(self, half: str) -> Iterator[Verdict]:
+    def _partition_verdicts(self, half: str) -> Iterator[Verdict]:
         outside = self._nodes(captured=False)
         if outside:
             graphs = sum(part.captured for part in self.partitions)
@@ -160,14 +160,14 @@ class CudaGraphs:
             why = f"{half}: {count}, and {len(outside)} of {total} operations outside, launched one by one"
             yield Verdict("partitioned", why, (), {"graphs": graphs, "operations outside": len(outside)})
 
-    def _captured(self, half: str, dynamic: bool) -> Iterator[Verdict]:
+    def _capture_verdict(self, half: str, dynamic: bool) -> Iterator[Verdict]:
         inside = [part.nodes for part in self.partitions if part.captured]
         for number, capture in enumerate(self.captures):
             nodes = inside[number] if number < len(inside) else self._nodes()
             name = f"partition_{number}" if inside else "call"
             numbers = {"operations": len(nodes), "inputs": capture.inputs, "static inputs": capture.static}
             if capture.mutation:
-                why = f"{name} runs without: {explained(capture.mutation, WHY_NOT_AT_ALL)}"
+                why = f"{name} runs without: {explain(capture.mutation, WHY_NOT_AT_ALL)}"
                 yield Verdict("refused", f"{half}: {why}", nodes, numbers)
             else:
                 why = replayed_words(name, capture.static, capture.inputs, dynamic)
@@ -176,10 +176,10 @@ class CudaGraphs:
     def _nodes(self, *, captured: bool = True) -> tuple[str, ...]:
         return tuple(node for part in self.partitions if part.captured == captured for node in part.nodes)
 
-    def _left_out(self, half: str) -> Iterator[Verdict]:
+    def _refused_verdicts(self, half: str) -> Iterator[Verdict]:
         for partition in self.partitions:
             for node, reason in partition.reasons.items():
-                yield Verdict("refused", f"{half}: {explained(reason, WHY_NOT_IN_A_GRAPH)}", (node,))
+                yield Verdict("refused", f"{half}: {explain(reason, WHY_NOT_IN_A_GRAPH)}", (node,))
 
 
 def _partition(scheduler: Any, nodes: Sequence[Any], skipped: bool) -> Partition:
@@ -213,7 +213,7 @@ def replayed_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
     return f"{said}; one CUDA graph is recorded for each set of sizes" if dynamic else said
 
 
-def explained(message: str, known: Sequence[tuple[str, str]]) -> str:
+def explain(message: str, known: Sequence[tuple[str, str]]) -> str:
     """Torch's message, without the stack under it, after what it means."""
     said = " ".join(message.partition("Found from")[0].split()).rstrip(". ")
     meaning = next((plain for part, plain in known if part in said), "")

@@ -48,11 +48,11 @@ def compile_observed(
     indices = itertools.count()
 
     def wrap(compile_part: Compiled) -> Compiled:
-        def observed(part: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        def wrapper(part: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
             bucket = None if part is module else _bucket(optimizer, next(indices), module)
             return observe(part, lambda: compile_part(part, inputs, **options), bucket)
 
-        return observed
+        return wrapper
 
     with replaced(optimizer, "backend_compile_fn", wrap):
         return run()

@@ -116,16 +116,16 @@ def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
     return [getattr(packet, name) for name in packet.overloads()]
 
 
-def _lowering() -> Any:
+def _lowerings() -> Any:
     """Inductor's lowerings: not imported by those who only ask for decompositions, as that takes half a second."""
-    import torch._inductor.lowering as lowering
+    import torch._inductor.lowering as lowering_of
 
-    return lowering
+    return lowering_of
 
 
-def lowering(op: OpOverload) -> Callable[..., Any] | None:
+def lowering_of(op: OpOverload) -> Callable[..., Any] | None:
     """Inductor's lowering of an operator, unwrapped, or None."""
-    known = _lowering().lowerings
+    known = _lowerings().lowerings
     for key in (op, op.overloadpacket):
         if key in known:
             found: Callable[..., Any] = inspect.unwrap(known[key])
@@ -140,7 +140,7 @@ def falls_back(function: Callable[..., Any]) -> bool:
 
 def may_fall_back(op: OpOverload) -> bool:
     """Whether Inductor's lowering calls ATen's kernel, always or for some arguments."""
-    return op in _lowering().fallbacks
+    return op in _lowerings().fallbacks
 
 
 def has_template(function: Callable[..., Any]) -> bool:
@@ -191,18 +191,20 @@ def references() -> tuple[str, ...]:
 
 def inductor_lowerings() -> frozenset[str]:
     """The names of overloads that Inductor has a lowering for."""
-    return frozenset(name for _, name in _lowered())
+    return frozenset(name for _, name in _lowered_operators())
 
 
 def inductor_fallbacks() -> frozenset[str]:
     """The names of overloads that Inductor's lowering hands to ATen's kernel."""
-    return frozenset(str(op) for op in _lowering().fallbacks if is_operator(op))
+    return frozenset(str(op) for op in _lowerings().fallbacks if is_operator(op))
 
 
 def inductor_only_falls_back() -> frozenset[str]:
     """The names of overloads that Inductor lowers to a call of ATen's kernel, whatever the arguments."""
-    return frozenset(name for op, name in _lowered() if (function := lowering(op)) is not None and falls_back(function))
+    return frozenset(
+        name for op, name in _lowered_operators() if (function := lowering_of(op)) is not None and falls_back(function)
+    )
 
 
-def _lowered() -> Iterator[tuple[OpOverload, str]]:
-    return ((op, str(op)) for op in _lowering().lowerings if is_operator(op))
+def _lowered_operators() -> Iterator[tuple[OpOverload, str]]:
+    return ((op, str(op)) for op in _lowerings().lowerings if is_operator(op))

@@ -54,7 +54,7 @@ from compiler.torch_api.guards import (
     FailedGuard,
     GuardTree,
     cache_entries,
-    counted,
+    count_failures,
     dropped_entry,
     failed_guards,
     plain_tree,
@@ -63,7 +63,7 @@ from compiler.torch_api.guards import (
 from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
 from compiler.torch_api.patching import Original, around, replaced
 from compiler.torch_api.released import empty_method_caches, release_guards
-from compiler.torch_api.traced_lines import Place, places_of, watching
+from compiler.torch_api.traced_lines import Place, places_of, watch_restarts
 from compiler.torch_api.wrapped_modules import Names, forward_names
 
 CompileKey = tuple[int, int]
@@ -149,8 +149,8 @@ class Unheard:
         self.breaks += 1
 
     def graph(self, _key: CompileKey, _module: torch.fx.GraphModule, run: Compiled, _bucket: Bucket | None) -> Compiled:
-        compiled: Compiled = run()
-        return compiled
+        compile_function: Compiled = run()
+        return compile_function
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name not in vars(DynamoObserver):
@@ -159,20 +159,20 @@ class Unheard:
 
 
 @contextmanager
-def observing(observer: DynamoObserver) -> Iterator[Observation]:
+def observe(observer: DynamoObserver) -> Iterator[Observation]:
     """Observe every compilation in the block. Errors inside Dynamo leave a frame to plain Python, as it would run
     without torch.compile; caches, counters, dynamic-shape history and the users' globals are put back at the end.
     """
     session = _Session(observer)
     with ExitStack() as stack:
-        stack.enter_context(_isolated())
+        stack.enter_context(_separate_caches())
         stack.callback(session.forget)
         stack.enter_context(dynamo_config.patch(suppress_errors=True))
         stack.enter_context(_quiet_conversion_warnings())
         stack.callback(convert_frame.register_bytecode_hook(session.on_bytecode).remove)
         stack.enter_context(replaced(convert_frame.CatchErrorsWrapper, "__call__", session.wrap_convert))
         stack.enter_context(replaced(convert_frame, "_compile", around(session.observe_compile)))
-        stack.enter_context(watching(session.on_restart, session.on_unsupported))
+        stack.enter_context(watch_restarts(session.on_restart, session.on_unsupported))
         stack.enter_context(replaced(OutputGraph, "__init__", around(session.observe_make_output)))
         stack.enter_context(replaced(OutputGraph, "_call_user_compiler", around(session.observe_call_user_compiler)))
         stack.enter_context(
@@ -185,7 +185,7 @@ def observing(observer: DynamoObserver) -> Iterator[Observation]:
 
 
 class Observation(Protocol):
-    """What `observing` gives."""
+    """What `observe` gives."""
 
     def unheard(self) -> AbstractContextManager[Unheard]:
         """Compilations in the block are not observed; they have a dynamic-shape history of their own."""
@@ -213,7 +213,7 @@ class _Session:
         observer, before, silent = self.observer, set(self.codes), Unheard()
         self.observer = silent
         try:
-            with _isolated():
+            with _separate_caches():
                 yield silent
         finally:
             self.observer = observer
@@ -241,7 +241,7 @@ class _Session:
         def observed(wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             self.unsupported = None
             try:
-                with module_calls.paused():
+                with module_calls.pause_watching():
                     result = convert(wrapper, frame, *args, **kwargs)
             except AssertionError as error:
                 if not (why := bucket_cap_refusal(error)):
@@ -269,7 +269,7 @@ class _Session:
             with preserve_state(), restore_dispatch_modes():
                 result = compile_frame(code, user_globals, *args, **kwargs)
         except BaseException as error:
-            broken = _unlogged(error)
+            broken = _unlogged_break(error)
             if broken is not None:
                 self.observer.graph_break(key, _break_facts(str(broken), broken))
             self.observer.frame_ended(key, error)
@@ -312,20 +312,20 @@ class _Session:
         self, explain: Original, entries: Any, frame: Any, *args: Any, **kwargs: Any
     ) -> Any:
         found = tuple(
-            EntryFailures(_key(entry.compile_id), tuple(self._failed(entry, frame.f_locals)))
+            EntryFailures(_key(entry.compile_id), tuple(self._failed_guards(entry, frame.f_locals)))
             for entry in cache_entries(entries)
         )
         reasons = explain(entries, frame, *args, **kwargs)
         self.observer.recompiled(current_key(), reasons, found)
         return reasons
 
-    def _failed(self, entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:
+    def _failed_guards(self, entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:
         key = _key(entry.compile_id)
         tree = self.trees.get(key)
         if isinstance(entry.guard_manager, DeletedGuardManagerWrapper):
             return dropped_entry(entry.guard_manager.invalidation_reason)
         failed = failed_guards(entry, f_locals, tree.lengths if tree else {})
-        return [guard.renamed(self.names.get(key, {})) for guard in failed]
+        return [guard.rename(self.names.get(key, {})) for guard in failed]
 
     def _names(self, key: CompileKey, f_locals: Mapping[str, Any]) -> Names:
         """What the user calls the variables of a frame, where torch has others."""
@@ -356,8 +356,8 @@ class _Session:
             for entry in entries[id(code)]:
                 if _key(entry.compile_id) == key and key not in self.unheard_keys:
                     root = entry.guard_manager.root
-                    tree = counted(self.trees.get(key) or plain_tree(root), root)
-                    self.observer.guards(key, tree.renamed(self.names.get(key, {})))
+                    tree = count_failures(self.trees.get(key) or plain_tree(root), root)
+                    self.observer.guards(key, tree.rename(self.names.get(key, {})))
         for code in {id(code): code for code in self.codes.values()}.values():
             _forget_entries(code, [entry for entry in entries[id(code)] if _key(entry.compile_id) in self.codes])
         for code in (code for code in self.modified if code in CleanupManager.instance):
@@ -371,7 +371,7 @@ class _Session:
         empty_method_caches(ShapeEnv)  # they hold each ShapeEnv that was ever asked, and its fake tensors
 
 
-def _unlogged(error: BaseException) -> Any:
+def _unlogged_break(error: BaseException) -> Any:
     """The graph break in an error that leaves Dynamo, unless it has been told; None if there is none."""
     if not isinstance(error, Unsupported | UserError | TorchRuntimeError) or is_recompile_limit(error):
         return None
@@ -382,7 +382,7 @@ def _break_facts(reason: str, exc: Any) -> BreakFacts:
     stack = getattr(exc, "real_stack", None) or torch._guards.TracingContext.extract_stack()
     parts = [part.strip() for part in getattr(exc, "msg", str(exc)).split(AND_THEN)]
     kinds = [part.partition("\n")[0].strip() for part in parts]
-    own = getattr(exc, "gb_type", None) or _registered(kinds[-1]) or type(exc).__name__
+    own = getattr(exc, "gb_type", None) or _registered_type(kinds[-1]) or type(exc).__name__
     return BreakFacts(
         kind=kinds[0] if len(parts) > 1 else own,
         reason=reason,
@@ -395,7 +395,7 @@ def _break_facts(reason: str, exc: Any) -> BreakFacts:
     )
 
 
-def _registered(kind: str) -> str:
+def _registered_type(kind: str) -> str:
     """An error that is no `Unsupported` says its type in the first line of its text only."""
     return kind if kind in break_registry() else ""
 
@@ -425,15 +425,15 @@ def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:
         reset_code(code)
         return
     for entry in ours:
-        entry.guard_manager.extra_state.invalidate(entry, _ended())
+        entry.guard_manager.extra_state.invalidate(entry, _ended_guards())
 
 
-def _ended() -> DeletedGuardManagerWrapper:
+def _ended_guards() -> DeletedGuardManagerWrapper:
     """Guards of an entry that fits no call. An entry for a certain object counts against recompile_limit only in calls
     with that object (torch._dynamo.cache_size): this one's is a local variable that no call has.
     """
     guards = DeletedGuardManagerWrapper("the tcompile exploration that made it has ended")
-    guards.id_matched_objs = {"": weakref.ref(_ended)}
+    guards.id_matched_objs = {"": weakref.ref(_ended_guards)}
     return guards
 
 
@@ -448,12 +448,12 @@ def _read_again() -> None:
 
 
 @contextmanager
-def _isolated() -> Iterator[None]:
+def _separate_caches() -> Iterator[None]:
     """Give the block its own dynamic-shape history and counters; forget backends that are registered in it."""
     _read_again()
     saved = (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
     backends = frozenset(eval_frame.cached_backends)
-    counted = {name: counter.copy() for name, counter in counters.items()}
+    count_failures = {name: counter.copy() for name, counter in counters.items()}
     breaks = len(graph_break_reasons)
     pgo._CODE_STATE = pgo._INIT_CODE_STATE = None
     try:
@@ -463,7 +463,7 @@ def _isolated() -> Iterator[None]:
         for added in set(eval_frame.cached_backends) - backends:
             del eval_frame.cached_backends[added]
         counters.clear()
-        counters.update(counted)
+        counters.update(count_failures)
         del graph_break_reasons[breaks:]
 
 
@@ -484,7 +484,7 @@ def _quiet_conversion_warnings() -> Iterator[None]:
             logger.removeFilter(keep)
 
 
-def compiled(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: bool) -> Any:
+def compile_function(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: bool) -> Any:
     """`torch.compile(fn)` with cache entries of its own, apart from any that the user's own torch.compile made.
 
     torch tells entries apart by their backend, so this one gets a backend that is nobody else's.
@@ -524,7 +524,7 @@ def first_break(
     try:
         # Not `fullgraph`: that captures numbers and sizes that depend on data, at which a call without it breaks.
         with dynamo_config.patch(suppress_errors=False), torch._dynamo.error_on_graph_break(True):
-            compiled(fn, stop, dynamic=dynamic, fullgraph=False)(*args, **kwargs)
+            compile_function(fn, stop, dynamic=dynamic, fullgraph=False)(*args, **kwargs)
     except Unsupported as error:
         stack = getattr(error, "real_stack", None)
         return tuple((frame.filename, frame.lineno or 0) for frame in stack or ())

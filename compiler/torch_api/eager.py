@@ -21,7 +21,7 @@ from compiler.torch_api import fx
 
 
 @contextmanager
-def eagerly() -> Iterator[None]:
+def run_eagerly() -> Iterator[None]:
     """Functions compiled by torch.compile run as plain Python; there are none where TorchDynamo is not loaded."""
     if "torch._dynamo" not in sys.modules:
         yield
@@ -68,7 +68,7 @@ def as_eager(module: GraphModule) -> GraphModule:
     eager = {name: as_eager(body) for name, body in bodies.items()}
     if eager == bodies and not any(node.target in _EAGER for node in fx.calls(module)):
         return module
-    copied = fx.detached(module)
+    copied = fx.detached_copy(module)
     copied.meta.update(module.meta)
     for name, body in eager.items():
         setattr(copied, name, body)
@@ -84,7 +84,7 @@ def needs_scalar_outputs(error: BaseException) -> bool:
     return reads and not config.capture_scalar_outputs
 
 
-def _checkpointed(body: GraphModule, *args: Any, **options: Any) -> Any:
+def _checkpoint(body: GraphModule, *args: Any, **options: Any) -> Any:
     """torch.utils.checkpoint.checkpoint without reentrance, which gives the same numbers. TorchDynamo keeps the
     function that selects what is saved with the body.
     """
@@ -94,8 +94,8 @@ def _checkpointed(body: GraphModule, *args: Any, **options: Any) -> Any:
     return checkpoint(body, *args, **options | {"use_reentrant": False, "preserve_rng_state": preserve})
 
 
-def _called(body: GraphModule, _identifier: str, *args: Any) -> Any:
+def _call(body: GraphModule, _identifier: str, *args: Any) -> Any:
     return body(*args)
 
 
-_EAGER: Mapping[Node | Any, Callable[..., Any]] = {tag_activation_checkpoint: _checkpointed, invoke_subgraph: _called}
+_EAGER: Mapping[Node | Any, Callable[..., Any]] = {tag_activation_checkpoint: _checkpoint, invoke_subgraph: _call}

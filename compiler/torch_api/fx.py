@@ -67,12 +67,12 @@ def _bodies(module: GraphModule, path: str, seen: set[Graph]) -> Iterator[Body]:
             seen.add(graph)
             users = (user for node in nodes for user in (node.users if node.op == "get_attr" else (node,)))
             callers = tuple(dict.fromkeys(user for user in users if user.op != "output"))
-            inner = qualified(path, nodes[0].name)
+            inner = qualified_name(path, nodes[0].name)
             yield Body(inner, body, nodes[0], callers)
             yield from _bodies(body, inner, seen)
 
 
-def qualified(path: str, name: str) -> str:
+def qualified_name(path: str, name: str) -> str:
     """The name of a node in a body, as the whole graph has it."""
     return f"{path}.{name}" if path else name
 
@@ -94,7 +94,9 @@ def graph_paths(module: GraphModule) -> dict[Graph, str]:
 
 def qualified_names(module: GraphModule) -> dict[Node, str]:
     """The name of each node in a graph and in its bodies, as the whole graph has it."""
-    return {node: qualified(path, node.name) for graph, path in graph_paths(module).items() for node in graph.nodes}
+    return {
+        node: qualified_name(path, node.name) for graph, path in graph_paths(module).items() for node in graph.nodes
+    }
 
 
 def homes(module: GraphModule) -> dict[int, str]:
@@ -130,14 +132,17 @@ def _rows(module: GraphModule, known: Mapping[Graph, Body], path: str, opening: 
     for line in _readable(code.src.strip("\n").split("\n"), renamed, opening):
         node = next((nodes[name] for name in reversed(_ASSIGNED.findall(line)) if name in nodes), None)
         if node is None:
-            yield line, qualified(path, "output") if line.lstrip().startswith("return ") else ""
+            yield line, qualified_name(path, "output") if line.lstrip().startswith("return ") else ""
             continue
         graph = body_at(module, node) if node.op == "get_attr" else None
         held = known[graph.graph] if graph is not None else None
         if held is None:
-            yield line, qualified(path, node.name)
+            yield line, qualified_name(path, node.name)
         elif held.holder is not node:
-            yield f"{line}  # printed above, in {next(iter(held.callers), held.holder)}", qualified(path, node.name)
+            yield (
+                f"{line}  # printed above, in {next(iter(held.callers), held.holder)}",
+                qualified_name(path, node.name),
+            )
         indent = line[: len(line) - len(line.lstrip())] + "    "
         for body in beneath.get(node, ()):
             inner = _rows(body.module, known, body.path, f"{body.holder.name}(")
@@ -194,10 +199,10 @@ def module_path(node: Node) -> tuple[str, str]:
         return "", ""
     path, kind = list(stack.values())[-1]
     name = kind.rsplit(".", 1)[-1] if isinstance(kind, str) else kind.__name__
-    return dotted(path), name
+    return dotted_path(path), name
 
 
-def dotted(path: str) -> str:
+def dotted_path(path: str) -> str:
     """`L['self'].transformer.h[0]` as `transformer.h.0`."""
     path = re.sub(r"^(L\['\w+'\]|G\['\w+'\]|L__\w+?___)\.?", "", path)
     path = _INDEX.sub(r".\1", path).replace("._modules.", ".").replace("_modules.", "")
@@ -352,7 +357,7 @@ def sources(node: Node) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def made_from(node: Node) -> tuple[str, ...]:
+def source_names(node: Node) -> tuple[str, ...]:
     """What a node was before it was decomposed: the nodes of earlier graphs, the function called there ("softmax"), and
     the ATen operation ("_softmax").
     """
@@ -424,12 +429,12 @@ def output_names(module: GraphModule) -> tuple[str, ...]:
     return tuple(value.name if isinstance(value, Node) else "" for value in values)
 
 
-def returned(module: GraphModule) -> list[Node]:
+def returned_nodes(module: GraphModule) -> list[Node]:
     """The nodes whose values a graph returns, in whatever structure."""
     return [source for output in module.graph.find_nodes(op="output") for source in output.all_input_nodes]
 
 
-def detached(module: GraphModule) -> GraphModule:
+def detached_copy(module: GraphModule) -> GraphModule:
     """A copy with its own graph that shares parameters: what compile_fx may change, this one keeps."""
     graph = torch.fx.Graph()
     output = graph.graph_copy(module.graph, {}, return_output_node=True)

@@ -42,12 +42,12 @@ def hearing_code(heard: Callable[[str], None]) -> Iterator[None]:
     """`heard` is told the code of each graph that Inductor generates in the block."""
 
     def wrap(generate: Callable[..., Any]) -> Callable[..., Any]:
-        def told(lowering: GraphLowering) -> Any:
+        def wrapper(lowering: GraphLowering) -> Any:
             result = generate(lowering)
             heard(result[0].value)
             return result
 
-        return told
+        return wrapper
 
     with replaced(GraphLowering, "codegen", wrap):
         yield

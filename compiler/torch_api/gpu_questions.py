@@ -76,12 +76,12 @@ def forget_answers() -> None:
         if hasattr(value, "cache_clear"):
             value.cache_clear()
     for entry in CACHED:
-        function = _resolved(entry)
+        function = _resolve(entry)
         if hasattr(function, "cache_clear"):
             function.cache_clear()
 
 
-def _resolved(entry: str) -> Any:
+def _resolve(entry: str) -> Any:
     module, _, path = entry.partition(":")
     found: Any = sys.modules.get(module)  # a module that was not imported remembers nothing
     for name in path.split("."):

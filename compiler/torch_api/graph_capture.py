@@ -21,8 +21,8 @@ from torch._inductor.cudagraph_utils import (
 from torch._inductor.utils import count_tangents, get_first_incompatible_cudagraph_node
 from torch.fx import GraphModule
 
-from compiler.torch_api.aot import Call, boxed, forward_facts
-from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explained, replayed_words
+from compiler.torch_api.aot import Call, forward_facts, mark_boxed
+from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explain, replayed_words
 from compiler.torch_api.fx import value_of
 
 
@@ -39,14 +39,14 @@ class Graphs:
         """Why this half, or this piece of one, is not replayed, "" if it is."""
         if half == "backward" and self.gave_up:
             return "the forward is not replayed, and then the backward is not either"
-        why = "data say how large something in it is" if is_piece else _why_not(module, half)
-        return explained(why, WHY_NOT_AT_ALL) if why else ""
+        why = "data say how large something in it is" if is_piece else _reason_not_replayed(module, half)
+        return explain(why, WHY_NOT_AT_ALL) if why else ""
 
     def words(self, module: GraphModule, half: str) -> str:
         """What becomes of this half where nothing stands against it."""
         inputs = module.graph.find_nodes(op="placeholder")
         dynamic = any(isinstance(value_of(node), torch.SymInt) for node in inputs)
-        return replayed_words("the call", len(_fixed(module, half)), len(inputs), dynamic)
+        return replayed_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
 
     def replayed(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
         """The call as CUDA graphs: it runs as it is, is recorded, and is replayed from its third time on."""
@@ -61,7 +61,7 @@ class Graphs:
             "mutated_input_idxs": tuple(rules.find_input_mutations(module.graph)),
             "compile_id": CompileContext.current_compile_id(),
         }
-        return boxed(trees.cudagraphify_impl(call, list(inputs), _fixed(module, half), **facts))  # type: ignore[arg-type]
+        return mark_boxed(trees.cudagraphify_impl(call, list(inputs), _fixed_inputs(module, half), **facts))  # type: ignore[arg-type]
 
     def beside(self, call: Call) -> Call:
         """A backward that is not replayed, of a forward that is: the graphs' memory is told of it."""
@@ -69,18 +69,18 @@ class Graphs:
             return call
         device = self.device
 
-        def told(args: list[Any]) -> Sequence[Any]:
+        def call_backward(args: list[Any]) -> Sequence[Any]:
             manager = trees.get_manager(device, create_if_none_exists=False)  # there from the forward's first call on
             if manager is not None:
                 manager.set_to_running_backward()
             return call(args)
 
-        return boxed(told)
+        return mark_boxed(call_backward)
 
 
-def _why_not(module: GraphModule, half: str) -> str:
+def _reason_not_replayed(module: GraphModule, half: str) -> str:
     """torch._dynamo.backends.cudagraphs.check_for_skip, for parameters that need not be the first inputs."""
-    if moving := rules.find_input_mutations(module.graph) - set(_fixed(module, half)):
+    if moving := rules.find_input_mutations(module.graph) - set(_fixed_inputs(module, half)):
         return get_mutation_stack_trace(get_placeholder_info(module.graph), sorted(moving))
     if skip := check_multiple_devices_or_any_cpu_nodes(rules.get_device_node_mapping(module)):
         return skip
@@ -88,7 +88,7 @@ def _why_not(module: GraphModule, half: str) -> str:
     return format_default_skip_message(f"incompatible op ({node.name})") if node else ""
 
 
-def _fixed(module: GraphModule, half: str) -> Sequence[int]:
+def _fixed_inputs(module: GraphModule, half: str) -> Sequence[int]:
     """The inputs that stay where they are: parameters and buffers, and what the forward saved for the backward."""
     if half == "backward":
         return range(count_tangents(module))

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch._C._dynamo.guards import GlobalStateGuard
 
-from compiler.torch_api.wrapped_modules import Names, renamed
+from compiler.torch_api.wrapped_modules import Names, rename
 
 _MARKED = "'_dynamo_dynamic_indices')"
 # Until torch 2.12 the guard on an object's identity shows the object, where it means its type.
@@ -60,10 +60,10 @@ class FailedGuard:
     value: Any
     owner: Any = None
 
-    def renamed(self, names: Names) -> FailedGuard:
+    def rename(self, names: Names) -> FailedGuard:
         """The guard with other names of local variables."""
-        code = tuple(renamed(part, names) for part in self.code)
-        return replace(self, source=renamed(self.source, names), code=code)
+        code = tuple(rename(part, names) for part in self.code)
+        return replace(self, source=rename(self.source, names), code=code)
 
 
 DROPPED = "DROPPED"
@@ -99,7 +99,7 @@ def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str,
     """
     wrapper = entry.guard_manager
     scope = {**(wrapper.closure_vars or {}), "L": dict(f_locals), "G": wrapper.global_scope["G"]}
-    found = [*_first(wrapper, scope), *_failing(wrapper.root, scope, lengths)]
+    found = [*_first(wrapper, scope), *_find_failing(wrapper.root, scope, lengths)]
     for guard in getattr(wrapper.root, "get_epilogue_lambda_guards", tuple)():
         found.extend(_false_parts(guard, scope))
     return found
@@ -117,7 +117,7 @@ def length_check(source: str, length: int) -> str:
     return f"len({source}) == {length}"
 
 
-def _failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int]) -> Iterator[FailedGuard]:
+def _find_failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int]) -> Iterator[FailedGuard]:
     """Depth first. What is not there, or is of another type, has no parts to look at."""
     source = str(manager.get_source()) if hasattr(manager, "get_source") else ""
     guards = [guard for guard in manager.get_leaf_guards() if type(guard).__name__ not in RELATIONAL]
@@ -127,13 +127,13 @@ def _failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int]) ->
         if guards:
             yield FailedGuard("ABSENT", source, tuple(guards[0].verbose_code_parts()), None)
         return
-    failing = list(_failing_here(guards, source, value, scope))
+    failing = list(_find_failing_here(guards, source, value, scope))
     if isinstance(value, dict) and len(value) != lengths.get(source, len(value)):
         failing.append(FailedGuard("DICT_LENGTH", source, (length_check(source, lengths[source]),), value))
     yield from failing
     if not any(guard.kind in ("TYPE_MATCH", "ID_MATCH", "NONE_MATCH", "CLASS_MATCH") for guard in failing):
         for child in children(manager):
-            yield from _failing(child, scope, lengths)
+            yield from _find_failing(child, scope, lengths)
 
 
 def children(manager: Any) -> Iterator[Any]:
@@ -144,7 +144,7 @@ def children(manager: Any) -> Iterator[Any]:
     yield from manager.get_child_managers()
 
 
-def _failing_here(guards: list[Any], source: str, value: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
+def _find_failing_here(guards: list[Any], source: str, value: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
     owner = _owner(source, scope)
     for guard in guards:
         if type(guard).__name__ == "LAMBDA_GUARD":
@@ -189,10 +189,10 @@ class GuardFacts:
     fails: int = 0
     of_wrapper: bool = False
 
-    def renamed(self, names: Names) -> GuardFacts:
-        code = tuple(renamed(part, names) for part in self.code)
+    def rename(self, names: Names) -> GuardFacts:
+        code = tuple(rename(part, names) for part in self.code)
         of_wrapper = bool(names) and self.source in ("L['args']", "L['kwargs']")
-        return replace(self, source=renamed(self.source, names), code=code, of_wrapper=of_wrapper)
+        return replace(self, source=rename(self.source, names), code=code, of_wrapper=of_wrapper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +205,9 @@ class GuardTree:
     seconds: float | None = None
     lengths: dict[str, int] = field(default_factory=dict)
 
-    def renamed(self, names: Names) -> GuardTree:
+    def rename(self, names: Names) -> GuardTree:
         """The tree with other names of local variables."""
-        return replace(self, guards=tuple(guard.renamed(names) for guard in self.guards)) if names else self
+        return replace(self, guards=tuple(guard.rename(names) for guard in self.guards)) if names else self
 
 
 def timed_tree(root: Any, f_locals: Mapping[str, Any], f_globals: Mapping[str, Any], microseconds: float) -> GuardTree:
@@ -227,7 +227,7 @@ def plain_tree(root: Any) -> GuardTree:
     return GuardTree(tuple(_leaves(root, lambda _: _ABSENT, {})))
 
 
-def counted(tree: GuardTree, root: Any) -> GuardTree:
+def count_failures(tree: GuardTree, root: Any) -> GuardTree:
     """The tree with how often a call has failed at each value by now."""
     fails = dict(_own_fails(root))
     return replace(tree, guards=tuple(replace(fact, fails=fails.get(fact.source, 0)) for fact in tree.guards))

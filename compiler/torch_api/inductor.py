@@ -142,7 +142,7 @@ class Retargeter(Protocol):
 
 
 @contextmanager
-def observing(
+def observe(
     observer: InductorObserver, *, build: bool, gpu: Retargeter | None = None, runs: bool = True
 ) -> Iterator[None]:
     """Observe every `compile_fx` call in the block; with a GPU, these write code for it instead.
@@ -209,7 +209,7 @@ class _Session:
     def wrap_compile_fx(self, original: Callable[..., Any]) -> Callable[..., Any]:
         default = compile_fx.compile_fx_inner
 
-        def observed(module: Any, inputs: Any, inner_compile: Any = default, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: Any, inputs: Any, inner_compile: Any = default, *args: Any, **kwargs: Any) -> Any:
             inner = self.wrap_inner(inner_compile) if inner_compile is default else inner_compile
             before, self.in_inductor = self.in_inductor, True
             try:
@@ -217,7 +217,7 @@ class _Session:
             finally:
                 self.in_inductor = before
 
-        return observed
+        return wrapper
 
     def observe_aot(self, run: Original, module: Any, inputs: Any, **kwargs: Any) -> Any:
         """Other AOTAutograd backends (aot_eager …) are observed at their compilers; Inductor further in."""
@@ -242,7 +242,7 @@ class _Session:
         }
 
     def reporting(self, kind: Kind, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: torch.fx.GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             self.observer.aot_graph(kind, module)
             try:
                 if self.gpu is not None:
@@ -254,19 +254,19 @@ class _Session:
                 self.observer.failed(kind, error)
                 return make_boxed_func(module.forward)
 
-        return self.gpu.wrap_compile(observed) if self.gpu is not None else observed
+        return self.gpu.wrap_compile(wrapper) if self.gpu is not None else wrapper
 
     def reporting_joint(self, partition: Callable[..., Any]) -> Callable[..., Any]:
         divide = wrap_partition(self.observer.partitioned)(partition)
 
-        def observed(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
             self.observer.joint(module)
             return divide(module, *args, **kwargs)
 
-        return self.gpu.wrap_partition(observed) if self.gpu is not None else observed
+        return self.gpu.wrap_partition(wrapper) if self.gpu is not None else wrapper
 
     def wrap_inner(self, compile_inner: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+        def wrapper(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
             self.kind = _kind_of(kwargs)
             self.observer.aot_graph(self.kind, module)
             if not self.build and not self.observer.goes_on(self.kind):
@@ -285,7 +285,7 @@ class _Session:
                 self.observer.failed(self.kind, error)
                 return make_boxed_func(module.forward)
 
-        return observed
+        return wrapper
 
     def observe_pre_grad_passes(self, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
         with self.nested() as outermost:
@@ -369,23 +369,25 @@ class _Session:
         tells AOTAutograd the strides that it gave to what the backward graph takes.
         """
 
-        def generated(lowering: GraphLowering) -> Any:
+        def generate(lowering: GraphLowering) -> Any:
             if lowering.cpp_wrapper:
                 lowering.codegen_with_cpp_wrapper()
             else:
                 lowering.codegen()
-            return SimpleNamespace(call=_not_built, runner=_not_built_partitions())
+            return SimpleNamespace(call=_raise_not_built, runner=_not_built_partitions())
 
-        return generated
+        return generate
 
 
-def _not_built(_inputs: Any) -> Any:
+def _raise_not_built(_inputs: Any) -> Any:
     raise RuntimeError("this code was generated to be read, and not built: it can't run")
 
 
 def _not_built_partitions() -> SimpleNamespace:
     """What generated code has as `runner`: each partition is handed to the function that captures it."""
-    return SimpleNamespace(partitions=[], recursively_apply_fns=lambda functions: [f(_not_built) for f in functions])
+    return SimpleNamespace(
+        partitions=[], recursively_apply_fns=lambda functions: [f(_raise_not_built) for f in functions]
+    )
 
 
 def _kind_of(options: dict[str, Any]) -> Kind:

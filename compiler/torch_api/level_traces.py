@@ -75,7 +75,7 @@ class _Uses:
         self.node: Node | None = None
         self._open: list[int] = []
 
-    def wrapped(self, table: Table) -> dict[OpOverload, Callable[..., Any]]:
+    def wrapper(self, table: Table) -> dict[OpOverload, Callable[..., Any]]:
         return {op: self._wrapper(op, function) for op, function in table.items()}
 
     def _wrapper(self, op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,7 +107,7 @@ class _Uses:
         if use.parent is not None or self.node is None or self.node.target is not use.op:
             return ""
         wanted, given = _used_results(self.node), result if isinstance(result, tuple | list) else (result,)
-        wrong = (place for place, value in wanted.items() if not _alike(given[place], value))
+        wrong = (place for place, value in wanted.items() if not _has_key_of(given[place], value))
         return next((f"gives {_type_text(given[place])} as result {place}, which is used and should be "
                      f"{_type_text(wanted[place])}" for place in wrong), "")  # fmt: skip
 
@@ -122,7 +122,7 @@ def _used_results(node: Node) -> dict[int, torch.Tensor]:
     return {place: item for place, item in enumerate(values) if place in places and isinstance(item, torch.Tensor)}
 
 
-def _alike(mine: Any, other: torch.Tensor) -> bool:
+def _has_key_of(mine: Any, other: torch.Tensor) -> bool:
     return isinstance(mine, torch.Tensor) and _key(mine) == _key(other)
 
 
@@ -149,7 +149,7 @@ class _Retracing(Interpreter):
         self._uses.node = n
         value = super().run_node(n)
         if n.op == "call_function":
-            self.values[n.name] = tuple(_proxied(leaf) for leaf in tree_leaves(value))
+            self.values[n.name] = tuple(_node_of_proxy(leaf) for leaf in tree_leaves(value))
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -158,7 +158,7 @@ class _Retracing(Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-def _proxied(leaf: Any) -> Any:
+def _node_of_proxy(leaf: Any) -> Any:
     """The node that stands for a traced tensor, or None."""
     mode = torch.fx.experimental.proxy_tensor.get_proxy_mode()
     if not isinstance(leaf, torch.Tensor) or mode is None:
@@ -167,7 +167,7 @@ def _proxied(leaf: Any) -> Any:
     return getattr(getattr(slot, "proxy", None), "node", None)
 
 
-def expanded(module: GraphModule, table: Table, *, functional: bool = False) -> Expanded:
+def expand_node(module: GraphModule, table: Table, *, functional: bool = False) -> Expanded:
     """Trace a graph of fake tensors (`meta["val"]` of its placeholders) with a table. The graph is left as it is.
 
     With `functional`, operators that change their arguments become operators that don't.
@@ -186,7 +186,7 @@ def expanded(module: GraphModule, table: Table, *, functional: bool = False) -> 
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_fake_mode(inputs))
         stack.enter_context(torch.no_grad())
-        made = make_fx(traced, decomposition_table=uses.wrapped(table), tracing_mode="real")(*inputs)
+        made = make_fx(traced, decomposition_table=uses.wrapper(table), tracing_mode="real")(*inputs)
     _name_inputs(made, module)
     _drop_declined(made, uses.applied)
     known = {node.name for node in made.graph.nodes}
@@ -291,7 +291,7 @@ def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
     """Trace a captured graph, called with these arguments, through AOTAutograd with an empty table; the backward too,
     where an argument wants gradients. The arguments are not changed.
     """
-    found = AotGraphs(_not_yet, None, {}, _not_yet)
+    found = AotGraphs(_not_decomposed_yet, None, {}, _not_decomposed_yet)
 
     def compiler(kind: Kind) -> Callable[..., Any]:
         def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Any:
@@ -316,7 +316,7 @@ def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
     return found
 
 
-def _not_yet(*_: Any) -> Any:
+def _not_decomposed_yet(*_: Any) -> Any:
     raise RuntimeError("these graphs can't be run while they are traced")
 
 

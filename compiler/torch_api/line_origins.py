@@ -123,31 +123,31 @@ class LineOrigins:
         ]
 
     def wrap_made(self, initialize: Callable[..., None]) -> Callable[..., None]:
-        def made(loops: Any) -> None:
+        def wrapper(loops: Any) -> None:
             initialize(loops)
             node = self.inlined or V.current_node
             if isinstance(node, Node) and node.op != "output":
                 loops._post_init_setattr(_COPY if self.copying else _MARK, node)
 
-        return made
+        return wrapper
 
     def wrap_inlined(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """A subgraph that a template takes in (FlexAttention's score_mod) is lowered while the operator is."""
 
-        def lowered(lowering: PointwiseSubgraphLowering, node: Node) -> Any:
+        def wrapper(lowering: PointwiseSubgraphLowering, node: Node) -> Any:
             before, self.inlined = self.inlined, node
             try:
                 return run(lowering, node)
             finally:
                 self.inlined = before
 
-        return lowered
+        return wrapper
 
     def wrap_modification(self, write: Callable[..., str]) -> Callable[..., str]:
         """A template asks for the code of a subgraph, of a buffer or (in Triton) by its number."""
 
         @wraps(write)  # the template names it
-        def written(template: Any, *args: Any, **options: Any) -> str:
+        def wrapper(template: Any, *args: Any, **options: Any) -> str:
             subgraph = args[0] if args else options["subgraph_number"]
             buffer = template.subgraphs[subgraph] if isinstance(subgraph, int) else subgraph
             node = getattr(getattr(buffer, "data", None), _MARK, None)
@@ -157,19 +157,19 @@ class LineOrigins:
             finally:
                 self.writes_template = before
 
-        return written
+        return wrapper
 
     def wrap_copy_input(self, copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """An argument in the layout that a call of ATen wants is still the value of the node that computes it."""
 
-        def copied(value: Any) -> Any:
+        def wrapper(value: Any) -> Any:
             self.copying = True
             try:
                 return copy(value)
             finally:
                 self.copying = False
 
-        return staticmethod(copied)
+        return staticmethod(wrapper)
 
     def wrap_original(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A reduction that was split is put together again: new loops for the same node, after lowering."""
@@ -185,33 +185,33 @@ class LineOrigins:
         return whole
 
     def wrap_make_loader(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(loops: Any) -> Any:
+        def wrapper(loops: Any) -> Any:
             loader, node = make(loops), getattr(loops, _MARK, None)
             if node is None:
                 return loader
 
             return self._for(node, loader)
 
-        return made
+        return wrapper
 
     def wrap_store(self, store: Callable[..., Any]) -> Callable[..., Any]:
-        def stored(loops: Any, *args: Any) -> Any:
+        def wrapper(loops: Any, *args: Any) -> Any:
             self.copied_for = getattr(loops, _COPY, None)
             return self._for(getattr(loops, _MARK, None), store)(loops, *args)
 
-        return stored
+        return wrapper
 
     def _for(self, node: Node | None, compute: Callable[..., Any]) -> Callable[..., Any]:
         """`compute`, with this node as the active one. No context manager: this runs for every inlined operation."""
 
-        def computed(*args: Any, **options: Any) -> Any:
+        def wrapper(*args: Any, **options: Any) -> Any:
             before, self.active = self.active, node
             try:
                 return compute(*args, **options)
             finally:
                 self.active = before
 
-        return computed
+        return wrapper
 
     def wrap_symbolic(self, new: Callable[[Any], Any]) -> Any:
         """A constant or an index (aten.full, prims.iota) is traced by the first that computes with it."""
@@ -224,26 +224,26 @@ class LineOrigins:
         return staticmethod(symbolic)
 
     def wrap_unwrap(self, unwrap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        def unwrapped(handler: Any, value: Any) -> Any:
+        def wrapper(handler: Any, value: Any) -> Any:
             node = getattr(value, _MARK, None)
             return unwrap(handler, value) if node is None else self._for(node, unwrap)(handler, value)
 
-        return unwrapped
+        return wrapper
 
     def wrap_create_node(self, create: Callable[..., Node]) -> Callable[..., Node]:
-        def created(tracer: Any, kind: str, target: Any, args: Any, *more: Any, **named: Any) -> Node:
+        def wrapper(tracer: Any, kind: str, target: Any, args: Any, *more: Any, **named: Any) -> Node:
             made = create(tracer, kind, target, args, *more, **named)
             node = self._at_hand() or self.active or _of_arguments(made) or self.copied_for
             if node is not None:
                 made.meta[_MARK] = node
             return made
 
-        return created
+        return wrapper
 
     def wrap_extract(self, extract: Callable[..., Any]) -> Callable[..., Any]:
         """A reduction and its store are replaced by one node, past the tracer."""
 
-        def extracted(block: LoopBodyBlock) -> Any:
+        def wrapper(block: LoopBodyBlock) -> Any:
             reduced = block.graph.find_nodes(op="call_method", target="reduction")
             node = reduced[0].meta.get(_MARK) if reduced else None
             changed = extract(block)
@@ -251,17 +251,17 @@ class LineOrigins:
                 accumulate.meta.setdefault(_MARK, node)
             return changed
 
-        return extracted
+        return wrapper
 
     def wrap_interpret(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def interpreted(shim: InterpreterShim, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(shim: InterpreterShim, *args: Any, **kwargs: Any) -> Any:
             before, self.running = self.running, shim
             try:
                 return run(shim, *args, **kwargs)
             finally:
                 self.running = before
 
-        return interpreted
+        return wrapper
 
     def _at_hand(self) -> Node | None:
         """The FX node behind the body's node that is being interpreted. Templates run subgraphs as they are."""
@@ -271,12 +271,12 @@ class LineOrigins:
         return current.meta.get(_MARK) if current is not None else None
 
     def wrap_writeline(self, write: Callable[..., None]) -> Callable[..., None]:
-        def written(buffer: IndentedBuffer, line: Any) -> None:
+        def wrapper(buffer: IndentedBuffer, line: Any) -> None:
             write(buffer, line)
             if (node := self._at_hand()) is not None:
                 self._note(line, node)
 
-        return written
+        return wrapper
 
     def _note(self, line: Any, node: Node) -> None:
         """The first to write a line is the one that computes it: buffers are spliced into others later."""
@@ -292,7 +292,7 @@ class LineOrigins:
     def wrap_generate(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         """A common subexpression that is there already is written no more, but serves one node more."""
 
-        def generated(cse: Any, buffer: Any, expression: Any, **options: Any) -> Any:
+        def wrapper(cse: Any, buffer: Any, expression: Any, **options: Any) -> Any:
             variable = generate(cse, buffer, expression, **options)
             if not isinstance(expression, CSEVariable) and (node := self._at_hand()) is not None:
                 nodes = self.written.get(V.kernel, {}).get(f"{variable} = ")
@@ -301,16 +301,16 @@ class LineOrigins:
                     nodes[node] = None
             return variable
 
-        return generated
+        return wrapper
 
     def wrap_index(self, write: Callable[..., Any]) -> Callable[..., Any]:
         """Index arithmetic is written by the first that needs it, for all."""
 
-        def written(*args: Any) -> Any:
+        def wrapper(*args: Any) -> Any:
             with self._unobserved():
                 return write(*args)
 
-        return written
+        return wrapper
 
     @contextmanager
     def _unobserved(self) -> Iterator[None]:
@@ -321,22 +321,22 @@ class LineOrigins:
             self.running = before
 
     def wrap_accumulate(self, accumulate: Callable[..., Any]) -> Callable[..., Any]:
-        def accumulated(kernel: TritonKernel, *args: Any) -> Any:
+        def wrapper(kernel: TritonKernel, *args: Any) -> Any:
             self._name(kernel, f"{_ACCUMULATOR}{len(kernel.saved_partial_accumulate)}")
             return accumulate(kernel, *args)
 
-        return accumulated
+        return wrapper
 
     def wrap_helper(self, write: Callable[..., str]) -> Callable[..., str]:
         """A function beside the kernel, with temporaries of its own; those with the same body are one."""
 
-        def written(kernel: TritonKernel, *args: Any) -> str:
+        def wrapper(kernel: TritonKernel, *args: Any) -> str:
             with self._unobserved():
                 name = write(kernel, *args)
             self._name(kernel, name)
             return name
 
-        return written
+        return wrapper
 
     def _name(self, kernel: TritonKernel, name: str) -> None:
         if (node := self._at_hand()) is not None:
@@ -345,7 +345,7 @@ class LineOrigins:
     def wrap_finalize(self, finalize: Callable[..., None]) -> Callable[..., None]:
         """A loop nest of C++ joins those that are in the same kernel."""
 
-        def finalized(group: KernelGroup, *args: Any) -> None:
+        def wrapper(group: KernelGroup, *args: Any) -> None:
             before = len(group.loops_code._lines)
             finalize(group, *args)
             new = [_text(line).strip() for line in group.loops_code._lines[before:]]
@@ -354,7 +354,7 @@ class LineOrigins:
             rows.extend(found)
             self.nest = {}
 
-        return finalized
+        return wrapper
 
     def lowers(self, module: GraphModule) -> None:
         """Hear of a graph that is lowered, as the post-grad graph has its nodes."""
@@ -379,7 +379,7 @@ class LineOrigins:
 
     def origins(self, nodes: Sequence[Node]) -> FxOrigins:
         """FX nodes as plain data."""
-        return tuple(dict.fromkeys(fx.qualified(self.paths.get(node.graph, ""), node.name) for node in nodes))
+        return tuple(dict.fromkeys(fx.qualified_name(self.paths.get(node.graph, ""), node.name) for node in nodes))
 
 
 def _text(line: Any) -> str:

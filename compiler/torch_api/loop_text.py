@@ -84,18 +84,18 @@ class LoopTexts:
         for node in block.graph.nodes:
             text = self._expression(node, known, body)
             if node.op == "call_module" and str(node.target) in body.subblocks:
-                mask, other = (_written(argument, known) for argument in node.args)
+                mask, other = (_text_of(argument, known) for argument in node.args)
                 yield f"{node.name} = {other} except where {mask}:"
                 yield from (f"{_INDENT}{line}" for line in self._block(body.subblocks[str(node.target)], body))
             elif node.op == "output":
                 if block is not body.root_block:
-                    yield _written(node.args[0], known)
+                    yield _text_of(node.args[0], known)
             elif node.target in ("store", "store_reduction"):
                 yield text
             elif text and (node.target in ("get_index", "constant") or node.op == "call_function"):
                 known[node] = text
             elif indirect := _INDIRECT.fullmatch(str(node.target)):
-                yield f"{indirect[1]} = {_written(node.args[0], known)}"
+                yield f"{indirect[1]} = {_text_of(node.args[0], known)}"
             elif text:
                 yield f"{node.name} = {text}"
 
@@ -106,7 +106,7 @@ class LoopTexts:
         if target == "get_index":
             return self.index(body.indexing_exprs[str(node.args[0])])
         if node.op == "call_module":
-            return f"{target}({', '.join(_written(argument, known) for argument in node.args)})"
+            return f"{target}({', '.join(_text_of(argument, known) for argument in node.args)})"
         return _operation(node, known)
 
     def index(self, expression: Any) -> str:
@@ -118,7 +118,7 @@ class LoopTexts:
 def _operation(node: Node, known: Mapping[Node, str]) -> str:
     """`ops.add(a, b)` as `a + b`, `ops.load('buf0', i)` as `buf0[i]`; of a function from torch its name."""
     name = node.target if isinstance(node.target, str) else node.target.__name__
-    arguments = [_written(argument, known) for argument in node.args if not _is_handler(argument)]
+    arguments = [_text_of(argument, known) for argument in node.args if not _is_handler(argument)]
     if name == "getitem":
         return f"{arguments[0]}[{arguments[1]}]"
     if name == "constant":
@@ -132,7 +132,7 @@ def _operation(node: Node, known: Mapping[Node, str]) -> str:
         return f"{arguments[2]}({arguments[3]})"
     if name in _INFIX and len(arguments) == 2:
         return f"{arguments[0]} {_INFIX[name]} {arguments[1]}"
-    arguments += [f"{key}={_written(value, known)}" for key, value in node.kwargs.items() if key not in _CASTING]
+    arguments += [f"{key}={_text_of(value, known)}" for key, value in node.kwargs.items() if key not in _CASTING]
     return f"{name}({', '.join(arguments)})"
 
 
@@ -140,11 +140,11 @@ def _is_handler(argument: Any) -> bool:
     return isinstance(argument, Node) and argument.op == "placeholder"
 
 
-def _written(value: Any, known: Mapping[Node, str]) -> str:
+def _text_of(value: Any, known: Mapping[Node, str]) -> str:
     if isinstance(value, Node):
         return known.get(value, value.name)
     if isinstance(value, tuple | list):
-        return f"({', '.join(_written(item, known) for item in value)})"
+        return f"({', '.join(_text_of(item, known) for item in value)})"
     return _plain(value) if isinstance(value, torch.dtype) else str(value)
 
 

@@ -85,12 +85,12 @@ def memory_lines(lines: Iterable[Any]) -> Iterator[MemoryLine]:
             parts[line.node.get_name()] = tuple(each.buffer for each in made if each.buffer not in named)
             yield from made
         elif isinstance(line, wrappers.FreeLine | wrappers.FreeIfNotReusedLine):
-            yield from _freed(line, parts)
+            yield from _freed_lines(line, parts)
         else:
-            yield from _planned(line)
+            yield from _planned_lines(line)
 
 
-def _planned(line: Any) -> Iterator[MemoryLine]:
+def _planned_lines(line: Any) -> Iterator[MemoryLine]:
     if isinstance(line, wrappers.AllocateLine):
         yield MemoryLine("allocate", line.node.get_name(), buffer_bytes(line.node))
     elif isinstance(line, wrappers.ReuseLine | wrappers.ReinterpretLine):
@@ -98,7 +98,7 @@ def _planned(line: Any) -> Iterator[MemoryLine]:
         yield MemoryLine(what, line.reused_as.get_name(), buffer_bytes(line.reused_as), line.node.get_name())
 
 
-def _freed(line: Any, parts: Mapping[str, tuple[str, ...]]) -> Iterator[MemoryLine]:
+def _freed_lines(line: Any, parts: Mapping[str, tuple[str, ...]]) -> Iterator[MemoryLine]:
     """A tuple of results goes with those of them that got no name."""
     if getattr(line, "is_reused", False):
         return

@@ -26,7 +26,7 @@ _active: list[Compiled] = []
 
 
 @contextmanager
-def watching(meet: Callable[[Module, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
+def watch_calls(meet: Callable[[Module, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
     """Call `meet(module, args, kwargs)` before each module call of this thread, but not before those that a module
     makes in its turn, nor inside of compiled functions.
     """
@@ -36,7 +36,7 @@ def watching(meet: Callable[[Module, tuple[Any, ...], dict[str, Any]], None]) ->
     def call(module: Module, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread or callable(eval_frame.get_eval_frame_callback()) or is_traced():
             return original(module, *args, **kwargs)
-        with paused():
+        with pause_watching():
             meet(module, args, kwargs)
             return original(module, *args, **kwargs)
 
@@ -64,7 +64,7 @@ def is_traced() -> bool:
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def pause_watching() -> Iterator[None]:
     """In the block, calls of modules are torch's own: Dynamo takes any other `Module.__call__` for the user's code."""
     watched: Any = Module.__call__
     if not _active or watched is _active[-1]:
@@ -108,7 +108,7 @@ class Redirection:
 
 
 @contextmanager
-def uncompiled(module: object) -> Iterator[None]:
+def without_compiled_call(module: object) -> Iterator[None]:
     """In the block, what `module.compile()` made is not used."""
     own = vars(module) if isinstance(module, Module) else {}
     compiled = own.pop(_ATTRIBUTE, None)

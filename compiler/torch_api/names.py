@@ -78,7 +78,7 @@ OTHERS: tuple[str, ...] = (
 )
 
 
-def missing() -> Iterator[str]:
+def missing_names() -> Iterator[str]:
     """The private names in use that the installed torch lacks, sorted."""
     files = (path for path in Path(__file__).parent.glob("*.py") if path.name != Path(__file__).name)
     used = {name for path in files for name in names_in(ast.parse(path.read_text()))}
@@ -88,17 +88,17 @@ def missing() -> Iterator[str]:
 def names_in(tree: ast.Module) -> Iterator[str]:
     """The private names that a file relies on, without those that it asks for with `hasattr` or `getattr`."""
     nodes = list(ast.walk(tree))
-    modules, objects = _imported(nodes)
-    reached = (_dotted(node, modules) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Load))
+    modules, objects = _imports(nodes)
+    reached = (_dotted_name(node, modules) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Load))
     asked = {name for node in nodes if _is_question(node) for _, name in _named_attributes(node)}
-    replaced = (f"{_dotted(owner, {**modules, **objects})}.{name}" for node in nodes if not _is_question(node)
+    replaced = (f"{_dotted_name(owner, {**modules, **objects})}.{name}" for node in nodes if not _is_question(node)
                 for owner, name in _named_attributes(node))  # fmt: skip
     for name in {*modules.values(), *objects.values(), *reached, *replaced}:
         if name.startswith(("torch.", "triton.")) and "._" in name and name.rpartition(".")[2] not in asked:
             yield name
 
 
-def _imported(nodes: Sequence[ast.AST]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _imports(nodes: Sequence[ast.AST]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """What a file calls the modules, and the objects, that it imports from torch and triton."""
     modules, objects = {}, {}
     for node in nodes:
@@ -112,9 +112,9 @@ def _imported(nodes: Sequence[ast.AST]) -> tuple[Mapping[str, str], Mapping[str,
     return modules, objects
 
 
-def _dotted(node: ast.AST, known: Mapping[str, str]) -> str:
+def _dotted_name(node: ast.AST, known: Mapping[str, str]) -> str:
     """The dotted name of an expression that begins with a known name, "" for any other."""
-    if isinstance(node, ast.Attribute) and (owner := _dotted(node.value, known)):
+    if isinstance(node, ast.Attribute) and (owner := _dotted_name(node.value, known)):
         return f"{owner}.{node.attr}"
     return known.get(node.id, "") if isinstance(node, ast.Name) else ""
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils._sympy.functions import Max
 from torch.utils._sympy.printers import PythonPrinter
 
-from compiler.torch_api.wrapped_modules import Names, renamed
+from compiler.torch_api.wrapped_modules import Names, rename
 
 __all__ = ["Max"]
 
@@ -56,7 +56,7 @@ def symbols_of(shape_env: Any, names: Names) -> Iterator[SymbolFacts]:
     for symbol, sources in shape_env.var_to_sources.items():
         if sources and symbol in shape_env.var_to_range:
             found = _symbol(shape_env, symbol, sources, hints.get(symbol))
-            yield replace(found, sources=tuple(renamed(source, names) for source in found.sources))
+            yield replace(found, sources=tuple(rename(source, names) for source in found.sources))
 
 
 def _symbol(shape_env: Any, symbol: Any, sources: list[Any], hint: Any) -> SymbolFacts:

@@ -47,34 +47,34 @@ def wrap_partition(hear: Callable[[Halves], None]) -> Callable[[Callable[..., An
     """Wraps a partitioner of AOTAutograd so that `hear` is told how it divides each joint graph."""
 
     def make(partition: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(module: GraphModule, inputs: Sequence[Any], *args: Any, **options: Any) -> Any:
-            joint = Joint(fx.detached(module), options)
-            with _reading() as banned:
+        def wrapper(module: GraphModule, inputs: Sequence[Any], *args: Any, **options: Any) -> Any:
+            joint = Joint(fx.detached_copy(module), options)
+            with _read_bans() as banned:
                 forward, backward = partition(module, inputs, *args, **options)
             hear(Halves(joint, forward, backward, banned))
             return forward, backward
 
-        return observed
+        return wrapper
 
     return make
 
 
-def divided(joint: Joint, budget: float | None) -> Halves:
+def divide(joint: Joint, budget: float | None) -> Halves:
     """Divide a joint graph again: by the minimum cut under `activation_memory_budget=budget`, or for None as
     `default_partition` does, which keeps all that the backward uses. The joint graph stays as it is.
     """
-    module = fx.detached(joint.module)
+    module = fx.detached_copy(joint.module)
     options = {name: value for name, value in joint.options.items() if name != "compiler"}
     if budget is None:
         forward, backward = default_partition(module, (), **options)
         return Halves(joint, forward, backward)
-    with functorch_config.patch(activation_memory_budget=budget), _reading() as banned:
+    with functorch_config.patch(activation_memory_budget=budget), _read_bans() as banned:
         forward, backward = min_cut_rematerialization_partition(module, (), **options)
     return Halves(joint, forward, backward, banned)
 
 
 @contextmanager
-def _reading() -> Iterator[dict[str, str]]:
+def _read_bans() -> Iterator[dict[str, str]]:
     """Why values can't be computed again, as of the last cut in the block."""
     banned: dict[str, str] = {}
 
@@ -82,7 +82,7 @@ def _reading() -> Iterator[dict[str, str]]:
         def read(graph: Any, source: Any, sink: Any, *args: Any, **kwargs: Any) -> Any:
             if source == "source" and sink == "sink":
                 banned.clear()
-                banned.update(_banned(graph))
+                banned.update(_bans(graph))
             return cut(graph, source, sink, *args, **kwargs)
 
         return read
@@ -91,7 +91,7 @@ def _reading() -> Iterator[dict[str, str]]:
         yield banned
 
 
-def _banned(graph: Any) -> dict[str, str]:
+def _bans(graph: Any) -> dict[str, str]:
     if "source" not in graph:
         return {}
     reasons = {name.removesuffix("_in"): str(edge.get("reason", "")) for name, edge in graph["source"].items()}

@@ -59,21 +59,21 @@ class PhaseLog:
 
     def _wrap_start(self, log: Callable[..., None]) -> Callable[..., None]:
         @unseen
-        def heard(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
+        def wrapper(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
             log(logger, event_name, *args, **kwargs)
             if threading.get_ident() == self._thread:
                 call_unseen(self._started, event_name)
 
-        return heard
+        return wrapper
 
     def _wrap_end(self, log: Callable[..., None]) -> Callable[..., None]:
         @unseen
-        def heard(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
+        def wrapper(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
             if threading.get_ident() == self._thread:
                 call_unseen(self._ended, event_name)
             log(logger, event_name, *args, **kwargs)
 
-        return heard
+        return wrapper
 
     def _started(self, name: str) -> None:
         key = _key(CompileContext.current_compile_id()) or (self._open[-1].key if self._open else None)

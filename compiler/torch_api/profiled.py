@@ -75,7 +75,7 @@ def gpu_work(call: Callable[[], None], calls: int) -> GpuWork:
     ran = [event for event in ran if "Sync" not in event.name()]
     asked = [event for event in events if event.device_type() == DeviceType.CPU and _launches(event.name())]
     return GpuWork(
-        busy=_covered(ran) / calls,
+        busy=_covered_seconds(ran) / calls,
         kernels=round(len(ran) / calls),
         launched=round(len(asked) / calls),
         launching=sum(event.duration_ns() for event in asked) * 1e-9 / calls,
@@ -88,7 +88,7 @@ def _launches(name: str) -> bool:
     return name.startswith(("cuda", "cu", "hip")) and any(part in name for part in LAUNCHES)
 
 
-def _covered(events: list[Any]) -> float:
+def _covered_seconds(events: list[Any]) -> float:
     """Seconds in which at least one of these was under way: streams run beside each other."""
     covered, end = 0, 0
     for event in sorted(events, key=lambda event: event.start_ns()):

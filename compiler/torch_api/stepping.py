@@ -68,7 +68,7 @@ class _Seen:
 
 
 @contextmanager
-def stepping(taken: list[StepFacts], most: int) -> Iterator[Watch]:
+def observe_steps(taken: list[StepFacts], most: int) -> Iterator[Watch]:
     """Append to `taken` every instruction that Dynamo reads in the block, up to `most` bytes of them."""
     watch = Watch(taken, most)
     with ExitStack() as stack:
@@ -123,13 +123,13 @@ class Watch:
         self._nodes(translator.output.graph)
         seen = getattr(translator, _SEEN, None) or self._begun(translator)
         kept = _common(seen.stack, translator.stack)
-        pushed = tuple(described(value) for value in translator.stack[kept:][-MOST_PUSHED:])
+        pushed = tuple(describe(value) for value in translator.stack[kept:][-MOST_PUSHED:])
         positions = instruction.positions
         facts = StepFacts(
             key=_key(), attempt=seen.attempt, depth=seen.depth, code=translator.f_code, first=seen.first,
             offset=instruction.offset if instruction.offset is not None else -1, opcode=instruction.opname,
             argument=_argument(instruction), line=(positions.lineno if positions else None) or translator.lineno,
-            kept=kept, pushed=pushed, changed=_changed(translator, seen),
+            kept=kept, pushed=pushed, changed=_changes(translator, seen),
         )  # fmt: skip
         seen.stack, seen.last, seen.first = list(translator.stack), instruction, False
         return facts
@@ -169,15 +169,15 @@ def _common(before: list[Any], now: list[Any]) -> int:
     return count
 
 
-def _changed(translator: Any, seen: _Seen) -> dict[str, str]:
+def _changes(translator: Any, seen: _Seen) -> dict[str, str]:
     """The locals that the last instruction of this call wrote; all of them at its first."""
     values = translator.symbolic_locals
     if seen.first:
-        return {name: described(values[name]) for name in islice(values, MOST_LOCALS)}
+        return {name: describe(values[name]) for name in islice(values, MOST_LOCALS)}
     if seen.last.opname not in _WRITES:
         return {}
     name = seen.last.argval
-    return {name: described(values[name]) if name in values else ""}
+    return {name: describe(values[name]) if name in values else ""}
 
 
 def _argument(instruction: Any) -> str:
@@ -211,7 +211,7 @@ def _node(node: torch.fx.Node) -> str:
     return _short(f"{node.name} = {node.op} {target}({inputs})")
 
 
-def described(value: Any, depth: int = 0) -> str:
+def describe(value: Any, depth: int = 0) -> str:
     """A symbolic value in a few words: `Tensor mul float32[4]`, `3`, `list[x, 2]`, `not read yet: x`."""
     if isinstance(value, LazyVariableTracker):
         if not value.is_realized():
@@ -224,7 +224,7 @@ def described(value: Any, depth: int = 0) -> str:
         return _short(f"{kind} {node.name}{_meta(node)}")
     items = fields.get("items")
     if isinstance(items, list | tuple):
-        inner = [described(item, depth + 1) for item in items[:MOST_ITEMS]] if depth < 2 else ["…"]
+        inner = [describe(item, depth + 1) for item in items[:MOST_ITEMS]] if depth < 2 else ["…"]
         return _short(f"{kind}[{', '.join(inner)}{', …' if len(items) > MOST_ITEMS else ''}]")
     if kind.endswith("Constant"):
         constant = fields.get("value")

@@ -81,7 +81,9 @@ def place_of(entry: traceback.FrameSummary) -> Place:
 
 
 @contextmanager
-def watching(restarted: Callable[[str, str], None], unsupported: Callable[[BaseException], None]) -> Iterator[None]:
+def watch_restarts(
+    restarted: Callable[[str, str], None], unsupported: Callable[[BaseException], None]
+) -> Iterator[None]:
     """Errors that Dynamo makes inside the block know their place. `restarted` hears the type of each restart of a
     frame's analysis, and why; `unsupported` hears of every construct that Dynamo could not trace.
     """
@@ -94,7 +96,7 @@ def watching(restarted: Callable[[str, str], None], unsupported: Callable[[BaseE
 
         return init
 
-    def told(make: Callable[..., None]) -> Callable[..., None]:
+    def wrapper(make: Callable[..., None]) -> Callable[..., None]:
         def init(error: Any, *args: Any, **kwargs: Any) -> None:
             make(error, *args, **kwargs)
             restarted(type(error).__name__, error.restart_reason or "")
@@ -104,5 +106,5 @@ def watching(restarted: Callable[[str, str], None], unsupported: Callable[[BaseE
     with ExitStack() as stack:
         for kind in (Unsupported, UserError, TorchRuntimeError):
             stack.enter_context(replaced(kind, "__init__", placed))
-        stack.enter_context(replaced(RestartAnalysis, "__init__", told))
+        stack.enter_context(replaced(RestartAnalysis, "__init__", wrapper))
         yield

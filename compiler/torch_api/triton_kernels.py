@@ -80,7 +80,7 @@ def reading_kernels(gpu: AbstractContextManager[None]) -> Iterator[None]:
     with gpu, ExitStack() as stack:
         stack.enter_context(_environment(TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"))
         stack.enter_context(replaced(triton_helpers, "set_driver_to_gpu", lambda _: lambda: None))
-        stack.enter_context(replaced(heuristics, "check_autotune_cache", lambda _: untuned))
+        stack.enter_context(replaced(heuristics, "check_autotune_cache", lambda _: all_configurations))
         stack.enter_context(replaced(triton, "compile", lambda _: _ask))
         yield
 
@@ -91,7 +91,7 @@ def compile_request(name: str, source: str, sizes: Mapping[str, int], config: in
     To be called inside `reading_kernels`. `sizes` holds what the launch grid depends on and is known ("xnumel").
     Executes the source. Raises KernelSourceError.
     """
-    kernel = executed(name, source)
+    kernel = execute_heuristics(name, source)
     if not 0 <= config < len(kernel.configs):
         raise KernelSourceError(f"there is no configuration {config}: Inductor would try {len(kernel.configs)}")
     chosen = kernel.configs[config]
@@ -109,23 +109,23 @@ def compile_request(name: str, source: str, sizes: Mapping[str, int], config: in
     raise KernelSourceError("Inductor did not call triton.compile for it")
 
 
-def executed(name: str, source: str) -> Any:
+def execute_heuristics(name: str, source: str) -> Any:
     """The CachingAutotuner that the source makes of its kernel, new each time. Raises KernelSourceError."""
-    kernel = _defined(name, source)
+    kernel = _define(name, source)
     if not isinstance(kernel, heuristics.CachingAutotuner):
         raise KernelSourceError(f"it defines no kernel {name!r} under a decorator of triton_heuristics")
     return kernel
 
 
-def defined(name: str, source: str) -> Any:
+def jit_function(name: str, source: str) -> Any:
     """The function under `@triton.jit` that the source defines, new each time. Raises KernelSourceError."""
-    kernel = _defined(name, source)
+    kernel = _define(name, source)
     if not isinstance(kernel, triton.JITFunction):
         raise KernelSourceError(f"it defines no kernel {name!r} under @triton.jit")
     return kernel
 
 
-def _defined(name: str, source: str) -> Any:
+def _define(name: str, source: str) -> Any:
     file = f"{name}.py"
     namespace: dict[str, Any] = {"__name__": name, "__file__": file}
     with _readable(file, source):
@@ -150,7 +150,7 @@ def _ask(source: Any, *, options: dict[str, Any], **_others: Any) -> Any:
     raise _Asked(source, options)
 
 
-def untuned(configs: list[Any], _filename: Any, _inductor_meta: Any) -> tuple[list[Any], None, dict[str, Any]]:
+def all_configurations(configs: list[Any], *_facts: Any, **_more_facts: Any) -> tuple[list[Any], None, dict[str, Any]]:
     """All configurations, in place of the one that was fastest before (check_autotune_cache)."""
     return configs, None, {}
 
@@ -195,10 +195,10 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def loaded(name: str, source: str, config: int) -> Any:
+def load_kernel(name: str, source: str, config: int) -> Any:
     """A kernel of Inductor's, to be launched in one of its configurations. Raises KernelSourceError."""
-    with replaced(heuristics, "check_autotune_cache", lambda _: untuned):
-        kernel = executed(name, source)
+    with replaced(heuristics, "check_autotune_cache", lambda _: all_configurations):
+        kernel = execute_heuristics(name, source)
     kernel.configs = [kernel.configs[config]]
     return kernel
 
@@ -207,7 +207,7 @@ class Plain:
     """A function that has `@triton.jit` alone, to be launched as Inductor's kernels are. Raises KernelSourceError."""
 
     def __init__(self, name: str, source: str, config: Mapping[str, int], grid: tuple[int, int, int]) -> None:
-        self._function, self._config, self._grid = defined(name, source), config, grid
+        self._function, self._config, self._grid = jit_function(name, source), config, grid
 
     def run(self, *arguments: Any, **_stream: int) -> None:
         """One launch, on torch's current stream."""

@@ -30,7 +30,7 @@ _inside: list[bool] = []
 
 
 @contextmanager
-def without_unread() -> Iterator[None]:
+def skip_unread_work() -> Iterator[None]:
     """TorchDynamo leaves these out in the block, but for what a log that is on, torch's trace or tcompile itself reads.
     The compilation metric `guard_latency_us` is 0 then.
     """
@@ -44,7 +44,7 @@ def without_unread() -> Iterator[None]:
         yield
 
 
-def checked_once(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
+def check_once(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
     """One check of guards, in microseconds, as torch measures it; 0.0 where nobody reads it."""
     if _inside and not _is_on(guards.guards_log) and not _TRACE.handlers:
         return 0.0
@@ -56,14 +56,14 @@ def _is_on(*logs: logging.Logger) -> bool:
 
 
 def _unless_read(measure: Callable[..., float]) -> Callable[..., float]:
-    return checked_once if measure is profile_guard_manager else measure
+    return check_once if measure is profile_guard_manager else measure
 
 
 def _if_enabled(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def asked(value: Any) -> bool:
+    def wrapper(value: Any) -> bool:
         return LocalMapWrappedHigherOrderVariable._enabled and ask(value)
 
-    return asked
+    return wrapper
 
 
 def without_marks() -> None:

@@ -56,7 +56,7 @@ def launch_of(node: Node) -> Launch | None:
     while not hasattr(kernel, "__name__"):  # an autotuner around it
         kernel = kernel.fn
 
-    def launched(grid: Any, *values: Any) -> tuple[Any, ...]:
+    def wrapper(grid: Any, *values: Any) -> tuple[Any, ...]:
         if not torch.cuda.is_available() and any(isinstance(value, torch.Tensor) for value in values):
             raise NoGpuError(
                 f"the Triton kernel {kernel.__name__} runs on a GPU, and there is none here: an operator of "
@@ -65,7 +65,7 @@ def launch_of(node: Node) -> Launch | None:
         changed = operator(grid=grid, kwargs=dict(zip(names, values, strict=True)), **facts)
         return tuple(changed[name] for name in written)
 
-    return Launch(f"triton.{kernel.__name__}", launched, grid, [*arguments.values()], written)
+    return Launch(f"triton.{kernel.__name__}", wrapper, grid, [*arguments.values()], written)
 
 
 def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
@@ -152,7 +152,7 @@ def launches_without_gpu(driver: AbstractContextManager[None], launch: Callable[
     with ExitStack() as stack:
         stack.enter_context(replaced(triton_probes, "has_triton", _has_triton))
         stack.enter_context(driver)
-        stack.enter_context(replaced(JITFunction, "run", lambda run: _launching(run, launch)))
+        stack.enter_context(replaced(JITFunction, "run", lambda run: _wrap_launch(run, launch)))
         yield
 
 
@@ -164,13 +164,13 @@ def _has_triton(original: Any) -> Callable[[], bool]:
     return has_triton
 
 
-def _launching(run: Callable[..., Any], launch: Callable[[PlainLaunch], None]) -> Callable[..., Any]:
-    def launched(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+def _wrap_launch(run: Callable[..., Any], launch: Callable[[PlainLaunch], None]) -> Callable[..., Any]:
+    def wrapper(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         if warmup:
             return run(kernel, *args, grid=grid, warmup=True, **options)
         return launch(_plain_launch(kernel, args, grid, options))
 
-    return launched
+    return wrapper
 
 
 def _plain_launch(kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[str, Any]) -> PlainLaunch:

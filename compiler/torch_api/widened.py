@@ -56,10 +56,10 @@ class Widened(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if is_random(func) and (results := self._drawn_by(func)) is not None:
-            return _given(func, args, results)
+            return _given_result(func, args, results)
         if _is_view(func):
             return func(*args, **kwargs)
-        changed = {id(value) for value in _changed(func, args, kwargs)}
+        changed = {id(value) for value in _changed_arguments(func, args, kwargs)}
         args, kwargs = tree_map(lambda value: value if id(value) in changed else wide(value), (args, kwargs))
         result = func(*args, **kwargs)
         return result if changed else tree_map(wide, result)
@@ -76,7 +76,7 @@ class WidenedError(RuntimeError):
     """Why a call can't be run in float64."""
 
 
-def _given(func: Any, args: Any, results: list[Tensor]) -> Any:
+def _given_result(func: Any, args: Any, results: list[Tensor]) -> Any:
     """What a random operator is to give, after what it gave in the other run."""
     if str(func) == "aten.native_dropout.default":
         return wide(args[0]) * results[1] / (1 - args[1]), results[1]
@@ -113,7 +113,7 @@ def _is_view(func: Any) -> bool:
     return any(item.alias_info is not None and not item.alias_info.is_write for item in func._schema.returns)
 
 
-def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+def _changed_arguments(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """The arguments that an operator writes to."""
     for place, item in enumerate(func._schema.arguments):
         if item.alias_info is not None and item.alias_info.is_write:

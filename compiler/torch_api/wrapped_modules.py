@@ -35,7 +35,7 @@ def _names(module: torch.nn.Module, count: int, kwargs: Mapping[str, Any]) -> It
         yield f"L['kwargs']['{name}']", f"L['{name}']"
 
 
-def renamed(text: str, names: Names) -> str:
+def rename(text: str, names: Names) -> str:
     """Code with these variables under the names that the user knows."""
     if not names or "L['" not in text:
         return text

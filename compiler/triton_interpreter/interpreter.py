@@ -60,7 +60,7 @@ def _values(handle: Any) -> NDArray[Any]:
     return bits.view(custom).to(torch.float32).numpy().reshape(handle.data.shape)
 
 
-def _rounded(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+def _round(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
     """Numbers in a Triton type, rounded to nearest even, as the GPU's conversions do."""
     custom = _TORCH_TYPES.get(dtype.scalar.name)
     if custom is None:
@@ -82,7 +82,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
 
     def get_bf16(self, value: float) -> Any:
         """A number, which Triton's interpreter does not make in this format."""
-        return interpreter.TensorHandle(_rounded(np.array([value]), tl.bfloat16), tl.bfloat16)
+        return interpreter.TensorHandle(_round(np.array([value]), tl.bfloat16), tl.bfloat16)
 
     def get_all_ones_value(self, kind: Any) -> Any:
         """-1, which numpy takes for no unsigned number."""
@@ -91,7 +91,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *cache: Any) -> Any:
         self.bounds.check("tl.load reads", ptrs.data, mask.data, _width(ptrs))
-        return super().create_masked_load(ptrs, mask, _undefined(ptrs) if other is None else other, *cache)
+        return super().create_masked_load(ptrs, mask, _undefined_values(ptrs) if other is None else other, *cache)
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *cache: Any) -> Any:
         self.bounds.check("tl.store writes", ptrs.data, mask.data, _width(ptrs))
@@ -115,7 +115,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
             if active[index]:
                 one = TensorHandle(pointers[index].reshape(1), ptr.dtype)
                 old = interpreter.InterpreterBuilder.create_load(self, one, None, None, False)
-                new = TensorHandle(_rounded(_values(old) + values[index], value.dtype), value.dtype.scalar)
+                new = TensorHandle(_round(_values(old) + values[index], value.dtype), value.dtype.scalar)
                 interpreter.InterpreterBuilder.create_store(self, one, new, None, None)
                 before[index] = old.data[0]
         return TensorHandle(before, value.dtype.scalar)
@@ -123,7 +123,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
     def cast_impl(self, src: Any, dst_type: Any) -> Any:
         values, dtype = _values(src), _np_dtype(dst_type)
         if dst_type.scalar.is_floating():
-            return TensorHandle(_rounded(values, dst_type), dst_type.scalar)
+            return TensorHandle(_round(values, dst_type), dst_type.scalar)
         if values.dtype.kind == "f" and dtype.kind in "iu":
             return TensorHandle(libdevice.saturate(np.trunc(values), dtype), dst_type.scalar)
         return TensorHandle(values.astype(dtype), dst_type.scalar)
@@ -135,17 +135,17 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         result = op(_values(lhs), _values(rhs))
         if result.dtype == bool:
             return TensorHandle(result, tl.int1)
-        return TensorHandle(_rounded(result, lhs.dtype), lhs.dtype.scalar)
+        return TensorHandle(_round(result, lhs.dtype), lhs.dtype.scalar)
 
     def unary_op(self, arg: Any, op: Callable[..., Any]) -> Any:
-        return TensorHandle(_rounded(op(_values(arg)), arg.dtype), arg.dtype.scalar)
+        return TensorHandle(_round(op(_values(arg)), arg.dtype), arg.dtype.scalar)
 
     def create_select(self, condition: Any, lhs: Any, rhs: Any) -> Any:
         return TensorHandle(np.where(condition.data, lhs.data, rhs.data), rhs.dtype.scalar)
 
     def create_clampf(self, arg: Any, low: Any, high: Any, _propagate: Any) -> Any:
         clipped = np.clip(_values(arg), _values(low), _values(high))
-        return TensorHandle(_rounded(clipped, arg.dtype), arg.dtype.scalar)
+        return TensorHandle(_round(clipped, arg.dtype), arg.dtype.scalar)
 
     def create_minnumf(self, lhs: Any, rhs: Any) -> Any:
         return self.binary_op(lhs, rhs, np.fmin)
@@ -155,7 +155,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
 
     def create_fma(self, x: Any, y: Any, z: Any) -> Any:
         exact = _values(x).astype(np.float64) * _values(y) + _values(z)
-        return TensorHandle(_rounded(exact, z.dtype), z.dtype.scalar)
+        return TensorHandle(_round(exact, z.dtype), z.dtype.scalar)
 
     def create_rsqrt(self, arg: Any) -> Any:
         return self.unary_op(arg, lambda x: 1 / np.sqrt(x))
@@ -178,7 +178,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         """Products are exact in the sum's format; TF32's rounding of float32 operands is not modelled."""
         wide = np.int64 if d.data.dtype.kind in "iu" else np.float32 if d.data.dtype != np.float64 else np.float64
         product = np.matmul(_values(a).astype(wide), _values(b).astype(wide))
-        return TensorHandle(_rounded(product + _values(d), d.dtype), d.dtype.scalar)
+        return TensorHandle(_round(product + _values(d), d.dtype), d.dtype.scalar)
 
     def create_extern_elementwise(
         self, _library: str, _path: str, symbol: str, arguments: Sequence[Any], result: Any, _is_pure: bool
@@ -202,7 +202,7 @@ class _Results(list[Any]):
         return self[index]
 
 
-def _undefined(ptrs: Any) -> Any:
+def _undefined_values(ptrs: Any) -> Any:
     """What a load gives where its mask is off and nothing stands for that: on a GPU whatever the register held. Here
     it is nothing that a kernel could take for a number of its own, or for an index.
     """
@@ -220,7 +220,7 @@ def _width(ptrs: Any) -> int:
 # Reductions and scans with any function: Triton's interpreter calls it once for each element.
 
 
-def _reduced(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = False, **_: Any) -> Any:
+def _reduce_by(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = False, **_: Any) -> Any:
     """tl.reduce: neighbours are combined, then neighbours of those, as by a GPU's threads."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     rank = len(tensors[0].handle.data.shape)
@@ -232,7 +232,7 @@ def _reduced(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = Fals
     while parts[0].shape[at] > 1:
         size = parts[0].shape[at]
         pairs = [np.take(part, range(start, size, 2), at) for start in (0, 1) for part in parts]
-        parts = _combined(combine, pairs, types_)
+        parts = _combine(combine, pairs, types_)
     kept = [part if keep_dims and axis is not None else np.squeeze(part, at) for part in parts]
     if keep_dims and axis is None:
         kept = [part.reshape((1,) * rank) for part in kept]
@@ -240,7 +240,7 @@ def _reduced(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = Fals
     return results if isinstance(inputs, tuple) else results[0]
 
 
-def _scanned(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: Any) -> Any:
+def _scan_by(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: Any) -> Any:
     """tl.associative_scan (Hillis and Steele, 1986): each step combines elements twice as far apart."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     types_ = [tensor.dtype for tensor in tensors]
@@ -249,7 +249,7 @@ def _scanned(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: A
     size = parts[0].shape[axis]
     places = np.arange(size).reshape([-1 if i == axis % parts[0].ndim else 1 for i in range(parts[0].ndim)])
     while distance < size:
-        combined = _combined(combine, [*(np.roll(part, distance, axis) for part in parts), *parts], types_)
+        combined = _combine(combine, [*(np.roll(part, distance, axis) for part in parts), *parts], types_)
         parts = [np.where(places >= distance, new, old) for new, old in zip(combined, parts, strict=True)]
         distance *= 2
     ordered = [np.flip(part, axis) if reverse else part for part in parts]
@@ -257,16 +257,17 @@ def _scanned(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: A
     return results if isinstance(inputs, tuple) else results[0]
 
 
-def _combined(combine: Any, parts: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
+def _combine(combine: Any, parts: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
     given = [_tensor(part, dtype) for part, dtype in zip(parts, [*dtypes, *dtypes], strict=True)]
     result = combine(*given)
     results = result if isinstance(result, tuple) else (result,)
     return [
-        np.broadcast_to(_as(one, dtype), given[0].handle.data.shape) for one, dtype in zip(results, dtypes, strict=True)
+        np.broadcast_to(_in_dtype(one, dtype), given[0].handle.data.shape)
+        for one, dtype in zip(results, dtypes, strict=True)
     ]
 
 
-def _as(value: Any, dtype: Any) -> NDArray[Any]:
+def _in_dtype(value: Any, dtype: Any) -> NDArray[Any]:
     """What a combine function gave, in the type of its arguments."""
     tensor = interpreter.interpreter_semantic.to_tensor(value)
     return interpreter.interpreter_semantic.cast(tensor, dtype).handle.data
@@ -280,14 +281,14 @@ def _tensor(data: NDArray[Any], dtype: Any) -> Any:
 
 def _sum(tensor: Any, axis: int | None, keep_dims: bool) -> Any:
     data = np.sum(_values(tensor.handle), axis=axis, keepdims=keep_dims)
-    return _tensor(_rounded(np.asarray(data), tensor.dtype), tensor.dtype)
+    return _tensor(_round(np.asarray(data), tensor.dtype), tensor.dtype)
 
 
 def _reduce(inputs: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **_: Any) -> Any:
     if combine_fn is tl.standard._sum_combine:
         tensor = inputs[0] if isinstance(inputs, tuple) else inputs
         return _sum(tensor, axis, keep_dims)
-    return _reduced(inputs, axis, combine_fn, keep_dims)
+    return _reduce_by(inputs, axis, combine_fn, keep_dims)
 
 
 class _Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
@@ -334,7 +335,7 @@ def _lane_by_lane(operands: Sequence[Callable[[], Any]], operation: str, decides
     return result
 
 
-def _not(value: Any) -> Any:
+def _logical_not(value: Any) -> Any:
     return value == 0 if _is_block(value) else not value
 
 
@@ -342,7 +343,7 @@ def _is_block(value: Any) -> bool:
     return isinstance(value, tl.core.tensor) and value.handle.data.size > 1
 
 
-def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_function(function: Any, *args: Any, **kwargs: Any) -> Any:
     """A @triton.jit function called from another one: as it is, and its errors with their own traceback."""
     return function.rewrite()(*args, **kwargs)
 
@@ -360,28 +361,32 @@ def install() -> None:
         interpreter._patch_lang_core(module, scope)
     for module in (tl, tl.core):  # after all of Triton's own: each of its calls replaces both modules' reductions
         scope.set_attr(module, "reduce", _reduce)
-        scope.set_attr(module, "associative_scan", _scanned)
+        scope.set_attr(module, "associative_scan", _scan_by)
     for name, function in inspect.getmembers(cuda_libdevice, inspect.isfunction):
         scope.set_attr(any_libdevice, name, _given_semantic(name, function))
         scope.set_attr(cuda_libdevice, name, _given_semantic(name, function))
     for name in ("gdc_wait", "gdc_launch_dependents"):
         scope.set_attr(tl_cuda, name, lambda **_: None)
-    scope.set_attr(interpreter.InterpretedFunction, "__call__", _called)
+    scope.set_attr(interpreter.InterpretedFunction, "__call__", _call_function)
     scope.set_attr(interpreter.FunctionRewriter, "ast_transformer", _Transformer())
-    for name, operation in (("and", _all_of), ("or", _any_of), ("not", _not)):  # seen by every rewritten function
+    for name, operation in (
+        ("and", _all_of),
+        ("or", _any_of),
+        ("not", _logical_not),
+    ):  # seen by every rewritten function
         scope.set_attr(interpreter, f"_tcompile_{name}", operation)
     _install_in_inductor(scope)
 
 
 def _given_semantic(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def called(*args: Any, **_: Any) -> Any:
+    def wrapper(*args: Any, **_: Any) -> Any:
         try:
             return function(*args, _semantic=interpreter.interpreter_semantic)
         except KeyError as error:
             given = ", ".join(getattr(kind, "name", str(kind)) for kind in error.args[0])
             raise TypeError(f"libdevice.{name} takes no ({given})") from None
 
-    return called
+    return wrapper
 
 
 def _install_in_inductor(scope: Any) -> None:
@@ -423,7 +428,7 @@ def launch_arguments(kernel: Any, config: Mapping[str, Any]) -> list[str]:
     return [*own, *kernel.inductor_meta.get("extra_launcher_args", ())]
 
 
-def launched(
+def run_programs(
     function: Any,
     arguments: Mapping[str, Any],
     types_: Mapping[str, str],
@@ -467,7 +472,7 @@ def _argument(value: Any, kind: str) -> Any:
     return tl.core.tensor(handle, dtype)
 
 
-def defined(module: types.ModuleType, source: str, path: str) -> None:
+def define_kernel(module: types.ModuleType, source: str, path: str) -> None:
     """Execute a kernel's source in a module. Raises what it raises, a SyntaxError with its line."""
     module.__file__ = path
     exec(compile(source, path, "exec", dont_inherit=True), vars(module))

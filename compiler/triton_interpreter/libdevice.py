@@ -59,11 +59,11 @@ _ROUNDED: dict[str, Function] = {"n": np.rint, "z": np.trunc, "d": np.floor, "u"
 
 
 def _by_torch(function: Callable[..., torch.Tensor]) -> Function:
-    def computed(*arguments: Array) -> Array:
+    def compute(*arguments: Array) -> Array:
         given = [torch.from_numpy(np.ascontiguousarray(argument)) for argument in arguments]
         return function(*given).reshape(np.shape(arguments[0])).numpy()
 
-    return computed
+    return compute
 
 
 def _gamma(x: Array) -> Array:
@@ -210,22 +210,22 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def _count_of_bits(x: Array) -> Array:
-    return np.vectorize(lambda value: int(value).bit_count(), otypes=[np.int32])(_as_unsigned(x))
+    return np.vectorize(lambda value: int(value).bit_count(), otypes=[np.int32])(_unsigned_view(x))
 
 
 def _leading_zeros(x: Array) -> Array:
     bits = x.dtype.itemsize * 8
-    return np.vectorize(lambda value: bits - int(value).bit_length(), otypes=[np.int32])(_as_unsigned(x))
+    return np.vectorize(lambda value: bits - int(value).bit_length(), otypes=[np.int32])(_unsigned_view(x))
 
 
 def _first_set(x: Array) -> Array:
     """The place of the lowest set bit, from 1; 0 where there is none."""
-    return np.vectorize(lambda value: (int(value) & -int(value)).bit_length(), otypes=[np.int32])(_as_unsigned(x))
+    return np.vectorize(lambda value: (int(value) & -int(value)).bit_length(), otypes=[np.int32])(_unsigned_view(x))
 
 
 def _reversed_bits(x: Array) -> Array:
     bits = x.dtype.itemsize * 8
-    unsigned = _as_unsigned(x)
+    unsigned = _unsigned_view(x)
     turned = np.vectorize(lambda value: int(f"{int(value):0{bits}b}"[::-1], 2), otypes=[unsigned.dtype])(unsigned)
     return turned.view(x.dtype)
 
@@ -235,7 +235,7 @@ def _high_half(x: Array, y: Array) -> Array:
     return np.vectorize(lambda a, b: (int(a) * int(b)) >> bits, otypes=[x.dtype])(x, y)
 
 
-def _as_unsigned(x: Array) -> Array:
+def _unsigned_view(x: Array) -> Array:
     return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
 
 

@@ -52,7 +52,7 @@ class Reference(Interpreter):
     def run_node(self, n: Node) -> Any:
         value = self._value(n)
         if n.name in self._wanted:
-            self.values[n.name] = self._kept(value)
+            self.values[n.name] = self._keep(value)
         return value
 
     def _value(self, node: Node) -> Any:
@@ -80,7 +80,7 @@ class Reference(Interpreter):
             return getattr(self, node.op)(node.target, args, kwargs)
         return special(node.target, args, kwargs, node.name in self._by_four)
 
-    def _kept(self, value: Any) -> Any:
+    def _keep(self, value: Any) -> Any:
         if self._changes_in_place and isinstance(value, Tensor):
             return value.clone()
         return value

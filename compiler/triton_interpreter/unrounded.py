@@ -28,10 +28,10 @@ class Unrounded:
 
     def values(self, name: str, known: Mapping[str, Any]) -> list[Tensor]:
         """The node's value from `known` ones by name, in either way; none where it can't be computed from those."""
-        found = (self._from(name, known, rounds) for rounds in (False, True))
+        found = (self._value_from(name, known, rounds) for rounds in (False, True))
         return [value for value in found if value is not None]
 
-    def _from(self, name: str, known: Mapping[str, Any], rounds: bool) -> Tensor | None:
+    def _value_from(self, name: str, known: Mapping[str, Any], rounds: bool) -> Tensor | None:
         node = self._nodes.get(name)
         if node is None:
             return None
@@ -50,10 +50,10 @@ class Unrounded:
                 self._value(source, values, rounds)
             before = _round_as_eager if rounds and _widens(node) else _as_it_is
 
-            def given(source: Node) -> Any:
+            def given_value(source: Node) -> Any:
                 return before(source, values[source.name])
 
-            args, kwargs = map_arg(node.args, given), map_arg(node.kwargs, given)
+            args, kwargs = map_arg(node.args, given_value), map_arg(node.kwargs, given_value)
             values[node.name] = _widen(self._compute(node, _wide_formats(args), _wide_formats(kwargs)))
         return values[node.name]
 

@@ -105,7 +105,7 @@ class _Module:
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
-                name, value = _imported(node, alias)
+                name, value = _imports(node, alias)
                 self.names[name] = value
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             self.assign(node)
@@ -136,16 +136,16 @@ class _Module:
         """`3` of `tl.constexpr(3)`."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.keywords):
             return node
-        kind = self.resolved(node.func)
+        kind = self.resolve(node.func)
         return node.args[0] if getattr(kind, "__name__", "") == "constexpr" and len(node.args) == 1 else node
 
     def is_resolved(self, value: ast.expr) -> bool:
-        return isinstance(value, ast.Attribute) and self.resolved(value) is not None
+        return isinstance(value, ast.Attribute) and self.resolve(value) is not None
 
     def is_assembly(self, node: ast.expr | None) -> bool:
         """Whether it is the function that takes a text for the assembler."""
         found = self.names.get(node.id) if isinstance(node, ast.Name) else None
-        found = self.resolved(node) if isinstance(node, ast.Attribute) else found
+        found = self.resolve(node) if isinstance(node, ast.Attribute) else found
         return getattr(found, "__name__", "") == _ASSEMBLY
 
     def define(self, node: ast.FunctionDef) -> None:
@@ -166,7 +166,7 @@ class _Module:
         self.bind(node.name, node)
 
     def decorator(self, node: ast.expr) -> None:
-        name = self.dotted(node.func if isinstance(node, ast.Call) else node)
+        name = self.dotted_name(node.func if isinstance(node, ast.Call) else node)
         root, _, member = name.partition(".")
         is_triton = isinstance(self.names.get("triton"), ModuleType) and root == "triton"
         plain = (
@@ -211,7 +211,7 @@ class _Module:
 
     def hint_call(self, node: ast.Call) -> None:
         """`DeviceProperties(type='cuda', …)`, `float('inf')`, `set()`."""
-        name = self.dotted(node.func)
+        name = self.dotted_name(node.func)
         if name == "set" and not node.args and not node.keywords:
             return
         if name == "float" and len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Constant):
@@ -223,29 +223,29 @@ class _Module:
 
     def is_hint(self, node: ast.expr) -> bool:
         """`ReductionHint.INNER`, `tl.float32`, `torch.float32`, `__file__`."""
-        name = self.dotted(node)
+        name = self.dotted_name(node)
         kind, _, member = name.rpartition(".")
         is_dtype = kind == "torch" and re.fullmatch(r"(u?int|b?float|float8_\w+|complex|bool)\d*\w*", member)
         is_member = name in hint_names() and self.names.get(kind) is _KNOWN
         return name == "__file__" or is_member or bool(is_dtype) or self.is_resolved(node)
 
     def annotation(self, node: ast.expr) -> None:
-        name = self.dotted(node)
+        name = self.dotted_name(node)
         plain = {"int", "float", "bool", "str", "builtins.int", "builtins.float", "builtins.bool", "builtins.str"}
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str | None)
         if not (is_text or name in plain or self.is_resolved(node) or self.names.get(name) is not None):
             raise RefusedSourceError(f"the annotation `{words_of(node)}` is none of a kernel's", node)
 
-    def dotted(self, node: ast.expr) -> str:
+    def dotted_name(self, node: ast.expr) -> str:
         """`a.b.c` as text, "" for any other expression."""
         if isinstance(node, ast.Name):
             return node.id
-        inner = self.dotted(node.value) if isinstance(node, ast.Attribute) else ""
+        inner = self.dotted_name(node.value) if isinstance(node, ast.Attribute) else ""
         return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
 
-    def resolved(self, node: ast.Attribute) -> Any:
+    def resolve(self, node: ast.Attribute) -> Any:
         """What an attribute of a module stands for; None where its root is no module. Raises RefusedSourceError."""
-        root, *names = self.dotted(node).split(".")
+        root, *names = self.dotted_name(node).split(".")
         value = self.names.get(root)
         if not isinstance(value, ModuleType):
             return None
@@ -291,7 +291,7 @@ class _Function:
             yield from ast.iter_child_nodes(node)
 
     def is_of_module(self, node: ast.Attribute) -> bool:
-        root = self.module.dotted(node).partition(".")[0]
+        root = self.module.dotted_name(node).partition(".")[0]
         return root not in self.local and isinstance(self.module.names.get(root), ModuleType)
 
     def look_at(self, node: ast.AST) -> None:
@@ -330,7 +330,7 @@ class _Function:
         if self.is_assembly(node) and node not in self.called:
             raise RefusedSourceError(f"another name for {_ASSEMBLY}", node)
         if self.is_of_module(node):
-            self.module.resolved(node)
+            self.module.resolve(node)
         elif not isinstance(node.ctx, ast.Load) or node.attr not in _value_attributes():
             raise RefusedSourceError(f"the attribute {node.attr} is none of a kernel's", node)
 
@@ -344,7 +344,7 @@ def _value_attributes() -> frozenset[str]:
     return _ON_VALUES | {name for kind in kinds if kind for name in dir(kind) if not name.startswith("_")} - {"handle"}
 
 
-def _imported(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> tuple[str, Any]:
+def _imports(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> tuple[str, Any]:
     """The name that an import gives, and the module or function it stands for. Raises RefusedSourceError."""
     if isinstance(node, ast.Import):
         if alias.name not in (*_MODULES, "torch") or ("." in alias.name and not alias.asname):

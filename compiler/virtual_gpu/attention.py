@@ -194,7 +194,7 @@ def _run_flash(call: Call) -> Tensor:
 def _run_efficient(call: Call) -> Tensor:
     mask = _additive(call)
     if mask is not None:
-        mask = _aligned(mask, call)
+        mask = _align_mask(mask, call)
     found = aten._scaled_dot_product_efficient_attention(
         *call.tensors, mask, call.needs_gradient, call.dropout, call.causal, scale=call.scale
     )
@@ -216,7 +216,7 @@ def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
     return torch.where(call.mask, 0.0, least)
 
 
-def _aligned(mask: Tensor, call: Call) -> Tensor:
+def _align_mask(mask: Tensor, call: Call) -> Tensor:
     """attention.cpp, preprocess_mask: rows of the mask in memory start at multiples of 16 elements."""
     mask = mask.expand(call.query.shape[0], call.query.shape[1], call.query.shape[2], call.key.shape[2])
     length = mask.shape[-1]

@@ -83,7 +83,7 @@ def _kernels() -> tuple[tuple[OpOverload, Callable[..., Any]], ...]:
 def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
     """What is done with an operator that autocast knows on CUDA or on the CPU; None for what is the same on both."""
     if not on_cuda:
-        return _passed_over
+        return _decompose
     base = name.removeprefix("aten::").partition(".")[0]
     for names, treatment in _TREATMENTS.items():
         if base in names:
@@ -91,13 +91,13 @@ def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
     return None
 
 
-def _passed_over(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _decompose(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """An operator made of others is not cast; those that it calls are."""
     found = operator.decompose(*args, **kwargs)
-    return _untouched(operator, *args, **kwargs) if found is NotImplemented else found
+    return _call_without_autocast(operator, *args, **kwargs) if found is NotImplemented else found
 
 
-def _untouched(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _call_without_autocast(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
     with without_key(DispatchKey.AutocastCPU):
         return operator(*args, **kwargs)
 
@@ -117,27 +117,27 @@ def _in_widest_format(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 def _with_float32_result(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
     if not args or not _is_castable(args[0]):
-        return _untouched(operator, *args, **kwargs)
+        return _call_without_autocast(operator, *args, **kwargs)
     if operator.overloadpacket is torch.ops.aten.norm:
         return _norm(*args, **kwargs)
     places = [argument.name for argument in operator._schema.arguments]
     at = places.index("dtype")
     if at < len(args):
-        return _untouched(operator, *args[:at], args[at] or WIDE, *args[at + 1 :], **kwargs)
-    return _untouched(operator, *args, **{**kwargs, "dtype": kwargs.get("dtype") or WIDE})
+        return _call_without_autocast(operator, *args[:at], args[at] or WIDE, *args[at + 1 :], **kwargs)
+    return _call_without_autocast(operator, *args, **{**kwargs, "dtype": kwargs.get("dtype") or WIDE})
 
 
 def _norm(value: Tensor, p: Any = 2, dim: Any = (), keepdim: bool = False) -> Tensor:
     """autocast_mode.h, fp32_append_dtype: the overload of norm that takes a format."""
     norm = torch.ops.aten.norm.ScalarOpt_dim_dtype
-    return _untouched(norm, value, p, dim, keepdim, dtype=WIDE)
+    return _call_without_autocast(norm, value, p, dim, keepdim, dtype=WIDE)
 
 
 def _run_in(dtype: torch.dtype, operator: OpOverload, args: Any, kwargs: Any) -> Any:
     """C++ casts the last argument first: compilers evaluate arguments from the right."""
     named = {name: _cast(value, dtype) for name, value in reversed(kwargs.items())}
     placed = [_cast(value, dtype) for value in reversed(args)]
-    return _untouched(operator, *reversed(placed), **named)
+    return _call_without_autocast(operator, *reversed(placed), **named)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -50,11 +50,11 @@ def wrap_device(device: property) -> property:
     """For `FakeTensor.device`."""
     get: Any = device.fget
 
-    def pretended(tensor: FakeTensor) -> torch.device:
+    def pretend_device(tensor: FakeTensor) -> torch.device:
         found: torch.device = get(tensor)
         return GPU if found.type == "cpu" and _pretending.get() else found
 
-    return property(pretended, device.fset)
+    return property(pretend_device, device.fset)
 
 
 def _is_on_cpu(arguments: Any) -> bool:

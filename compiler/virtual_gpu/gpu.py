@@ -55,13 +55,13 @@ def virtual_gpu(target: Target) -> Iterator[None]:
         stack.callback(gpu_questions.forget_answers)
         stack.enter_context(no_op_cuda_guard())
         for place, value in _answers(target):
-            stack.enter_context(replaced(*place, _constantly(value)))
+            stack.enter_context(replaced(*place, _replace_by(value)))
         stack.enter_context(active_driver(target))
         gpu_questions.forget_answers()
         yield
 
 
-def _constantly(value: Any) -> Callable[[Any], Any]:
+def _replace_by(value: Any) -> Callable[[Any], Any]:
     return lambda _original: value
 
 
@@ -112,15 +112,15 @@ def _functions(target: Target) -> dict[str, Callable[..., Any]]:
         "mem_get_info": (target.memory, target.memory),
         "memory_allocated": 0,
     }
-    functions = {name: _answering(answer) for name, answer in answers.items()}
-    return functions | {"get_rng_state": _no_rng_state, "set_rng_state": _answering(None)}
+    functions = {name: _answer_with(answer) for name, answer in answers.items()}
+    return functions | {"get_rng_state": _no_rng_state, "set_rng_state": _answer_with(None)}
 
 
 def _no_rng_state(*_args: Any, **_kwargs: Any) -> torch.Tensor:
     return torch.zeros(16, dtype=torch.uint8)
 
 
-def _answering(answer: Any) -> Callable[..., Any]:
+def _answer_with(answer: Any) -> Callable[..., Any]:
     return lambda *_args, **_kwargs: answer
 
 

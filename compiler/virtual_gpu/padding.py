@@ -82,7 +82,7 @@ class Padding:
         if not is_compute_bound(rows, inner, columns, product.dtype):
             return False
         why_not = product.why_not_padded(self.target)
-        self.tell("padding", "left as it is" if why_not else "padded", _why(product, why_not))
+        self.tell("padding", "left as it is" if why_not else "padded", _reason(product, why_not))
         return not why_not
 
 
@@ -105,7 +105,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _why(product: Product, why_not: str) -> str:
+def _reason(product: Product, why_not: str) -> str:
     rows, inner, columns = product.sizes
     return (
         f"the sizes of the {rows}×{inner} by {inner}×{columns} product in {_name(product.dtype)} are not aligned: on "

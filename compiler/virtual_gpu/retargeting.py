@@ -86,42 +86,42 @@ class Retargeting:
     def wrap_aot(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """For aot_module_simplified, as backends other than Inductor call it."""
 
-        def moved(module: GraphModule, inputs: Sequence[Any], *, partition_fn: Any, **kwargs: Any) -> Any:
+        def wrapper(module: GraphModule, inputs: Sequence[Any], *, partition_fn: Any, **kwargs: Any) -> Any:
             compilers = {name: self.wrap_compile(self._checked(kwargs[name])) for name in _COMPILERS}
             kwargs |= compilers | {"partition_fn": self.wrap_partition(partition_fn)}
             return self.wrap_main(run)(module, inputs, **kwargs)
 
-        return moved
+        return wrapper
 
     def _checked(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(module: GraphModule, inputs: Sequence[Any]) -> Any:
+        def wrapper(module: GraphModule, inputs: Sequence[Any]) -> Any:
             self.check_formats(module)
             return compile_graph(module, inputs)
 
-        return checked
+        return wrapper
 
     def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             self.source = _source(inputs)
             kernels = {**attention_kernels(self.target, self.tell), **autocast_kernels(), **cell_kernels()}
             with python_kernels(kernels), CudaRegions():
                 return run(module, inputs, *args, **kwargs)
 
-        return observed
+        return wrapper
 
     def wrap_partition(self, partition: Callable[..., Any]) -> Callable[..., Any]:
-        def moved(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             with self._on_target(module, inputs) as moved_inputs:
                 return partition(module, moved_inputs, *args, **kwargs)
 
-        return moved
+        return wrapper
 
     def wrap_compile(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        def moved(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             with self._on_target(module, inputs) as moved_inputs:
                 return compile_graph(module, moved_inputs, *args, **kwargs)
 
-        return moved
+        return wrapper
 
     @contextmanager
     def _on_target(self, module: GraphModule, inputs: Sequence[Any]) -> Iterator[list[Any]]:
@@ -156,7 +156,7 @@ class Retargeting:
         """It computes the constants it folds, with real tensors on the graph's device: here, on the CPU."""
         to_cpu, back = device_swap(DEVICE, CPU), device_swap(CPU, DEVICE)
 
-        def folded(module: GraphModule) -> Any:
+        def wrapper(module: GraphModule) -> Any:
             asked = [node for node in module.graph.nodes if swap_devices(node, to_cpu)]
             try:
                 return fold(module)
@@ -164,7 +164,7 @@ class Retargeting:
                 for node in set(asked) & set(module.graph.nodes):
                     swap_devices(node, back)
 
-        return folded
+        return wrapper
 
     def trace_on_cpu(
         self, trace: Original, fn: Any, compiler: Any, *args: Any, partition_fn: Any, **kwargs: Any
@@ -173,21 +173,21 @@ class Retargeting:
         here (its device threads are as many as there are GPUs): trace on the CPU, and move the graph.
         """
 
-        def recorded(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-            moved = fx.detached(joint)
+        def record_partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+            moved = fx.detached_copy(joint)
             Mover(_mode_of(inputs), CPU, DEVICE).graph(moved)
             partition_fn(moved, inputs, **options)
             return default_partition(joint, inputs, **options)
 
         def call(*inputs: Any) -> Any:
-            traced = trace(fn, compiler, *args, partition_fn=recorded, **kwargs)
+            traced = trace(fn, compiler, *args, partition_fn=record_partition, **kwargs)
             return traced(*Mover(_mode_of(inputs), DEVICE, CPU).values(inputs))
 
         return call
 
 
 @contextmanager
-def retargeted(target: Target, tell: Told) -> Iterator[None]:
+def retarget_backends(target: Target, tell: Told) -> Iterator[None]:
     """Backends that call AOTAutograd themselves get, in the block, the graphs that they would get on this GPU."""
     session = Retargeting(target, tell)
     with ExitStack() as stack:

@@ -59,7 +59,7 @@ class Templates:
         return [
             (*choosing.SELECT, around(self.observe_selection)),
             (*choosing.PRECOMPILE, lambda _make: lambda *_args, **_kwargs: dict),
-            (*choosing.AUTOTUNE, lambda _time: _ranked),
+            (*choosing.AUTOTUNE, lambda _time: _rank_all),
             (*choosing.SETTLE, around(self.observe_settling)),
             (*choosing.CODE_LOADER, self.keeping_sources),
             (*choosing.HEURISTICS, self.heuristics),
@@ -206,7 +206,7 @@ def _is_vendors_build(target: Target) -> bool:
     return (torch.version.hip is not None) == _is_amd(target)
 
 
-def _ranked(
+def _rank_all(
     _cache: Any, _name: str, _nodes: Any, _layout: Any, _generators: Any, _key: str, choices: Sequence[Any],
     *_args: Any, **_kwargs: Any,
 ) -> dict[Any, float]:  # fmt: skip

@@ -99,7 +99,7 @@ class Choice:
     def watch(self) -> None:
         """From here on modules are met that functions of the cell run."""
         if not self._fn:
-            self._stack.enter_context(module_calls.watching(self._meet))
+            self._stack.enter_context(module_calls.watch_calls(self._meet))
 
     def close(self) -> None:
         """From here on every callee is itself; code that outlives the cell (a generator) runs bare.
@@ -182,7 +182,7 @@ class Choice:
     def _choose(self, callee: Any, chosen: ExploredCall, found: Rank) -> Callable[..., Any]:
         self._redirections.close()
         self.chosen, self._callee, self._rank = chosen, callee, found
-        with module_calls.paused():
+        with module_calls.pause_watching():
             compiled = callees.compiled(callee, self._compile_one)
         if isinstance(callee, Module) and not self._fn:  # called by other code than the cell's too
             self._redirections.callback(module_calls.Redirection(callee, compiled).undo)
@@ -220,7 +220,7 @@ class Choice:
 
 def _unwatched(compiled: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        with module_calls.paused():
+        with module_calls.pause_watching():
             return compiled(*args, **kwargs)
 
     return call

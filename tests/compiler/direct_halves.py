@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.backend.torch_glue.saved import claim_donated_buffers
-from compiler.torch_api.aot import Call, boxed, with_backward
+from compiler.torch_api.aot import Call, mark_boxed, with_backward
 from tests.compiler.test_direct import frames
 
 
@@ -49,7 +49,7 @@ class Halves:
                 found: Sequence[Any] = module(*given)
                 return found
 
-            return boxed(call)
+            return mark_boxed(call)
 
         return compiled
 

@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.backend.torch_glue.direct import Watched
-from compiler.torch_api.aot import Call, boxed
+from compiler.torch_api.aot import Call, mark_boxed
 from compiler.torch_api.unread import without_marks
 
 
@@ -55,7 +55,7 @@ class Caller:
             found: Sequence[Any] = module(*given)
             return found
 
-        return boxed(call)
+        return mark_boxed(call)
 
 
 def frames() -> Iterator[FrameType]:

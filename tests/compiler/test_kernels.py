@@ -9,7 +9,7 @@ from compiler.engine import explore
 from compiler.record import Record
 from compiler.record.options import Options
 from compiler.targets import target as target_of
-from compiler.torch_api.triton_kernels import loaded, reading_kernels
+from compiler.torch_api.triton_kernels import load_kernel, reading_kernels
 from compiler.virtual_gpu.gpu import virtual_gpu
 from tests.compiler.hand_written import USERS
 
@@ -118,5 +118,5 @@ def test_fusion_says_what_was_fused_and_why_not() -> None:
 def test_a_kernel_is_launched_in_the_configuration_asked_for() -> None:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     with reading_kernels(virtual_gpu(target_of("h100"))):
-        blocks = [loaded("users_own", USERS, config).configs[0].kwargs["BLOCK"] for config in (0, 1)]
+        blocks = [load_kernel("users_own", USERS, config).configs[0].kwargs["BLOCK"] for config in (0, 1)]
     assert blocks == [128, 256]

@@ -281,7 +281,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> dict[str, GraphModule]:
     record_graph = GraphRecorder.post_grad
 
     def kept(recorder: GraphRecorder, kind: Any, module: GraphModule) -> None:
-        found[kind] = fx.detached(module)
+        found[kind] = fx.detached_copy(module)
         record_graph(recorder, kind, module)
 
     monkeypatch.setattr(GraphRecorder, "post_grad", kept)

@@ -58,7 +58,7 @@ def test_a_sink_that_the_source_does_not_lead_to_is_cut_off_as_it_is() -> None:
 
 def test_whoever_reads_the_graph_still_does() -> None:
     graph = graph_of(1)
-    with partitioning._reading() as banned, use_quick_cut():
+    with partitioning._read_bans() as banned, use_quick_cut():
         networkx.minimum_cut(graph, "source", "sink")
     assert banned.keys() == {name.removesuffix("_in") for name in graph["source"]}
 

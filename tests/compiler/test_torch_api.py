@@ -10,12 +10,12 @@ from compiler.torch_api.patching import replaced
 
 
 def test_every_private_name_in_use_exists() -> None:
-    assert list(names.missing()) == [], f"torch {torch.__version__} moved these; see compiler/torch_api"
+    assert list(names.missing_names()) == [], f"torch {torch.__version__} moved these; see compiler/torch_api"
 
 
 def test_missing_names_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "OTHERS", (*names.OTHERS, "torch._dynamo.convert_frame.no_such_name"))
-    assert list(names.missing()) == ["torch._dynamo.convert_frame.no_such_name"]
+    assert list(names.missing_names()) == ["torch._dynamo.convert_frame.no_such_name"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from compiler.backend.torch_glue import compiling, traced_again
 from compiler.torch_api import fx
-from compiler.torch_api.aot import Call, Compile, boxed, with_backward
+from compiler.torch_api.aot import Call, Compile, mark_boxed, with_backward
 
 Copied = list[str]
 
@@ -48,7 +48,7 @@ def graphs(function: Callable[..., Any], *args: Tensor, dynamic: bool | None = N
     def kept(name: str) -> Compile:
         def compiled(module: GraphModule, inputs: Sequence[Any]) -> Call:
             found[name] = module
-            return boxed(lambda values: torch.fx.Interpreter(module).boxed_run(values))
+            return mark_boxed(lambda values: torch.fx.Interpreter(module).boxed_run(values))
 
         return compiled
 
@@ -63,7 +63,7 @@ def graphs(function: Callable[..., Any], *args: Tensor, dynamic: bool | None = N
 def traced(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *args: Tensor, **how: Any) -> Any:
     """The same without copies."""
     with monkeypatch.context() as patch:
-        patch.setattr(compiling, "copying", nullcontext)
+        patch.setattr(compiling, "copy_known_traces", nullcontext)
         return graphs(function, *args, **how)
 
 

@@ -18,7 +18,7 @@ from torch._dynamo.utils import get_compilation_metrics
 
 from compiler.engine import explore
 from compiler.option_checks import parse_options
-from compiler.torch_api.unread import without_unread
+from compiler.torch_api.unread import skip_unread_work
 
 _COLD = """
 import sys
@@ -65,18 +65,18 @@ def test_torch_does_this_by_itself() -> None:
 
 
 def test_it_is_left_out() -> None:
-    assert compiled(without_unread()) == (0, False)
+    assert compiled(skip_unread_work()) == (0, False)
     assert cold("tcompile", {"interpret": True}) == "False False"
 
 
 def test_names_are_there_for_a_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, output_graph.trace_call_log.name)
-    assert compiled(without_unread()) == (0, True)
+    assert compiled(skip_unread_work()) == (0, True)
 
 
 def test_guards_are_measured_for_a_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, guards.guards_log.name)
-    assert compiled(without_unread())[0] > 0
+    assert compiled(skip_unread_work())[0] > 0
 
 
 def test_an_exploration_measures_guards() -> None:

@@ -21,10 +21,10 @@ from compiler.calls import call as calls
 from compiler.calls.call import Surroundings
 from compiler.record import Decision
 from compiler.targets import Target
-from compiler.torch_api.aot import Call, boxed, with_backward
-from compiler.torch_api.dynamo import Unheard, is_restart, observing
-from compiler.torch_api.dynamo import compiled as observed
-from compiler.virtual_gpu.retargeting import NoInstructionsError, retargeted
+from compiler.torch_api.aot import Call, mark_boxed, with_backward
+from compiler.torch_api.dynamo import Unheard, is_restart, observe
+from compiler.torch_api.dynamo import compile_function as observed
+from compiler.virtual_gpu.retargeting import NoInstructionsError, retarget_backends
 
 KINDS = ("forward", "backward", "inference")
 
@@ -98,7 +98,7 @@ def capture_graphs(asked: OpenedCall, gpu: Target | None = None) -> list[Capture
         chosen.clear()
         lowered = lower(module, called, start)
         found.append(graph := CapturedGraph(called, module, lowered, start, forward=forward, saved=saved))
-        return boxed(partial(graph.call))
+        return mark_boxed(partial(graph.call))
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         forward, backward, inference = (partial(keep, name=name) for name in KINDS)
@@ -113,7 +113,7 @@ def capture_graphs(asked: OpenedCall, gpu: Target | None = None) -> list[Capture
     def tell(pass_name: str, verdict: str, why: str) -> None:
         chosen.append(Decision(pass_name, "", (), verdict, why))
 
-    with observing(Unheard()), with_backward(), retargeted(gpu, tell) if gpu else nullcontext():
+    with observe(Unheard()), with_backward(), retarget_backends(gpu, tell) if gpu else nullcontext():
         asked.compile(backend)(*asked.args, **asked.kwargs)
     if errors:
         raise errors[0]

@@ -12,7 +12,7 @@ from compiler.backend.passes.context import Context
 from compiler.backend.passes.fit import Refusal
 from compiler.backend.passes.fuse import Pair, Steps, legal
 from compiler.record import Decision
-from compiler.torch_api.fx import made_from, operator_of
+from compiler.torch_api.fx import operator_of, source_names
 
 Found = tuple[tuple[str, ...], tuple[int, ...]]
 """What there is to say of a name, and the steps that compute it, by number."""
@@ -47,7 +47,7 @@ class Lookup:
         found: dict[str, list[str]] = {}
         computed = {origin for step in self.programs["lowered"].steps for origin in _origins(step)}
         for node in self.nodes.values():
-            for name in dict.fromkeys((*made_from(node), operator_of(node))) if node.name in computed else ():
+            for name in dict.fromkeys((*source_names(node), operator_of(node))) if node.name in computed else ():
                 if name not in self.nodes:
                     found.setdefault(name, []).append(node.name)
         return found

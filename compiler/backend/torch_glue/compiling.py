@@ -22,8 +22,8 @@ from compiler.torch_api.aot import (
     Call,
     Compile,
     aot_module,
-    boxed,
     flatten_graph_inputs,
+    mark_boxed,
     untraced,
     without_python_code,
     without_unread_logs,
@@ -64,20 +64,20 @@ def compile_with_autograd(
         if (written := written_inputs()) is None:
             return call
         plain.append(Watched(call, autocast, written))
-        return boxed(partial(plain[0].seen))
+        return mark_boxed(partial(plain[0].seen))
 
     def compile_forward(graph: GraphModule, given: Sequence[Any]) -> Call:
         call = forward(graph, given)
         if (written := written_inputs()) is None:
             return call
         halves.append(WatchedTraining(graph, call, autocast, written))
-        return boxed(partial(halves[0].seen))
+        return mark_boxed(partial(halves[0].seen))
 
     def compile_backward(graph: GraphModule, given: Sequence[Any]) -> Call:
         call = backward(graph, given)
         for of_both in halves:
             of_both.has_backward(graph, call)
-        return boxed(write_out_tangents(call))
+        return mark_boxed(write_out_tangents(call))
 
     has_scan = "scan" in fx.higher_order_operators(_whole(module))
     with _tracing_only(module, inputs):
@@ -137,7 +137,7 @@ def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> 
         if not asks_data(graph):
             return compile_graph(graph, inputs)
         claim_donated_buffers()
-        return boxed(partial(divide_at_data(graph, compile_piece or compile_graph)))
+        return mark_boxed(partial(divide_at_data(graph, compile_piece or compile_graph)))
 
     return compiled
 
