@@ -1,9 +1,9 @@
-"""Scaled dot product attention, chosen as the target would choose it.
+"""Scaled dot product attention, with the kernel that torch would choose on the target.
 
-torch chooses among its fused kernels by device, while AOTAutograd traces: on CPU tensors it takes the CPU's. The rules
-for CUDA (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, can_use_*_attention) are followed here
-for a `Target`, and the chosen operator is called as aten/src/ATen/native/transformers/attention.cpp does; its meta
-kernel and its derivative are there on every build.
+torch chooses among its fused kernels by device, while AOTAutograd traces: for CPU tensors it takes the CPU's. Here the
+rules for CUDA (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, can_use_*_attention) are applied
+to a `Target`, and the chosen operator is called as aten/src/ATen/native/transformers/attention.cpp does; its meta
+kernel and its derivative are in every build.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Call:
 
 
 def attention_kernels(target: Target, tell: Callable[[str, str, str], None]) -> Kernels:
-    """scaled_dot_product_attention of CPU tensors, traced as the operator that the target would run."""
+    """Kernels that trace scaled_dot_product_attention of CPU tensors as the target's operator."""
 
     def attend(*args: Any, **kwargs: Any) -> Tensor:
         call = _call(*args, **kwargs)
@@ -75,7 +75,7 @@ def _call(
 
 
 def choice(target: Target, call: Call) -> tuple[Kernel, str]:
-    """The kernel that torch runs for this call on this GPU, and why it is not one that comes before it."""
+    """The kernel that torch runs for a call on this GPU, and why not one that comes before it."""
     passed: list[str] = []
     for kernel in _priority(target):
         enabled, reasons = _RULES[kernel]
@@ -157,7 +157,10 @@ def _why_not_efficient(target: Target, call: Call) -> str:
 
 
 def _alignment(target: Target, dtype: torch.dtype) -> int:
-    """sdp_utils.cpp, minimum_gemm_alignment: elements in 128 bits where tensor cores take the format."""
+    """The elements that widths must be multiples of: 128 bits where tensor cores take the format.
+
+    sdp_utils.cpp, minimum_gemm_alignment.
+    """
     half = dtype in _HALF
     if target.vendor == "amd":
         return 8 if half else 4
@@ -209,7 +212,7 @@ def _run_math(call: Call) -> Tensor:
 
 
 def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
-    """A mask that says where to look, as one that is added to the scores."""
+    """A boolean mask as one that is added to the scores."""
     if call.mask is None or call.mask.dtype != torch.bool:
         return call.mask
     least = torch.scalar_tensor(nowhere, dtype=call.query.dtype, device=call.mask.device)
@@ -217,7 +220,7 @@ def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
 
 
 def _align_mask(mask: Tensor, call: Call) -> Tensor:
-    """attention.cpp, preprocess_mask: rows of the mask in memory start at multiples of 16 elements."""
+    """Start the mask's rows in memory at multiples of 16 elements (attention.cpp, preprocess_mask)."""
     mask = mask.expand(call.query.shape[0], call.query.shape[1], call.query.shape[2], call.key.shape[2])
     length = mask.shape[-1]
     if not guard_or_false(length % 16 == 0):

@@ -1,10 +1,10 @@
-"""Autocast as it is on a GPU.
+"""CUDA's autocast rules, for graphs traced from CPU tensors.
 
 `torch.autocast("cpu")` and `torch.autocast("cuda")` differ: CUDA's runs softmax, layer_norm, sums, powers and losses in
-float32, the CPU's leaves most of these in the low format, and some others not. A graph traced from CPU tensors for a
-GPU is to follow CUDA's lists (aten/src/ATen/autocast_mode.h, from AT_FORALL_LOWER_PRECISION_FP on; documented under
-"CUDA Ops that can autocast to float32"), in the calls that derivatives make too. Which operators have a kernel for
-autocast is asked of the dispatcher, so that each release of torch has its own; what the kernel does is told here.
+float32, the CPU's leaves most of these in low precision. A graph traced for a GPU follows CUDA's lists
+(aten/src/ATen/autocast_mode.h, from AT_FORALL_LOWER_PRECISION_FP on; documented under "CUDA Ops that can autocast to
+float32"), also in the calls that derivatives make. The dispatcher says which operators have an autocast kernel in this
+release of torch; this file says what the kernel does.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _FORMATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def autocast_kernels() -> Kernels:
-    """What autocast does to CPU tensors while a graph is traced for a GPU, where that is not what it does anyway."""
+    """Autocast kernels for CPU tensors, where CUDA's autocast differs from the CPU's."""
     return {(operator, DispatchKey.AutocastCPU): kernel for operator, kernel in _kernels()}
 
 
@@ -81,7 +81,7 @@ def _kernels() -> tuple[tuple[OpOverload, Callable[..., Any]], ...]:
 
 
 def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
-    """What is done with an operator that autocast knows on CUDA or on the CPU; None for what is the same on both."""
+    """The kernel for an operator that autocast knows; None where CUDA and the CPU agree."""
     if not on_cuda:
         return _decompose
     base = name.removeprefix("aten::").partition(".")[0]
@@ -92,7 +92,7 @@ def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
 
 
 def _decompose(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """An operator made of others is not cast; those that it calls are."""
+    """Run a composite operator without a cast; autocast casts for the operators that it calls."""
     found = operator.decompose(*args, **kwargs)
     return _call_without_autocast(operator, *args, **kwargs) if found is NotImplemented else found
 
@@ -128,13 +128,16 @@ def _with_float32_result(operator: OpOverload, *args: Any, **kwargs: Any) -> Any
 
 
 def _norm(value: Tensor, p: Any = 2, dim: Any = (), keepdim: bool = False) -> Tensor:
-    """autocast_mode.h, fp32_append_dtype: the overload of norm that takes a format."""
+    """Call the overload of norm that takes a dtype (autocast_mode.h, fp32_append_dtype)."""
     norm = torch.ops.aten.norm.ScalarOpt_dim_dtype
     return _call_without_autocast(norm, value, p, dim, keepdim, dtype=WIDE)
 
 
 def _run_in(dtype: torch.dtype, operator: OpOverload, args: Any, kwargs: Any) -> Any:
-    """C++ casts the last argument first: compilers evaluate arguments from the right."""
+    """Cast the arguments and run the operator.
+
+    The last argument is cast first, as in C++: compilers evaluate arguments from the right.
+    """
     named = {name: _cast(value, dtype) for name, value in reversed(kwargs.items())}
     placed = [_cast(value, dtype) for value in reversed(args)]
     return _call_without_autocast(operator, *reversed(placed), **named)
@@ -167,8 +170,9 @@ _TREATMENTS: dict[frozenset[str], Callable[..., Any]] = {
 
 
 class CudaRegions(TorchFunctionMode):
-    """While active where there is no GPU, a region of "cuda" autocast, which does nothing for CPU tensors, is taken for
-    one of "cpu".
+    """Enter regions of "cuda" autocast as "cpu" where there is no GPU.
+
+    A "cuda" region does nothing for CPU tensors.
     """
 
     def __init__(self) -> None:
@@ -182,5 +186,5 @@ class CudaRegions(TorchFunctionMode):
 
 
 def _for_cpu(device: str, dtype: torch.dtype | None = None, *rest: Any) -> tuple[Any, ...]:
-    """The arguments of an autocast region, on the device the tensors are on while the graph is traced."""
+    """The arguments of an autocast region, for the CPU tensors that the graph is traced with."""
     return ("cpu", dtype or torch.get_autocast_dtype("cuda"), *rest) if device == "cuda" else (device, dtype, *rest)

@@ -1,9 +1,9 @@
-"""Decompositions, taken as on a GPU while the graph is traced on CPU tensors.
+"""Decompositions as on a GPU, while the graph is traced with CPU tensors.
 
-Some of torch's decompositions ask which device their arguments are on: Inductor's leave dropout's random numbers and
-the gradient of a convolution's bias to ATen on the CPU, and write small products out (torch/_inductor/decomposition.py,
+Some of torch's decompositions depend on their arguments' device: on the CPU, Inductor's leave dropout's random numbers
+and the gradient of a convolution's bias to ATen, and write small matmuls out (torch/_inductor/decomposition.py,
 torch/_decomp/decompositions_for_rng.py). While one runs, fake CPU tensors say that they are on the GPU; the operators
-that it calls see them as they are, and make new tensors on the CPU.
+that it calls see the true device, and make new tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _pretending: ContextVar[bool] = ContextVar("fake CPU tensors say that they are o
 
 
 def wrap_decomposition(run: Callable[..., Any]) -> Callable[..., Any]:
-    """For `maybe_handle_decomp`, which runs the decomposition of an operator, if it has one."""
+    """Wrap `maybe_handle_decomp`, which runs an operator's decomposition if it has one."""
 
     def on_gpu(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         with _pretend(_is_on_cpu((args, kwargs))):
@@ -34,7 +34,7 @@ def wrap_decomposition(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_dispatch(dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    """For `ProxyTorchDispatchMode.__torch_dispatch__`, which each operator goes through while a graph is traced."""
+    """Wrap `ProxyTorchDispatchMode.__torch_dispatch__`, which sees each operator of a trace."""
     to_cpu = device_swap(GPU, CPU)
 
     def on_cpu(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,7 +47,7 @@ def wrap_dispatch(dispatch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_device(device: property) -> property:
-    """For `FakeTensor.device`."""
+    """Wrap `FakeTensor.device`."""
     get: Any = device.fget
 
     def pretend_device(tensor: FakeTensor) -> torch.device:
@@ -58,7 +58,7 @@ def wrap_device(device: property) -> property:
 
 
 def _is_on_cpu(arguments: Any) -> bool:
-    """Whether there are tensors among them, and none on a GPU: a graph that has been moved is taken as it is."""
+    """Whether there are tensors among the arguments, all on the CPU: not in a moved graph."""
     devices = {value.device.type for value in tree_leaves(arguments) if isinstance(value, torch.Tensor)}
     return devices == {"cpu"}
 

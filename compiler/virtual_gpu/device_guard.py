@@ -24,14 +24,14 @@ _LIBRARIES = ("libc10.so", "libc10.dylib")
 
 
 class GuardUnavailableError(RuntimeError):
-    """The installed build of torch gives no way to lend CUDA a device guard."""
+    """This build of torch gives no way to lend CUDA a device guard."""
 
 
 @contextmanager
 def no_op_cuda_guard() -> Iterator[None]:
-    """In the block, fake CUDA tensors find a device guard that works without a GPU; with a GPU, nothing is changed.
+    """Give fake CUDA tensors a device guard in the block that works without a GPU.
 
-    Raises GuardUnavailableError where it can't be had.
+    With a GPU nothing changes. Raises GuardUnavailableError.
     """
     if torch.cuda.is_available():
         yield

@@ -1,4 +1,4 @@
-"""Number formats that a GPU has no instructions for, or is slow in, in plain words."""
+"""Number formats that a GPU lacks instructions for, or is slow in, told in plain words."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def no_bfloat16(target: Target, module: GraphModule) -> str:
 
 
 def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
-    """Formats of this graph that are not what they seem on the target: the format, and what it means."""
+    """Formats of a graph that the target is slow in or only stores, and what that means."""
     used = set(_dtypes(module))
     slower = round(target.peak["float32"] / target.peak["float64"])
     if torch.float64 in used and slower > SLOW:
@@ -65,7 +65,7 @@ def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
 
 
 def tf32_note(target: Target) -> tuple[str, str] | None:
-    """What torch warns of where float32 products could run on tensor cores and are not allowed to."""
+    """A note where float32 matmuls could use tensor cores but are not allowed to, as torch warns."""
     if "tf32" not in target.peak or torch.get_float32_matmul_precision() != "highest":
         return None
     with_tensor_cores, without = target.peak["tf32"] / 1e12, target.peak["float32"] / 1e12

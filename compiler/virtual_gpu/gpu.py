@@ -1,8 +1,8 @@
-"""A GPU that is not here, for the length of a `with` block.
+"""A virtual GPU for the length of a `with` block.
 
 Inside, what Inductor asks (torch.cuda, torch._dynamo.device_interface.CudaInterface, Triton's active driver) is
-answered from a `Target`; answers that torch or Inductor cached are dropped on the way in and on the way out. Nothing
-can run on such a GPU: the block is for graphs of fake tensors.
+answered from a `Target`; answers that torch or Inductor cached are dropped on entry and on exit. Nothing can run on
+such a GPU: the block is for graphs of fake tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEVICE = torch.device("cuda", 0)
 
 
 class VirtualGenerator(torch.Generator):
-    """The random generator of a GPU that is not here: graphs carry it as an input, and nothing draws from it."""
+    """A virtual GPU's random generator: graphs take it as an input, and nothing draws from it."""
 
     device = property(lambda _generator: DEVICE)
 
@@ -48,7 +48,8 @@ HIP_VERSION = "7.0"
 def virtual_gpu(target: Target) -> Iterator[None]:
     """Make torch and Triton answer as on a machine with this GPU. Raises GuardUnavailableError.
 
-    Everything is put back, also after an error or an interrupt. One thread at a time has one: another waits.
+    Everything is restored, also after an error or an interrupt. One thread at a time has a virtual GPU: others
+    wait.
     """
     gpu_questions.count_real_devices()
     with _ONE_THREAD, ExitStack() as stack:
@@ -78,8 +79,9 @@ _FORMAT_ON_CPU = getattr(*CONVOLUTION_FORMAT)
 
 
 def _convolutions_format(image: torch.Tensor, weight: torch.Tensor, backend: Any) -> torch.memory_format:
-    """The layout of a convolution's result by cuDNN, which a build or a machine without CUDA does not ask
-    (aten/src/ATen/native/ConvUtils.h, cudnn_conv_suggest_memory_format).
+    """The memory format of a convolution's result by cuDNN, which needs a CUDA build to ask.
+
+    aten/src/ATen/native/ConvUtils.h, cudnn_conv_suggest_memory_format.
     """
     if image.device.type != DEVICE.type:
         return _FORMAT_ON_CPU(image, weight, backend)
@@ -125,7 +127,7 @@ def _answer_with(answer: Any) -> Callable[..., Any]:
 
 
 def properties(target: Target) -> SimpleNamespace:
-    """The target as torch.cuda.get_device_properties() gives it."""
+    """The target as torch.cuda.get_device_properties() returns it."""
     return SimpleNamespace(
         name=target.device_name,
         major=target.capability[0],
@@ -150,12 +152,12 @@ def properties(target: Target) -> SimpleNamespace:
 
 
 def active_driver(target: Target) -> AbstractContextManager[None]:
-    """Triton compiles for the target inside the block."""
+    """Make Triton compile for the target inside the block."""
     return triton_driver(partial(_driver, target))
 
 
 def _driver(target: Target) -> Any:
-    """Triton's driver for the target: what it is asked when code is generated and compiled, and nothing else."""
+    """Triton's driver for the target: only what code generation and compilation ask."""
     from triton.backends.compiler import GPUTarget
     from triton.backends.driver import DriverBase
 
@@ -199,5 +201,5 @@ def _driver(target: Target) -> Any:
 
 
 def _no_benchmark(*_args: Any, **_kwargs: Any) -> list[float]:
-    """A kernel for a GPU that is not here can't be timed: every candidate takes forever, so none is preferred."""
+    """Report infinite times: a kernel for a virtual GPU can't be timed, so none is preferred."""
     return [math.inf]

@@ -1,9 +1,9 @@
-"""Whether Inductor would pad a matrix product to aligned sizes, for a GPU that is not here.
+"""Whether Inductor would pad a matmul to aligned sizes on a virtual GPU.
 
-On the GPU Inductor times the product padded and as it is (torch/_inductor/fx_passes/pad_mm.py). Nothing can be timed
-here, so the times are estimated. What an unaligned product loses was read off Inductor's own choices on an H200: rows
-that start at odd elements double a product's time, others that are not aligned cost a fifth; where only the number of
-rows is not a multiple, nothing is lost. compiler/targets/FIDELITY.md says how often that comes out as on the GPU.
+On a GPU Inductor times the matmul padded and not padded (torch/_inductor/fx_passes/pad_mm.py). Here times are
+estimated. The losses were read off Inductor's own choices on an H200: rows that start at odd elements double a matmul's
+time, other unaligned rows cost a fifth; an unaligned number of rows alone costs nothing. compiler/targets/FIDELITY.md
+says how often the choice is the GPU's.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ WORTHWHILE = 1.1  # pad_mm.is_padded_faster
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """(rows × inner) by (inner × columns). `pitches`: elements from one row or column to the next in memory, of both
-    factors and of the result. `copied` are the elements of factors that padding copies, `filled` how many factors it
-    only fills up, as Inductor plans their memory.
+    """A matmul, (rows × inner) by (inner × columns).
+
+    `pitches` are the distances between rows or columns in memory, in elements, of both factors and the result.
+    `copied` counts the elements of factors that padding copies, `filled` the factors that it only fills up, as
+    Inductor plans their memory.
     """
 
     sizes: tuple[int, int, int]
@@ -39,13 +41,13 @@ class Product:
     filled: int = 0
 
     def arithmetic(self, target: Target) -> float:
-        """Seconds of the product with aligned rows."""
+        """Seconds of the matmul with aligned rows."""
         rows, inner, columns = self.sizes
         peak = target.peak.get(_name(self.dtype), target.peak["float32"])
         return 2 * rows * inner * columns / (REACHED * peak)
 
     def lost(self) -> float:
-        """Its time as it is, in times of its time with aligned rows."""
+        """The matmul's time without padding ÷ its time with aligned rows."""
         if any(pitch % 2 for pitch in self.pitches):
             return LOST_AT_ODD
         return LOST_ELSEWHERE if any(pitch % ALIGNED for pitch in self.pitches) else 1.0
@@ -58,7 +60,7 @@ class Product:
         return LAUNCH + self.arithmetic(target) + copying + LAUNCH * self.filled
 
     def why_not_padded(self, target: Target) -> str:
-        """Empty if padding pays."""
+        """Why padding does not pay, "" if it does."""
         if self.dtype not in HALF:
             return f"{_name(self.dtype)} gains nothing by it"
         if self.lost() == 1.0:
@@ -68,7 +70,7 @@ class Product:
 
 
 class Padding:
-    """In the place of `pad_mm._should_pad`; `tell` hears of each choice."""
+    """Decides in place of `pad_mm._should_pad`; `tell` hears of each choice."""
 
     def __init__(self, target: Target, tell: Callable[[str, str, str], None]) -> None:
         self.target = target

@@ -1,9 +1,9 @@
-"""Recurrent layers as torch.compile has them on a GPU.
+"""Recurrent layers as torch.compile traces them on a GPU.
 
-nn.LSTM, nn.GRU and nn.RNN: TorchDynamo leaves them to eager on every device (torch._dynamo.config.allow_rnn is False),
-so a graph never has them. With allow_rnn, AOTAutograd unrolls them over time (torch/_decomp/decompositions.py) on a
-GPU as on the CPU, with one exception: the CPU's LSTM is oneDNN's layer where it can be. Cells (nn.LSTMCell, nn.GRUCell)
-are one fused operator after two products on a GPU (aten/src/ATen/native/RNN.cpp), pointwise operators on the CPU.
+TorchDynamo leaves nn.LSTM, nn.GRU and nn.RNN to eager mode on every device (torch._dynamo.config.allow_rnn is False),
+so a graph never has them. With allow_rnn, AOTAutograd unrolls them over time (torch/_decomp/decompositions.py) on every
+device, except that the CPU's LSTM is oneDNN's layer where it can be. Cells (nn.LSTMCell, nn.GRUCell) are one fused
+operator after two matmuls on a GPU (aten/src/ATen/native/RNN.cpp), pointwise operators on the CPU.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ aten = torch.ops.aten
 
 
 def cell_kernels() -> Kernels:
-    """nn.LSTMCell and nn.GRUCell of CPU tensors, traced as they are for CUDA tensors.
+    """Kernels that trace nn.LSTMCell and nn.GRUCell of CPU tensors as for CUDA tensors.
 
-    torch knows the shapes of the LSTM's fused operator; the GRU's it runs to find out, which takes a GPU
+    torch knows the shapes of the LSTM's fused operator; the GRU's it runs to learn them, which takes a GPU
     (torch._subclasses.fake_tensor.run_fallback_kernel).
     """
     return {
@@ -37,7 +37,10 @@ def cell_kernels() -> Kernels:
 def _lstm_cell(
     inputs: Tensor, hx: list[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`inputs` (batch, features), `hx` twice (batch, width), weights (4·width, features) and (4·width, width)."""
+    """An LSTM cell as two matmuls and CUDA's fused operator.
+
+    `inputs` is (batch, features), `hx` twice (batch, width), weights are (4·width, features) and (4·width, width).
+    """
     hidden, cell = hx
     gates = torch.matmul(inputs, w_ih.t()), torch.matmul(hidden, w_hh.t())
     next_hidden, next_cell, _workspace = aten._thnn_fused_lstm_cell(*gates, cell, b_ih, b_hh)
@@ -47,7 +50,10 @@ def _lstm_cell(
 def _gru_cell(
     inputs: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
-    """`inputs` (batch, features), `hx` (batch, width), weights (3·width, features) and (3·width, width)."""
+    """A GRU cell as two matmuls and CUDA's fused operator.
+
+    `inputs` is (batch, features), `hx` (batch, width), weights are (3·width, features) and (3·width, width).
+    """
     gates = torch.matmul(inputs, w_ih.t()), torch.matmul(hx, w_hh.t())
     return aten._thnn_fused_gru_cell(*gates, hx, b_ih, b_hh)[0]
 
@@ -69,5 +75,5 @@ def _gru_cell_backward_shapes(grad: Tensor, workspace: Tensor, has_bias: bool) -
 
 
 def wrap_layer_choice(_choose: Callable[..., Any]) -> Callable[..., Any]:
-    """For `select_one_layer_lstm_function`: oneDNN's layer is for CPU tensors only."""
+    """Replace `select_one_layer_lstm_function`: oneDNN's layer is for CPU tensors only."""
     return lambda *_tensors: one_layer_lstm

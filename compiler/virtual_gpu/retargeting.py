@@ -1,7 +1,7 @@
-"""compile_fx for a GPU that is not here: the graphs that AOTAutograd traced on CPU tensors are moved to the target
-before Inductor's first pass over them, and from there on Inductor runs as it would on a machine with that GPU.
+"""Compile for a virtual GPU: move traced graphs to the target, and go on as on that machine.
 
-What differs from such a machine is told to the observer: a choice that Inductor would make by timing is made by rule.
+The graphs that AOTAutograd traced with CPU tensors are moved before Inductor's first pass over them. The observer hears
+where that differs from a real GPU: choices that Inductor would make by timing are made by rule.
 """
 
 from __future__ import annotations
@@ -77,14 +77,16 @@ class Retargeting:
         ]
 
     def evaluate_identity(self, _evaluate: Original, wrapped: Identity, precision: int) -> Any:
-        """Evaluate an `Identity` of a number as that number. torch 2.13 calls it a number, but sympy can't
-        evaluate it, so Inductor's `Min` and `Max` raise ValueError where it merges loops for a GPU.
+        """Evaluate an `Identity` of a number as that number.
+
+        torch 2.13 calls it a number, but sympy can't evaluate it, so Inductor's `Min` and `Max` raise
+        ValueError where it merges loops for a GPU.
         """
         self.tell("indexing", "evaluated", _UNEVALUATED)
         return wrapped.args[0]._eval_evalf(precision)
 
     def wrap_aot(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """For aot_module_simplified, as backends other than Inductor call it."""
+        """Wrap aot_module_simplified, as backends other than Inductor call it."""
 
         def wrapper(module: GraphModule, inputs: Sequence[Any], *, partition_fn: Any, **kwargs: Any) -> Any:
             compilers = {name: self.wrap_compile(self._checked(kwargs[name])) for name in _COMPILERS}
@@ -135,7 +137,7 @@ class Retargeting:
             yield mover.values(inputs) if self.source != DEVICE else list(inputs)
 
     def check_formats(self, module: GraphModule) -> None:
-        """For backends that ask nobody whether the target has a format. Raises NoInstructionsError."""
+        """Raise NoInstructionsError where the target lacks a format, for backends that do not check."""
         if reason := formats.refusal(self.target, module) or formats.no_bfloat16(self.target, module):
             raise NoInstructionsError(reason)
 
@@ -153,7 +155,7 @@ class Retargeting:
             raise NoInstructionsError(formats.NO_BFLOAT16.format(self.target.title)) from None
 
     def wrap_constant_folding(self, fold: Callable[[GraphModule], Any]) -> Callable[[GraphModule], Any]:
-        """It computes the constants it folds, with real tensors on the graph's device: here, on the CPU."""
+        """Compute folded constants on the CPU: Inductor makes real tensors on the graph's device."""
         to_cpu, back = device_swap(DEVICE, CPU), device_swap(CPU, DEVICE)
 
         def wrapper(module: GraphModule) -> Any:
@@ -169,8 +171,10 @@ class Retargeting:
     def trace_on_cpu(
         self, trace: Original, fn: Any, compiler: Any, *args: Any, partition_fn: Any, **kwargs: Any
     ) -> Any:
-        """The pattern matcher traces what it found with autograd, which can't run on fake tensors of a GPU that is not
-        here (its device threads are as many as there are GPUs): trace on the CPU, and move the graph.
+        """Let the pattern matcher trace on the CPU, and move the graph.
+
+        It traces with autograd, whose device threads are as many as there are GPUs: that fails for a virtual
+        GPU.
         """
 
         def record_partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -188,7 +192,7 @@ class Retargeting:
 
 @contextmanager
 def retarget_backends(target: Target, tell: Told) -> Iterator[None]:
-    """Backends that call AOTAutograd themselves get, in the block, the graphs that they would get on this GPU."""
+    """Give backends that call AOTAutograd themselves the graphs of this GPU in the block."""
     session = Retargeting(target, tell)
     with ExitStack() as stack:
         for owner, name, make in [(*places.AOT_MODULE, session.wrap_aot), *session.wrappers()]:
@@ -197,7 +201,7 @@ def retarget_backends(target: Target, tell: Told) -> Iterator[None]:
 
 
 def add_zeros(add: Callable[[Any], None], folder: Any) -> None:
-    """For the folding of products with the number 0: it makes a real zero on the device of the product's value."""
+    """Fold products with 0 on the CPU: Inductor makes a real zero on the product's device."""
     products = [node for node in _products(folder.module) if isinstance(node.meta.get("val"), FakeTensor)]
     values = [node.meta["val"] for node in products]
     try:
@@ -215,8 +219,9 @@ def _products(module: GraphModule) -> list[Node]:
 
 
 def run_fallback(run: Original, mode: FakeTensorMode, func: Any, values: Sequence[Any], *args: Any) -> Any:
-    """For `run_fallback_kernel`, by which torch learns the shapes of an operator that says none: it is run, with zeros,
-    on the device of its arguments. Those of a GPU that is not here are taken on the CPU.
+    """Run an operator on the CPU to learn its shapes, where its tensors are on a virtual GPU.
+
+    `run_fallback_kernel` runs operators without a meta function with zeros, on the device of their arguments.
     """
     if all(getattr(value, "device", CPU).type == "cpu" for value in values):
         return run(mode, func, values, *args)
@@ -225,7 +230,7 @@ def run_fallback(run: Original, mode: FakeTensorMode, func: Any, values: Sequenc
 
 
 def _source(inputs: Sequence[Any]) -> torch.device:
-    """The GPU that a graph's inputs are on, or the CPU: where some are on a GPU, those on the CPU stay there."""
+    """The GPU that a graph's inputs are on, else the CPU. Inputs on the CPU stay beside a GPU."""
     devices = (value.device for value in inputs if isinstance(value, torch.Tensor))
     return next((device for device in devices if device.type == DEVICE.type), CPU)
 

@@ -1,8 +1,8 @@
-"""max-autotune for a GPU that is not here: the kernels that Inductor would time for a product or a convolution, each
-with its source, and the one that is shown.
+"""max-autotune for a virtual GPU: the kernels that Inductor would time, and the one shown.
 
-Candidates come from Inductor's own heuristics for that GPU (torch._inductor.template_heuristics). Nothing can be timed,
-so they are ranked by rule: Triton templates in Inductor's order, then what else it writes itself, then ATen.
+Candidates for a matmul or convolution come with their sources from Inductor's own heuristics for that GPU
+(torch._inductor.template_heuristics). Nothing can be timed, so they are ranked by rule: Triton templates in Inductor's
+order, then other code that it writes, then ATen.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"_\d+$")
 
 @dataclass(slots=True)
 class _Open:
-    """A selection that Inductor has yet to make: a buffer of several templates is settled when it is scheduled."""
+    """A selection that Inductor makes later: the scheduler chooses among several templates."""
 
     node: str
     operation: str
@@ -44,7 +44,7 @@ class _Open:
 
 
 class Templates:
-    """Wrappers that make Inductor show the first Triton template, and collect what it would have timed."""
+    """Wrappers that make Inductor choose the first Triton template, and collect its candidates."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -68,7 +68,7 @@ class Templates:
         ]
 
     def heuristics(self, registered: dict[Any, Any]) -> dict[Any, Any]:
-        """The heuristics that a torch built for the target's vendor registers when it is imported."""
+        """The heuristics that a torch built for the target's vendor registers on import."""
         if _is_vendors_build(self.target):
             return registered
         with ExitStack() as stack:
@@ -79,7 +79,7 @@ class Templates:
         return others
 
     def selections(self) -> list[Selection]:
-        """The selections since the last time this was asked."""
+        """The selections since the last call."""
         found = [self._settled(selection) for selection in self.open]
         self.open = []
         return found
@@ -120,7 +120,7 @@ class Templates:
         return settle(buffer, caller)
 
     def keeping_sources(self, cache: type[Any]) -> type[Any]:
-        """The code of a candidate is loaded to be timed; here it is kept as text: no file, no module."""
+        """Keep candidates' code as text: no file, no module. Inductor loads it only to time it."""
         sources = self.sources
 
         class Kept(cache):  # type: ignore[misc]
@@ -133,7 +133,7 @@ class Templates:
         return Kept
 
     def _settled(self, selection: _Open) -> Selection:
-        """Where no template was settled on, Inductor took ATen's: the layouts of the templates don't fit."""
+        """The finished selection. Where no template was chosen, their layouts don't fit: ATen's is."""
         order = sorted(selection.choices, key=_rank)
         chosen = selection.chosen or next((choice for choice in order if kind_of(choice) == "aten"), order[0])
         candidates = tuple(self._candidate(choice) for choice in selection.choices)
@@ -168,7 +168,7 @@ class Templates:
 
 
 class InductorRetargeting(Retargeting):
-    """Retarget Inductor: its settings are as on the GPU, and it tells what max-autotune would choose from."""
+    """Retargets Inductor too: its settings, and what max-autotune would choose from."""
 
     def __init__(self, target: Target, tell: Told) -> None:
         super().__init__(target, tell)
@@ -179,8 +179,9 @@ class InductorRetargeting(Retargeting):
         return super().wrappers() + self.templates.wrappers()
 
     def settings(self) -> dict[str, Any]:
-        """Inductor's settings where they differ from those of this machine: nothing can be timed, and defaults follow
-        the vendor that torch was built for.
+        """Inductor's settings that differ on the GPU's machine.
+
+        Nothing can be timed, and defaults follow the vendor that torch was built for.
         """
         settings: dict[str, Any] = {"benchmark_epilogue_fusion": False, "benchmark_fusion": False}
         if _is_vendors_build(self.target):
@@ -210,7 +211,7 @@ def _rank_all(
     _cache: Any, _name: str, _nodes: Any, _layout: Any, _generators: Any, _key: str, choices: Sequence[Any],
     *_args: Any, **_kwargs: Any,
 ) -> dict[Any, float]:  # fmt: skip
-    """In the place of measured times, the places by rule; Inductor takes the least."""
+    """Ranks in place of measured times; Inductor takes the least."""
     return {choice: float(place) for place, choice in enumerate(sorted(choices, key=_rank), 1)}
 
 

@@ -44,10 +44,12 @@ def compile_with_autograd(
     random: str = "philox",
     is_direct: bool = True,
 ) -> Callable[..., Any]:
-    """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators. `random`
-    numbers are to be "eager" mode's, or those of "philox". With `is_direct` later calls may leave AOTAutograd's
-    wrappers out. Kernels know nothing of forward derivatives, nor has TorchDynamo guards against them: where there may
-    be any, PyTorch runs the graph that it captured.
+    """Compile a captured graph through AOTAutograd and torch's min-cut partitioner.
+
+    `forward`, `backward` and `inference` each compile one graph of ATen operators. `random` is "philox", or "eager"
+    for the random numbers of eager mode. With `is_direct`, calls after the first may skip AOTAutograd's wrappers.
+    Our kernels know no forward derivatives, and TorchDynamo has no guards against them: where there may be any,
+    PyTorch runs the captured graph.
     """
     if any(isinstance(value, list | tuple | dict) for value in inputs):
         options: Any = {"random": random, "is_direct": is_direct}
@@ -112,8 +114,10 @@ def _whole(module: GraphModule) -> GraphModule:
 
 
 def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callable[..., Any]:
-    """The call, with Python's numbers in the dtype they were traced in: TorchDynamo traces that of random.uniform() as
-    a float32 tensor (`VariableBuilder.wrap_unspecialized_primitive`) and gives the call a float64 one.
+    """Convert Python's numbers to the dtype that they were traced in, before the call.
+
+    TorchDynamo traces the number of random.uniform() as a float32 tensor
+    (`VariableBuilder.wrap_unspecialized_primitive`) and passes a float64 one.
     """
     dtypes: dict[int, torch.dtype] = {}
     inputs = module.graph.find_nodes(op="placeholder") if isinstance(module, GraphModule) else ()
@@ -131,7 +135,7 @@ def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callab
 
 
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:
-    """The same, for graphs too in which data say how large something is: pieces of these are compiled."""
+    """Extend a compiler to graphs with data-dependent sizes, which it compiles in pieces."""
 
     def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
         if not asks_data(graph):
@@ -143,8 +147,10 @@ def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> 
 
 
 def _without_tracing(compile_graph: Compile) -> Compile:
-    """The same, of which TorchDynamo traces nothing, nor of what it returns. AOTAutograd may ask for a backward while
-    a call is traced. `torch._dynamo.backends.common.aot_autograd` does that too; it imports Inductor's IR for a log.
+    """Keep TorchDynamo from tracing a compiler and the function that it returns.
+
+    AOTAutograd may ask for a backward while a call is traced. `torch._dynamo.backends.common.aot_autograd` does
+    this too, but imports Inductor's IR for a log.
     """
 
     @untraced(reason="it compiles a backward")  # type: ignore[untyped-decorator]

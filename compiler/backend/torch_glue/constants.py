@@ -23,7 +23,7 @@ _MOVES = (torch.ops.prims.device_put.default, _aten._to_copy.default)
 
 
 def with_known_constants(module: GraphModule) -> None:
-    """Change the graph in place. Nodes keep their names."""
+    """Replace one-element constants by aten.full, in place. Nodes keep their names."""
     changed = [node for node in module.graph.nodes if _becomes_known(module, node)]
     for node in changed:
         for user in list(node.users):
@@ -37,7 +37,7 @@ def with_known_constants(module: GraphModule) -> None:
 
 
 def _becomes_known(module: GraphModule, node: Node) -> bool:
-    """Make a copy of a constant aten.full, if it is one element of a number that Python has too."""
+    """Turn a copy of a constant into aten.full, if it is one element that Python can hold."""
     if node.target != torch.ops.aten.lift_fresh_copy.default:
         return False
     held, value = node.args[0], value_of(node)
@@ -59,7 +59,7 @@ def _becomes_known(module: GraphModule, node: Node) -> bool:
 
 
 def _replace_move(node: Node, move: Node) -> None:
-    """A node that only moves the constant is the constant itself."""
+    """Turn a node that moves the constant to another device into the constant itself."""
     value = value_of(move)
     if move.target not in _MOVES or value.dtype != value_of(node).dtype or "memory_format" in move.kwargs:
         return
@@ -68,7 +68,10 @@ def _replace_move(node: Node, move: Node) -> None:
 
 
 def _devices_of_users(node: Node) -> Iterator[torch.device]:
-    """Where what uses a constant computes; nothing says so of a graph's output, which has to be where it is."""
+    """The devices that the constant's users compute on.
+
+    The graph's output says none: a constant that is returned stays on its device.
+    """
     for user in node.users:
         value = value_of(user)
         yield value.device if isinstance(value, torch.Tensor) else value_of(node).device

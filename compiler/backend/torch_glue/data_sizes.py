@@ -1,7 +1,7 @@
-"""Graphs in which data say how large a tensor is, or what number something is: `x[x > 0]`, `x.sum().item()`.
+"""Graphs with data-dependent sizes or numbers: `x[x > 0]`, `x.sum().item()`.
 
-They are divided where that is found out. PyTorch's own kernels run there, and what lies between is compiled in pieces,
-each of which is given the sizes as arguments. torch names such sizes u0, u1 … (unbacked symbols).
+They are divided at the operators that compute such sizes. PyTorch's own kernels run there, and what lies between is
+compiled in pieces, which take the sizes as arguments. torch names the sizes u0, u1 … (unbacked symbols).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def _is_read(node: Node) -> bool:
 
 
 def is_piece(module: GraphModule) -> bool:
-    """Whether it is a part of a divided graph."""
+    """Whether a graph is a piece of a divided graph."""
     return OUTSIDE in module.meta
 
 
 def divide_at_data(module: GraphModule, compile_piece: Compile) -> Call:
-    """A call that runs the graph: pieces of it are compiled."""
+    """Divide a graph at its data-dependent sizes; returns a call that runs its compiled pieces."""
     graph = module.graph
     outside, sizes = _nodes_outside(graph)
     constants = _constants_outside(module, outside)
@@ -76,7 +76,7 @@ def divide_at_data(module: GraphModule, compile_piece: Compile) -> Call:
 
 @dataclass(slots=True)
 class _Outside:
-    """One operator, by PyTorch. After it the values of `done` are not needed any more; so it is with a piece."""
+    """One operator that PyTorch runs between pieces. The values of `done` are freed after it."""
 
     node: Node
     done: list[Node] = field(default_factory=list)
@@ -128,8 +128,10 @@ class _Divided:
 
 
 def _nodes_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
-    """The nodes to run outside of pieces: those that give sizes by what data say, numbers that follow from these, and
-    what takes such a number that is no size. And for each symbol the node that gives it, right where it is known.
+    """The nodes to run outside of pieces, and the node that computes each symbol.
+
+    They are the nodes that compute data-dependent sizes, numbers that follow from these, and operators that take
+    such a number and not as a size.
     """
     for node in graph.find_nodes(op="call_function", target=operator.getitem):
         node.args[0].append(node)
@@ -166,7 +168,7 @@ def _is_outside(node: Node, value: Any, found: dict[Node, None]) -> bool:
 
 
 def _is_told(value: Any) -> bool:
-    """Whether it is a number, and no size, that follows from sizes which only data tell."""
+    """Whether a value is a data-dependent number and not a size."""
     return isinstance(value, torch.SymBool | torch.SymFloat) and _unbacked_symbols(_symbols(value))
 
 
@@ -180,7 +182,7 @@ def _unbacked_symbols(symbols: set[Any]) -> bool:
 
 
 def _nodes_by_name(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> Iterator[tuple[Any, Node]]:
-    """Nodes that give symbols which are sizes of a tensor."""
+    """The nodes whose values are the symbols in tensor sizes."""
     after = node if node.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
     shape: Any = value.shape if symbols and isinstance(value, torch.Tensor) else ()
     for dim, size in enumerate(shape):

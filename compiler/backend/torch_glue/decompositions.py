@@ -1,20 +1,19 @@
-"""The decompositions that our backend takes: Inductor's, less those that hurt us, and some of our own.
+"""The decompositions of our backend: Inductor's without some, and some of our own.
 
 Random operators are functions of a seed and a counter: `prims.inductor_seed` draws the seed from PyTorch's generator of
-the device, `prims.inductor_random` and `prims.inductor_randint` compute the numbers. So a backward that recomputes them
-under activation checkpointing gets what the forward had: only the seed is drawn, and it is saved.
+the device, `prims.inductor_random` and `prims.inductor_randint` compute the numbers. A backward that recomputes them
+under activation checkpointing gets the forward's numbers: only the seed is drawn, and it is saved.
 
-Max pooling keeps one byte a window for the backward: which of its places is the largest. The operators are Inductor's;
-the partitioner knows that places in the plane are cheaper computed again than kept, as 8 bytes a window. Inductor's own
-decomposition asks its lowerings, which take long to import.
+Max pooling saves one byte a window for the backward: the index of the maximum in the window. The operators are
+Inductor's; the partitioner knows that recomputing indices in the plane is cheaper than saving 8 bytes a window.
+Inductor's own decomposition imports its lowerings, which takes long.
 
-Others take the place of torch's where those fail in a version that we support. torch 2.11's of `index_fill` writes into
-an empty tensor where the input does not lie in row-major order. AOTAutograd refuses a graph with such a write,
-Inductor's too. Its norm along dimensions of one element leaves out none that is counted from the end. Its fake kernels
-of the scatters below say strides of 0 for what they write into an expanded tensor: the real ones give memory in which
-each element has a place of its own, and so do we, before they are called. Decompositions of `roll`, `channel_shuffle`
-and `max_unpool2d` give what lies in row-major order, in all versions, where the CPU's kernels keep channels last. Zeros
-without memory, with which forward derivatives begin, are zeros in memory: kernels read them.
+Others replace decompositions of torch that fail in a supported version. torch 2.11's `index_fill` writes into an empty
+tensor where the input is not row-major; AOTAutograd refuses a graph with such a write, also for Inductor. Its norm
+mishandles negative dimensions of one element. Its fake kernels of the scatters below report strides of 0 for writes
+into an expanded tensor; the real ones return memory without overlap, so the input is cloned first. Decompositions of
+`roll`, `channel_shuffle` and `max_unpool2d` return row-major results in all versions, where the CPU's kernels keep
+channels last. Zero tensors without memory, with which forward derivatives begin, get memory, as kernels read them.
 """
 
 from __future__ import annotations
@@ -54,7 +53,10 @@ def _draw(size: Sequence[Any], device: Any, mode: str) -> torch.Tensor:
 
 
 def _rand(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Any:
-    """In low precision with as few bits as eager's have: rounded, there would be ones. 24 are too few for float64."""
+    """Uniform numbers in [0, 1), in low precision with as few random bits as eager mode's.
+
+    With more bits, rounding would give ones. For float64, 24 bits are too few.
+    """
     dtype = dtype or torch.get_default_dtype()
     if dtype not in _BITS:
         return NotImplemented
@@ -141,7 +143,7 @@ LARGEST = 25
 def _max_pool(
     rank: int, x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Any:
-    """Largest values and their places in the plane; NotImplemented for what is left to ATen's operator."""
+    """Maxima and their indices in the plane; NotImplemented where ATen's operator stays."""
 
     def each(value: Any) -> list[int]:
         values = [*value] if isinstance(value, Sequence) else [value]
@@ -178,7 +180,7 @@ def _vector_norm(
 
 
 def _in_format(decomposition: Callable[..., torch.Tensor], x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
-    """Channels last on a CPU where the input is."""
+    """Run a decomposition, and return channels-last memory on a CPU where the input has it."""
     found = decomposition(x, *rest, **named)
     return found.contiguous(memory_format=suggest_memory_format(x)) if x.device.type == "cpu" else found
 
@@ -188,7 +190,7 @@ def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
 
 
 def _scatter(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: Any) -> Any:
-    """NotImplemented, for the operator itself, but where elements share memory along a dimension."""
+    """Scatter into a clone where elements share memory; NotImplemented keeps the operator."""
     pairs = zip(x.shape, x.stride(), strict=True)
     if all(statically_known_true(size == 1) or not statically_known_true(stride == 0) for size, stride in pairs):
         return NotImplemented
@@ -196,8 +198,9 @@ def _scatter(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: 
 
 
 def _nan_to_num(x: torch.Tensor, *given: Any, **named: Any) -> Any:
-    """`nan_to_num`. NotImplemented, for the operator itself, of complex numbers, and where x's dtype does not hold what
-    takes their place: torch's steps have an error then, eager mode has infinity.
+    """Decompose `nan_to_num`; NotImplemented where that has an error and eager mode has none.
+
+    These are complex numbers, and replacements that x's dtype can't represent, which eager mode rounds to infinity.
     """
     numbers = [one for one in (*given, *named.values()) if one is not None and math.isfinite(one)]
     if x.is_complex() or (x.is_floating_point() and any(abs(one) > torch.finfo(x.dtype).max for one in numbers)):

@@ -1,10 +1,9 @@
-"""A compiled graph called with the least in between.
+"""Calls of a compiled inference graph without AOTAutograd's wrappers.
 
-Around a graph of inference AOTAutograd puts wrappers for inputs that are changed, outputs that are views, subclasses,
-random numbers and effects (torch._functorch._aot_autograd.runtime_wrappers). Where a graph has none of these, what they
-do is to turn gradients and autocast off, and to count up the versions of inputs that the graph writes into. The first
-call goes through them and is watched: only if they handed on the very inputs and outputs in their order, later calls
-leave them out.
+AOTAutograd wraps an inference graph for mutated inputs, outputs that are views, subclasses, random numbers and effects
+(torch._functorch._aot_autograd.runtime_wrappers). For a graph with none of these, the wrappers turn gradients and
+autocast off, and bump the versions of inputs that the graph writes into. The first call goes through them and is
+watched: later calls skip them only if they passed on the same inputs and outputs in the same order.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ from compiler.torch_api.bindings import autocast_off, is_autocast_on, set_grad_e
 
 @dataclass(slots=True)
 class Sighting:
-    """What the graph's own code was called with and gave, in one call, and whether gradients and autocast were off and
-    nobody had turned off hooks of what is saved.
+    """What the graph's own code got and returned in one call.
+
+    `is_bare` says that gradients and autocast were off, and hooks of saved tensors were not.
     """
 
     inputs: Sequence[Any]
@@ -33,14 +33,15 @@ class Sighting:
     is_bare: bool
 
     def is_all(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-        """Whether around it nothing was done to these inputs and outputs."""
+        """Whether the wrappers passed on exactly these inputs and outputs."""
         return self.is_bare and are_the_same(self.inputs, inputs) and are_the_same(self.outputs, outputs)
 
 
 class Watched:
-    """The code of a graph of inference, watched in its first call through AOTAutograd's wrappers. Threads may make
-    first calls at the same time. `autocast` says whether the call that is compiled is under autocast, `written` which
-    inputs the graph writes into.
+    """The code of an inference graph, watched in its first call through AOTAutograd's wrappers.
+
+    Threads may make first calls at the same time. `autocast` says whether the compiled call is under autocast,
+    `written` which inputs the graph writes into.
     """
 
     def __init__(self, call: Call, autocast: bool, written: Sequence[int] = ()) -> None:
@@ -50,7 +51,7 @@ class Watched:
         self.is_direct: bool | None = None
 
     def seen(self, args: list[Any]) -> Sequence[Any]:
-        """What the wrappers call."""
+        """Run the graph's code for the wrappers, and note its inputs and outputs in the first call."""
         if self.is_direct is not None:
             return self.call(args)
         inputs = tuple(args)
@@ -60,7 +61,7 @@ class Watched:
         return outputs
 
     def first(self, wrapped: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Sequence[Any]:
-        """A call through the wrappers that settles whether they are needed."""
+        """Call through the wrappers, and decide whether later calls may skip them."""
         try:
             outputs = wrapped(*args)
             sighting = getattr(self.local, "sighting", None)
@@ -71,14 +72,15 @@ class Watched:
         return outputs
 
     def settled(self, sighting: Sighting, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
-        """Whether later calls leave the wrappers out, which made `outputs` of `args` in a call that was seen."""
+        """Whether later calls may skip the wrappers, which returned `outputs` for `args`."""
         return sighting.is_all(args, outputs)
 
     def around(
         self, wrapped: Callable[..., Sequence[Any]], captured: Callable[..., Sequence[Any]]
     ) -> Callable[..., Sequence[Any]]:
-        """What TorchDynamo is to call in place of `wrapped`, which ends in `seen`; `captured` where tensors may have
-        forward derivatives.
+        """The function that TorchDynamo calls in place of `wrapped`, which ends in `seen`.
+
+        It calls `captured` where tensors may have forward derivatives.
         """
         call, written, is_grad_enabled = self.call, self.written, torch.is_grad_enabled
 
@@ -101,8 +103,9 @@ class Watched:
 
 
 def without_forward(call: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, where no tensor has forward derivatives, of which kernels know nothing, and against which TorchDynamo
-    has no guards: else what it captured.
+    """Call `captured` where tensors may have forward derivatives, else `call`.
+
+    Kernels know no forward derivatives, and TorchDynamo has no guards against them.
     """
 
     def call_or_run_captured(*args: Any) -> Any:
@@ -112,8 +115,9 @@ def without_forward(call: Callable[..., Any], captured: Callable[..., Any]) -> C
 
 
 def written_inputs() -> Sequence[int] | None:
-    """The inputs that the graph which AOTAutograd compiles writes into itself, as BatchNorm into its statistics. Around
-    its calls their versions are counted up, by which autograd knows of it; None where more is to be done there.
+    """The inputs that the graph itself writes into, as BatchNorm into its statistics.
+
+    Calls bump the versions of these, so that autograd knows. None where AOTAutograd's wrappers do more.
     """
     facts = forward_facts()
     if facts is None or (
@@ -129,7 +133,7 @@ def written_inputs() -> Sequence[int] | None:
 
 
 def without_autocast(call: Call) -> Call:
-    """The call with autocast off, as its graph has autocast's casts in it."""
+    """Turn autocast off around a call: its graph has autocast's casts in it."""
 
     def cast(args: list[Any]) -> Sequence[Any]:
         with autocast_off():

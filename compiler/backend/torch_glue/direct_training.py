@@ -1,9 +1,9 @@
-"""A training graph's two halves called with the least in between.
+"""Calls of a training graph's two halves without AOTAutograd's wrappers.
 
-Around them AOTAutograd has its wrappers of the whole graph and a `torch.autograd.Function`. Where the wrappers do
-nothing (see `direct`), later calls use a class derived from that function, whose forward and
-backward do the same in fewer steps. Both keep the same in the same places: a backward that is not of the common kind is
-left to torch's own method, and compiled autograd finds in the class what it looks for.
+AOTAutograd wraps the whole graph, and the halves in a `torch.autograd.Function`. Where the wrappers do nothing (see
+`direct`), later calls use a class derived from that function, whose forward and backward do the same in fewer steps.
+Both keep the same in the same attributes: an uncommon backward is left to torch's own method, and compiled autograd
+finds in the class what it looks for.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """How the halves hand on to each other. The forward's results are its outputs, up to `returned`; tensors that are
-    saved, up to `checked` those whose versions are checked and up to `loose` those whose are not; and sizes. The rest
-    are places among the outputs: of those that are handed out as `views`, of those that are `constant` to autograd, and
-    of those that have `tangents`, with the layout that these are to have.
+    """The calling convention between the two halves.
+
+    The forward's results are its outputs, up to `returned`; saved tensors, up to `checked` with version checks and
+    up to `loose` without; then sizes. The rest are indices of outputs: of `views`, of outputs `constant` to
+    autograd, and of those with `tangents`, with the layouts that these must have.
     """
 
     returned: int
@@ -49,8 +50,10 @@ class Convention:
 
 
 def convention(function: type[Any], results: Sequence[str], inputs: Sequence[str]) -> Convention | None:
-    """That of AOTAutograd's function, from its facts; None where it does more than is done here, or where the names of
-    the forward's results and of the backward's inputs say something else.
+    """The calling convention of AOTAutograd's function, from its facts.
+
+    None where it does more than is done here, or where the names of the forward's results and the backward's inputs
+    disagree.
     """
     facts = function.metadata
     if function.maybe_subclass_metadata is not None or _does_more(facts):
@@ -77,7 +80,7 @@ def convention(function: type[Any], results: Sequence[str], inputs: Sequence[str
 
 
 def _does_more(facts: Any) -> bool:
-    """Whether AOTAutograd hands on more than sizes and tensors, or marks them."""
+    """Whether AOTAutograd passes on more than sizes and tensors, or marks them."""
     return bool(
         facts.num_intermediate_bases
         or facts.dynamic_saved_tensors_idxs
@@ -91,7 +94,7 @@ def _does_more(facts: Any) -> bool:
 
 
 class WatchedTraining(Watched):
-    """The code of a training graph's halves, of which the first call through AOTAutograd's wrappers is watched."""
+    """The code of a training graph's halves, watched in its first call through the wrappers."""
 
     def __init__(self, forward: GraphModule, call: Call, autocast: bool, written: Sequence[int] = ()) -> None:
         super().__init__(call, autocast, written)
@@ -103,7 +106,7 @@ class WatchedTraining(Watched):
         self.apply: Callable[..., Sequence[Any]] | None = None
 
     def has_backward(self, graph: GraphModule, call: Call) -> None:
-        """What the backward's graph was compiled to, once it is."""
+        """Take the backward's compiled call."""
         self.backward = without_autocast(call) if self.autocast else call
         self.inputs = [node.name for node in graph.graph.find_nodes(op="placeholder")]
 
@@ -140,10 +143,10 @@ class WatchedTraining(Watched):
 
 
 def write_out_tangents(call: Call) -> Call:
-    """A backward's call, given tensors that are what lies in their memory. A tangent may stand for its negative, its
-    conjugate, or zeros that have no memory, which TorchDynamo has guards against for inputs only.
+    """Give a backward's call tangents whose elements are what lies in memory.
 
-    It raises NotImplementedError where a tangent is a batch of them (`is_grads_batched`).
+    A tangent may be a lazy negative, a lazy conjugate, or zeros without memory; TorchDynamo has guards against
+    these for inputs only. Raises NotImplementedError for a batch of tangents (`is_grads_batched`).
     """
 
     def call_written_out(args: list[Any]) -> Sequence[Any]:
@@ -157,7 +160,7 @@ def write_out_tangents(call: Call) -> Call:
 
 
 def _stands_for_others(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements are not what lies in its memory."""
+    """Whether a tensor's elements differ from what lies in its memory."""
     return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor() or is_batched(tensor)
 
 
@@ -171,7 +174,7 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _function_of(outputs: Sequence[Any]) -> type[Any] | None:
-    """AOTAutograd's function that the outputs with a gradient come from."""
+    """The AOTAutograd function that made the outputs which have a gradient."""
     nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor) and output.grad_fn is not None]
     found = {getattr(node, "_forward_cls", None) for node in nodes}
     function = found.pop() if len(found) == 1 else None
@@ -179,12 +182,12 @@ def _function_of(outputs: Sequence[Any]) -> type[Any] | None:
 
 
 def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same part of memory."""
+    """Whether two tensors are the same view of the same memory."""
     return (one.data_ptr(), one.shape, one.stride()) == (other.data_ptr(), other.shape, other.stride())
 
 
 def direct_function(function: type[Any], forward: Call, backward: Call, how: Convention) -> Callable[..., Any]:
-    """`apply` of a class derived from AOTAutograd's function. `forward` and `backward` are the halves' own code."""
+    """`apply` of a class derived from AOTAutograd's function, with the halves' own code."""
     backwards = _backward(function, backward, how)
     methods = {"forward": staticmethod(_forward(forward, how)), "backward": staticmethod(backwards)}
     derived: Any = new_class(function.__name__, (function,), exec_body=lambda body: body.update(methods))
@@ -194,12 +197,12 @@ def direct_function(function: type[Any], forward: Call, backward: Call, how: Con
 
 
 def _is_boxed(function: type[Any]) -> bool:
-    """Whether its backward takes gradients in one list, which it may empty, as from torch 2.13 on."""
+    """Whether a function's backward takes gradients in one list, as from torch 2.13 on."""
     return getattr(function, "boxed_grads_call", False)
 
 
 def _forward(call: Call, how: Convention) -> Callable[..., Any]:
-    """What torch._functorch._aot_autograd.runtime_wrappers does in `_compiled_forward` and what that calls."""
+    """A short `_compiled_forward` of torch._functorch._aot_autograd.runtime_wrappers."""
     returned, checked, loose, views, constant = how.returned, how.checked, how.loose, how.views, how.constant
     view = _aten._unsafe_view.default
 
@@ -221,8 +224,9 @@ def _forward(call: Call, how: Convention) -> Callable[..., Any]:
 
 
 def _backward(function: type[Any], call: Call, how: Convention) -> Callable[..., Any]:
-    """What is done there in `_compiled_backward` with plain tensors, without gradients of gradients. What it has
-    handed on it does not hold, so that memory is free as soon as the code is done with it.
+    """A short `_compiled_backward` of the same module, for plain tensors and first derivatives.
+
+    It holds no tensor that it has passed on, so that memory is freed as soon as the code is done with it.
     """
     original = function.backward
     tangents = [(place, layout.size, layout.stride, layout) for place, layout in how.tangents]

@@ -1,5 +1,7 @@
-"""What guards settle of symbolic sizes, which torch checks at calls: whether 32 bits are enough to count a graph's
-elements, which of its arguments a maximum is, numbers that indices can't compute, and whether numbers are positive.
+"""What guards settle about symbolic sizes; torch checks the guards at each call.
+
+Whether 32 bits are enough to index a graph's tensors, which argument a maximum is, values of symbols that index
+arithmetic can't handle, and whether numbers are positive.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from compiler.torch_api.pytrees import tree_leaves
 
 
 def is_below(module: GraphModule, limit: int) -> bool:
-    """Whether no tensor of a graph reaches over `limit` elements, in calls that the compiled graph is for.
+    """Whether every tensor of a graph stays within `limit` elements, in all calls it is for.
 
-    Guards are added for that where they have to be, the farthest reach first: it often implies the others. It is False
-    where no guard can be had: for sizes that only the data tell, or once the guards are settled.
+    Guards are added where they are needed, the farthest reach first: it often implies the others. False where no
+    guard can be had: for data-dependent sizes, or once the guards are frozen.
     """
     reaches = {str(reach): reach for node in module.graph.nodes for reach in _reaches(value_of(node))}
     symbolic = [reach for reach in reaches.values() if isinstance(reach, torch.SymInt)]
@@ -39,7 +41,7 @@ def is_below(module: GraphModule, limit: int) -> bool:
 
 
 def _reaches(value: Any) -> Iterator[Any]:
-    """Of each tensor one more than the offset of its last element, and how many elements it has."""
+    """Each tensor's last offset plus one, and its number of elements."""
     for tensor in tree_leaves(value):
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
             count: Any = tensor.numel()
@@ -49,10 +51,11 @@ def _reaches(value: Any) -> Iterator[Any]:
 
 
 def settle_max_and_min(size: torch.SymInt, is_stride: bool) -> Any:
-    """A size's expression with each Max and Min in it the argument that it is in calls that the graph is for, and 1 for
-    each quotient that guards hold to 1 already, as torch has it so in some shapes and not in others. As it is where no
-    guard can be had; but for a stride's Max(1, u0), where only data tell u0: it counts as u0, as in an empty
-    tensor there is nothing to be found by it.
+    """A size's expression with each Max and Min replaced by the argument that it is.
+
+    Guards hold the choice. A quotient that guards already hold to 1 becomes 1, as torch is not consistent there.
+    Where no guard can be had the expression stays; but a stride's Max(1, u0) of a data-dependent u0 becomes u0, as
+    an empty tensor has no element to find.
     """
     environment, expression = size.node.shape_env, size.node.expr
     if size.node.hint is None and is_stride:
@@ -78,12 +81,12 @@ def _settle(expression: Any, environment: Any) -> Any:
 
 
 def _is_known(relation: Any, environment: Any) -> bool:
-    """Whether the guards that there are imply it."""
+    """Whether the existing guards imply a condition."""
     return symbolic_shapes.statically_known_true(environment.create_symboolnode(relation))
 
 
 def replaced_symbols(module: GraphModule) -> int:
-    """How many symbols of a graph's sizes are known by others, or by numbers: a guard may add some at any time."""
+    """The number of symbols that guards express by others or by numbers: any guard may add some."""
     values = (value_of(node) for node in module.graph.find_nodes(op="placeholder"))
     sizes = (size for value in values for size in (getattr(value, "shape", ()) or (value,)))
     symbolic = next((size for size in sizes if isinstance(size, torch.SymInt)), None)
@@ -95,9 +98,10 @@ _POSITIVE: WeakKeyDictionary[symbolic_shapes.ShapeEnv, set[Any]] = WeakKeyDictio
 
 
 def unbounded_symbols(size: torch.SymInt, expression: Any) -> frozenset[str]:
-    """The names of the symbols in an expression of a size's that may be 0 or negative, as a number may that is passed.
-    Where one is positive in this call, a guard holds it to that, if there can be one. Sizes that only data tell count
-    as positive: where they are 0, nothing is computed.
+    """The names of the symbols in a size's expression that may be 0 or negative.
+
+    Where a symbol is positive in this call, a guard holds it to that, if there can be one. Data-dependent sizes
+    count as positive: where they are 0, nothing is computed.
     """
     environment = size.node.shape_env
     known = _POSITIVE.setdefault(environment, set())
@@ -122,7 +126,7 @@ def _is_positive(symbol: Any, environment: symbolic_shapes.ShapeEnv) -> bool:
 
 
 def specialize_symbols(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool | None:
-    """The number that it is in this call, which a guard then holds it to; None where no guard can be had."""
+    """Guard an expression to its number in this call; None where no guard can be had."""
     if number.node.hint is None or number.node.shape_env.frozen:
         return None
     if isinstance(number, torch.SymInt):

@@ -1,9 +1,8 @@
-"""Layouts that a GPU's libraries like, and what follows from them: fake tensors say which strides.
+"""Memory layouts that a GPU's libraries prefer, propagated through fake strides.
 
-Convolutions read and write channels-last memory, as cuDNN's fast kernels do: a convolution's image and weight are
-copied there where they are not yet; its result then is too, and so is what is computed from it, up to where strides
-have to be the user's. Of what is saved for the backward it is the copy. Products whose rows are made longer leave them
-as they lie: what is saved of them for the backward, or seen as another shape, is not copied out of them.
+cuDNN's fast convolutions read and write channels-last memory: a convolution's image and weight are copied to it where
+needed, and results keep it up to where strides must be the user's. The copy is what is saved for the backward. Matmuls
+with padded rows keep that layout: what is saved of them, or seen as another shape, is not copied.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ _FEW_CHANNELS = 64
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a compiler tells of operators: `is_loop`, by their names, that its code for them reads arguments by index,
-    whatever their strides; `pitch`, how many elements lie between the beginnings of a product's rows, 0 for as many as
-    it has columns.
+    """What the compiler says about operators.
+
+    `is_loop` tells, by name, whether its code reads arguments by index whatever their strides; `pitch` is the
+    distance between a matmul's rows, in elements, 0 for its number of columns.
     """
 
     is_loop: Callable[[str], bool]
@@ -38,8 +38,10 @@ class Rules:
 
 
 def with_layouts(module: GraphModule, inputs: Sequence[Any], name: str, rules: Rules, device: str = "cuda") -> int:
-    """Change a graph for a GPU, if its convolutions gain by it, or its products are padded; `inputs` are its fake
-    inputs, with the strides that the forward gave what it saved. Returns how many tensors have other strides now.
+    """Change layouts of a graph for a GPU, if its convolutions gain or its matmuls are padded.
+
+    `inputs` are its fake inputs, with the strides that the forward gave to what it saved. Returns the number of
+    tensors whose strides changed.
     """
     layout = _Layout(module.graph, rules)
     with fx.fake_mode(inputs):
@@ -69,8 +71,9 @@ def _products(graph: Graph) -> Iterator[Node]:
 
 
 def _gains(convolutions: Sequence[Node], nodes: int, device: str) -> bool:
-    """Whether most of a graph's work are convolutions that channels-last memory makes faster: Inductor's rules
-    (torch/_inductor/graph.py, decide_layout_opt).
+    """Whether most of a graph's work is convolutions that channels-last memory makes faster.
+
+    The rules are Inductor's (torch/_inductor/graph.py, decide_layout_opt).
     """
     first = [node.target is _FORWARD for node in convolutions]
     weights = [_value(node, 1 if is_first else 2) for node, is_first in zip(convolutions, first, strict=True)]
@@ -89,13 +92,13 @@ def _gains(convolutions: Sequence[Node], nodes: int, device: str) -> bool:
 
 
 def _value(node: Node, place: int) -> Any:
-    """An argument: a tensor's fake value, or a number."""
+    """An argument's value: a fake tensor, or a number."""
     argument = node.args[place]
     return fx.value_of(argument) if isinstance(argument, Node) else argument
 
 
 def _saved_count(name: str) -> int | None:
-    """How many of a graph's outputs have to have the strides that they had: not what a forward saves."""
+    """The number of outputs that must keep their strides: all but what a forward saves."""
     context = TracingContext.try_get()
     if not name.startswith("forward") or context is None or context.fw_metadata is None:
         return None
@@ -103,7 +106,7 @@ def _saved_count(name: str) -> int | None:
 
 
 def _report(graph: Graph) -> None:
-    """Tell AOTAutograd the strides of what the forward returns: the backward is compiled for these."""
+    """Tell AOTAutograd the strides of the forward's results: the backward is compiled for these."""
     context = TracingContext.try_get()
     if context is None or context.output_strides is None or context.output_strides:
         return
@@ -114,8 +117,10 @@ def _report(graph: Graph) -> None:
 
 @dataclass(slots=True)
 class _Layout:
-    """Walks a graph. `before` has the values of nodes whose strides have changed as they were; `read` are the copies
-    that convolutions read, which are made where the walk `turns` their images and weights.
+    """A walk through a graph that changes layouts.
+
+    `before` has the old values of nodes whose strides have changed; `read` are the copies that convolutions read,
+    made where the walk `turns` their images and weights.
     """
 
     graph: Graph
@@ -126,7 +131,7 @@ class _Layout:
     read: set[Node] = field(default_factory=set)
 
     def keep(self, node: Node, value: Any) -> None:
-        """A node's new value."""
+        """Store a node's new value."""
         old = node.meta["val"]
         if _strides(old) != _strides(value):
             self.before[node] = old
@@ -170,7 +175,7 @@ class _Layout:
             self.read.add(copy)
 
     def copy_to_format(self, source: Node, value: Any, user: Node) -> Node:
-        """A copy of a node's value with the strides of `value`, made before the first who uses it."""
+        """A copy of a node with the strides of `value`, inserted before its first user."""
         key = source, str(value.stride())  # a size that is not known has no hash
         if (known := self.copies.get(key)) is not None:
             return known
@@ -181,15 +186,16 @@ class _Layout:
         return copy
 
     def restore_format(self, user: Node) -> None:
-        """What the user reads gets the strides that it had."""
+        """Give a user inputs with their original strides."""
         for source in user.all_input_nodes:
             if source in self.before and isinstance(old := self.before[source], torch.Tensor):
                 user.replace_input_with(source, self.copy_to_format(source, old, user))
 
     def end(self, kept: int | None) -> None:
-        """Outputs that the caller sees have the strides that they had: the first ones, or all. Of the others, which
-        are saved, it is the copy that a convolution reads, as backwards it reads that again; but inputs take no more
-        memory if they are saved as they are.
+        """Restore the strides of outputs that the caller sees: the first `kept`, or all.
+
+        A saved tensor is replaced by the copy that a convolution reads, as its backward reads it again; but
+        inputs are saved as they are, which takes no memory.
         """
         output = self.graph.output_node()
         values = list(output.args[0])  # type: ignore[arg-type]

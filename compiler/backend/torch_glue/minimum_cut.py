@@ -1,8 +1,8 @@
-"""The minimum cut of AOTAutograd's partitioner, found in less time than by networkx.
+"""The minimum cut of AOTAutograd's partitioner, in less time than networkx takes.
 
-Most edges of its graph are of infinite capacity: what such edges reach from the source is on its side of each cut, and
-where they lead to the sink on the sink's. What is left between the two is small. Of all minimum cuts it is the one that
-networkx returns: on the sink's side is only what the residual network leads to the sink from, whatever the flow.
+Most edges of its graph have infinite capacity: nodes that these reach from the source are on the source's side of every
+cut, nodes from which they reach the sink on the sink's. Few nodes remain. Among all minimum cuts it is the one that
+networkx returns: on the sink's side are only nodes from which the residual network reaches the sink.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SOURCE, _SINK = 0, 1
 
 @contextmanager
 def use_quick_cut() -> Iterator[None]:
-    """In the block `networkx.minimum_cut` is `minimum_cut`, unless somebody else replaced it, to read the graph."""
+    """Replace `networkx.minimum_cut` in the block, unless somebody else did."""
     import networkx  # most of a tenth of a second, that inference need not wait for
 
     def quick(found: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,8 +34,9 @@ def use_quick_cut() -> Iterator[None]:
 
 
 def minimum_cut(graph: Any, source: Any, sink: Any) -> Cut:
-    """The value of a minimum cut of a networkx digraph by "capacity", with the nodes on either side. Raises networkx's
-    NetworkXUnbounded where edges of infinite capacity lead from the source to the sink.
+    """The value of a minimum cut of a networkx digraph by "capacity", and the nodes of each side.
+
+    Raises networkx's NetworkXUnbounded where edges of infinite capacity lead from the source to the sink.
     """
     ahead: dict[Any, Mapping[Any, Any]] = graph.succ
     first = _reachable(source, lambda node: (to for to, edge in ahead[node].items() if edge["capacity"] == math.inf))
@@ -72,8 +73,9 @@ def _reachable(start: Any, following: Callable[[Any], Iterable[Any]]) -> set[Any
 
 
 def _saturate(left: Capacities) -> float:
-    """Send as much as there is room for, by shortest ways first (Dinic's algorithm); `left` is what is left of the
-    capacities. Returns how much.
+    """Send the maximum flow along shortest paths (Dinic's algorithm), and return it.
+
+    `left` is the remaining capacity of each edge.
     """
     total: float = 0
     while levels := _levels(left):
@@ -88,7 +90,7 @@ def _saturate(left: Capacities) -> float:
 
 
 def _levels(left: Capacities) -> Sequence[int]:
-    """How many edges each node is from the source; empty where the sink can't be reached."""
+    """Each node's distance from the source in edges; empty where the sink can't be reached."""
     levels = [-1] * len(left)
     levels[_SOURCE] = 0
     todo = deque([_SOURCE])
@@ -102,7 +104,7 @@ def _levels(left: Capacities) -> Sequence[int]:
 
 
 def _path(left: Capacities, levels: Sequence[int], ways: list[list[int]]) -> list[int]:
-    """A shortest way to the sink that has room; of `ways`, those that lead nowhere are taken away."""
+    """A shortest path to the sink with capacity left; dead ends are removed from `ways`."""
     path = [_SOURCE]
     while path and path[-1] != _SINK:
         node = path[-1]

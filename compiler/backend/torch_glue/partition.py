@@ -1,7 +1,7 @@
-"""How a joint graph is divided into forward and backward: random numbers are saved, equal nodes become one.
+"""Partition a joint graph into forward and backward: save random numbers, merge equal nodes.
 
 torch's own pass for equal nodes (torch._functorch.compile_utils.fx_graph_cse) imports Inductor's lowerings, to ask
-which nodes change memory: most of a second of a first call. What is kept apart here is the same.
+which nodes mutate memory: most of a second of a first call. The rules here are the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBERS = (operator.add.__module__, math.sqrt.__module__)
 
 
 def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
-    """The min-cut partitioner, told to save what is drawn even where all is to be recomputed."""
+    """Run torch's min-cut partitioner, and save random numbers even where all is recomputed."""
     for node in joint.graph.nodes:
         if is_random(node.target):
             for made in (node, *(user for user in node.users if user.target is operator.getitem)):
@@ -40,9 +40,10 @@ def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
 
 
 def merge_equal_nodes(module: GraphModule) -> None:
-    """Whoever reads a later one of equal nodes reads the first one, and the later one goes. Not for random numbers, nor
-    for memory that is not set; nor across a node that changes memory, or of which that is not known; nor for what the
-    graph returns, which are tensors of their own, and whose memory the caller may change.
+    """Replace later equal nodes by the first one.
+
+    Left alone are random numbers, uninitialised memory, nodes on both sides of one that mutates memory or might,
+    and what the graph returns: those are tensors of their own, whose memory the caller may change.
     """
     outputs = map(value_of, module.graph.output_node().all_input_nodes)
     returned = {storage for value in outputs for storage in _storages(value)}

@@ -1,8 +1,8 @@
-"""What a forward saves for its backward: which of it nobody else holds, so that the backward may write over it.
+"""Donated buffers: saved tensors that the backward may overwrite, as nobody else holds them.
 
-AOTAutograd finds that out (`ViewAndMutationMeta.bw_donated_idxs`), and refuses a second backward where there is any.
-Ours looks at each call whether the graph is kept, and writes over nothing then; so AOTAutograd is told that there is
-none.
+AOTAutograd finds them (`ViewAndMutationMeta.bw_donated_idxs`), and refuses a second backward where there are any. Our
+backward checks in each call whether the graph is kept, and writes over nothing then; so AOTAutograd is told that there
+are none.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ _given: WeakKeyDictionary[TracingContext, frozenset[str]] = WeakKeyDictionary()
 
 
 def claim_donated_buffers() -> tuple[int, ...]:
-    """Tell AOTAutograd, while it compiles a forward, that it need not refuse a second backward. The places, among the
-    forward's results, of what is saved and nobody else holds.
+    """Take over the donated buffers of the forward that AOTAutograd compiles.
+
+    Returns their indices among the forward's results. AOTAutograd then allows a second backward.
     """
     meta = forward_facts()
     if meta is None:
@@ -31,13 +32,13 @@ def claim_donated_buffers() -> tuple[int, ...]:
 
 
 def donate(names: Iterable[str]) -> None:
-    """Of the forward that is compiled: values that its backward may write over, as both graphs name them."""
+    """Name the values of this forward that its backward may overwrite, as both graphs name them."""
     context = TracingContext.try_get()
     if context is not None:
         _given[context] = frozenset(names)
 
 
 def donated_names() -> frozenset[str]:
-    """The same, for the backward that is compiled; once."""
+    """The names that the forward of this backward has donated; they can be had once."""
     context = TracingContext.try_get()
     return _given.pop(context, frozenset()) if context is not None else frozenset()

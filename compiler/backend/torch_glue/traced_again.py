@@ -1,10 +1,10 @@
-"""Operators that AOTAutograd has traced before: their nodes are copied, with values made anew.
+"""Copies of nodes that AOTAutograd has traced before, with new values.
 
-A model's layers are alike, so an operator is met again and again with tensors of the same sizes. To trace it torch runs
-its decomposition in Python, and each operator that this calls goes through the proxy mode and the fake-tensor mode.
-What comes out depends on the operator, on what its arguments are besides their elements, and on the state of the
-dispatcher: where all of that is as it was, the nodes are as they were, from other inputs. Not where sizes are symbols,
-tensors are constants, or the operator is not ATen's or changes an argument: these are traced each time.
+A model's layers are alike, so an operator is traced again and again with tensors of the same sizes. To trace it, torch
+runs its decomposition in Python, and each operator in that goes through the proxy mode and the fake-tensor mode. The
+result depends on the operator, on everything about its arguments except their elements, and on the dispatcher's state:
+where all of that is equal, so are the nodes. Symbolic sizes, constant tensors, operators that are not ATen's, and those
+that mutate an argument are traced each time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _NOT_COPIED = frozenset({"eager_input_vals", "unbacked_bindings", "low_precision
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A node of a recording: first the nodes of its inputs, then its own in their order."""
+    """The index of a node in a recording: first the inputs' nodes, then its own."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """What a tensor of a recording is, besides its elements. Storages count like nodes: those of inputs come first."""
+    """A recorded tensor's metadata. Storages are numbered like nodes: those of inputs first."""
 
     storage: int
     size: tuple[int, ...]
@@ -53,7 +53,7 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A node of a recording: `args` and `kwargs` with places for nodes, `meta` with what tensors are."""
+    """A node of a recording: its arguments with places for nodes, and its metadata."""
 
     target: Any
     args: Any
@@ -64,8 +64,10 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """What an operator adds to a graph: `storages` are the bytes of new memory. Of each tensor it returns, `results`
-    say which input it is, or else whose node's value it is; `returned` is what it returns, with their places.
+    """The nodes that an operator adds to a graph, and what it returns.
+
+    `storages` are the sizes of new memory in bytes. For each returned tensor, `results` has the index of the input
+    that it is, or its node's place and metadata; `returned` is the returned structure with their places.
     """
 
     storages: tuple[int, ...]
@@ -76,25 +78,25 @@ class _Recording:
 
 @dataclass(slots=True)
 class _Inputs:
-    """Tensors among an operator's arguments, each time that one is met, with their nodes."""
+    """The tensors among an operator's arguments, with repetitions, and their nodes."""
 
     tensors: list[FakeTensor]
     nodes: list[Node]
 
 
 class _UnlikeError(Exception):
-    """What an operator added to a graph can't be made again from other inputs."""
+    """The nodes that an operator added can't be copied for other inputs."""
 
 
 @contextmanager
 def copy_known_traces() -> Iterator[None]:
-    """In the block AOTAutograd copies the nodes of operators that it has traced before in the block."""
+    """Let AOTAutograd copy, in the block, the nodes of operators that it has traced in it."""
     with replaced(proxy_tensor, "proxy_call", lambda trace: _Traced(trace).call):
         yield
 
 
 class _Traced:
-    """`proxy_call`, which traces an operator, with a memory of what it traced."""
+    """`proxy_call`, which traces an operator, with a cache."""
 
     def __init__(self, trace: Callable[..., Any]) -> None:
         self._trace = trace
@@ -119,7 +121,7 @@ class _Traced:
         return returned
 
     def _key(self, mode: Any, func: Any, args: Any, kwargs: Any, inputs: _Inputs) -> Any:
-        """All that what is traced depends on; None where that is not known."""
+        """The cache key of a trace; None where the trace can't be cached."""
         if not is_operator(func) or func.namespace not in _NAMESPACES or is_mutable(func):
             return None
         if mode.emulate_precision_casts:
@@ -153,17 +155,17 @@ class _Traced:
 
 
 def _table(mode: Any) -> Any:
-    """The decompositions in use; torch 2.11 has them in a variable of the module."""
+    """The decomposition table in use; torch 2.11 has it in a variable of the module."""
     return mode.decomposition_table if hasattr(mode, "decomposition_table") else _proxies.CURRENT_DECOMPOSITION_TABLE
 
 
 def _first_occurrences(values: Sequence[int]) -> list[int]:
-    """Of each value where it is met first."""
+    """The index of each value's first occurrence."""
     return [values.index(value) for value in values]
 
 
 def _describe(value: Any, tracer: Any, inputs: _Inputs, key: list[Any]) -> bool:
-    """Add to a key what an argument is; false where that is not all there is to it."""
+    """Add an argument to a cache key; false where the key can't tell all about it."""
     kind = type(value)
     if kind is FakeTensor:
         return _describe_tensor(value, tracer, inputs, key)
@@ -200,7 +202,7 @@ def _describe_tensor(value: FakeTensor, tracer: Any, inputs: _Inputs, key: list[
 
 
 def _record(tracer: Any, inputs: _Inputs, before: Node, returned: Any) -> _Recording:
-    """What has been added to the graph since the node `before`. Raises _UnlikeError."""
+    """Record the nodes added to the graph after the node `before`. Raises _UnlikeError."""
     added = list(_nodes_since(tracer.graph, before))
     places = {node: _Place(index) for index, node in reversed([*enumerate([*inputs.nodes, *added])])}
     memory = _Memory(inputs.tensors)
@@ -258,7 +260,7 @@ def _step(tracer: Any, node: Node, places: Mapping[Node, _Place], memory: _Memor
 
 
 def _map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """The same with other leaves of a kind. Raises _UnlikeError for leaves that are neither of it nor plain."""
+    """Apply `change` to the leaves of a kind. Raises _UnlikeError for leaves that are not plain."""
     if isinstance(value, kind):
         return change(value)
     if type(value) in _PLAIN or type(value) is float:
@@ -273,7 +275,7 @@ def _map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 
 class _Memory:
-    """Numbers of storages: those of the inputs, then those that are `added`, of which it has the bytes."""
+    """Numbers storages: the inputs' first, then the `added` ones, whose sizes in bytes it has."""
 
     def __init__(self, inputs: Sequence[FakeTensor]) -> None:
         self.added: list[int] = []
@@ -299,7 +301,7 @@ class _Memory:
 
 
 def _replay(known: _Recording, tracer: Any, inputs: _Inputs) -> Any:
-    """Add what was recorded to the graph of a tracer, from these inputs. Returns what the operator returns."""
+    """Add recorded nodes to a tracer's graph for new inputs, and return the operator's result."""
     tensors = _Tensors(known, inputs)
     nodes = [*inputs.nodes]
     first: Node | None = None
@@ -342,7 +344,7 @@ def _fill_places(value: Any, found: Sequence[Any]) -> Any:
 
 
 class _Tensors:
-    """Fake tensors as in a recording, in memory of their own or of the inputs."""
+    """Fake tensors of a recording, made anew in new memory or in that of the inputs."""
 
     def __init__(self, known: _Recording, inputs: _Inputs) -> None:
         self._mode = inputs.tensors[0].fake_mode

@@ -1,9 +1,9 @@
 """Results that are views of an input which the graph overwrites.
 
-AOTAutograd makes such results again, as views of the caller's tensor: where it can't repeat the views, as with symbolic
-sizes, with the sizes, strides and offset of what the graph returns (gen_alias_from_base of
-torch._functorch._aot_autograd.functional_utils). In a functional graph that is a view of the new value, which may lie
-otherwise in memory than the input does: what is to be returned is the same view of the input.
+AOTAutograd regenerates such results as views of the caller's tensor: where it can't repeat the views, as with symbolic
+sizes, it uses the sizes, strides and offset of what the graph returns (gen_alias_from_base of
+torch._functorch._aot_autograd.functional_utils). In a functional graph that is a view of the new value, whose layout
+may differ from the input's: the same view of the input has to be returned.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _PLACED = torch.ops.aten.as_strided.default
 
 
 def views_of_written_inputs(module: GraphModule, name: str) -> Mapping[int, tuple[Node, torch.Tensor]]:
-    """Of a graph's results, by their places: the input that each is to be a view of, after the graph wrote into it, and
-    the view as a fake tensor. There are none in a backward.
+    """Results that must be views of an overwritten input, by their index among the results.
+
+    Each has the input and the view as a fake tensor. A backward has none.
     """
     facts = aot_facts()
     if facts is None or facts.subclasses or name == "backward":
@@ -44,13 +45,13 @@ def views_of_written_inputs(module: GraphModule, name: str) -> Mapping[int, tupl
 
 
 def _copy_into(placeholder: Node) -> Node | None:
-    """The last copy into an input, if there is one."""
+    """The last copy into an input, None where there is none."""
     copies = [user for user in placeholder.users if user.target is _COPY and user.args[0] is placeholder]
     return copies[-1] if copies else None
 
 
 def _views(result: Node, value: Any) -> list[Node]:
-    """The views that make a result of a value, the first one first; none if it is anything else."""
+    """The chain of views that makes a result of a value, in order; empty for anything else."""
     views: list[Node] = []
     while result is not value:
         if not _is_view(result):
@@ -66,7 +67,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _repeat_views(placeholder: Node, views: list[Node]) -> torch.Tensor:
-    """The views of an input. Raises RuntimeError where the input can't be seen so."""
+    """Apply views to an input. Raises RuntimeError where its layout does not allow them."""
     value: torch.Tensor = value_of(placeholder)
     with fake_mode([value]):
         for view in views:
