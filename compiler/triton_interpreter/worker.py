@@ -39,7 +39,7 @@ class _Kernels:
         key = (source, name)
         if key not in self._known:
             module = types.ModuleType(name)
-            interpreter().defined(module, source, path)
+            interpreter().define_kernel(module, source, path)
             if not hasattr(module, name):
                 raise NameError(f"the source defines no kernel named {name!r}")
             self._known[key] = getattr(module, name)
@@ -101,7 +101,7 @@ def _launch(request: Mapping[str, Any], kernels: _Kernels, printed: io.StringIO)
         config = launch.tile(config, _numels(arguments), inductor().largest_blocks())
     grid = inductor().grid_of(kernel, config, arguments)
     own = {name: value for name, value in arguments.items() if name in kernel.fn.arg_names}
-    ran = interpreter().launched(
+    ran = interpreter().run_programs(
         kernel.fn, {**own, **config}, interpreter().signature_of(kernel), grid,
         _bounds(request["arguments"], names, memory), request["most"] or -1,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def _launched_plain(request: Mapping[str, Any], kernel: Any, values: list[Any], 
     arguments = {**dict(zip(names, values, strict=True)), **request["blocks"]}
     grid = tuple(request["grid"])
     bounds = _bounds(request["arguments"], names, memory)
-    ran = interpreter().launched(kernel, arguments, request["types"], grid, bounds, -1)
+    ran = interpreter().run_programs(kernel, arguments, request["types"], grid, bounds, -1)
     return Outcome(request["blocks"], grid, ran)
 
 

@@ -24,7 +24,7 @@ _LIBRARIES = ("libc10.so", "libc10.dylib")
 
 
 class GuardUnavailableError(RuntimeError):
-    """This build of torch gives no way to lend CUDA a device guard."""
+    """The installed build of torch gives no way to lend CUDA a device guard."""
 
 
 @contextmanager
