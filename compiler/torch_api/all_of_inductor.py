@@ -1,4 +1,4 @@
-"""Inductor, imported as a whole: explorations need it. Our own backend does without, and with that starts sooner."""
+"""Import all of Inductor, for explorations. Our own backend does without, to start sooner."""
 
 from compiler.process import made_to_stay
 

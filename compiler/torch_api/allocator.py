@@ -1,5 +1,7 @@
-"""What really comes and goes in memory while something runs: by CUDA's caching allocator, which keeps a history of it
-(`torch.cuda.memory._record_memory_history`), or on the CPU by the profiler.
+"""Memory that is really allocated and freed while a call runs.
+
+CUDA's caching allocator keeps a history of it (`torch.cuda.memory._record_memory_history`); on the CPU the profiler
+does.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ class RecordingError(RuntimeError):
 
 
 def cuda_changes(call: Callable[[], object]) -> list[int]:
-    """Bytes allocated (> 0) and freed (< 0) on the current GPU while `call` runs, in order; nothing stays recorded. No
-    garbage is collected meanwhile: tensors from before would count as freed.
+    """Bytes allocated (> 0) and freed (< 0) on the current GPU while `call` runs, in order.
 
+    Recording stops afterwards. The garbage collector is off meanwhile: tensors from before would count as freed.
     Raises RecordingError, and what `call` raises.
     """
     if torch._C._cuda_isHistoryEnabled():
@@ -53,8 +55,9 @@ def history_changes(trace: Iterable[dict[str, Any]]) -> Iterator[int]:
 
 
 def cpu_changes(call: Callable[[], object]) -> list[int]:
-    """The same on the CPU, where what operators allocate for themselves is among it, and what was there before is not
-    when it is freed. Raises what `call` raises.
+    """Bytes allocated (> 0) and freed (< 0) on the CPU while `call` runs, in order.
+
+    Workspaces of operators are included; frees of memory from before the call are not. Raises what `call` raises.
     """
     with quiet(), without_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
@@ -65,7 +68,7 @@ def cpu_changes(call: Callable[[], object]) -> list[int]:
 
 
 def cpu_peak_bytes(call: Callable[[], object]) -> int:
-    """The most bytes in use during a call of those that it allocates. Libraries' own memory is not in it."""
+    """Peak of the bytes that a call allocates on the CPU, without memory of libraries' own."""
     return max(accumulate(cpu_changes(call)), default=0)
 
 
@@ -76,8 +79,9 @@ def _each(tree: Iterable[Any]) -> Iterator[Any]:
 
 
 def _changes_of_own(changes: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Bytes of changes at addresses, without frees of what none of them allocated. The profiler has sizes of addresses
-    from whenever something else was profiled, and takes what is freed there now for that.
+    """Sizes of changes at addresses, without frees of memory that none of them allocated.
+
+    The profiler remembers sizes of addresses from earlier profiles, and reports frees there with those.
     """
     own: set[int] = set()
     for address, size in changes:

@@ -1,6 +1,6 @@
-"""AOTAutograd, as a backend calls it: what it is given, what it tells while it compiles, and what it does besides.
+"""AOTAutograd as a backend calls it: its inputs, its facts while it compiles, its side work.
 
-What it found about inputs and outputs is in the tracing context while its graphs are compiled (`ViewAndMutationMeta` of
+Facts about inputs and outputs are in the tracing context while its graphs are compiled (`ViewAndMutationMeta` of
 torch._functorch._aot_autograd.schemas).
 """
 
@@ -51,13 +51,13 @@ def mark_boxed(call: Call) -> Call:
 
 
 def forward_facts() -> Any:
-    """AOTAutograd's facts of the graph that is compiled (`ViewAndMutationMeta`), None where there are none."""
+    """AOTAutograd's `ViewAndMutationMeta` of the graph being compiled, or None."""
     context = TracingContext.try_get()
     return context.fw_metadata if context is not None else None
 
 
 def with_backward() -> AbstractContextManager[None]:
-    """AOTAutograd compiles a backward in the block along with its forward, not when it is first asked for."""
+    """Compile backwards in the block along with their forwards, not lazily."""
     manager: AbstractContextManager[None] = functorch_config.patch(force_non_lazy_backward_lowering=True)
     return manager
 
@@ -81,7 +81,7 @@ def without_python_code() -> AbstractContextManager[None]:
 
 @contextmanager
 def without_unread_logs() -> Iterator[None]:
-    """AOTAutograd writes its graphs as text for torch's structured trace and logs: not where nobody is to read it."""
+    """Keep AOTAutograd from printing its graphs for traces and logs that nobody reads."""
     logs = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
     with ExitStack() as stack:
         if not logging.getLogger("torch.__trace").handlers and not any(log.isEnabledFor(logging.INFO) for log in logs):
@@ -101,7 +101,10 @@ def never_trace(function: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """One input. `mutated` says where its new value is written: "in" the graph, "after" it, or "" for nowhere."""
+    """One input. `mutated` says where its new value is written: "in" or "after" the graph.
+
+    "" stands for nowhere.
+    """
 
     requires_grad: bool
     is_leaf: bool
@@ -111,7 +114,10 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class OutputFacts:
-    """One output of the user's function. `kind` is the name of torch's `OutputType`; `base` is what it is a view of."""
+    """One output of the user's function.
+
+    `kind` is the name of torch's `OutputType`; `base` is the index of what it is a view of.
+    """
 
     kind: str
     base: int | None
@@ -120,10 +126,11 @@ class OutputFacts:
 
 @dataclass(frozen=True, slots=True)
 class AotFacts:
-    """Inputs and outputs in the user's order. `first_output` is the place of output 0 among the forward's outputs, of
-    which the first `returned` are given to the caller, and the others to the backward.
+    """Inputs and outputs in the user's order.
 
-    With `subclasses`, tensors of those types were taken apart: places in the graph are not those of the user.
+    `first_output` is the index of output 0 among the forward's outputs, of which the first `returned` go to the
+    caller and the others to the backward. With `subclasses`, tensors of those types were taken apart: indices in
+    the graph are not those of the user.
     """
 
     inputs: tuple[InputFacts, ...]
@@ -165,7 +172,7 @@ Boxed = Callable[[list[Any]], Any]
 
 
 class Replaceable:
-    """Calls `run`, which takes a list of arguments and may empty it; or `instead`, where that is set, just so."""
+    """A boxed call of `run`, or of `instead` where that is set."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._boxed_call = True  # torch's wrappers copy what is in `__dict__`

@@ -1,4 +1,4 @@
-"""Compilations of tcompile's own, apart from the user's: with caches of their own, and what torch changes put back."""
+"""Compilations of tcompile's own: with separate caches, and with torch's changes undone."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ GUARD_CHECKS = 200
 
 @contextmanager
 def forget_compilations(guarded: Callable[[float], None]) -> Iterator[None]:
-    """Compilations in the block are forgotten at its end, and the user's are left as they are; an error is raised as
-    it would be for the user. `guarded` hears of each compilation how long one check of its guards takes, in seconds,
-    the CPU's caches warm.
+    """Forget the block's compilations at its end, keep the user's, and raise errors as usual.
+
+    `guarded` hears for each compilation how many seconds one check of its guards takes, with warm caches of the
+    CPU.
     """
 
     def wrap_profile(_: Callable[..., float]) -> Callable[..., float]:
@@ -74,7 +75,7 @@ def _environment() -> Iterator[None]:
 
 @contextmanager
 def cache_folder() -> Iterator[str]:
-    """A folder for caches of candidates, deleted at the end of the block: code that was built is read from it late."""
+    """A folder for candidates' caches, deleted after the block: built code is read from it late."""
     folder = tempfile.mkdtemp(prefix="tcompile-time-")
     try:
         yield folder
@@ -84,6 +85,6 @@ def cache_folder() -> Iterator[str]:
 
 @contextmanager
 def empty_caches(folder: str) -> Iterator[None]:
-    """What the block compiles finds no cache, in memory or on disk; what it caches is in `folder`, and stays there."""
+    """Give the block empty caches in memory and on disk; what it caches stays in `folder`."""
     with fresh_cache(dir=folder, delete=False):
         yield

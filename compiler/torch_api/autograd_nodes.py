@@ -30,7 +30,7 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class SavedSlot:
-    """A tensor that a node keeps. `tensor` is None where it can't be had, and `problem` says why.
+    """A tensor that a node saved; `tensor` is None where it can't be read: see `problem`.
 
     `packed` is the name of the hook that packed it, "" if none did.
     """
@@ -47,21 +47,19 @@ def next_number() -> int:
 
 
 def number_of(node: Any) -> int | None:
-    """When a node was made, counted in its thread; None for AccumulateGrad, which has no place in that order."""
+    """A node's sequence number in its thread; None for AccumulateGrad, which has none."""
     number = int(node._sequence_nr())
     return None if number == _NO_NUMBER else number
 
 
 def running_number() -> int | None:
-    """The number of the node whose derivative is being computed; None outside of a backward pass."""
+    """The sequence number of the node that the backward runs now, None outside of one."""
     node = torch._C._current_autograd_node()
     return number_of(node) if node is not None else None
 
 
 def edges_of(node: Any) -> tuple[tuple[Any, int], ...]:
-    """For each input of the forward operation, the node that its gradient goes on to (or None) and which of its
-    outputs it was.
-    """
+    """For each input of the forward operation: the next node (or None), and its output's index."""
     return tuple(node.next_functions)
 
 
@@ -71,7 +69,7 @@ def outputs_of(node: Any) -> tuple[TensorFacts, ...]:
 
 
 def inputs_of(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype] | None, ...]:
-    """Shape and dtype of the inputs of the forward operation, None for those that want no gradient."""
+    """Shape and dtype of the forward operation's inputs; None for those without a gradient."""
     found = (outputs_of(target)[slot] if target else None for target, slot in edges_of(node))
     return tuple((facts.shape, facts.dtype) if facts else None for facts in found)
 
@@ -83,7 +81,7 @@ def leaf_of(node: Any) -> torch.Tensor | None:
 
 
 def custom_function(node: Any) -> type | None:
-    """The user's `torch.autograd.Function` that a node belongs to, or None for the nodes of torch."""
+    """The user's `torch.autograd.Function` of a node, None for torch's own nodes."""
     return getattr(type(node), "_forward_cls", None)
 
 
@@ -103,7 +101,7 @@ def saved_slots(node: Any) -> Iterator[SavedSlot]:
 
 
 def saved_values(node: Any) -> dict[str, Any]:
-    """Everything that a node keeps, tensors and numbers, by name. Raises RuntimeError where a tensor is gone."""
+    """All tensors and numbers that a node saved, by name. Raises RuntimeError for freed tensors."""
     names = [name for name in dir(type(node)) if name.startswith(_SAVED)]
     return {name.removeprefix(_SAVED): getattr(node, name) for name in names}
 
@@ -140,7 +138,7 @@ def _name(raw: Any) -> str:
 
 
 def context_tensors(node: Any) -> dict[str, torch.Tensor]:
-    """Tensors that a custom function put on its context itself: no check of versions watches over those."""
+    """Tensors that a custom function set on its context: they have no version check."""
     own = vars(node) if custom_function(node) is not None else {}
     return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
 
@@ -184,10 +182,10 @@ def hook_name(hook: Any) -> str:
 
 
 def apply(node: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-    """What a node of torch makes of these gradients: its own kernels, outside of a backward pass, without hooks.
+    """Run a node's derivative on gradients, outside of a backward pass and without hooks.
 
-    As the engine does (validate_outputs), gradients are summed to the shape of the input that they are for, and None
-    where no gradient is wanted. Raises RuntimeError where what the node saved is gone.
+    As the engine does (validate_outputs), gradients are summed to the shape of the input that they are for, and
+    None where no gradient is needed. Raises RuntimeError where saved tensors are freed.
     """
     result = node(*gradients)
     found = result if isinstance(result, tuple) else (result,)

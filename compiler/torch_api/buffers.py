@@ -46,8 +46,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """An input of a graph, as it was compiled for; `shape` and `stride` are None where they are symbolic, and with
-    `dtype` for what is no tensor.
+    """An input's layout, as its graph was compiled for.
+
+    `shape` and `stride` are None where they are symbolic; with `dtype` also for inputs that are no tensors.
     """
 
     name: str
@@ -63,7 +64,7 @@ class InputLayout:
         return same_format and (self.shape is None or tuple(value.shape) == self.shape)
 
     def laid_out(self, value: Any) -> torch.Tensor:
-        """The tensor on the CPU in the strides that the graph was compiled for, where these are known."""
+        """The tensor on the CPU, with the strides that the graph was compiled for, where known."""
         value = value.cpu()
         if self.shape is None or self.stride is None or value.stride() == self.stride:
             return value
@@ -165,7 +166,7 @@ def _own_name(ir: Any) -> str:
 
 
 def _last_computed(ir: Any, externs: set[str]) -> str:
-    """A copy that is made for an ATen call has no node of its own: it holds what was computed last before the call."""
+    """The node computed last before an ATen call, for the copy that the call made of it."""
     origins = ir.get_origins() if hasattr(ir, "get_origins") else ()
     size, _ = _layout(ir)
     alike = [node for node in origins if node.name not in externs and _holds(node, size, ir.get_dtype())]
@@ -197,8 +198,9 @@ def _numbers(sizes: Sequence[Any]) -> tuple[int, ...] | None:
 
 
 def bare(module: GraphModule) -> GraphModule:
-    """A copy of a graph that can be run on the CPU: devices swapped, and nothing kept of fake tensors but, as
-    `meta["dtype"]`, their format.
+    """A copy of a graph that runs on the CPU: devices swapped, fake tensors dropped.
+
+    Of these it keeps the dtype, as `meta["dtype"]`.
     """
     to_cpu = device_swap(torch.device("cuda"), CPU)
     children = {name: bare(child) for name, child in module.named_children() if isinstance(child, GraphModule)}

@@ -1,10 +1,10 @@
-"""Builds of Inductor's C++: those that failed are forgotten, and what is prepared for one is left out where none is.
+"""Inductor's C++ builds: forget failed ones, and skip preparations where nothing is built.
 
-Inductor keeps the failure of a build, and the file that it left. Before any build it makes and loads a small library
+Inductor keeps the failure of a build, and the file that it left. Before any build it builds and loads a small library
 for each of the CPU's vector instruction sets, to see whether the compiler knows them (torch._inductor.cpu_vec_isa); it
 looks for that compiler (torch._inductor.cpp_builder); and it hashes the whole of Triton for the key of a cache of GPU
-measurements (torch._inductor.codecache), which without a GPU goes into nothing. That takes g++ and seconds, and changes
-no text.
+measurements (torch._inductor.codecache), which is not used without a GPU. That takes g++ and seconds, and changes no
+text.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ BUILD_ENDS_SECONDS = 10.0
 
 @contextmanager
 def failed_builds_forgotten() -> Iterator[None]:
-    """If the block raises, drop the libraries requested in it, so that the next compilation builds them again.
+    """Drop the libraries requested in the block if it raises, so that they are built again.
 
-    Inductor caches a library before it is built. When g++ is killed (an interrupt in Jupyter reaches it too, so does
-    the kernel's OOM killer), every later request for the same code raises the error of that first build, or loads the
-    half-written file that the linker left.
+    Inductor caches a library before it is built. When g++ is killed (an interrupt in Jupyter reaches it too, so
+    does the kernel's OOM killer), every later request for the same code raises the error of that first build, or
+    loads the half-written file that the linker left.
     """
     before = [set(owner.cache) for owner in CACHES]
     try:
@@ -66,8 +66,9 @@ def _drop(owner: type[CppCodeCache], keys: Iterable[str]) -> None:
 
 @contextmanager
 def without_preparations() -> Iterator[None]:
-    """Inductor takes the CPU at its word in the block. What torch had found out before, it keeps; what is assumed
-    here it does not: the user's own torch.compile asks g++.
+    """Trust the CPU's reported instruction sets in the block.
+
+    Answers that torch had before stay; assumptions made here do not: the user's own torch.compile asks g++.
     """
     with ExitStack() as stack:
         stack.enter_context(replaced(cpp_builder, "cpp_compiler_search", _else_gcc))
@@ -96,7 +97,7 @@ def _is_probed() -> bool:
 
 
 def _take_the_cpu_at_its_word(stack: ExitStack) -> None:
-    """The sets that the CPU reports are in the list when they are true, and `bool()` is what runs g++."""
+    """Make every reported instruction set true; `bool()` of one would run g++."""
     classes = {cpu_vec_isa.VecISA, *(type(isa) for isa in cpu_vec_isa.supported_vec_isa_list)}
     for owner in (found for found in classes if "__bool__" in vars(found)):
         stack.enter_context(replaced(owner, "__bool__", lambda _: _true))

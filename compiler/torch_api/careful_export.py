@@ -1,5 +1,7 @@
-"""torch.export without what it does besides: it prints the graph of an export that failed, warns of its symbols, and
-strict export drops all that torch.compile has compiled in this process (torch._dynamo.reset).
+"""torch.export without its side effects.
+
+It prints the graph of a failed export and warns of its symbols; strict export drops all that torch.compile has compiled
+in this process (torch._dynamo.reset).
 """
 
 from __future__ import annotations
@@ -28,9 +30,7 @@ _LOGGERS = (
 
 @contextmanager
 def careful_export() -> Iterator[None]:
-    """Exports in the block say nothing on their own, and what was compiled stays. What the user's code prints is
-    printed.
-    """
+    """Keep exports in the block silent and compiled code in place. The user's prints stay."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     disabled = [logger.disabled for logger in loggers]
     vars(trace)["print"] = _do_nothing

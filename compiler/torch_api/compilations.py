@@ -1,4 +1,4 @@
-"""TorchDynamo's compilations for one backend, from their beginning: it traces a frame before it calls a backend."""
+"""TorchDynamo's compilations for one backend, from before it traces the frame."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from torch.utils import _python_dispatch
 
 
 class Around:
-    """Enters a block when TorchDynamo begins to compile for `backend`, and leaves it when it is done."""
+    """Enters a block when TorchDynamo starts to compile for `backend`, and leaves it at the end."""
 
     def __init__(self, backend: Callable[..., Any], block: Callable[[], AbstractContextManager[None]]) -> None:
         self.backend, self.block, self.entered = backend, block, ExitStack()
         self.begin, self.end = (torch._dynamo.disable(function) for function in (self._begin, self._end))
 
     def listen(self) -> None:
-        """From now on. `torch._dynamo.reset` drops all callbacks; these are there again after it, as the frame that is
-        compiled next, maybe the only one, is one to enter the block for.
+        """Start listening, also after `torch._dynamo.reset`, which drops all callbacks.
+
+        They are there again before the next frame is compiled, as it may be the only one.
         """
         clear = callback_handler.clear
 
@@ -48,8 +49,9 @@ class Around:
 
 
 def backend_of_compilation() -> Any:
-    """The backend that TorchDynamo compiles a frame for now, as it was given to torch.compile; None outside of that.
-    Its callbacks are not told: the frame of `torch._dynamo.convert_frame._compile` has it.
+    """The backend that TorchDynamo compiles a frame for now, as given to torch.compile, or None.
+
+    Callbacks are not told: it is read from the frame of `torch._dynamo.convert_frame._compile`.
     """
     frame = sys._getframe()
     while frame is not None and not _compiles(frame.f_code):

@@ -1,4 +1,4 @@
-"""Compiled autograd: TorchDynamo traces the backward, and every Python hook on a node of autograd's graph."""
+"""Compiled autograd: TorchDynamo traces the backward, with the Python hooks on its nodes."""
 
 from __future__ import annotations
 

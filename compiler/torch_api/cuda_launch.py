@@ -1,5 +1,7 @@
-"""Kernels as machine code, loaded and launched on the GPU with the least ado: by torch's own launcher for Triton's
-binaries (torch/csrc/inductor/static_cuda_launcher.cpp), which needs no C++ stub for each signature as Triton's does.
+"""Load and launch machine code on the GPU with little overhead.
+
+torch's own launcher for Triton's binaries (torch/csrc/inductor/static_cuda_launcher.cpp) needs no C++ stub for each
+signature, as Triton's does.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ class NoLauncherError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel on a GPU: the driver's handle, warps of a program, bytes of shared memory, and the letters of its
-    arguments as `launch` takes them; `spare` so many null pointers follow them. `starts` says how many bytes into each
-    buffer its pointer goes, nothing for all at their beginnings.
+    """A kernel on a GPU: the driver's handle, warps of a program, bytes of shared memory.
+
+    `letters` are the types of its arguments as `launch` takes them, followed by `spare` null pointers. `starts` are
+    the offsets of its pointers into their buffers in bytes; empty for none.
     """
 
     function: int
@@ -46,7 +49,10 @@ def launcher() -> Any:
 
 
 def launch() -> Callable[..., None]:
-    """Takes function, x, y, z, warps, shared, letters, arguments, stream; a pointer may be a number."""
+    """The launcher: (function, x, y, z, warps, shared, letters, arguments, stream).
+
+    A pointer may be a number.
+    """
     found: Callable[..., None] = launcher()._launch_kernel
     return found
 
@@ -57,7 +63,10 @@ def letters(types: Sequence[str]) -> str:
 
 
 def load(cubin: Path, name: str, warps: int, shared: int, types: Sequence[str], spare: int, device: int) -> Loaded:
-    """Load a binary onto a GPU. Raises what CUDA reports, and torch.OutOfMemoryError for too much shared memory."""
+    """Load a binary onto a GPU.
+
+    Raises CUDA's errors, and torch.OutOfMemoryError for too much shared memory.
+    """
     torch.cuda.init()
     *_module, function, registers, spills = launcher()._load_kernel(str(cubin), name, shared, device)
     return Loaded(function, warps, shared, letters(types) + "O" * spare, spare, registers, spills)
@@ -76,13 +85,13 @@ def current_device() -> Callable[[], int]:
 
 
 def empty_on_cuda() -> Callable[..., torch.Tensor]:
-    """(sizes, strides, dtype) -> memory on the current GPU, with less ado than torch.empty_strided."""
+    """(sizes, strides, dtype) -> memory on the current GPU, faster than torch.empty_strided."""
     found: Callable[..., torch.Tensor] = native._empty_strided_cuda  # type: ignore[attr-defined]
     return found
 
 
 def driver_version() -> int:
-    """The version of CUDA that the GPU's driver is for (13000 for CUDA 13.0), 0 where there is none."""
+    """The CUDA version of the GPU's driver (13000 for 13.0), 0 without a driver."""
     found = ctypes.c_int()
     try:
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))

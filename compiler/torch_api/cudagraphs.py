@@ -53,7 +53,7 @@ WHY_NOT_AT_ALL: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One decision: `verdict` is "captured", "partitioned" or "refused", `nodes` names the scheduler nodes it is of."""
+    """One decision, "captured", "partitioned" or "refused"; `nodes` are its scheduler nodes."""
 
     verdict: str
     why: str
@@ -63,7 +63,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Scheduler nodes that are launched together; `reasons` are torch's, by node, where they can't be captured."""
+    """Scheduler nodes launched together; `reasons` say, by node, why it can't be captured."""
 
     nodes: tuple[str, ...]
     captured: bool
@@ -72,7 +72,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One function that Inductor hands over to be captured: its inputs, and what it writes into that may move."""
+    """One function that Inductor captures: its inputs, and writes into inputs that may move."""
 
     inputs: int
     static: int
@@ -80,7 +80,7 @@ class Capture:
 
 
 class CudaGraphs:
-    """Hears what Inductor decides about CUDA graphs, half by half; `virtual` keeps it from capturing anything."""
+    """Hears Inductor's decisions on CUDA graphs, half by half; `virtual` prevents any capture."""
 
     def __init__(self, *, virtual: bool) -> None:
         self.virtual = virtual
@@ -128,9 +128,9 @@ class CudaGraphs:
             raise RuntimeError(message)
 
     def verdicts(self, half: str, inputs: Sequence[Any], *, tried: bool) -> Iterator[Verdict]:
-        """What was decided for this half ("forward"), whose example inputs these are; () without CUDA graphs.
+        """The decisions for a half ("forward") with these example inputs; () without CUDA graphs.
 
-        `tried` is False where Inductor had given up on CUDA graphs before it began on this half.
+        `tried` is False where Inductor had given up on CUDA graphs before it began this half.
         """
         if not inductor_config.triton.cudagraphs:
             return
@@ -192,8 +192,9 @@ def _partition(scheduler: Any, nodes: Sequence[Any], skipped: bool) -> Partition
 
 
 def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Capture:
-    """Torch looks for writes into inputs when the function is first called: inputs that are results of another CUDA
-    graph may be written. Here no input is taken for one, as in the first call.
+    """A capture as in the first call, in which no input is the result of another CUDA graph.
+
+    torch looks for writes into inputs when the function is first called: such results may be written.
     """
     placeholders = facts.get("placeholders", ())
     function = cudagraph_utils.WrappedFunction(
@@ -205,7 +206,7 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
 
 
 def replayed_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
-    """What a CUDA graph does, of which so many inputs stay where they are, with open sizes or not."""
+    """A CUDA graph in words, by its numbers of inputs and whether sizes are symbolic."""
     said = (
         f"{name} is replayed as one launch, from its third call on (the first warms up, the second is recorded); "
         f"{static} of its {inputs} inputs stay where they are, the rest are copied in"

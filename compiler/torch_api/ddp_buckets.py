@@ -22,7 +22,7 @@ Compiled = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One part of a captured graph. `whole` is that graph; `bytes` counts the parameters that need gradients."""
+    """One part of a captured graph, `whole`; `bytes` counts parameters that need gradients."""
 
     name: str
     index: int
@@ -38,7 +38,7 @@ Observe = Callable[[torch.fx.GraphModule, Callable[[], Any], Bucket | None], Any
 def compile_observed(
     compile_graph: Compiled, module: torch.fx.GraphModule, run: Callable[[], Any], observe: Observe
 ) -> Any:
-    """Compile a captured graph and report each graph that the backend is given: one, or one for each DDP bucket.
+    """Compile a captured graph, and report each graph that the backend gets: one per DDP bucket.
 
     `run` calls `compile_graph` on `module`. `observe(graph, compile, bucket)` returns what is called for the graph.
     """
@@ -66,7 +66,7 @@ def _bucket(optimizer: DDPOptimizer, index: int, whole: torch.fx.GraphModule) ->
 
 
 def while_propagating(call: Compiled, propagate: Compiled) -> Compiled:
-    """`call` for real arguments; `propagate` where DDPOptimizer runs a bucket on fake ones to get the next one's."""
+    """`call` for real arguments, `propagate` for the fake ones of DDPOptimizer's propagation."""
 
     def called(*args: Any) -> Any:
         fake = any(isinstance(value, FakeTensor) for value in args)

@@ -36,8 +36,10 @@ _EXCLUDED_LINE = re.compile(r"\s*(?P<op>aten\.[\w.]+),(?:\s*#\s*(?P<why>.+))?")
 
 @cache
 def table(name: TableName) -> Table:
-    """A decomposition table, operator overload -> function. Not to be changed. Inductor's decompositions of max_pool2d
-    and max_pool3d ask `torch._inductor.lowering` without importing it: who runs them has to.
+    """A decomposition table, operator overload -> function. Do not change it.
+
+    Inductor's decompositions of max_pool2d and max_pool3d use `torch._inductor.lowering` without importing it: the
+    caller has to.
     """
     if name == "core ATen":
         return _overloads_only(core_aten_decompositions())
@@ -56,7 +58,10 @@ def is_operator(op: Any) -> TypeGuard[OpOverload]:
 
 
 def is_composite(op: Any) -> bool:
-    """Whether ATen computes it by calling other operators, below which autograd starts (CompositeImplicitAutograd)."""
+    """Whether ATen computes an operator by calling others above autograd.
+
+    CompositeImplicitAutograd.
+    """
     return is_operator(op) and _has_kernel(op.name(), "CompositeImplicitAutograd")
 
 
@@ -91,7 +96,7 @@ def is_mutable(op: Any) -> bool:
 
 @cache
 def excluded_by_inductor() -> dict[OpOverload, str]:
-    """What Inductor takes out of its table on purpose, and torch's own comment on why ("" without one)."""
+    """Operators that Inductor takes out of its table, with torch's comment on why, or ""."""
     comments = dict(_exclusion_comments())
     found: dict[OpOverload, str] = {}
     for excluded in inductor_decomposition.decomps_to_exclude:
@@ -117,7 +122,7 @@ def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
 
 
 def _lowerings() -> Any:
-    """Inductor's lowerings: not imported by those who only ask for decompositions, as that takes half a second."""
+    """Inductor's lowerings, imported only when needed: that takes half a second."""
     import torch._inductor.lowering as lowering_of
 
     return lowering_of
@@ -200,7 +205,7 @@ def inductor_fallbacks() -> frozenset[str]:
 
 
 def inductor_only_falls_back() -> frozenset[str]:
-    """The names of overloads that Inductor lowers to a call of ATen's kernel, whatever the arguments."""
+    """The overloads that Inductor always lowers to a call of ATen's kernel."""
     return frozenset(
         name for op, name in _lowered_operators() if (function := lowering_of(op)) is not None and falls_back(function)
     )

@@ -85,11 +85,11 @@ RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 
 @dataclass(frozen=True, slots=True)
 class BreakFacts:
-    """What Dynamo says of one graph break. `stack` is the user's code, outermost first; `places` are its instructions.
+    """TorchDynamo's account of one graph break.
 
-    `message` is torch's text on the break itself, `reason` all it says. `consequence` is the kind of a second break
-    that this one led to. `goes_on` is False where the rest of the function runs as plain Python, `raises` is True where
-    torch.compile raises.
+    `stack` is the user's code, outermost first; `places` are its instructions. `message` is torch's text on the
+    break itself, `reason` all it says. `consequence` is the kind of a second break that this one led to. `goes_on`
+    is False where the rest of the function runs as plain Python, `raises` is True where torch.compile raises.
     """
 
     kind: str
@@ -111,7 +111,7 @@ class EntryFailures:
 
 
 class DynamoObserver(Protocol):
-    """Receives what happens while user code is compiled. Each method is called inside Dynamo: be quick."""
+    """Hears what happens while user code is compiled. Methods run inside Dynamo: be quick."""
 
     def frame_started(self, key: CompileKey, code: CodeType) -> None: ...
     def frame_ended(self, key: CompileKey, error: BaseException | None) -> None: ...
@@ -140,7 +140,7 @@ def _key(compile_id: Any) -> CompileKey:
 
 
 class Unheard:
-    """An observer of compilations that are not the user's: it counts their graph breaks, and nothing else."""
+    """An observer of compilations that are not the user's: it only counts their graph breaks."""
 
     def __init__(self) -> None:
         self.breaks = 0
@@ -160,8 +160,10 @@ class Unheard:
 
 @contextmanager
 def observe(observer: DynamoObserver) -> Iterator[Observation]:
-    """Observe every compilation in the block. Errors inside Dynamo leave a frame to plain Python, as it would run
-    without torch.compile; caches, counters, dynamic-shape history and the users' globals are put back at the end.
+    """Observe every compilation in the block.
+
+    Errors inside Dynamo leave a frame to plain Python, as without torch.compile. Caches, counters, dynamic-shape
+    history and the users' globals are restored at the end.
     """
     session = _Session(observer)
     with ExitStack() as stack:
@@ -188,7 +190,7 @@ class Observation(Protocol):
     """What `observe` gives."""
 
     def unheard(self) -> AbstractContextManager[Unheard]:
-        """Compilations in the block are not observed; they have a dynamic-shape history of their own."""
+        """Do not observe compilations in the block; they have a dynamic-shape history of their own."""
 
     def hears(self) -> bool:
         """Whether compilations are observed now."""
@@ -334,7 +336,7 @@ class _Session:
         return self.names.get(key, {})
 
     def observe_profile(self, profile: Original, root: Any, f_locals: dict[str, Any], *args: Any) -> float:
-        """What torch times the guards of a compilation with, once it has made them: the values are at hand then."""
+        """Time each guard when torch times all of them: the values are at hand then."""
         microseconds: float = profile(root, f_locals, *args)
         key = current_key()
         self._names(key, f_locals)
@@ -346,10 +348,10 @@ class _Session:
         return [entry for entry in found if not isinstance(entry.guard_manager, DeletedGuardManagerWrapper)]
 
     def forget(self) -> None:
-        """Report guards, then drop our cache entries (never the user's) and the globals that Dynamo installed.
+        """Report guards, then drop our cache entries and the globals that Dynamo installed.
 
-        Dynamo's own hooks remove those of a code object when it dies; here they run at once. Import aliases and
-        what an abandoned frame left have no hook.
+        The user's entries stay. Dynamo's own hooks remove the globals of a code object when it dies; here they
+        run at once. Import aliases and what an abandoned frame left have no hook.
         """
         entries = {id(code): self._entries(code) for code in self.codes.values()}
         for key, code in self.codes.items():
@@ -372,7 +374,7 @@ class _Session:
 
 
 def _unlogged_break(error: BaseException) -> Any:
-    """The graph break in an error that leaves Dynamo, unless it has been told; None if there is none."""
+    """The graph break in an error that leaves Dynamo, None if there is none or it was logged."""
     if not isinstance(error, Unsupported | UserError | TorchRuntimeError) or is_recompile_limit(error):
         return None
     return None if getattr(error, "logged", False) else error
@@ -418,8 +420,9 @@ def _resume_code(function: Any) -> CodeType:
 
 
 def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:
-    """Drop our entries of a code object. Where the user has none, all that torch knows of it goes, so that an
-    exploration never counts against the recompile limit and a frame that was given up can be compiled again.
+    """Drop our entries of a code object, and all that torch knows of it if the user has none.
+
+    So an exploration never counts against the recompile limit, and a frame that was given up can be compiled again.
     """
     if len(ours) == len(eval_frame._debug_get_cache_entry_list(code)):
         reset_code(code)
@@ -429,8 +432,10 @@ def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:
 
 
 def _ended_guards() -> DeletedGuardManagerWrapper:
-    """Guards of an entry that fits no call. An entry for a certain object counts against recompile_limit only in calls
-    with that object (torch._dynamo.cache_size): this one's is a local variable that no call has.
+    """Guards of an entry that fits no call, and does not count against recompile_limit.
+
+    An entry for a certain object counts only in calls with that object (torch._dynamo.cache_size): this one's is a
+    local variable that no call has.
     """
     guards = DeletedGuardManagerWrapper("the tcompile exploration that made it has ended")
     guards.id_matched_objs = {"": weakref.ref(_ended_guards)}
@@ -438,8 +443,9 @@ def _ended_guards() -> DeletedGuardManagerWrapper:
 
 
 def _read_again() -> None:
-    """Have torch look again at code that it left to Python for good, be it in the user's own calls before: without
-    that, an exploration would see nothing of it. Code that it has compiled keeps its entries.
+    """Let torch look again at code that it left to Python for good, in whoever's calls.
+
+    Otherwise an exploration would not see that code. Compiled code keeps its entries.
     """
     for known in tuple(convert_frame.input_codes.seen):
         code = known()
@@ -449,7 +455,7 @@ def _read_again() -> None:
 
 @contextmanager
 def _separate_caches() -> Iterator[None]:
-    """Give the block its own dynamic-shape history and counters; forget backends that are registered in it."""
+    """Give the block its own dynamic-shape history and counters, and forget its backends."""
     _read_again()
     saved = (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
     backends = frozenset(eval_frame.cached_backends)
@@ -469,7 +475,7 @@ def _separate_caches() -> Iterator[None]:
 
 @contextmanager
 def _quiet_conversion_warnings() -> Iterator[None]:
-    """Torch logs each frame it leaves to Python, and why; the record says it, and the plain call says nothing."""
+    """Silence torch's log of frames that it leaves to Python: the record has the reasons."""
 
     def keep(entry: logging.LogRecord) -> bool:
         return entry.levelno not in (logging.WARNING, logging.ERROR)
@@ -485,9 +491,9 @@ def _quiet_conversion_warnings() -> Iterator[None]:
 
 
 def compile_function(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: bool) -> Any:
-    """`torch.compile(fn)` with cache entries of its own, apart from any that the user's own torch.compile made.
+    """`torch.compile(fn)` with cache entries separate from the user's.
 
-    torch tells entries apart by their backend, so this one gets a backend that is nobody else's.
+    torch tells entries apart by their backend, so this one gets a backend of its own.
     """
     isolation: dict[str, Any] = {}
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
@@ -507,10 +513,9 @@ class _CapturedError(Exception):
 def first_break(
     fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool | None
 ) -> tuple[tuple[str, int], ...] | None:
-    """Files and lines of the calls that lead to the first graph break of a call, outermost first; None if it has none.
-    The call is captured and not run.
+    """Files and lines of the calls that lead to a call's first graph break, or None.
 
-    Raises what else TorchDynamo raises.
+    Outermost first. The call is captured and not run. Raises what else TorchDynamo raises.
     """
     captured = False
 

@@ -1,4 +1,4 @@
-"""Eager code: run as it is written, watched operation by operation; tensors that wrap others."""
+"""Eager code: run uncompiled, watched operation by operation; tensors that wrap others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compiler.torch_api import fx
 
 @contextmanager
 def run_eagerly() -> Iterator[None]:
-    """Functions compiled by torch.compile run as plain Python; there are none where TorchDynamo is not loaded."""
+    """Run functions compiled by torch.compile as plain Python in the block."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -63,7 +63,7 @@ def holds_dtensor(values: Iterable[Any]) -> bool:
 
 
 def as_eager(module: GraphModule) -> GraphModule:
-    """A captured graph that computes what eager does, under the same names; the same graph where it does so already."""
+    """A captured graph that computes what eager mode does; the same graph where it does already."""
     bodies = {name: body for name, body in module.named_children() if isinstance(body, GraphModule)}
     eager = {name: as_eager(body) for name, body in bodies.items()}
     if eager == bodies and not any(node.target in _EAGER for node in fx.calls(module)):
@@ -79,14 +79,15 @@ def as_eager(module: GraphModule) -> GraphModule:
 
 
 def needs_scalar_outputs(error: BaseException) -> bool:
-    """Whether tracing failed as it read a number from a tensor, which `capture_scalar_outputs` would have allowed."""
+    """Whether tracing failed at a number read from a tensor, without `capture_scalar_outputs`."""
     reads = isinstance(error, DataDependentOutputException) and error.func is torch.ops.aten._local_scalar_dense.default
     return reads and not config.capture_scalar_outputs
 
 
 def _checkpoint(body: GraphModule, *args: Any, **options: Any) -> Any:
-    """torch.utils.checkpoint.checkpoint without reentrance, which gives the same numbers. TorchDynamo keeps the
-    function that selects what is saved with the body.
+    """torch.utils.checkpoint.checkpoint without reentrance, which gives the same numbers.
+
+    TorchDynamo keeps the function that selects what is saved with the body.
     """
     if context_fn := body.meta.get("_checkpoint_context_fn"):
         options["context_fn"] = context_fn

@@ -1,4 +1,4 @@
-"""The steps by which Inductor's scheduler fuses: which two nodes became one, in which round, by how good a score.
+"""The steps by which Inductor's scheduler fuses two nodes: the round, and the score.
 
 The scheduler goes over all pairs in rounds until nothing changes, and once more with loops reordered
 (`Scheduler.fuse_nodes` of torch._inductor.scheduler). A step is read when it is made; nothing is formatted.
@@ -17,7 +17,7 @@ from compiler.torch_api.patching import Original, around
 
 @dataclass(frozen=True, slots=True)
 class MergeFacts:
-    """Nodes `first` and `second` became `name`. `saved` are bytes, by Inductor's own `score_fusion_memory`."""
+    """Nodes `first` and `second` became `name`, and `saved` bytes, by `score_fusion_memory`."""
 
     round: int
     first: str
@@ -28,7 +28,7 @@ class MergeFacts:
 
 
 class FusionRounds:
-    """Tells `merged` of each step, and `refused` of each pair that was not fused: names, torch's words, the round."""
+    """Tells `merged` of each fused pair, and `refused` of each pair not fused, with the round."""
 
     def __init__(self, merged: Callable[[MergeFacts], None], refused: Callable[[str, str, str, int], None]) -> None:
         self.merged = merged

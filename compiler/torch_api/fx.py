@@ -39,10 +39,10 @@ class SourceFrame:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The graph that a higher-order operator runs: a branch of `cond`, a checkpointed block, a score_mod.
+    """The graph that a higher-order operator runs: a branch of `cond`, a checkpointed block.
 
-    `path` names it in the whole graph (`body_fn_0.cond_true_0`), by the name of `holder`, the first node that refers to
-    it: a get_attr, or a call of the module itself. `callers` are the nodes that run it.
+    `path` names it in the whole graph (`body_fn_0.cond_true_0`), by the name of `holder`, the first node that
+    refers to it: a get_attr, or a call of the module itself. `callers` are the nodes that run it.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Body:
 
 
 def bodies(module: GraphModule) -> list[Body]:
-    """The bodies in a graph and in its bodies, each once, an outer one before those inside of it."""
+    """The bodies in a graph and in its bodies, each once, outer ones first."""
     return list(_bodies(module, "", set()))
 
 
@@ -100,8 +100,9 @@ def qualified_names(module: GraphModule) -> dict[Node, str]:
 
 
 def homes(module: GraphModule) -> dict[int, str]:
-    """The path of each graph by the id of the graph object, as `meta["from_node"]` names graphs. Of use while the
-    graphs live.
+    """The path of each graph by the graph object's id, as `meta["from_node"]` names graphs.
+
+    Valid while the graphs live.
     """
     return {id(graph): path for graph, path in graph_paths(module).items()}
 
@@ -175,7 +176,7 @@ def _signature(line: str, renamed: Mapping[str, str], opening: str) -> list[str]
 
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:
-    """The user's stack at the operation that made this node, outermost first; empty where torch kept none."""
+    """The user's stack at the operation behind a node, outermost first; may be empty."""
     return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not is_dynamo(frame.file))
 
 
@@ -188,12 +189,12 @@ def parse_stack(text: str) -> tuple[SourceFrame, ...]:
 
 
 def is_dynamo(file: str) -> bool:
-    """Whether a file is TorchDynamo's own wrapper rather than code that somebody wrote for this model."""
+    """Whether a file is TorchDynamo's own wrapper and no code of the model's."""
     return "/torch/_dynamo/" in file.replace("\\", "/")
 
 
 def module_path(node: Node) -> tuple[str, str]:
-    """Path (`transformer.h.0.attn`) and class name of the innermost `nn.Module` around a node, or ("", "")."""
+    """Path (`transformer.h.0.attn`) and class name of a node's innermost `nn.Module`, or ""."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     if not stack:
         return "", ""
@@ -215,7 +216,7 @@ def has_fakes(values: Iterable[Any]) -> bool:
 
 
 def are_in_memory(values: Iterable[Any]) -> bool:
-    """Whether all tensors among them are: fakes are not, nor what `torch._efficientzerotensor` gives."""
+    """Whether all tensors have memory: neither fake nor of `torch._efficientzerotensor`."""
     return not any(isinstance(v, torch.Tensor) and (isinstance(v, FakeTensor) or v._is_zerotensor()) for v in values)
 
 
@@ -231,16 +232,16 @@ def devices(module: GraphModule) -> Iterator[torch.device]:
 
 
 def count_elements(module: GraphModule) -> int:
-    """The number of elements of all tensors that a graph computes; of symbolic sizes, as in its first call."""
+    """The elements of all tensors that a graph computes, with the first call's symbolic sizes."""
     values = (value_of(node) for node in module.graph.nodes if node.op != "placeholder")
     shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
     return sum(math.prod(map(_traced_size, shape)) for shape in shapes)
 
 
 def is_on_meta(module: GraphModule) -> bool:
-    """Whether a graph's inputs are meta tensors. Scalar tensors may be on the CPU, as for graphs on a GPU.
+    """Whether a graph's inputs are meta tensors; without tensor inputs, whether all tensors are.
 
-    Of a graph without tensors as inputs: whether all its tensors are meta tensors.
+    Scalar tensors may be on the CPU, as for graphs on a GPU.
     """
     tensors = [node for node in module.graph.nodes if isinstance(value_of(node), torch.Tensor)]
     inputs = [node for node in tensors if node.op == "placeholder"] or tensors
@@ -258,17 +259,17 @@ def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Names the memory of a tensor, with or without data: views of one tensor have one. Valid while one is alive."""
+    """An id of a tensor's memory, real or not: equal for its views. Valid while one is alive."""
     return tensor.untyped_storage()._cdata
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:
-    """The bytes of a tensor's memory; where its size is symbolic, with the values that it was traced with."""
+    """The bytes of a tensor's memory; symbolic sizes count with their traced values."""
     return _traced_size(tensor.untyped_storage().nbytes())
 
 
 def _traced_size(size: Any) -> int:
-    """A size as a number: where it is symbolic, the value that it was traced with; 0 if there is none, as if ragged."""
+    """A size as a number: the traced value of a symbolic one, 0 where there is none."""
     hint = size if isinstance(size, int) else size.node.hint
     return hint if isinstance(hint, int) else 0
 
@@ -301,7 +302,7 @@ def _size(value: Any) -> int | str:
 
 
 def target_name(node: Node) -> str:
-    """`aten.mm.default`, `torch.relu`, `x.sum`: the operation in the words a user would search for."""
+    """`aten.mm.default`, `torch.relu`, `x.sum`: the operation as a user would search for it."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
@@ -323,7 +324,7 @@ def functionalized_operator(node: Node) -> str:
 
 
 def short_name(target: str) -> str:
-    """The operation without its namespace and overload: `mul` of `aten.mul.Tensor`, `operator.mul` and `mul`."""
+    """The operation's name alone: `mul` of `aten.mul.Tensor`, `operator.mul` and `mul`."""
     parts = target.split(".")
     return parts[1] if len(parts) == 3 and parts[0] in ("aten", "prims") else parts[-1]
 
@@ -334,7 +335,7 @@ def is_checkpoint(node: Node) -> bool:
 
 
 def is_selective(body: GraphModule) -> bool:
-    """Whether the checkpoint around a body has a context_fn, with which TorchDynamo marks the body."""
+    """Whether the checkpoint around a body has a context_fn, by TorchDynamo's mark."""
     return "_checkpoint_context_fn" in body.meta
 
 
@@ -345,9 +346,7 @@ def checkpoint_policy(node: Node) -> str:
 
 
 def sources(node: Node) -> tuple[tuple[str, int], ...]:
-    """Names of the nodes that `meta["from_node"]` says this one came from, nearest first, each with the id of its graph
-    object.
-    """
+    """The nodes in `meta["from_node"]`, nearest first, each with the id of its graph object."""
     found: dict[tuple[str, int], None] = {}
     todo = list(node.meta.get("from_node") or ())
     while todo:
@@ -358,8 +357,9 @@ def sources(node: Node) -> tuple[tuple[str, int], ...]:
 
 
 def source_names(node: Node) -> tuple[str, ...]:
-    """What a node was before it was decomposed: the nodes of earlier graphs, the function called there ("softmax"), and
-    the ATen operation ("_softmax").
+    """A node's names before decomposition.
+
+    The nodes of earlier graphs, the function called there ("softmax"), and the ATen operation ("_softmax").
     """
     functions = [getattr(function, "__name__", function) for _, function in node.meta.get("source_fn_stack") or ()]
     operation = node.meta.get("original_aten")
@@ -379,8 +379,10 @@ _MODULE = re.compile(r"loss$|\dd$")
 
 
 def operator_of(node: Node) -> str:
-    """What a node is part of, as users call it, before decompositions: `layer_norm`, `cross_entropy`, `gelu_backward`;
-    where torch.nn.functional has no name for it, ATen's. `cast` and `copy` for what only moves values.
+    """The operation that a node is part of, as users call it, before decompositions.
+
+    `layer_norm`, `cross_entropy`, `gelu_backward`; ATen's name where torch.nn.functional has none. `cast` and
+    `copy` for what only moves values.
     """
     name = str(node.meta.get("original_aten") or node.target)
     name = "".join(name.split(".")[1:2]) or getattr(node.target, "__name__", "")
@@ -404,7 +406,7 @@ def input_source(node: Node) -> str:
 
 
 def input_description(node: Node) -> str:
-    """What AOTAutograd says an input or output of its graph is (`desc` in torch 2.9 and newer), or ""."""
+    """AOTAutograd's description of an input or output (`desc` in torch 2.9 and newer), or ""."""
     described = node.meta.get("desc")
     return described.expr() if described is not None and hasattr(described, "expr") else ""
 
@@ -435,7 +437,7 @@ def returned_nodes(module: GraphModule) -> list[Node]:
 
 
 def detached_copy(module: GraphModule) -> GraphModule:
-    """A copy with its own graph that shares parameters: what compile_fx may change, this one keeps."""
+    """A copy that shares parameters, with a graph of its own that compile_fx does not change."""
     graph = torch.fx.Graph()
     output = graph.graph_copy(module.graph, {}, return_output_node=True)
     if output is not None:

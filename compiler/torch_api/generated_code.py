@@ -1,4 +1,4 @@
-"""Inductor's generated code: the modules that it was loaded as, its text, and the kernels that it defines and calls."""
+"""Inductor's generated code: its loaded modules, its text, the kernels it defines and calls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def kernels(code: str) -> int:
 
 
 def calls(code: str) -> int:
-    """How many kernels and library routines one call of a graph's code runs, counted in its text."""
+    """The number of kernels and library routines that one call runs, counted in the code's text."""
     defined = set(_DEFINED.findall(code))
     generated = sum(len(re.findall(rf"^[ \t]+{name}(?:\.run)?\(", code, re.MULTILINE)) for name in defined)
     return generated + len(_LIBRARY.findall(code))

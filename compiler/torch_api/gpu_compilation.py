@@ -1,4 +1,4 @@
-"""Where Inductor and AOTAutograd compile for a device: the attributes that `compiler.virtual_gpu` replaces."""
+"""Attributes of Inductor and AOTAutograd that `compiler.virtual_gpu` replaces."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def always_pads() -> bool:
 
 
 def hints_of(sizes: Sequence[int | torch.SymInt]) -> list[int]:
-    """The sizes that Inductor decides by where they are symbolic; torch 2.11 has another name for it."""
+    """The values by which Inductor decides for symbolic sizes; torch 2.11 names it otherwise."""
     module: Any = pad_mm
     hints: Callable[..., Any] = module.hint_symbols if hasattr(module, "hint_symbols") else module.realize_symbols
     return list(hints(sizes))

@@ -1,4 +1,7 @@
-"""Where torch and Triton ask about the GPU, and remember the answer. `compiler.virtual_gpu` gives other answers."""
+"""Where torch and Triton ask about the GPU, and cache the answer.
+
+`compiler.virtual_gpu` gives other answers.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def count_real_devices() -> None:
 def answers(
     functions: Mapping[str, Callable[..., Any]], properties: Any, max_clock_rate: float
 ) -> Iterator[tuple[Place, Any]]:
-    """Each place that asks about the GPU, with the value that answers there. `functions` are those of torch.cuda."""
+    """Each place that asks about the GPU, and its answer. `functions` are torch.cuda's."""
     for name, function in functions.items():
         if hasattr(torch.cuda, name):
             yield Place(torch.cuda, name), function

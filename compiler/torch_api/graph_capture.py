@@ -1,6 +1,8 @@
-"""A compiled graph replayed as CUDA graphs: torch's own trees of them (torch._inductor.cudagraph_trees), as its backend
-"cudagraphs" uses them (torch._dynamo.backends.cudagraphs). They share one pool of memory, copy inputs that may move,
-take parameters where they are, and keep forward and backward apart; and they say why a graph can't be one.
+"""Replay a compiled graph as CUDA graphs, by torch's trees of them.
+
+They are used (torch._inductor.cudagraph_trees) as torch's backend "cudagraphs" does
+(torch._dynamo.backends.cudagraphs). They share one memory pool, copy inputs that may move, read parameters in place,
+keep forward and backward apart, and say why a graph can't be one.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from compiler.torch_api.fx import value_of
 
 
 class Graphs:
-    """The CUDA graphs of one captured graph: of its forward, and of its backward if the forward has one. Whoever does
-    not replay the forward has `gave_up`.
+    """The CUDA graphs of one captured graph: of its forward, and of its backward if it has one.
+
+    The caller sets `gave_up` where it does not replay the forward.
     """
 
     def __init__(self) -> None:
@@ -49,7 +52,7 @@ class Graphs:
         return replayed_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
 
     def replayed(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
-        """The call as CUDA graphs: it runs as it is, is recorded, and is replayed from its third time on."""
+        """The call as CUDA graphs: run normally first, then recorded, then replayed."""
         self.device = rules.get_device_index(module)
         facts = {
             "device_index": self.device,
@@ -79,7 +82,10 @@ class Graphs:
 
 
 def _reason_not_replayed(module: GraphModule, half: str) -> str:
-    """torch._dynamo.backends.cudagraphs.check_for_skip, for parameters that need not be the first inputs."""
+    """Why a half can't be a CUDA graph, "" if it can.
+
+    As torch._dynamo.backends.cudagraphs.check_for_skip, but parameters need not be the first inputs.
+    """
     if moving := rules.find_input_mutations(module.graph) - set(_fixed_inputs(module, half)):
         return get_mutation_stack_trace(get_placeholder_info(module.graph), sorted(moving))
     if skip := check_multiple_devices_or_any_cpu_nodes(rules.get_device_node_mapping(module)):
@@ -89,7 +95,7 @@ def _reason_not_replayed(module: GraphModule, half: str) -> str:
 
 
 def _fixed_inputs(module: GraphModule, half: str) -> Sequence[int]:
-    """The inputs that stay where they are: parameters and buffers, and what the forward saved for the backward."""
+    """Inputs that do not move: parameters, buffers, and what the forward saved for the backward."""
     if half == "backward":
         return range(count_tangents(module))
     known = getattr(forward_facts(), "static_input_indices", None) or ()

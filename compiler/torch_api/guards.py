@@ -1,9 +1,9 @@
-"""The guards of a cache entry: what each checks, how long that takes, how often it failed, which fail for a call.
+"""A cache entry's guards: what each checks, its time and failures, and the failing ones.
 
-torch holds them as a tree of managers (`torch._C._dynamo.guards`), one for each value, with the checks on that value
-as leaves. It stops at the first that fails; here all are asked. It measures one thing itself, when it has made the
-tree: one check of all of it, with the CPU's caches emptied before (`profile_guard_manager`; the compilation metric
-`guard_latency_us`). Each leaf is timed here, at the same moment and on the same values.
+torch holds them as a tree of managers (`torch._C._dynamo.guards`), one for each value, with the checks on that value as
+leaves. It stops at the first failure; here all are asked. torch times one thing, when it has made the tree: one check
+of all of it, with the CPU's caches emptied before (`profile_guard_manager`; the compilation metric `guard_latency_us`).
+Each leaf is timed here, at the same moment and on the same values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TYPES = {"code object": "code", "built-in": "builtin_function_or_method", "func
 
 
 def kind_of(guard: Any) -> str:
-    """The kind of a leaf guard. Until torch 2.12 marks on dimensions are guarded as any attribute is."""
+    """The kind of a leaf guard. Before torch 2.13 marks on dimensions are guarded as attributes."""
     kind = type(guard).__name__
     marks = kind == "NO_HASATTR" and any(_MARKED in part for part in guard.verbose_code_parts())
     return "DIMENSION_DYNAMIC_MARKING_GUARD" if marks else kind
@@ -52,7 +52,7 @@ RELATIONAL = ("NO_TENSOR_ALIASING", "OBJECT_ALIASING", "STORAGE_OVERLAPPING")
 
 @dataclass(frozen=True, slots=True)
 class FailedGuard:
-    """One guard that does not hold. `value` is what is there now, `owner` what `source` is a part of."""
+    """One guard that fails: `value` is the present value, `owner` the object of `source`."""
 
     kind: str
     source: str
@@ -72,7 +72,7 @@ _GONE = re.compile(r"Cache line invalidated because (.*) got deallocated")
 
 
 def dropped_entry(reason: str) -> list[FailedGuard]:
-    """What an entry that torch dropped asked for: the one object that `reason`, torch's text, says is gone."""
+    """The guard of an entry that torch dropped: `reason`, torch's text, names the object gone."""
     found = _GONE.fullmatch(reason)
     return [FailedGuard(DROPPED, found[1], (), None)] if found else []
 
@@ -94,8 +94,9 @@ def cache_entries(argument: Any) -> list[Any]:
 
 
 def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str, int]) -> list[FailedGuard]:
-    """The guards of an entry that fail for these locals of the function, in the order in which torch checks them.
-    `lengths` are what it asks of dicts, by source: that is no leaf of the tree of guards.
+    """The guards of an entry that fail for a function's locals, in torch's order.
+
+    `lengths` are the lengths of dicts that it checks, by source: those are no leaves of the tree.
     """
     wrapper = entry.guard_manager
     scope = {**(wrapper.closure_vars or {}), "L": dict(f_locals), "G": wrapper.global_scope["G"]}
@@ -177,9 +178,11 @@ ROUNDS, CALLS = 3, 10
 
 @dataclass(frozen=True, slots=True)
 class GuardFacts:
-    """One leaf guard. `seconds` is what one check takes, the value at hand and all caches warm; None where it can't be
-    checked alone. `fails` is how many calls have failed at its value, whichever of the checks on it: torch counts no
-    further. `of_wrapper` marks checks on how torch's own wrapper around a module was called.
+    """One leaf guard.
+
+    `seconds` is the time of one check with warm caches, None where it can't be checked alone. `fails` counts the
+    calls that failed at its value, by any check on it: torch counts no further. `of_wrapper` marks checks on how
+    torch's own wrapper around a module was called.
     """
 
     kind: str
@@ -197,8 +200,10 @@ class GuardFacts:
 
 @dataclass(frozen=True, slots=True)
 class GuardTree:
-    """The guards of one compilation. `seconds` is one check of all of them as torch measured it, caches cold; None
-    where it did not. `lengths` are those that it asks of dicts, by source.
+    """The guards of one compilation.
+
+    `seconds` is one check of all of them as torch timed it, with cold caches; None where it did not. `lengths` are
+    the lengths of dicts that it checks, by source.
     """
 
     guards: tuple[GuardFacts, ...]
@@ -211,8 +216,10 @@ class GuardTree:
 
 
 def timed_tree(root: Any, f_locals: Mapping[str, Any], f_globals: Mapping[str, Any], microseconds: float) -> GuardTree:
-    """The guards under `root` with what each takes. The call of a check from Python takes longer than most checks: it
-    is taken to be what the fastest takes (two pointers compared), and left out.
+    """The guards under `root`, each with its time.
+
+    Calling a check from Python takes longer than most checks: the fastest one's time (it compares two pointers) is
+    taken for that, and subtracted.
     """
     scope = {"L": f_locals, "G": f_globals}
     lengths: dict[str, int] = {}
@@ -255,7 +262,7 @@ def _fact(guard: Any, source: str, value: Any) -> GuardFacts:
 
 
 def _seconds(guard: Callable[[Any], bool], value: Any) -> float:
-    """The fastest of some rounds. Guards that remember what they were shown can't be called, and are not."""
+    """The fastest of some rounds, for guards that keep no state."""
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter_ns()
@@ -281,7 +288,7 @@ def _value(manager: Any, scope: dict[str, Any]) -> Any:
 
 
 def _own_fails(manager: Any) -> Iterator[tuple[str, int]]:
-    """A manager counts the calls that failed at its value or below it: less those below, they failed here."""
+    """Failed calls by source. A manager counts those below its value too: these are subtracted."""
     below = list(children(manager))
     yield source_of(manager), max(0, _fails(manager) - sum(map(_fails, below)))
     for child in below:

@@ -1,8 +1,8 @@
-"""TorchInductor observed: FX graphs before and after its passes, scheduler IR, fusion decisions, generated code.
+"""TorchInductor observed: FX graphs around its passes, scheduler IR, fusion, generated code.
 
-The way in is the `inner_compile` parameter of `compile_fx` (torch._inductor.compile_fx), so Inductor's own joint
-passes, partitioner and decompositions run as they do for everyone. Where torch has no hook, a function is wrapped for
-the length of one compilation. With `build=False` code is generated and not built: no g++, no Triton.
+The hook is the `inner_compile` parameter of `compile_fx` (torch._inductor.compile_fx), so Inductor's own joint passes,
+partitioner and decompositions run as usual. Where torch has no hook, a function is wrapped for the length of one
+compilation. With `build=False` code is generated and not built: no g++, no Triton.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class IrFacts:
-    """One scheduler node. `fx` are the post-grad FX nodes it computes; `reads` and `writes` are buffer names.
+    """One scheduler node.
 
-    `moves` are the bytes that it reads or writes of each, as Inductor counts: every byte once, and none of a buffer
-    that is used within the node alone.
+    `fx` are the post-grad FX nodes it computes; `reads` and `writes` are buffer names. `moves` are the bytes that
+    it reads or writes of each, as Inductor counts: every byte once, and none of a buffer that is used within the
+    node alone.
     """
 
     name: str
@@ -89,8 +90,9 @@ class IrFacts:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """One kernel that Inductor defined: the scheduler nodes it computes, what it is (see `ir_kind`), and the origins
-    of its lines. `whole` are those of what has none of its own in a template.
+    """One kernel of Inductor's: its scheduler nodes, its category, and its lines' origins.
+
+    `whole` are the origins of a template's lines that have none of their own. See `ir_kind` for categories.
     """
 
     name: str
@@ -101,9 +103,10 @@ class KernelFacts:
 
 
 class InductorObserver(Protocol):
-    """Receives each stage of one `compile_fx` call, in order. `branch` names the branch (torch.cond) that nodes are in,
-    "" outside of branches, which come first. Nodes are read as they are asked for. `built` hears of the code for a
-    half, and returns what is to be called for it.
+    """Hears each stage of one `compile_fx` call, in order.
+
+    `branch` names the branch (torch.cond) that nodes are in, "" outside of branches, which come first. Nodes are
+    read lazily. `built` gets the code of a half, and returns what is called for it.
     """
 
     def pre_grad(self, module: torch.fx.GraphModule) -> None: ...
@@ -220,7 +223,7 @@ class _Session:
         return wrapper
 
     def observe_aot(self, run: Original, module: Any, inputs: Any, **kwargs: Any) -> Any:
-        """Other AOTAutograd backends (aot_eager …) are observed at their compilers; Inductor further in."""
+        """Observe other AOTAutograd backends (aot_eager …) at their compilers; Inductor further in."""
         if self.in_inductor:
             return run(module, inputs, **kwargs)
         trace = self.gpu.wrap_main(run) if self.gpu is not None else run
@@ -365,8 +368,9 @@ class _Session:
         return result
 
     def only_generated(self, _build: Callable[..., Any]) -> Callable[..., Any]:
-        """Code is written and not built. Inductor goes on as if it were: it decides about CUDA graphs after that, and
-        tells AOTAutograd the strides that it gave to what the backward graph takes.
+        """Generate code without a build, and let Inductor go on as if it were built.
+
+        It decides about CUDA graphs after that, and tells AOTAutograd the strides of the backward's inputs.
         """
 
         def generate(lowering: GraphLowering) -> Any:
@@ -384,7 +388,7 @@ def _raise_not_built(_inputs: Any) -> Any:
 
 
 def _not_built_partitions() -> SimpleNamespace:
-    """What generated code has as `runner`: each partition is handed to the function that captures it."""
+    """A stand-in for generated code's `runner`: hands each partition to the capturing function."""
     return SimpleNamespace(
         partitions=[], recursively_apply_fns=lambda functions: [f(_raise_not_built) for f in functions]
     )
@@ -427,7 +431,7 @@ def _branch_of(lowering: GraphLowering) -> str:
 
 
 def ir_facts(node: BaseSchedulerNode, lines: LineOrigins, text_of: LoopTexts) -> IrFacts:
-    """A scheduler node as plain data. Only valid while Inductor is compiling the graph it belongs to."""
+    """A scheduler node as plain data. Only valid while Inductor compiles its graph."""
     parts = list(node.get_nodes())
     origins = dict.fromkeys(origin for part in parts for origin in _origins(part))
     return IrFacts(
@@ -445,8 +449,10 @@ def ir_facts(node: BaseSchedulerNode, lines: LineOrigins, text_of: LoopTexts) ->
 
 
 def _moves(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> dict[str, int]:
-    """Bytes by buffer. Of what numbers that are read point into (rows of an embedding's table), Inductor counts all
-    where nodes are fused: it is what that part uses of it that uses most, as the parts use the same rows.
+    """Bytes moved, by buffer.
+
+    Of a buffer read at data-dependent places (an embedding's table), Inductor counts all where nodes are fused.
+    Here it is the most that one part uses, as the parts use the same rows.
     """
     found = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
     if len(parts) == 1:
@@ -459,8 +465,9 @@ def _moves(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> dict[
 
 
 def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
-    """FX nodes that a scheduler node computes. An ATen call's `origins` name the producers of its arguments too; its
-    `origin_node` is the one it computes.
+    """The FX nodes that a scheduler node computes.
+
+    An ATen call's `origins` include the producers of its arguments; its `origin_node` is the one it computes.
     """
     operation = node.node
     if operation is None:
@@ -503,5 +510,5 @@ def _size(value: Any) -> int | str:
 
 
 def inductor_backend(mode: str, options: dict[str, Any], dynamic: bool | None) -> Callable[..., Any]:
-    """The backend that `torch.compile(mode=…, options=…)` uses. Raises RuntimeError for an unknown option."""
+    """`torch.compile(mode=…, options=…)`'s backend. Raises RuntimeError for an unknown option."""
     return torch._TorchCompileInductorWrapper(mode, options, dynamic)

@@ -1,4 +1,7 @@
-"""Where Inductor chooses among the kernels for an operation, with max-autotune (torch._inductor.select_algorithm)."""
+"""Where Inductor chooses among an operation's kernels, with max-autotune.
+
+torch._inductor.select_algorithm.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ new_code_cache = GeneratedCodeCache
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One kernel for an operation. `config` are a template's constants, `source` its Triton code; "" for ATen."""
+    """One kernel for an operation: a template's constants, its Triton code; "" for ATen."""
 
     name: str
     kind: str
@@ -45,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What Inductor would choose from for the FX node `node`; `shown` is the place of the one that is shown."""
+    """Inductor's candidates for the FX node `node`; `shown` is the index of the one shown."""
 
     node: str
     operation: str
@@ -61,7 +64,7 @@ def code_caches() -> Iterator[Place]:
 
 
 def kind_of(choice: Any) -> Literal["template", "decomposition", "aten"]:
-    """Whether a kernel is a Triton template, ATen's, or something else that Inductor writes itself."""
+    """Whether a kernel is a Triton template, ATen's, or other code that Inductor writes."""
     if isinstance(choice, TritonTemplateCaller):
         return "template"
     return "aten" if isinstance(choice, ExternKernelCaller) else "decomposition"
@@ -83,7 +86,7 @@ def is_autotuning() -> bool:
 
 
 def is_deterministic() -> bool:
-    """Whether the user asked for the same choice in every run (torch._inductor.config.deterministic)."""
+    """Whether the user set torch._inductor.config.deterministic: equal choices in every run."""
     return bool(inductor_config.deterministic)
 
 

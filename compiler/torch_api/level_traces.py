@@ -1,4 +1,4 @@
-"""Graphs traced with a decomposition table, with a note at each node of the decompositions that made it.
+"""Graphs traced with a decomposition table; each node knows the decompositions that made it.
 
 `make_fx` (torch.fx.experimental.proxy_tensor) hands an operator to its entry of the table, and what that calls goes
 through the table again. Entries are wrapped to say which of them are at work when a node is made.
@@ -39,12 +39,11 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One use of a decomposition: of which operator, by which function, inside of which other use (an index, or None).
+    """One use of a decomposition: its operator, its function, and the use around it (or None).
 
-    `node` names the node of the graph before that was being traced. `declined` says why the operator stays all the
-    same: the function "returned NotImplemented" for these arguments, "raised …", or "gives …" where another is needed.
-    `results` are the `fx.tensor_attrs` of the tensors that came of it: to hold the tensors themselves would make torch
-    trace a `detach` of each.
+    `node` names the traced graph's node. `declined` says why the operator stays: the function "returned
+    NotImplemented" for these arguments, "raised …", or "gives …" where another result is needed. `results` are the
+    `fx.tensor_attrs` of the resulting tensors: holding the tensors would make torch trace a `detach` of each.
     """
 
     op: OpOverload
@@ -57,8 +56,10 @@ class Applied:
 
 @dataclass(slots=True)
 class Expanded:
-    """A graph traced with a table. `applied` are the decompositions used; `makers` gives the index of the innermost one
-    that made a node; `values` gives, for a node of the graph before, the nodes that hold its tensors.
+    """A graph traced with a table.
+
+    `applied` are the decompositions used; `makers` gives the index of the innermost one that made a node; `values`
+    gives, for a node of the graph before, the nodes that hold its tensors.
     """
 
     module: GraphModule
@@ -99,8 +100,9 @@ class _Uses:
         return run
 
     def _fault(self, use: Applied, result: Any) -> str:
-        """Why a result can't stand for the operator's: some decompositions are for inference, and fill in for what only
-        a backward needs.
+        """Why a decomposition's result can't replace the operator's, "" if it can.
+
+        Some decompositions are for inference, and fill in what only a backward needs.
         """
         if result is NotImplemented:
             return "returned NotImplemented"
@@ -138,7 +140,7 @@ def _type_text(value: Any) -> str:
 
 
 class _Retracing(Interpreter):
-    """Runs a graph while it is traced anew; strides may come out otherwise than when a view was chosen over a copy."""
+    """Runs a graph while it is retraced; strides may change where a view was chosen over a copy."""
 
     def __init__(self, module: GraphModule, uses: _Uses) -> None:
         super().__init__(module)
@@ -168,9 +170,9 @@ def _node_of_proxy(leaf: Any) -> Any:
 
 
 def expand_node(module: GraphModule, table: Table, *, functional: bool = False) -> Expanded:
-    """Trace a graph of fake tensors (`meta["val"]` of its placeholders) with a table. The graph is left as it is.
+    """Trace a graph of fake tensors (`meta["val"]` of its placeholders) with a table.
 
-    With `functional`, operators that change their arguments become operators that don't.
+    The graph stays as it is. With `functional`, mutating operators become functional ones.
     """
     uses = _Uses()
     inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
@@ -198,8 +200,10 @@ def expand_node(module: GraphModule, table: Table, *, functional: bool = False) 
 
 @contextmanager
 def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
-    """The mode of fake inputs, without its cache: views that prims make lose their storage offset when they come from
-    there (seen in torch 2.13), and what is traced from them then reads at the wrong place.
+    """The mode of fake inputs, with its cache off.
+
+    Views that prims make lose their storage offset in the cache (seen in torch 2.13), and what is traced from them
+    then reads the wrong place.
     """
     mode = detect_fake_mode(inputs)
     if mode is None:
@@ -210,7 +214,7 @@ def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
 
 
 def _name_inputs(made: GraphModule, before: GraphModule) -> None:
-    """Give the inputs of a traced graph the names that they have in the graph before; calls make room."""
+    """Give a traced graph's inputs their names from the graph before; calls are renamed."""
     names = [node.name for node in before.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
     used = {node.name for node in made.graph.nodes} | set(names)
@@ -230,7 +234,7 @@ def tensor_types(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, and the next one where that announces it; or its name."""
+    """The first line of an error's message, with the next where that announces it, or its name."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
@@ -268,7 +272,7 @@ def _name(node: Node | None, known: set[str]) -> str | None:
 
 
 def traced_call(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
-    """The operators that a function of tensors calls, above autograd: composite ones are still there."""
+    """The operators that a function of tensors calls, above autograd, composite ones included."""
     made: GraphModule = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*tensors)
     return made
 
@@ -288,8 +292,9 @@ class AotGraphs:
 
 
 def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
-    """Trace a captured graph, called with these arguments, through AOTAutograd with an empty table; the backward too,
-    where an argument wants gradients. The arguments are not changed.
+    """Trace a captured graph through AOTAutograd with an empty table; also the backward, if any.
+
+    It is called with these arguments, which are not changed.
     """
     found = AotGraphs(_not_decomposed_yet, None, {}, _not_decomposed_yet)
 
@@ -321,5 +326,5 @@ def _not_decomposed_yet(*_: Any) -> Any:
 
 
 def name_before(node: Node, known: Container[str]) -> str:
-    """The node of the graph before, among `known`, that a node of a traced graph came from; "" if there is none."""
+    """The node among `known` that a traced graph's node came from; "" without one."""
     return next((name for name, _ in fx.sources(node) if name in known), "")

@@ -61,9 +61,11 @@ FxOrigins = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class KernelLines:
-    """Origins of a kernel's lines by their `line_key`; of variables that Inductor writes late, and of the functions
-    that a kernel hands to `tl.associative_scan`, by name. Of C++, where loops follow each other and count temporaries
-    anew, `rows` are the lines that have origins, in order.
+    """Origins of a kernel's lines by their `line_key`.
+
+    Also of variables that Inductor writes late, and of the functions that a kernel hands to `tl.associative_scan`,
+    by name. Of C++, where loops follow each other and number temporaries anew, `rows` are the lines that have
+    origins, in order.
     """
 
     lines: dict[str, FxOrigins] = field(default_factory=dict)
@@ -72,8 +74,10 @@ class KernelLines:
 
 
 def line_key(text: str) -> str:
-    """What tells a line of a kernel from its others. A temporary is assigned once, and what it is assigned may change
-    after it was written (torch._inductor.utils.DelayReplaceLine); of other lines it is the text.
+    """The key of a kernel's line: the temporary that it assigns, else its text.
+
+    A temporary is assigned once, and its value may change after it was written
+    (torch._inductor.utils.DelayReplaceLine).
     """
     text = text.strip()
     temporary = _TEMPORARY.match(text)
@@ -81,7 +85,7 @@ def line_key(text: str) -> str:
 
 
 class LineOrigins:
-    """Observes one `compile_fx` call after another; `of` is to be asked when a kernel has been written."""
+    """Observes `compile_fx` calls, one after another; ask `of` when a kernel has been written."""
 
     def __init__(self) -> None:
         self.active: Node | None = None
@@ -132,7 +136,7 @@ class LineOrigins:
         return wrapper
 
     def wrap_inlined(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A subgraph that a template takes in (FlexAttention's score_mod) is lowered while the operator is."""
+        """A template's subgraph (FlexAttention's score_mod) is lowered along with the operator."""
 
         def wrapper(lowering: PointwiseSubgraphLowering, node: Node) -> Any:
             before, self.inlined = self.inlined, node
@@ -160,7 +164,7 @@ class LineOrigins:
         return wrapper
 
     def wrap_copy_input(self, copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """An argument in the layout that a call of ATen wants is still the value of the node that computes it."""
+        """A copy into the layout that an ATen call needs belongs to the node of the value."""
 
         def wrapper(value: Any) -> Any:
             self.copying = True
@@ -172,7 +176,7 @@ class LineOrigins:
         return staticmethod(wrapper)
 
     def wrap_original(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A reduction that was split is put together again: new loops for the same node, after lowering."""
+        """Mark the new loops of a split reduction that is merged again after lowering."""
 
         @contextmanager
         def whole(buffer: ComputedBuffer) -> Iterator[None]:
@@ -202,7 +206,7 @@ class LineOrigins:
         return wrapper
 
     def _for(self, node: Node | None, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """`compute`, with this node as the active one. No context manager: this runs for every inlined operation."""
+        """Run `compute` with a node as the active one; it runs for every inlined operation."""
 
         def wrapper(*args: Any, **options: Any) -> Any:
             before, self.active = self.active, node
@@ -214,7 +218,7 @@ class LineOrigins:
         return wrapper
 
     def wrap_symbolic(self, new: Callable[[Any], Any]) -> Any:
-        """A constant or an index (aten.full, prims.iota) is traced by the first that computes with it."""
+        """A constant or an index (aten.full, prims.iota) is traced by its first user."""
 
         def symbolic(expression: Any) -> Any:
             made = new(expression)
@@ -264,7 +268,7 @@ class LineOrigins:
         return wrapper
 
     def _at_hand(self) -> Node | None:
-        """The FX node behind the body's node that is being interpreted. Templates run subgraphs as they are."""
+        """The FX node behind the interpreted node of the body. Templates run subgraphs unchanged."""
         if self.running is None:
             return self.active if self.writes_template else None
         current = self.running.current_node
@@ -279,7 +283,7 @@ class LineOrigins:
         return wrapper
 
     def _note(self, line: Any, node: Node) -> None:
-        """The first to write a line is the one that computes it: buffers are spliced into others later."""
+        """Note a line's origin. The first writer counts: buffers are spliced into others later."""
         rows = _text(line).split("\n")
         if isinstance(V.kernel, TritonKernel):
             lines = self.written.setdefault(V.kernel, {})
@@ -328,7 +332,7 @@ class LineOrigins:
         return wrapper
 
     def wrap_helper(self, write: Callable[..., str]) -> Callable[..., str]:
-        """A function beside the kernel, with temporaries of its own; those with the same body are one."""
+        """A function beside the kernel numbers temporaries anew; those of equal bodies are one."""
 
         def wrapper(kernel: TritonKernel, *args: Any) -> str:
             with self._unobserved():
@@ -361,7 +365,7 @@ class LineOrigins:
         self.paths.update(fx.graph_paths(module))
 
     def of(self, kernel: Any) -> KernelLines:
-        """What is known of a kernel, of each of its parts if it is a combination of several. C++ comes in groups."""
+        """The known origins of a kernel, or of each part of a combo kernel or group of C++ loops."""
         if isinstance(kernel, KernelGroup):
             rows, self.template_rows = [*self.template_rows, *self.rows.get(kernel, ())], []
             return KernelLines(rows=tuple((row, self.origins(tuple(nodes))) for row, nodes in rows))
@@ -389,8 +393,9 @@ def _text(line: Any) -> str:
 
 
 def _of_arguments(made: Node) -> Node | None:
-    """What is computed for no FX node (a copy for the graph's output) continues what it is computed from: of a store's
-    arguments, the value is the last.
+    """The origins of a line without an FX node (a copy for the graph's output).
+
+    They are its last argument's: of a store's arguments, the value is the last.
     """
     found = (source.meta.get(_MARK) for source in reversed(made.all_input_nodes))
     return next((node for node in found if node is not None), None)

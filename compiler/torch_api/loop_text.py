@@ -32,9 +32,7 @@ _INFIX = {
 
 
 class LoopTexts:
-    """Prints nodes, with what `what` says in their first line; remembers how each index is written, as that is what
-    printing takes longest.
-    """
+    """Prints scheduler nodes; `what` gives the first line's words. Index texts are cached."""
 
     def __init__(self, what: Callable[[BaseSchedulerNode], str]) -> None:
         self._what = what
@@ -116,7 +114,7 @@ class LoopTexts:
 
 
 def _operation(node: Node, known: Mapping[Node, str]) -> str:
-    """`ops.add(a, b)` as `a + b`, `ops.load('buf0', i)` as `buf0[i]`; of a function from torch its name."""
+    """`ops.add(a, b)` as `a + b`, `ops.load('buf0', i)` as `buf0[i]`, others by name."""
     name = node.target if isinstance(node.target, str) else node.target.__name__
     arguments = [_text_of(argument, known) for argument in node.args if not _is_handler(argument)]
     if name == "getitem":

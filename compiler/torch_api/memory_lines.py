@@ -1,7 +1,9 @@
-"""What the wrapper that Inductor generates does to memory, line by line: read from its own objects once it has planned
-which buffers take over which memory (`run_wrapper_ir_passes` of torch._inductor.codegen.wrapper).
+"""What Inductor's wrapper does to memory, line by line, read from Inductor's own objects.
 
-Sizes that are symbolic count as the values that were compiled with (`optimization_hint`, which adds no guard).
+They are read once it has planned which buffers take over which memory (`run_wrapper_ir_passes` of
+torch._inductor.codegen.wrapper).
+
+Symbolic sizes count as the values that were compiled with (`optimization_hint`, which adds no guard).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ What = Literal["allocate", "reuse", "alias", "free"]
 
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
-    """One line. "reuse" takes over the memory of `of`, "alias" is another name for it, bytes are those of `buffer`."""
+    """One line: "reuse" takes over the memory of `of`, "alias" renames it; bytes of `buffer`."""
 
     what: What
     buffer: str
@@ -33,9 +35,9 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """A graph's wrapper: its inputs with their bytes, its lines in order, and what it returns, by position.
+    """A graph's wrapper: inputs with their bytes, lines, and returned buffers by position.
 
-    `pooled` is true where Inductor gave all buffers places in pools (`memory_planning`): there are no lines then.
+    `pooled` is true where Inductor placed all buffers in pools (`memory_planning`): there are no lines then.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -75,7 +77,7 @@ def graph_inputs() -> tuple[tuple[str, int], ...]:
 
 
 def memory_lines(lines: Iterable[Any]) -> Iterator[MemoryLine]:
-    """What these lines do to memory; of a call with several results, when it makes them and not when they are named."""
+    """The memory facts of wrapper lines; a call's results count when made, not when named."""
     lines = list(lines)
     named = {line.result_name for line in lines if isinstance(line, wrappers.MultiOutputLine)}
     parts: dict[str, tuple[str, ...]] = {}
@@ -110,7 +112,7 @@ def _freed_lines(line: Any, parts: Mapping[str, tuple[str, ...]]) -> Iterator[Me
 
 
 def _made_by_call(node: Any) -> Iterator[MemoryLine]:
-    """The memory that a call of an operator makes, or whose results are other names for what it was given."""
+    """The memory that an operator's call allocates, or aliases of its arguments that it returns."""
     alike = next(iter(node.get_inputs_that_alias_output()), "")
     for result in _results(node):
         if isinstance(result.get_output_spec(), ir.Layout):

@@ -27,8 +27,9 @@ _active: list[Compiled] = []
 
 @contextmanager
 def watch_calls(meet: Callable[[Module, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
-    """Call `meet(module, args, kwargs)` before each module call of this thread, but not before those that a module
-    makes in its turn, nor inside of compiled functions.
+    """Call `meet(module, args, kwargs)` before each outermost module call of this thread.
+
+    Calls inside of compiled functions do not count.
     """
     original: Any = Module.__call__
     thread = threading.get_ident()
@@ -51,8 +52,9 @@ def watch_calls(meet: Callable[[Module, tuple[Any, ...], dict[str, Any]], None])
 
 
 def is_traced() -> bool:
-    """Whether calls are traced or transformed: by torch.jit, torch.fx, torch.export or torch.func. What is compiled
-    can't be called there.
+    """Whether torch.jit, torch.fx, torch.export or torch.func traces or transforms the call.
+
+    Compiled functions can't be called there.
     """
     return (
         torch._C._get_tracing_state() is not None
@@ -65,7 +67,7 @@ def is_traced() -> bool:
 
 @contextmanager
 def pause_watching() -> Iterator[None]:
-    """In the block, calls of modules are torch's own: Dynamo takes any other `Module.__call__` for the user's code."""
+    """Use torch's own module call in the block: Dynamo takes any other for the user's code."""
     watched: Any = Module.__call__
     if not _active or watched is _active[-1]:
         yield
@@ -83,7 +85,7 @@ def _set(call: Any) -> None:
 
 
 class Redirection:
-    """Until `undo`, each call of `module` goes to `target`; while that runs, calls of the module are its own."""
+    """Sends calls of `module` to `target` until `undo`; within `target` they are its own."""
 
     def __init__(self, module: Module, target: Compiled) -> None:
         self._own = vars(module)

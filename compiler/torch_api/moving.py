@@ -52,7 +52,7 @@ def moved_from_meta(module: GraphModule, inputs: Sequence[Any]) -> Sequence[Any]
 
 
 class Mover:
-    """Moves fake tensors and graphs of one fake mode from `source` to `device`; what is shared is moved once."""
+    """Moves fake tensors and graphs of one fake mode to another device; shared ones once."""
 
     def __init__(self, mode: FakeTensorMode, source: torch.device, device: torch.device) -> None:
         self.mode = mode
@@ -134,7 +134,7 @@ def _graphs(module: GraphModule) -> Iterator[GraphModule]:
 
 
 def device_swap(source: torch.device, device: torch.device) -> Callable[[Any], Any]:
-    """A function that gives `device` for every device of `source`'s type, or its name, and all else as it is."""
+    """A function that replaces devices of `source`'s type, or their names, by `device`."""
     name = re.compile(rf"{source.type}(:\d+)?")
 
     def swap(value: Any) -> Any:
@@ -145,7 +145,7 @@ def device_swap(source: torch.device, device: torch.device) -> Callable[[Any], A
 
 
 def swap_devices(node: Node, swap: Callable[[Any], Any]) -> bool:
-    """Put `swap(value)` in the place of every value, however nested, in the node's arguments; say if any changed."""
+    """Apply `swap` to every value in a node's arguments; returns whether any changed."""
     before = (node.args, node.kwargs)
     after = (map_aggregate(node.args, swap), map_aggregate(node.kwargs, swap))
     if after == before:

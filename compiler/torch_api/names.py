@@ -86,7 +86,7 @@ def missing_names() -> Iterator[str]:
 
 
 def names_in(tree: ast.Module) -> Iterator[str]:
-    """The private names that a file relies on, without those that it asks for with `hasattr` or `getattr`."""
+    """The private names that a file relies on, without those that it tests for first."""
     nodes = list(ast.walk(tree))
     modules, objects = _imports(nodes)
     reached = (_dotted_name(node, modules) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Load))
@@ -132,7 +132,7 @@ def _is_question(node: ast.AST) -> bool:
 
 
 def _exists(name: str) -> bool:
-    """Whether a module, or an attribute in one, is there. CUDA's bindings are in builds for CUDA only."""
+    """Whether a module or attribute exists. CUDA's bindings are in CUDA builds only."""
     if name.startswith("torch._C._cuda_") and not torch.backends.cuda.is_built():
         return True
     owner, _, attribute = name.rpartition(".")

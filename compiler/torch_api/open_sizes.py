@@ -1,4 +1,4 @@
-"""Sizes and numbers that a graph leaves open, as the `ShapeEnv` of its capture knows them when the graph is done."""
+"""Symbolic sizes and numbers, as the `ShapeEnv` of a capture knows them at its end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ UNBOUNDED = 2**62
 
 @dataclass(frozen=True, slots=True)
 class ConditionFacts:
-    """What torch assumed of symbols, as Python, and the line that asked for it, as torch comments it
-    (`code  # …/file.py:3 in f (…)`). `default` is True for what no line asked for: 0 and 1 are sizes of their own.
+    """A condition that torch assumed of symbols, as Python, and the line that asked for it.
+
+    The line is as torch comments it (`code # …/file.py:3 in f (…)`). `default` is True where no line asked: 0 and 1
+    are sizes of their own.
     """
 
     code: str
@@ -31,11 +33,11 @@ class ConditionFacts:
 
 @dataclass(frozen=True, slots=True)
 class SymbolFacts:
-    """A size or number that a graph leaves open, or was to. Bounds are inclusive; None is no bound.
+    """A size or number that a graph leaves symbolic, or was to. Bounds are inclusive, or None.
 
     `sources` are all that had the same value at first, and so the same symbol. `became` is the number or expression
-    that it was found to be, "" while it is open; `stack` is the user's code that was being read then, outermost first,
-    and `asked` torch's comment on it.
+    that it was found to be, "" while it is open; `stack` is the user's code that was being read then, outermost
+    first, and `asked` torch's comment on it.
     """
 
     name: str
@@ -50,7 +52,7 @@ class SymbolFacts:
 
 
 def symbols_of(shape_env: Any, names: Names) -> Iterator[SymbolFacts]:
-    """The symbols that stand for something of the user's; `names` are other names of local variables."""
+    """The symbols of the user's values; `names` are other names of local variables."""
     modern = hasattr(shape_env, "backed_var_to_val")
     hints = shape_env.backed_var_to_val if modern else shape_env.var_to_val
     for symbol, sources in shape_env.var_to_sources.items():

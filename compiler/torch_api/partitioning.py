@@ -1,8 +1,8 @@
-"""What AOTAutograd's partitioner decides: which values of a joint graph the forward keeps for the backward.
+"""AOTAutograd's partitioner: the values of a joint graph that the forward saves.
 
 torch's min-cut partitioner (torch._functorch.partitioners; Chen et al., "Training deep nets with sublinear memory
-cost", solved as a minimum cut) builds a networkx graph whose edges say why a value can't be computed again. It is read
-as it goes to `networkx.minimum_cut`.
+cost", solved as a minimum cut) builds a networkx graph whose edges say why a value can't be recomputed. It is read on
+its way to `networkx.minimum_cut`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """A joint graph in two. `banned` says of values, by name, why torch would not compute them again; it is empty
-    where no minimum cut was made.
+    """A joint graph in two halves.
+
+    `banned` says by name why torch would not recompute a value; empty where no minimum cut was made.
     """
 
     joint: Joint
@@ -60,8 +61,10 @@ def wrap_partition(hear: Callable[[Halves], None]) -> Callable[[Callable[..., An
 
 
 def divide(joint: Joint, budget: float | None) -> Halves:
-    """Divide a joint graph again: by the minimum cut under `activation_memory_budget=budget`, or for None as
-    `default_partition` does, which keeps all that the backward uses. The joint graph stays as it is.
+    """Partition a joint graph again. The joint graph stays as it is.
+
+    With a budget it is the minimum cut under `activation_memory_budget=budget`, with None `default_partition`,
+    which saves all that the backward uses.
     """
     module = fx.detached_copy(joint.module)
     options = {name: value for name, value in joint.options.items() if name != "compiler"}
@@ -99,7 +102,7 @@ def _bans(graph: Any) -> dict[str, str]:
 
 
 def bytes_of(value: Any) -> int:
-    """The bytes of a node's value: of a tensor, or of all tensors of a tuple; 0 where a size is symbolic."""
+    """The bytes of a node's tensor, or of all tensors in its tuple; 0 for symbolic sizes."""
     if isinstance(value, tuple | list):
         return sum(bytes_of(item) for item in value)
     return int(fx.tensor_attrs(value).get("bytes", 0))

@@ -1,4 +1,4 @@
-"""What observers do: replace an attribute for the length of a block, and hide their frames from TorchDynamo."""
+"""Tools of observers: replace attributes in a block, and hide frames from TorchDynamo."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def around(hook: Original) -> Callable[[Original], Original]:
 
 @contextmanager
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Set `owner.name` to `make(original)` inside the block. Raises AttributeError if there is no such name."""
+    """Set `owner.name` to `make(original)` inside the block. Raises AttributeError."""
     original = getattr(owner, name)
     own = name in vars(owner)
     stored = vars(owner).get(name)  # a static method is stored as such, and is to be put back as such
@@ -47,7 +47,7 @@ Called = Callable[..., Any]
 
 
 def unseen(function: Called) -> Called:
-    """`function` itself, whose frame TorchDynamo skips; the frames of what it calls are not skipped."""
+    """Mark a function: TorchDynamo skips its frame, but not the frames of what it calls."""
     skip(function)
     return function
 

@@ -23,7 +23,7 @@ Key = tuple[int, int] | None
 
 @dataclass(slots=True)
 class PhaseFacts:
-    """All events of one name in one compilation, inside of events named `parent`; `seconds` are those of all."""
+    """All events of one name in one compilation, inside `parent`; `seconds` is their sum."""
 
     name: str
     key: Key
@@ -42,7 +42,7 @@ class _Open:
 
 @dataclass
 class PhaseLog:
-    """Hears torch's events. `now` gives seconds; `wanted` says whether what torch compiles now is to be counted."""
+    """Hears torch's events. `now` is the clock; `wanted` says whether to count them now."""
 
     now: Callable[[], float]
     wanted: Callable[[], bool]
@@ -80,7 +80,7 @@ class PhaseLog:
         self._open.append(_Open(name, key, self.now(), self.wanted()))
 
     def _ended(self, name: str) -> None:
-        """Torch leaves out the end of an event where an error ends it: those are dropped, as torch does."""
+        """Close an event. One that an error ended has no end from torch, and is dropped."""
         depth = next((index for index in reversed(range(len(self._open))) if self._open[index].name == name), None)
         if depth is None:
             return

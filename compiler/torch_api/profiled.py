@@ -20,18 +20,20 @@ LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync", "Launch
 
 
 def operation(name: str) -> AbstractContextManager[object]:
-    """A range of the profiler's that counts as an operator: what is launched in it is its own. (`record_function` makes
-    annotations: a kernel that is launched in one, by no operator, counts for what is around it.)
+    """A profiler range that counts as an operator, so that launches in it are its own.
+
+    `record_function` makes annotations: a kernel launched in one, by no operator, counts for what is around it.
     """
     return torch._C._profiler._RecordFunctionFast(name)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuWork:
-    """What the GPU and its driver did in one call. `busy` is the time in seconds in which the GPU ran anything,
-    `kernels` how many kernels, copies and fills it ran, `launched` how many calls of the driver there were for them,
-    `launching` their seconds, of the `host` seconds that the call took while it was traced; `graphs` are those that
-    launched a CUDA graph.
+    """The work of the GPU and its driver in one call.
+
+    `busy` is the time in seconds in which the GPU ran anything, `kernels` the number of kernels, copies and fills,
+    `launched` the number of driver calls for them, `launching` their seconds, out of the `host` seconds that the
+    traced call took; `graphs` counts the driver calls that launched a CUDA graph.
     """
 
     busy: float
@@ -44,7 +46,7 @@ class GpuWork:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The profiler says nothing of its own: neither how it is best used, nor that it starts and stops."""
+    """Silence the profiler's own messages."""
     before = os.environ.get(_LOG_LEVEL)
     os.environ[_LOG_LEVEL] = before or "99"
     try:
@@ -61,7 +63,7 @@ def _events(profiler: Any) -> list[Any]:
 
 
 def gpu_work(call: Callable[[], None], calls: int) -> GpuWork:
-    """What the GPU did in one call, as the mean over some. Tracing slows the host; what the GPU took is not changed."""
+    """The mean GPU work of some calls. Tracing slows the host, not the GPU."""
     with quiet(), profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         call()  # the first call that is traced takes longer
         torch.cuda.synchronize()

@@ -43,7 +43,7 @@ def python_kernels(kernels: Kernels) -> Iterator[None]:
 
 
 def operators_with_kernel(key: str) -> set[str]:
-    """The names of ATen's operators that have a kernel of their own for a dispatch key: `aten::add.Tensor`."""
+    """ATen operators with a kernel of their own for a dispatch key: `aten::add.Tensor`."""
     return {
         name
         for name in torch._C._dispatch_get_all_op_names()
@@ -64,7 +64,7 @@ def without_key(key: DispatchKey) -> AbstractContextManager[None]:
 
 
 def dispatch_state() -> tuple[int, int]:
-    """The keys that this thread's dispatcher adds to those of the arguments, and those that it passes over."""
+    """The dispatch keys that this thread includes and excludes, as bits."""
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     return included.raw_repr(), excluded.raw_repr()
 

@@ -1,4 +1,4 @@
-"""What torch would hold of an exploration for ever: caches of methods, finalizers of guards."""
+"""References that torch would hold for ever: caches of methods, finalizers of guards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrappe
 
 
 def empty_method_caches(owner: type) -> None:
-    """Empty the caches (functools) of a class's methods, whose keys hold `self` or the arguments for ever."""
+    """Empty the functools caches of a class's methods: their keys hold `self` for ever."""
     for name in vars(owner):
         clear = getattr(getattr(owner, name, None), "cache_clear", None)
         if clear is not None:
@@ -18,11 +18,11 @@ def empty_method_caches(owner: type) -> None:
 
 
 def release_guards(since: weakref.finalize[..., Any]) -> None:
-    """Detach finalizers registered after `since` of guards whose cache entries are gone, then `since` itself.
+    """Detach finalizers of guards whose entries are gone, if registered after `since`.
 
-    Each guard on an object's identity leaves a finalizer on that object. Where the object is a class or a code object,
-    which live on, the finalizer holds the guards and fake tensors of a compilation that nobody can call for ever.
-    Without its entry `CheckFunctionManager.invalidate` does nothing.
+    `since` itself is detached last. Each guard on an object's identity leaves a finalizer on that object. Where the
+    object is a class or a code object, which live on, the finalizer holds the guards and fake tensors of a
+    compilation that nobody can call for ever. Without its entry `CheckFunctionManager.invalidate` does nothing.
     """
     # Oldest first; there is no public list. Not a tuple: making one may collect garbage between two of its steps, and a
     # finalizer that runs then takes itself out of the dictionary that is read.

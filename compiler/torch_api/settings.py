@@ -1,4 +1,4 @@
-"""Settings: what the installed torch.compile accepts, what it has compiled already, and changes for a block."""
+"""torch.compile's settings: accepted values, what is compiled already, temporary changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAKEN_BY_TORCH_COMPILE = ("guard_filter_fn", "use_aoti")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One of Inductor's settings: `annotation` is the type it is declared with, `value` what it is now."""
+    """One of Inductor's settings: its declared type, and its value now."""
 
     annotation: Any
     value: Any
@@ -80,10 +80,10 @@ _SETTING = re.compile(r"torch\._dynamo\.config\.(\w+)")
 
 @contextmanager
 def with_settings(statements: Sequence[str]) -> Iterator[None]:
-    """Run statements such as `torch._dynamo.config.capture_scalar_outputs = True`; what they set is put back.
+    """Run statements such as `torch._dynamo.config.capture_scalar_outputs = True` for a block.
 
-    That goes for TorchDynamo's settings, the precision of products in float32, the number of threads, and whether equal
-    sizes are taken for one symbol.
+    TorchDynamo's settings, float32's matmul precision, the number of threads, and whether equal sizes share a
+    symbol are restored.
     """
     names = dict.fromkeys(name for line in statements for name in _SETTING.findall(line))
     values = {name: getattr(dynamo_config, name) for name in names}

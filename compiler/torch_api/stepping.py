@@ -1,6 +1,6 @@
-"""How TorchDynamo reads bytecode: `InstructionTranslatorBase.step`, watched for the length of one exploration.
+"""How TorchDynamo reads bytecode: `InstructionTranslatorBase.step`, observed.
 
-Values are described without being realized: no guard is added and nothing that Dynamo decides depends on it.
+Values are described without being realized: no guard is added, and no decision of Dynamo's depends on it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _WRITES = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
 
 @dataclass(slots=True)
 class StepFacts:
-    """One instruction, and the state that Dynamo comes to it with, as what changed since the last one of this call.
+    """One instruction, and Dynamo's state before it, as changes since the call's last one.
 
-    `kept` entries of the stack are still there, from the bottom; `pushed` came on top. `changed` are locals ("" for one
-    that is gone). `nodes` and `guards` are what was added until the next step began. `ended` is the error it ended in.
+    `kept` entries of the stack are still there, from the bottom; `pushed` came on top. `changed` are locals ("" for
+    one that is gone). `nodes` and `guards` are what was added until the next step began. `ended` is the error it
+    ended in.
     """
 
     key: tuple[int, int]
@@ -69,7 +70,7 @@ class _Seen:
 
 @contextmanager
 def observe_steps(taken: list[StepFacts], most: int) -> Iterator[Watch]:
-    """Append to `taken` every instruction that Dynamo reads in the block, up to `most` bytes of them."""
+    """Append to `taken` every instruction that Dynamo reads in the block, up to `most` bytes."""
     watch = Watch(taken, most)
     with ExitStack() as stack:
         stack.enter_context(replaced(InstructionTranslatorBase, "step", around(watch.observe_step)))
@@ -212,7 +213,7 @@ def _node(node: torch.fx.Node) -> str:
 
 
 def describe(value: Any, depth: int = 0) -> str:
-    """A symbolic value in a few words: `Tensor mul float32[4]`, `3`, `list[x, 2]`, `not read yet: x`."""
+    """A symbolic value in words: `Tensor mul float32[4]`, `3`, `list[x, 2]`, `not read yet: x`."""
     if isinstance(value, LazyVariableTracker):
         if not value.is_realized():
             return _short(f"not read yet: {_source(value) or value.peek_type().__name__}")

@@ -1,4 +1,4 @@
-"""Where in the user's code TorchDynamo is reading: the exact instruction, and the calls it was inlined through."""
+"""The user's instruction that TorchDynamo is reading, and the calls it was inlined through."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PLACES = "_tcompile_places"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One instruction's place in a file. Columns are those of `dis`: UTF-8 bytes from 0, the end exclusive; None where
-    Python does not know them.
+    """An instruction's place in a file; columns as in `dis`: UTF-8 bytes from 0, end exclusive.
+
+    None where Python does not know them.
     """
 
     file: str
@@ -50,8 +51,10 @@ def _place(translator: Any) -> Place:
 
 
 def _positions(translator: Any) -> Any:
-    """Those of the current instruction; of a jump on a condition those of the value that it tests, which is made just
-    before: in a chain of `and` and `or`, Python 3.11 puts the jump at an earlier operand or at the whole statement.
+    """The positions of the current instruction; for a conditional jump, of the tested value.
+
+    The value is made just before: in a chain of `and` and `or`, Python 3.11 puts the jump at an earlier operand or
+    at the whole statement.
     """
     now, number = translator.current_instruction, translator.instruction_pointer
     if now.opname.startswith("POP_JUMP") and number is not None and number > 1:
@@ -62,8 +65,10 @@ def _positions(translator: Any) -> Any:
 
 
 def places_of(error: BaseException) -> tuple[Place, ...]:
-    """Where an error of Dynamo's comes from. torch raises a second one while it handles the first: it keeps the stack
-    of the first, and is no place of its own.
+    """The places that a Dynamo error comes from.
+
+    torch may raise a second error while it handles the first, with the first one's stack: that has no place of its
+    own.
     """
     stack = getattr(error, "real_stack", None)
     places = getattr(error, PLACES, ())
@@ -84,8 +89,10 @@ def place_of(entry: traceback.FrameSummary) -> Place:
 def watch_restarts(
     restarted: Callable[[str, str], None], unsupported: Callable[[BaseException], None]
 ) -> Iterator[None]:
-    """Errors that Dynamo makes inside the block know their place. `restarted` hears the type of each restart of a
-    frame's analysis, and why; `unsupported` hears of every construct that Dynamo could not trace.
+    """Give errors that Dynamo makes in the block their place.
+
+    `restarted` hears the type of each restart of a frame's analysis, and why; `unsupported` hears of every
+    construct that Dynamo could not trace.
     """
 
     def placed(make: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Kernels that TorchInductor generated: what it would ask of Triton for them, and their launch on the GPU that is here.
+"""Inductor's generated kernels: what it would ask of Triton for them, and their launch.
 
 A generated kernel is a module of Python: a function under `@triton.jit`, under a decorator of
 torch._inductor.runtime.triton_heuristics that knows which configurations to try. Its source is executed here as
@@ -39,13 +39,13 @@ DECORATORS = frozenset({
 
 
 def hint_names() -> frozenset[str]:
-    """`ReductionHint.INNER`, …: the members of all enumerations that a decorator's arguments may name."""
+    """`ReductionHint.INNER`, …: enumeration members that a decorator's arguments may name."""
     kinds = [kind for kind in vars(hints).values() if isinstance(kind, type) and issubclass(kind, Enum)]
     return frozenset(f"{kind.__name__}.{member.name}" for kind in kinds for member in kind)
 
 
 class KernelSourceError(ValueError):
-    """A source that is no kernel of Inductor's, or that its heuristics refuse. The message says why."""
+    """A source without a kernel of Inductor's, or one that its heuristics refuse, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class CompileRequest:
 
 
 class _Asked(BaseException):
-    """Unwinds Inductor where it calls triton.compile. Not an Exception: Inductor would log it as a failure."""
+    """Unwinds Inductor at its call of triton.compile; as an Exception it would be logged."""
 
     def __init__(self, source: Any, options: dict[str, Any]) -> None:
         self.source = source
@@ -74,7 +74,7 @@ class _Asked(BaseException):
 
 @contextmanager
 def reading_kernels(gpu: AbstractContextManager[None]) -> Iterator[None]:
-    """Let Inductor's heuristics answer for a (virtual) GPU in the block, from no cache of what was tuned before."""
+    """Let Inductor's heuristics answer for a GPU in the block, without a cache of tuning."""
     import triton
 
     with gpu, ExitStack() as stack:
@@ -110,7 +110,7 @@ def compile_request(name: str, source: str, sizes: Mapping[str, int], config: in
 
 
 def execute_heuristics(name: str, source: str) -> Any:
-    """The CachingAutotuner that the source makes of its kernel, new each time. Raises KernelSourceError."""
+    """The source's kernel as a new CachingAutotuner. Raises KernelSourceError."""
     kernel = _define(name, source)
     if not isinstance(kernel, heuristics.CachingAutotuner):
         raise KernelSourceError(f"it defines no kernel {name!r} under a decorator of triton_heuristics")
@@ -118,7 +118,7 @@ def execute_heuristics(name: str, source: str) -> Any:
 
 
 def jit_function(name: str, source: str) -> Any:
-    """The function under `@triton.jit` that the source defines, new each time. Raises KernelSourceError."""
+    """The source's function under `@triton.jit`, new each time. Raises KernelSourceError."""
     kernel = _define(name, source)
     if not isinstance(kernel, triton.JITFunction):
         raise KernelSourceError(f"it defines no kernel {name!r} under @triton.jit")
@@ -138,7 +138,7 @@ def _define(name: str, source: str) -> Any:
 
 @contextmanager
 def _readable(file: str, source: str) -> Iterator[None]:
-    """`triton.jit` reads the source of what it decorates from its file; this one has none on disk."""
+    """Let `triton.jit` read the source of a function that has no file on disk."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     try:
         yield
@@ -170,7 +170,7 @@ def _programs(kernel: Any, config: Any, sizes: Mapping[str, int]) -> int:
 
 
 def largest_blocks() -> Mapping[str, int]:
-    """The largest block that Inductor's generated code is right for, by dimension (XBLOCK, …), in elements."""
+    """The largest block of Inductor's code in each dimension (XBLOCK, …), in elements."""
     return {f"{name}BLOCK": size for name, size in hints.TRITON_MAX_BLOCK.items()}
 
 
@@ -196,7 +196,7 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def load_kernel(name: str, source: str, config: int) -> Any:
-    """A kernel of Inductor's, to be launched in one of its configurations. Raises KernelSourceError."""
+    """A kernel of Inductor's in one configuration. Raises KernelSourceError."""
     with replaced(heuristics, "check_autotune_cache", lambda _: all_configurations):
         kernel = execute_heuristics(name, source)
     kernel.configs = [kernel.configs[config]]
@@ -204,7 +204,7 @@ def load_kernel(name: str, source: str, config: int) -> Any:
 
 
 class Plain:
-    """A function that has `@triton.jit` alone, to be launched as Inductor's kernels are. Raises KernelSourceError."""
+    """A plain `@triton.jit` function with Inductor's launch method. Raises KernelSourceError."""
 
     def __init__(self, name: str, source: str, config: Mapping[str, int], grid: tuple[int, int, int]) -> None:
         self._function, self._config, self._grid = jit_function(name, source), config, grid
@@ -221,7 +221,10 @@ def launch(kernel: Any, arguments: Sequence[Any]) -> None:
 
 
 def times(kernel: Any, arguments: Sequence[Any]) -> tuple[float, float, float]:
-    """Median and quartiles of a launch's duration, in seconds (triton.testing.do_bench: caches are emptied between)."""
+    """Median and quartiles of a launch's duration in seconds, with cold caches.
+
+    triton.testing.do_bench.
+    """
     from triton.testing import do_bench
 
     stream = torch.cuda.current_stream().cuda_stream

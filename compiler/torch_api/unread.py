@@ -31,7 +31,8 @@ _inside: list[bool] = []
 
 @contextmanager
 def skip_unread_work() -> Iterator[None]:
-    """TorchDynamo leaves these out in the block, but for what a log that is on, torch's trace or tcompile itself reads.
+    """Skip TorchDynamo's work in the block that only logs and traces read, if those are off.
+
     The compilation metric `guard_latency_us` is 0 then.
     """
     with ExitStack() as stack:
@@ -67,8 +68,10 @@ def _if_enabled(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def without_marks() -> None:
-    """TorchDynamo's code for the frame that it compiles now tells the profiler nothing of its own prologue: with that
-    (torch._dynamo.config.record_runtime_overhead) it calls two functions more, a fifth of a small call's time.
+    """Leave the profiler's marks out of the code that TorchDynamo makes for this frame.
+
+    With them (torch._dynamo.config.record_runtime_overhead) it calls two more functions, a fifth of a small call's
+    time.
     """
     if not dynamo_config.record_runtime_overhead or CompileContext.try_get() is None:
         return
@@ -83,8 +86,10 @@ _unmarked: list[bool] = []
 
 @torch._dynamo.disable  # type: ignore[untyped-decorator]
 def _with_marks(_: Any) -> None:
-    """Called while torch holds the lock of its callbacks: a frame that TorchDynamo compiled now would wait for it, as
-    where a backward is compiled within a compiled function.
+    """Restore the setting; called while torch holds the lock of its callbacks.
+
+    A frame that TorchDynamo compiled now would wait for it, as where a backward is compiled within a compiled
+    function.
     """
     if _unmarked:
         _unmarked.clear()

@@ -1,7 +1,8 @@
-"""Triton kernels of the user's. In a graph, AOTAutograd makes of `kernel[grid](...)` and of torch.library.triton_op one
-call of a higher-order operator, which copies the tensors that the kernel writes and returns the copies.
+"""The user's Triton kernels: `kernel[grid](...)` and torch.library.triton_op.
 
-`launches_without_gpu` lets TorchDynamo capture such calls on a machine that has no GPU, and replaces the launch itself.
+In a graph, AOTAutograd makes of each launch one call of a higher-order operator, which copies the tensors that the
+kernel writes and returns the copies. `launches_without_gpu` lets TorchDynamo capture such calls on a machine that has
+no GPU, and replaces the launch itself.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ class NoGpuError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a kernel: `function(grid, *arguments)` returns copies of the arguments named `written`, as the kernel
-    left them.
-    """
+    """A launch in a graph: `function(grid, *arguments)` returns changed copies of `written`."""
 
     name: str
     function: Callable[..., tuple[Any, ...]]
@@ -69,8 +68,9 @@ def launch_of(node: Node) -> Launch | None:
 
 
 def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
-    """In the block AOTAutograd takes no operator of torch.library.triton_op apart if no input is on a GPU: on a CPU it
-    may have another implementation.
+    """Keep AOTAutograd from decomposing a torch.library.triton_op if no input is on a GPU.
+
+    On a CPU it may have another implementation.
     """
     if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in inputs):
         return nullcontext()
@@ -80,8 +80,10 @@ def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class PlainLaunch:
-    """A launch of a function under `@triton.jit`. `types` has Triton's type of each parameter, "constexpr" of those in
-    `blocks`; `arguments` are the others, in order. `source` defines the function and all that it calls.
+    """A launch of a `@triton.jit` function.
+
+    `types` has Triton's type of each parameter, "constexpr" of those in `blocks`; `arguments` are the others, in
+    order. `source` defines the function and all that it calls.
     """
 
     source: str
@@ -93,8 +95,10 @@ class PlainLaunch:
 
 
 class UserKernels:
-    """Hears of the user's kernels in Inductor's output code: the kernel's name there, the operation that launches it,
-    and the nodes that it comes from. `builds` says whether the code is to run.
+    """Hears of the user's kernels in Inductor's output code.
+
+    It is told the kernel's name there, the operation that launches it, and the nodes that it comes from. `builds`
+    says whether the code is to run.
     """
 
     def __init__(self, tell: Callable[[str, str, Sequence[Node]], None], *, builds: bool) -> None:
@@ -141,8 +145,9 @@ def _compiles_for_cpu() -> bool:
 
 @contextmanager
 def launches_without_gpu(driver: AbstractContextManager[None], launch: Callable[[PlainLaunch], None]) -> Iterator[None]:
-    """In the block, TorchDynamo captures launches of Triton kernels as with a GPU, for which `driver` answers Triton,
-    and each launch calls `launch`. Changes nothing where Triton has a GPU, or is not installed.
+    """Let TorchDynamo capture Triton launches in the block as with a GPU; each calls `launch`.
+
+    `driver` makes a driver of Triton's active. Nothing changes where Triton has a GPU, or is not installed.
     """
     if not triton_probes.has_triton_package() or triton_probes.has_triton():
         yield
@@ -174,7 +179,7 @@ def _wrap_launch(run: Callable[..., Any], launch: Callable[[PlainLaunch], None])
 
 
 def _plain_launch(kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[str, Any]) -> PlainLaunch:
-    """The launch `kernel[grid](*args, **options)`; options of the compiler, such as num_warps, are left out."""
+    """The launch `kernel[grid](*args, **options)`, without compiler options as num_warps."""
     from torch._inductor.codegen.triton import TritonKernel
     from torch._inductor.codegen.wrapper import user_defined_triton_kernel_transitive_closure_source_code
     from triton.language import constexpr

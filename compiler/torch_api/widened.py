@@ -1,6 +1,6 @@
-"""A call run in float64, operator by operator, with the random numbers of another run (torch.utils._python_dispatch).
+"""A call run in float64, operator by operator, with the random numbers of another run.
 
-What asks for a narrower format gets float64. Tensors that the call changes or gives a view of keep their format: to
+What asks for a narrower format gets float64. Tensors that the call mutates or returns a view of keep their format: to
 replace them would part them from what they share memory with.
 """
 
@@ -47,7 +47,7 @@ class Recording(TorchDispatchMode):
 
 
 class Widened(TorchDispatchMode):
-    """Runs operators in float64. Raises WidenedError where a random operator computes more than its draw."""
+    """Runs operators in float64. Raises WidenedError where a random operator computes on."""
 
     def __init__(self, drawn: Sequence[Drawn]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ _DRAWS = frozenset({
 
 
 def wide(value: Any) -> Any:
-    """A narrower floating-point or complex tensor, or its format, in double precision; all else as it is."""
+    """A narrower floating-point or complex tensor or dtype in double precision; else the value."""
     if isinstance(value, torch.dtype):
         return _WIDE.get(value, value)
     if isinstance(value, Tensor) and value.dtype in _WIDE:

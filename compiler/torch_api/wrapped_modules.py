@@ -1,5 +1,7 @@
-"""Modules of torch.nn are compiled through a wrapper of torch's (`torch._dynamo.external_utils.wrap_inline`), whose
-arguments are `args` and `kwargs`, and to which the module is `fn`. The user knows a module and its forward's arguments.
+"""Names in torch's wrapper around modules (`torch._dynamo.external_utils.wrap_inline`).
+
+The wrapper's arguments are `args` and `kwargs`, and the module is `fn`. The user knows a module and its forward's
+arguments.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _why_not_efficient(target: Target, call: Call) -> str:
 
 
 def _alignment(target: Target, dtype: torch.dtype) -> int:
-    """The elements that widths must be multiples of: 128 bits where tensor cores take the format.
+    """The number that widths must be multiples of: 128 bits where tensor cores take the format.
 
     sdp_utils.cpp, minimum_gemm_alignment.
     """
@@ -220,7 +220,10 @@ def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
 
 
 def _align_mask(mask: Tensor, call: Call) -> Tensor:
-    """Start the mask's rows in memory at multiples of 16 elements (attention.cpp, preprocess_mask)."""
+    """Start the mask's rows in memory at multiples of 16 elements.
+
+    attention.cpp, preprocess_mask.
+    """
     mask = mask.expand(call.query.shape[0], call.query.shape[1], call.query.shape[2], call.key.shape[2])
     length = mask.shape[-1]
     if not guard_or_false(length % 16 == 0):

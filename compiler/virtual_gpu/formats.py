@@ -65,7 +65,7 @@ def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
 
 
 def tf32_note(target: Target) -> tuple[str, str] | None:
-    """A note where float32 matmuls could use tensor cores but are not allowed to, as torch warns."""
+    """A note where float32 matmuls could use tensor cores but may not, as torch warns."""
     if "tf32" not in target.peak or torch.get_float32_matmul_precision() != "highest":
         return None
     with_tensor_cores, without = target.peak["tf32"] / 1e12, target.peak["float32"] / 1e12

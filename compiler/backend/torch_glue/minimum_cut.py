@@ -34,7 +34,7 @@ def use_quick_cut() -> Iterator[None]:
 
 
 def minimum_cut(graph: Any, source: Any, sink: Any) -> Cut:
-    """The value of a minimum cut of a networkx digraph by "capacity", and the nodes of each side.
+    """The value of a minimum cut of a networkx digraph by "capacity", and each side's nodes.
 
     Raises networkx's NetworkXUnbounded where edges of infinite capacity lead from the source to the sink.
     """
