@@ -38,7 +38,7 @@ class CompilationInterrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What came of one kernel: an artifact for each stage it came to, facts where machine code was made, problems."""
+    """A compiled kernel: an artifact for each stage, facts of machine code, and problems."""
 
     kernel: str
     artifacts: tuple[Artifact, ...]
@@ -90,7 +90,7 @@ def compile_incrementally(
     config: int = 0,
     workers: int | None = None,
 ) -> Generator[Record, None, None]:
-    """As `compiled`: the record after each kernel that is done. Closed early, it leaves no process behind."""
+    """Like `compiled`, but yield the record after each kernel. Closing ends all processes."""
     with closing(results(record, kernels=kernels, stages=stages, config=config, workers=workers)) as steps:
         for result in steps:
             record = _with(record, result)
@@ -105,7 +105,7 @@ def results(
     config: int = 0,
     workers: int | None = None,
 ) -> Generator[Compiled, None, None]:
-    """As `compiled`: what came of each kernel, as soon as it is there. Closed early, it leaves no process behind."""
+    """Like `compiled`, but yield each kernel's result when it is there. Closing ends processes."""
     record.require_trust()
     try:
         _check_triton()
@@ -147,7 +147,7 @@ def _check_triton() -> None:
 
 
 def _refusal(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
-    """The kernels of a loaded record whose source is not made of what code generators write: none is executed."""
+    """Kernels of a loaded record that no code generator writes: none is executed."""
     from compiler.untrusted.triton_source import RefusedSourceError, check_triton  # it imports Triton
 
     for source in sources:
@@ -223,7 +223,7 @@ def _result(task: _Task, output: Output, target: Target, config: int, kept: froz
 
 
 def _of_other_torch(record: Record) -> str:
-    """A hint that Inductor's functions for kernels may differ here from those of where the record was made."""
+    """A hint that Inductor's kernel functions may differ from those of the record's torch."""
     made, here = record.environment.torch, str(torch.__version__)
     return f"the record was made with torch {made}, and here is torch {here}" if made not in ("", here) else ""
 
@@ -278,7 +278,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 
 
 def failure(said: str, missing: Sequence[str], target: Target) -> tuple[str, str, str]:
-    """Stage, reason and hint for what the tools `said`; `missing` are the stages that they did not come to."""
+    """Stage, reason and hint for what the tools `said`; `missing` are stages not reached."""
     stage = missing[0]
     tool = "ptxas" if said.startswith("ptxas") else ""
     hint = next((advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), "")

@@ -82,7 +82,7 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A call of an FX graph: `target` as in `aten.mul.Tensor`, its tensors, and the line of Python it is written as."""
+    """A call in an FX graph: its `target` (`aten.mul.Tensor`), its tensors, its line of Python."""
 
     name: str
     target: str
@@ -184,7 +184,7 @@ def _window(node: Node) -> int:
 
 
 def arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments that the node's code is written with, tensors as tensors without data ("meta")."""
+    """The arguments in the node's code, tensors as tensors on "meta"."""
     call = ast.parse(node.code.partition(" = ")[2].strip(), mode="eval").body
     if not isinstance(call, ast.Call):
         raise ValueError(f"{node.name} is not a call: {node.code.strip()}")

@@ -18,11 +18,10 @@ _Message = TypeVar("_Message")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One kernel to compile: its function's name, its source and the name to give the file that it is in, and what
-    `triton.compile` is to be asked (see `CompileRequest`).
+    """One kernel to compile: its function's name, source and file name, and Triton's arguments.
 
-    `backend` ("cuda", "hip"), `architecture` (90, "gfx942") and `warp_size` are those of triton's GPUTarget. With
-    `to_run` the binary is what is wanted, and no texts.
+    See `CompileRequest` for the latter. `backend` ("cuda", "hip"), `architecture` (90, "gfx942") and `warp_size`
+    are those of triton's GPUTarget. With `to_run` the binary is wanted, and no texts.
     """
 
     name: str
@@ -42,12 +41,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What came of a job: text by stage, as far as it went, and what the tools said of the machine code.
+    """A job's result: text by stage, as far as it came, and the tools' facts of the machine code.
 
     `registers` and `spill_bytes` are those of one thread, `shared_memory` (bytes), `tensor_memory` (columns of a
-    Blackwell multiprocessor's) and `threads` of one block; None is what could not be had. `error` is "" when all went
-    well, else what the failing tool said. `binary` is there where it was asked for, with the function's name in it, and
-    how many pointers it takes after its arguments that may be null.
+    Blackwell multiprocessor's) and `threads` of one block; None for what could not be had. `error` is "" on
+    success, else what the failing tool said. `binary` is there where it was asked for, with the function's name in
+    it, and the number of pointers that follow its arguments and may be null.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -63,8 +62,9 @@ class Output:
 
 
 def alone(module: str, first: int, lines: tuple[int, int]) -> str:
-    """The function of a module that stands on these lines, under what all its functions share: the lines before the
-    `first` of any. What Triton reads takes time.
+    """A module's function on these lines, below the lines before `first`, which all share.
+
+    Reading more takes Triton time.
     """
     rows = module.split("\n")
     return "\n".join([*rows[: first - 1], *rows[lines[0] - 1 : lines[1]]]) + "\n"

@@ -39,10 +39,10 @@ Place = tuple[str, int]
 
 
 def source_lines(language: str, text: str, file: str) -> dict[int, int]:
-    """Lines of `text` that hold instructions to lines of the kernel's own source; both start with 1.
+    """Map lines of `text` with instructions to lines of the kernel's source; both count from 1.
 
-    `file` is the base name of that source. An instruction without a place, or with none in that file, is left out. In
-    MLIR the lines that open and close a region go together. Raises ValueError for an unknown language.
+    `file` is the base name of that source. An instruction without a place, or with none in that file, is left out.
+    In MLIR the lines that open and close a region go together. Raises ValueError for an unknown language.
     """
     if language == "mlir":
         return _mlir(text, file)
@@ -72,7 +72,7 @@ def _mlir(text: str, file: str) -> dict[int, int]:
 
 
 def _mlir_operations(lines: list[str]) -> Iterator[tuple[list[int], str]]:
-    """Each operation: the numbers of its own lines (not those inside its regions), and the text of the last."""
+    """Each operation: the numbers of its own lines, without its regions', and its last text."""
     open_regions: list[list[int]] = []
     for number, line in enumerate(lines, 1):
         code = line.strip()
@@ -170,9 +170,9 @@ def _assembly(text: str, file: str) -> dict[int, int]:
 
 
 def ptx_origins(ptx: str, file: str) -> dict[int, str]:
-    """Where each line of PTX is from, in words: `kernel.py:40`, or `kernel.py:40 (random.py:36)` where inlined.
+    """The origin of each PTX line: `kernel.py:40`, or `kernel.py:40 (random.py:36)` if inlined.
 
-    What stands before the first place of the function (its braces and parameters) is from the function's own line.
+    Lines before the first place of the function (its braces and parameters) are from the function's own line.
     """
     located = {number: _words(chain) for number, chain in _locate(ptx) if _in_file(chain[-1], file) is not None}
     if not located:
@@ -189,7 +189,7 @@ def _words(chain: list[Place]) -> str:
 
 
 def _locate(text: str) -> Iterator[tuple[int, list[Place]]]:
-    """Every line that a `.loc` holds for, with the chain of places: innermost first, the kernel's last."""
+    """Every line that a `.loc` holds for, with its chain of places, innermost first."""
     files = {number: name.rsplit("/", 1)[-1] for number, name in _FILE_DIRECTIVE.findall(text)}
     callers: dict[tuple[str, str, str], list[Place]] = {}
     chain: list[Place] = []
@@ -206,7 +206,7 @@ def _locate(text: str) -> Iterator[tuple[int, list[Place]]]:
 def _chain(
     directive: re.Match[str], files: dict[str, str], callers: dict[tuple[str, str, str], list[Place]]
 ) -> list[Place]:
-    """From the comment where there is one, else from the directive and the ones that its `inlined_at` refers to."""
+    """A chain of places, from the comment or from the directive and its `inlined_at`."""
     file, line, column, *caller, comment = directive.groups()
     chain = [(name, int(at)) for name, at in _PLACE.findall(comment)]
     if not chain:
@@ -220,7 +220,7 @@ def _chain(
 
 
 def _sass(text: str, file: str) -> dict[int, int]:
-    """The last of a run of comments holds for the instructions under it: with `-gi` the outermost call comes last."""
+    """Places of SASS lines: the last of a run of comments holds, the outermost call of `-gi`."""
     found: dict[int, int] = {}
     current: int | None = None
     for number, line in enumerate(text.split("\n"), 1):

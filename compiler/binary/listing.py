@@ -1,11 +1,11 @@
-"""Texts of the binary stages: which of their lines are instructions, and the same text whoever made it.
+"""Texts of the binary stages: their instructions, and a form that no machine changes.
 
 `language` is "mlir" (TTIR, TTGIR), "llvm", "ptx", "sass" or "amdgcn".
 
-SASS is what `nvdisasm` prints with `NVDISASM_OPTIONS`. Its `-gi` would be of no use: the PTX that LLVM writes for
-Triton says nothing of inlining but in comments, so ptxas takes code of `tl.sum` for lines of standard.py. `-gp` names
-the line of PTX that an instruction was made from (`//## File ".nv_debug_ptx_txt", line 131`), and from there the
-comment leads to the kernel: `sass_listing` puts that in the text.
+SASS is what `nvdisasm` prints with `NVDISASM_OPTIONS`. Its `-gi` would not help: the PTX that LLVM writes for Triton
+tells of inlining only in comments, so ptxas takes code of `tl.sum` for lines of standard.py. `-gp` names the line of
+PTX that an instruction was made from (`//## File ".nv_debug_ptx_txt", line 131`), and from there the comment leads to
+the kernel: `sass_listing` puts that in the text.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Operation = tuple[int, str, str]
 
 
 def instructions(language: str, text: str) -> Iterator[tuple[int, str]]:
-    """Every instruction: its line of the text (the first is 1) and its mnemonic with all suffixes.
+    """Every instruction: its line (from 1) and its mnemonic with all suffixes.
 
-    Labels, directives, comments and headers of functions are none. A line may hold several. Raises ValueError for a
-    language that is not one of the five.
+    Labels, directives, comments and function headers are none. A line may hold several. Raises ValueError for an
+    unknown language.
     """
     for line, mnemonic, _operands in operations(language, text):
         yield line, mnemonic
 
 
 def operations(language: str, text: str) -> Iterator[Operation]:
-    """Every instruction with its operands, as `instructions` finds them. Operands are "" for mlir and llvm."""
+    """Every instruction with its operands, "" for mlir and llvm."""
     if language not in _READERS:
         raise ValueError(f"no instructions are known of {language!r}: it has to be one of {', '.join(_READERS)}")
     return _READERS[language](text)
@@ -64,7 +64,7 @@ def _llvm(text: str) -> Iterator[Operation]:
 
 
 def _ptx(text: str) -> Iterator[Operation]:
-    """Statements end with a semicolon; in inline assembly one line holds several, and a call takes several lines."""
+    """PTX statements: inline assembly has several on a line, and a call takes several lines."""
     started, statement = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
         code = _PTX_LABEL.sub("", line.partition("//")[0]).strip()
@@ -109,7 +109,7 @@ _READERS: dict[str, Callable[[str], Iterator[Operation]]] = {
 
 
 def canonical(language: str, text: str) -> str:
-    """The text without what depends on the machine: folders of files, and DWARF sections (which spell them in bytes).
+    """The text without folders of files and DWARF sections, which depend on the machine.
 
     Lines up to the end of the code keep their numbers. For "sass" see `sass_listing`.
     """
@@ -145,12 +145,11 @@ _CANONICAL: dict[str, Callable[[str], str]] = {
 
 
 def sass_listing(disassembly: str, ptx: str, file: str) -> str:
-    """SASS as it is shown, from what nvdisasm printed (see `NVDISASM_OPTIONS`) and the PTX that ptxas was given.
+    """SASS with the origin of each run of instructions, from nvdisasm's text and ptxas's PTX.
 
-    Over each run of instructions stands where it is from: `//## kernel.py:40 (random.py:36), PTX line 131` says that
-    line 40 of the kernel's own `file` called what stands in line 36 of random.py. Addresses stay, with less space
-    around them than nvdisasm leaves; encodings are not printed, and neither are the NOPs after the end nor sections
-    without code.
+    `//## kernel.py:40 (random.py:36), PTX line 131` says that line 40 of the kernel's own `file` called what stands
+    in line 36 of random.py. See `NVDISASM_OPTIONS`. Addresses stay, with less space around them; encodings, NOPs
+    after the end and sections without code go.
     """
     from compiler.binary.lines import ptx_origins
 
@@ -168,7 +167,7 @@ def _annotate(line: str, origins: dict[int, str]) -> str:
 
 
 def _without_padding(lines: list[str]) -> list[str]:
-    """Without NOPs that follow the last instruction of a function, and without the table of symbols."""
+    """Drop NOPs after a function's last instruction, and the symbol table."""
     kept: list[str] = []
     for line in lines:
         if "--- SYMBOLS ---" in line:

@@ -115,7 +115,7 @@ _RULES = {
 
 
 def instruction_mix(language: str, text: str) -> dict[str, int]:
-    """How many instructions of each class of `CLASSES` there are; classes without any are left out.
+    """Count instructions by class of `CLASSES`, without empty classes.
 
     `language` is "ptx", "sass" or "amdgcn": others raise ValueError.
     """
@@ -138,7 +138,7 @@ def instruction_class(language: str, mnemonic: str, operands: str = "") -> str:
 
 
 def _sass_class(mnemonic: str, operands: str) -> str:
-    """With zeros for operands, multiply-adds are the way to put a constant in a register or to copy one."""
+    """The class of a SASS instruction; a multiply-add with zero operands is a move."""
     base = mnemonic.partition(".")[0]
     if mnemonic.startswith("IMAD.MOV") or (base == "HFMA2" and "-RZ, RZ," in operands):
         return "move"
@@ -148,10 +148,10 @@ def _sass_class(mnemonic: str, operands: str) -> str:
 
 
 def access_bits(language: str, text: str) -> tuple[int | None, int | None]:
-    """The widest read and the widest write of global memory by one thread in one instruction, in bits.
+    """The widest global read and write of one thread in one instruction, in bits.
 
-    None where there is no such instruction, or where hardware copies tiles (TMA). Copies from global to shared memory
-    count as reads.
+    None where there is no such instruction, or where hardware copies tiles (TMA). Copies from global to shared
+    memory count as reads.
     """
     widths: dict[str, int] = {}
     for _line, mnemonic, operands in operations(language, text):

@@ -1,4 +1,4 @@
-"""Static occupancy: how many warps of a kernel fit on a multiprocessor at once, and what keeps there from being more.
+"""Static occupancy: how many warps fit on a multiprocessor, and what limits it.
 
 NVIDIA, as in the occupancy calculator of the CUDA toolkit (cuda_occupancy.h): registers are given to warps in units of
 256, in each of four partitions of the multiprocessor; shared memory to blocks in units of 128 bytes, with 1 KiB more
@@ -27,15 +27,15 @@ _AMD_BARRIERS = 16
 
 
 class OccupancyError(ValueError):
-    """A block that does not fit on the GPU at all. The message says what it needs more of than there is."""
+    """A block that does not fit on the GPU; the message names the resource it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What fits on one multiprocessor: `blocks`, their `warps`, and those as a `fraction` of the most it can hold.
+    """Blocks and warps that fit on one multiprocessor, and the `fraction` of its warps.
 
-    `limiter` is what would have to be less, or more on the GPU, for another block: "registers", "shared memory",
-    "blocks" (the most that a multiprocessor keeps track of) or "warps" (it is as full as blocks of this size make it).
+    `limiter` is what keeps another block out: "registers", "shared memory", "blocks" (the most that a
+    multiprocessor keeps track of) or "warps" (it is as full as blocks of this size make it).
     """
 
     warps: int
@@ -45,7 +45,7 @@ class Occupancy:
 
 
 def occupancy(target: Target, *, threads: int, registers: int, shared_memory: int) -> Occupancy:
-    """Occupancy of blocks of `threads`, with `registers` for each thread and `shared_memory` bytes for each block.
+    """The occupancy of blocks of `threads`, by registers a thread and shared memory a block.
 
     With AMD, `registers` are vector and accumulation registers together. Raises OccupancyError where no block fits.
     """

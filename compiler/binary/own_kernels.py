@@ -1,6 +1,6 @@
-"""Triton kernels of our own backend: their source, and what `triton.compile` is asked for, from what the record says.
+"""Triton kernels of our own backend: source and `triton.compile` arguments from the record.
 
-Nothing is executed for it: the kernel's entity has types, configurations and grid (`compiler.backend_record.launch`).
+Nothing is executed: the kernel's entity has types, configurations and grid (`compiler.backend_record.launch`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NO_CONSTANT = ("num_warps", "num_stages")
 
 
 def launch_of(artifact: Artifact, kernel: Kernel) -> Mapping[str, Any]:
-    """What it takes to compile and launch a kernel; empty for one that is not of our own backend."""
+    """How to compile and launch a kernel of our own backend; empty for other kernels."""
     entity = next((entity for entity in artifact.entities if entity.id == kernel.id), None)
     return entity.attrs.get("launch", {}) if entity else {}
 
@@ -42,7 +42,7 @@ def grid_of(launch: Mapping[str, Any], config: int) -> tuple[int, int, int]:
 
 
 def own_request(launch: Mapping[str, Any], config: int) -> CompileRequest:
-    """One call of `triton.compile`, for the configuration of this number. Raises KernelSourceError."""
+    """One call of `triton.compile` for a configuration. Raises KernelSourceError."""
     configs = launch["configs"]
     if not 0 <= config < len(configs):
         raise KernelSourceError(f"there is no configuration {config}: {len(configs)} would be tried")

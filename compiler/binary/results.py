@@ -1,4 +1,4 @@
-"""What a compiled kernel gives a record: texts, each line linked to its Triton line, and facts of its machine code."""
+"""A compiled kernel in a record: texts linked to Triton lines, and machine-code facts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def stages_of(target: Target) -> tuple[str, ...]:
 
 
 def artifact_id(stage: str, kernel: Kernel, config: int) -> str:
-    """`ptx[0/0 forward triton_poi_fused_0]`; ` config 1` where it is not the configuration that is tried first."""
+    """`ptx[0/0 forward triton_poi_fused_0]`, with ` config 1` for others than the first."""
     return f"{stage}[{kernel.place} {kernel.name}{f' config {config}' if config else ''}]"
 
 
 def binary_artifact(stage: str, text: str, source: KernelSource, config: int, attrs: Mapping[str, Any]) -> Artifact:
-    """One stage's text, with an entity for each Triton line that it has instructions of, and one for its header."""
+    """One stage's text, with an entity for its header and each Triton line it implements."""
     kernel, language = source.kernel, LANGUAGES[stage]
     identity = artifact_id(stage, kernel, config)
     origin = lines.source_lines(language, text, source.file)
@@ -80,8 +80,9 @@ Shortage = tuple[str, str]
 def machine_facts(
     source: KernelSource, request: CompileRequest, output: Output, target: Target, record: Record
 ) -> tuple[Binary | None, Shortage | None]:
-    """Facts of the kernel's machine code, None where there is none; and the reason it could not be launched, with a
-    hint, or None.
+    """Facts of a kernel's machine code, or None, and why it could not be launched, or None.
+
+    The reason has a hint.
     """
     stage = "amdgcn" if target.vendor == "amd" else "sass"
     if output.error or stage not in output.texts:
@@ -116,7 +117,7 @@ def machine_facts(
 
 
 def _occupancy(output: Output, target: Target) -> tuple[occupancy.Occupancy | None, Shortage | None]:
-    """How many blocks fit, or why none does: what Triton finds out when it launches a kernel, and not before."""
+    """The blocks that fit, or why none does, which Triton reports only at a launch."""
     if (output.tensor_memory or 0) > _TENSOR_MEMORY:
         reason = f"a block asks for {output.tensor_memory} columns of tensor memory: {_TENSOR_MEMORY} are the most"
         return None, (reason, _WHAT_TO_DO)

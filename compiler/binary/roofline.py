@@ -1,4 +1,4 @@
-"""How much arithmetic a kernel does by formula, and the least time that it and the traffic take on a GPU.
+"""A kernel's floating-point operations by formula, and its least time on a GPU.
 
 The roofline model (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785): a kernel takes at
 least as long as its bytes take at the memory's bandwidth, and its operations at the peak rate of the units that do
@@ -23,7 +23,7 @@ _RATE_NAMES = {"float8_e4m3fn": "float8", "float8_e5m2": "float8", "float8_e4m3f
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one launch computes: `flops`, in the number format `dtype`, on tensor cores where it is a `matmul`."""
+    """One launch's computation: `flops` in `dtype`, on tensor cores if it is a `matmul`."""
 
     flops: int
     dtype: str
@@ -31,12 +31,12 @@ class Work:
 
 
 def flops(kernel: Kernel, record: Record) -> int:
-    """Floating-point operations of one launch, by the formulas of `compiler.binary.formulas`; 0 for symbolic sizes."""
+    """Floating-point operations of a launch by `compiler.binary.formulas`; 0 if symbolic."""
     return work(kernel, record).flops
 
 
 def work(kernel: Kernel, record: Record) -> Work:
-    """What one launch of a kernel computes, from the nodes of the last graph that its loops came from.
+    """One launch's computation, from the nodes of the last graph behind its loops.
 
     A node that a kernel needs in several places is counted once, as the compiler computes it once.
     """
@@ -51,7 +51,7 @@ def work(kernel: Kernel, record: Record) -> Work:
 
 
 def _own_work(node: str, kernel: Kernel, record: Record) -> tuple[int, tuple[Node, ...]]:
-    """Of a kernel of our own backend: its loops lead back, pass by pass, to the nodes that they implement."""
+    """The computation of our own backend's kernel, whose loops lead back to nodes pass by pass."""
     mine = [found for found in record.artifacts if found.graph == kernel.graph]
     own = tuple(_Same(found) for found in mine if found.language == "program")
     graph = next((found for found in mine if found.stage == kernel.half), None)
@@ -74,7 +74,7 @@ def _own_half(own: tuple[_Same, ...], graph: _Same) -> tuple[dict[str, tuple[str
 
 
 def _narrowest(dtypes: Iterable[str]) -> str:
-    """The format that is multiplied: what a product of halves is added to may be in single precision."""
+    """The dtype of a matmul's factors: its addend may be in single precision."""
     sizes = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
     known = [dtype for dtype in dtypes if dtype in sizes or dtype.startswith("float8")]
     return min(known, key=lambda dtype: sizes.get(dtype, 1), default="float32")
@@ -82,7 +82,7 @@ def _narrowest(dtypes: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """The graph that a kernel is from, forward or backward: scheduler nodes, and the FX nodes that they compute."""
+    """A kernel's graph, forward or backward: scheduler nodes, and FX nodes they compute."""
 
     entities: dict[str, Entity]
     fx: dict[str, Node]
@@ -104,7 +104,7 @@ class _Half:
         return sum(map(flops_of, nodes)) + sum(map(self._last_step, continued)), nodes
 
     def _continues(self, part: Entity) -> bool:
-        """Whether this is the second step of a reduction that was split in two, for more blocks to work on it."""
+        """Whether this is the second step of a reduction that was split for more blocks."""
         return part.kind == "reduction" and any(
             before.kind == "reduction" and before.origins == part.origins for before in self._before(part)
         )
@@ -117,7 +117,7 @@ class _Half:
         return cost * max(_tensor(before.attrs).elements for before in self._before(part))
 
     def _computed(self, part: Entity) -> Iterator[str]:
-        """The FX nodes that a part computes. Inductor also names those that a reduction before it was made of."""
+        """The FX nodes that a part computes, without those of a reduction before it."""
         origins = [fx for fx in part.origins if fx in self.fx and (part.kind not in _LOOPS or fx not in self.called)]
         if part.kind == "extern" and (matmuls := [fx for fx in origins if self.fx[fx].is_matmul]):
             yield from matmuls  # the others made its arguments
@@ -134,7 +134,7 @@ class _Half:
 
 
 class _Same:
-    """An artifact as a key: equal to itself only, as comparing two takes longer than what is to be remembered."""
+    """An artifact as a key by identity: comparing two takes too long."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
@@ -181,12 +181,12 @@ def intensity(*, flops: int, bytes: int) -> float:  # noqa: A002 - named as in `
 
 
 def rate(target: Target, dtype: str, *, matmul: bool) -> float:
-    """The target's peak rate in operations per second for arithmetic in `dtype` (a name of torch, or "tf32").
+    """The target's peak operations per second in `dtype` (a name of torch, or "tf32").
 
-    Products of matrices run on tensor cores, at the rate of the number format; a GPU that lacks the format does them in
-    the next wider one that it has (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the lanes
-    of the multiprocessor, halves too, as Triton computes them in float32; float64 there is half as fast as float32 at
-    most (tensor and matrix cores double that on A100, H100 and MI300X).
+    Matmuls run on tensor cores, at the rate of the number format; a GPU that lacks the format uses the next wider
+    one that it has (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the lanes of the
+    multiprocessor, halves too, as Triton computes them in float32; float64 there is half as fast as float32 at most
+    (tensor and matrix cores double that on A100, H100 and MI300X).
     """
     if not matmul:
         return min(target.peak["float64"], target.peak["float32"] / 2) if dtype == "float64" else target.peak["float32"]
@@ -204,7 +204,7 @@ def bound(
     dtype: str,
     matmul: bool = False,
 ) -> tuple[float, Literal["memory", "compute"]]:
-    """The least time in seconds for `bytes` of traffic and `flops` in `dtype`, and which of the two takes it."""
+    """The least seconds for `bytes` of traffic and `flops` in `dtype`, and which bounds it."""
     memory = bytes / target.memory_bandwidth
     compute = flops / rate(target, dtype, matmul=matmul) if flops else 0.0
     return (compute, "compute") if compute > memory else (memory, "memory")

@@ -1,4 +1,4 @@
-"""The Triton kernels of a record: their source, what is known of their launch, and the GPU they were written for."""
+"""A record's Triton kernels: source, known launch, and the GPU they were written for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROPERTIES = re.compile(r"DeviceProperties\(type='(\w+)'.*?multi_processor_coun
 
 
 class CannotCompileError(ValueError):
-    """A record, or a kernel of it, that can't be compiled at all. `hint` says what to do about it."""
+    """A record or kernel that can't be compiled. `hint` says what to do about it."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -26,10 +26,12 @@ class CannotCompileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """A Triton kernel, the name of its function, its source (line 1 is the empty one after the quotes), and the sizes
-    its launch grid is made of: those that the source spells as numbers ("xnumel"), and the grid where the call does
-    ("_grid_0"). The function of a user's own kernel may have another name than the kernel. `launch` says how one of our
-    own backend's is compiled and launched; it is empty for Inductor's.
+    """A Triton kernel: its function's name, its source, and the known sizes of its launch grid.
+
+    Line 1 of the source is the empty one after the quotes. The sizes are those that the source spells as numbers
+    ("xnumel"), and the grid where the call has it ("_grid_0"). The function of a user's own kernel may have another
+    name than the kernel. `launch` says how one of our own backend's is compiled and launched; it is empty for
+    Inductor's.
     """
 
     kernel: Kernel
@@ -40,12 +42,12 @@ class KernelSource:
 
     @property
     def file(self) -> str:
-        """What the compiled texts call the file that the source is in; line n of it is line n of the source."""
+        """The source's file name in compiled texts, whose line n is line n of the source."""
         return f"{self.function}.py"
 
 
 def triton_sources(record: Record, wanted: Collection[str] | None = None) -> list[KernelSource]:
-    """The Triton kernels of the record, or the `wanted` ones (ids or names). Raises CannotCompileError."""
+    """The record's Triton kernels, or the `wanted` ones. Raises CannotCompileError."""
     kernels = [kernel for kernel in record.kernels if kernel.language == "triton"]
     if wanted is not None:
         _check_known(wanted, kernels)
@@ -58,9 +60,9 @@ def triton_sources(record: Record, wanted: Collection[str] | None = None) -> lis
 
 
 def kernel_source(artifact: Artifact, kernel: Kernel) -> tuple[str, str]:
-    """Function and source of a kernel: of our own, or of `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
+    """Function and source of a kernel, our own or Inductor's. Raises CannotCompileError.
 
-    Raises CannotCompileError.
+    Inductor's are `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
     """
     if launch_of(artifact, kernel):
         return kernel.name, own_source(artifact, kernel)
@@ -107,7 +109,7 @@ def _architecture(known: Target) -> tuple[str, str]:
 
 
 def _device_properties(sources: Collection[KernelSource]) -> tuple[str, str, int]:
-    """Backend, architecture and multiprocessors that Inductor wrote into the first source that has them."""
+    """Backend, architecture and multiprocessors in the first source that has them."""
     for source in sources:
         if found := _PROPERTIES.search(source.text):
             return found[1], found[3] or found[4], int(found[2])
@@ -160,7 +162,7 @@ def _spelled_sizes(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _grids(artifact: Artifact) -> dict[str, dict[str, int]]:
-    """The launch grid of each kernel whose call ends in three numbers; Inductor launches its templates so."""
+    """Launch grids by kernel, where the call ends in three numbers, as for templates."""
     found = {}
     for match in re.finditer(r"(\w+)\.run\((.*), stream=\w+\)", artifact.text):
         last = match[2].split(", ")[-3:]

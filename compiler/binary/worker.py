@@ -1,8 +1,9 @@
-"""The process that Triton compiles in: `python -m compiler.binary.worker HELPERS`, jobs on stdin, outputs on stdout.
+"""The process that Triton compiles in: jobs on stdin, outputs on stdout.
 
-HELPERS is the module of Inductor's that generated kernels use (`compiler.torch_api.triton_kernels.HELPERS`). It needs
-torch's folder and not torch, and neither are the user's modules here: so the process is there in a sixth of a second.
-What it, Triton and the vendor's tools write to disk is under TMPDIR, which is its own, and ends with it.
+`python -m compiler.binary.worker HELPERS`, where HELPERS is the module of Inductor's that generated kernels use
+(`compiler.torch_api.triton_kernels.HELPERS`). It needs torch's folder but does not import torch or the user's modules:
+so the process is there in a sixth of a second. What it, Triton and the vendor's tools write to disk is under TMPDIR,
+which is its own, and ends with it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 class _Log:
-    """A file for what goes to stdout and stderr: Triton prints there, MLIR and ptxas write there."""
+    """A file that takes stdout and stderr of Triton, MLIR and ptxas."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -103,7 +104,7 @@ def _compile(job: Job) -> Any:
 
 
 def _prepare(target: Any) -> None:
-    """Triton is told of the target, which it would look for, and spared hashing all its files for the cache's key."""
+    """Tell Triton the target, and spare it hashing all its files for the cache's key."""
     import triton.runtime.cache
     from triton.backends.driver import DriverBase
     from triton.runtime import driver
@@ -142,7 +143,7 @@ def _kernel(job: Job) -> Any:
 
 
 def _without_heuristics(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """The statement without what only Inductor's heuristics need: their imports, decorators, and calls."""
+    """The statement without imports, decorators and calls for Inductor's heuristics."""
     if isinstance(statement, ast.FunctionDef):
         statement.decorator_list = [d for d in statement.decorator_list if "triton_heuristics" not in ast.unparse(d)]
     if isinstance(statement, ast.ImportFrom):
@@ -154,7 +155,10 @@ def _without_heuristics(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _import_helpers(module: str) -> None:
-    """Import a module with the packages around it made mere folders: torch, and all but the innermost package of it."""
+    """Import a module with most packages around it as mere folders, torch among them.
+
+    Only the innermost package is imported.
+    """
     *packages, _innermost, _name = itertools.accumulate(module.split("."), "{}.{}".format)
     for name in packages:
         found = importlib.util.find_spec(name)
@@ -234,7 +238,7 @@ def _disassemble(cubin: Path) -> str:
 
 
 def _message(job: Job, error: Exception, log: str) -> str:
-    """What went wrong, in the words of the tool that it went wrong in, without paths of this process."""
+    """The failing tool's message, without paths of this process."""
     node = getattr(error, "node", None)
     if node is not None:  # a triton.compiler.CompilationError
         return _at_line(job, error, node)

@@ -1,4 +1,4 @@
-"""Processes that compile kernels side by side: for the length of one call (`outputs`), or as long as there is work.
+"""Processes that compile kernels side by side, for one call or as long as there is work.
 
 Each is a Python of its own: not a fork of the user's process, which may have threads, and not multiprocessing's spawn,
 which would import the user's `__main__`. It leads a process group, so that a compiler it has started ends with it.
@@ -40,10 +40,10 @@ def cores() -> int:
 
 
 def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Output], None, None]:
-    """Each job's key and output, in the order in which they are done; at most so many `workers` run.
+    """Each job's key and output, in the order of completion, by at most `workers` processes.
 
-    However this ends, no process is left: a caller that may stop early is to close it (`contextlib.closing`), as an
-    exception on its way keeps generators alive. Raises OSError when no process can be started.
+    However this ends, no process is left: a caller that may stop early should close it (`contextlib.closing`), as
+    an exception on its way keeps generators alive. Raises OSError when no process can be started.
     """
     waiting = deque(jobs.items())
     crew: list[_Worker] = []
@@ -65,8 +65,9 @@ def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Outpu
 
 
 class Crew:
-    """Workers that stay: each has a thread of its own that gives it jobs. They end when they have had nothing to do for
-    `idle` seconds, and with the process; the next job starts new ones.
+    """Workers that stay, each with a thread that gives it jobs.
+
+    They end after `idle` seconds without work, and with the process; the next job starts new ones.
     """
 
     def __init__(self, most: int, idle: float = 60.0) -> None:
@@ -214,7 +215,7 @@ def _ending(code: int) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """The user's environment with a private TMPDIR and this process's module path, and Triton set to tell all."""
+    """The user's environment with a private TMPDIR, our module path, and a talkative Triton."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_WORKERS}
     home = str(Path(__file__).parents[2])
     paths = [str(Path(path).resolve()) for path in sys.path if path]

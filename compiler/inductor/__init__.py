@@ -1,1 +1,1 @@
-"""TorchInductor's half: scheduler IR, fusion decisions, generated code and its kernels as artifacts."""
+"""TorchInductor's half as artifacts: scheduler IR, fusion decisions, code and kernels."""

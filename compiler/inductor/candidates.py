@@ -1,4 +1,4 @@
-"""max-autotune's candidates as an artifact: for each operation a table of them, and the Triton code of each.
+"""max-autotune's candidates as an artifact: a table for each operation, and Triton code.
 
 Candidates of one template differ in a few numbers only, so its code is printed once, and `candidate_source` gives that
 of any other: an entity's `edits` are the places that differ.
@@ -24,7 +24,7 @@ Edit = tuple[int, int, int, str]
 
 
 def autotuning_decision(selection: Selection, graph: str, post_grad: str) -> Decision:
-    """What is shown for one operation, out of what. `post_grad` is the id of the artifact that the operation is in."""
+    """The shown choice for an operation. `post_grad` is the id of the operation's artifact."""
     shown = selection.candidates[selection.shown]
     templates = sum(candidate.kind == "template" for candidate in selection.candidates)
     return Decision(
@@ -37,13 +37,13 @@ def autotuning_decision(selection: Selection, graph: str, post_grad: str) -> Dec
 
 
 def label(candidate: Candidate) -> str:
-    """A candidate in one line: "triton_mm BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 num_warps=4 num_stages=3"."""
+    """A candidate in one line: "triton_mm BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=3"."""
     settings = (f"{name}={candidate.config[name]}" for name in TILE if name in candidate.config)
     return " ".join((candidate.name, *settings))
 
 
 def _by_name(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Each template once, with its configurations: "triton_mm BLOCK_M×BLOCK_N×…: 64×64×32×4×3, …"."""
+    """Each template once, with its configurations: "triton_mm BLOCK_M×BLOCK_N: 64×64, …"."""
     for name in dict.fromkeys(candidate.name for candidate in candidates):
         configs = [candidate.config for candidate in candidates if candidate.name == name]
         keys = [key for key in TILE if key in configs[0]]
@@ -71,7 +71,7 @@ class _Page:
 def candidates_artifact(
     selections: Sequence[Selection], *, artifact_id: str, title: str, graph: str, post_grad: str
 ) -> Artifact:
-    """Tables and code of all candidates. Operations of equal sizes have equal candidates, and are shown once."""
+    """Tables and code of all candidates; operations of equal sizes are shown once."""
     groups: dict[tuple[object, ...], list[Selection]] = {}
     for selection in selections:
         labels = tuple(map(label, selection.candidates))
@@ -101,7 +101,7 @@ def _add_group(page: _Page, identity: str, group: Sequence[Selection], origins: 
 
 
 def _table(selection: Selection) -> Iterator[str]:
-    """A heading, and a row for each candidate; what is the same for all that have it is left out."""
+    """A heading, and a row for each candidate, without columns that are the same in all."""
     configs = [candidate.config for candidate in selection.candidates]
     names = dict.fromkeys(name for config in configs for name in (*(key for key in TILE if key in config), *config))
     varying = [name for name in names if name in TILE or len({c[name] for c in configs if name in c}) > 1]
@@ -114,7 +114,7 @@ def _table(selection: Selection) -> Iterator[str]:
 
 
 def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate]) -> list[dict[str, object]]:
-    """Print each code that is not like one before it; gives where each candidate's is, and what differs there."""
+    """Print each distinct code; returns each candidate's place, and what differs there."""
     bases: list[tuple[int, list[str]]] = []
     found: list[dict[str, object]] = []
     for name, candidate in zip(ids, candidates, strict=True):
@@ -153,7 +153,7 @@ def _common(first: str, second: str) -> int:
 
 
 def candidate_source(artifact: Artifact, name: str) -> str:
-    """The Triton code of a candidate, by the id or name of its entity; "" for ATen's. Raises KeyError."""
+    """A candidate's Triton code by its entity's id or name; "" for ATen's. Raises KeyError."""
     attrs = artifact.entity(name).attrs
     if "line" not in attrs:
         return ""

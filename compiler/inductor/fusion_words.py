@@ -1,4 +1,4 @@
-"""Why two scheduler nodes were not fused: every text that Inductor has for that, in plain words.
+"""Plain words for every reason that Inductor has for not fusing two scheduler nodes.
 
 `REASONS` has the texts of torch 2.11 to 2.13 as they stand in its source (torch._inductor: scheduler.py, choices.py,
 codegen/simd.py and codegen/cutlass/scheduling.py), with `%s` for what is filled in. A test compares it with the source

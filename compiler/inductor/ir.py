@@ -1,4 +1,4 @@
-"""Scheduler nodes as artifacts: the loops and calls that Inductor works on, before and after fusion."""
+"""Scheduler nodes as artifacts: Inductor's loops and calls, before and after fusion."""
 
 from __future__ import annotations
 
@@ -55,8 +55,10 @@ def fx_origins(post_grad: Artifact | None) -> FxOriginIds:
 
 
 def lowered_origins(post_grad: Artifact | None, nodes: Sequence[IrFacts]) -> Origins:
-    """Origins of a loop or a call: nodes of the post-grad graph, and with one that runs subgraphs what is in those,
-    unless they are lowered to nodes of their own. A template has a score_mod inside.
+    """A function that finds a loop's or call's origins in the post-grad graph.
+
+    The origins of an operator with bodies include what is in these, unless that is lowered to nodes of its own. A
+    template has a score_mod inside.
     """
     find = fx_origins(post_grad)
     known = {entity.id: entity for entity in post_grad.entities} if post_grad else {}

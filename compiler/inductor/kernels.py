@@ -1,4 +1,4 @@
-"""The code that Inductor generated: kernels and the wrapper that calls them, as one linked artifact."""
+"""Inductor's generated code, kernels and the wrapper that calls them, as an artifact."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def kernels_artifact(
     fused: list[IrFacts],
     fused_id: str,
 ) -> tuple[Artifact, tuple[Kernel, ...]]:
-    """Output code as an artifact, with an entity for each kernel, each of its lines and each call, and the kernels as
-    facts.
+    """Output code as an artifact, and its kernels as facts.
+
+    It has an entity for each kernel, each of its lines and each call.
     """
     text = canonical(code, graph)
     tree = ast.parse(text)
@@ -154,7 +155,7 @@ def _kernel_entity(kernel: Kernel, definitions: list[Definition], known: _Fused)
 
 
 def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fused, artifact_id: str) -> list[Entity]:
-    """A call's nodes: for a kernel launched several times, those whose buffers this launch names."""
+    """Entities of calls; a kernel's repeated launches are told apart by their buffers."""
     entities: list[Entity] = []
     written: dict[str, str] = {}
     done: set[str] = set()
@@ -175,7 +176,7 @@ def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fu
 
 
 def _extern_nodes(call: _Call, known: _Fused, done: set[str]) -> list[str]:
-    """The node an ATen call computes: the one, not yet called, whose output buffer the call writes."""
+    """The node of an ATen call: the first uncalled one whose output buffer it writes."""
     writers = [known.writers[buffer] for buffer in call.buffers]
     fresh = [name for name in writers if known.ids[name] not in done and known.facts[name].kind != "fused"]
     externs = [name for name in fresh if known.facts[name].kind in ("extern", "template")]

@@ -23,9 +23,10 @@ Ids = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A kernel that Inductor defined, the names of the fused nodes it computes, and ids of what its lines come from:
-    by `line_key`, by a name in it or the function it is in, and, in a template, for lines that have none of these. Of
-    C++, `rows` are lines and the ids of what they come from, in order.
+    """A kernel of Inductor's, its fused nodes' names, and the origins of its lines as ids.
+
+    They are found by `line_key`, by a name in the line or its function, and, in a template, for lines that have
+    none of these. Of C++, `rows` are lines and the ids of what they come from, in order.
     """
 
     name: str
@@ -61,13 +62,13 @@ def definition(facts: KernelFacts, ids: Callable[[FxOrigins], Ids]) -> Definitio
 
 
 def kernel_lines(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]) -> dict[int, Entity]:
-    """An entity for each line of the kernel's own functions, by its line in the artifact, whose lines are `rows`."""
+    """An entity for each line of the kernel's functions, by line number in `rows`."""
     languages = {"triton": triton_lines, "cpp": cpp_lines}
     return languages[kernel.language](kernel, rows, definitions) if kernel.language in languages else {}
 
 
 def triton_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definition]) -> dict[int, Entity]:
-    """An entity for each line of the kernel's `@triton.jit` functions, by its line in the artifact.
+    """An entity for each line of the `@triton.jit` functions, by line number in the artifact.
 
     `rows` are the artifact's. A source that was defined for several groups of nodes computes all of them.
     """
@@ -108,8 +109,9 @@ def cpp_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definit
 
 
 def _place_rows(inside: Sequence[int], rows: Sequence[str], definition: Definition) -> Iterator[tuple[int, Ids]]:
-    """Where the rows of a definition are in the artifact: each after the one before it, if it is there at all (stores
-    that turned out not to be needed are not).
+    """The artifact's lines for the rows of a definition, each after the one before.
+
+    Stores that turned out not to be needed are missing.
     """
     start = 0
     for text, ids in definition.rows:
@@ -120,7 +122,7 @@ def _place_rows(inside: Sequence[int], rows: Sequence[str], definition: Definiti
 
 
 def _statements(source: Mapping[int, str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The functions that follow `@triton.jit`: for each statement the function's name and the statement's lines."""
+    """The statements of `@triton.jit` functions: the function's name, and the lines."""
     function = ""
     jitted = False
     depth = 0

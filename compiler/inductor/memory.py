@@ -1,7 +1,7 @@
-"""The bytes in use over a graph's forward and backward, from what its generated code allocates, reuses and frees.
+"""The bytes in use over forward and backward, by the generated code's own lines.
 
-What the caller holds stays: parameters, inputs, results. What autograd keeps for the backward is there until the
-backward has used it last. What is allocated inside of an operator and gone when it returns is not seen.
+The caller's parameters, inputs and results stay. Saved tensors live until the backward's last use. Allocations inside
+of an operator that are gone when it returns are not seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DELETED = re.compile(r"\bdel (?P<names>[\w, ]+)")
 
 @dataclass(slots=True)
 class _Storage:
-    """One piece of memory: who holds it. Names of buffers hold it, and so may the caller and autograd."""
+    """One piece of memory, and its holders: buffer names, the caller, autograd."""
 
     bytes: int
     holders: set[str] = field(default_factory=set)
@@ -31,7 +31,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class HalfMemory:
-    """One half of a graph: its wrapper, the id of what makes each buffer, and what its outputs are called outside.
+    """A half's wrapper, the ids behind its buffers, and the outer names of its outputs.
 
     `outputs` are names of FX nodes by position, of which the first `results` go to the caller.
     """
@@ -144,7 +144,7 @@ class GraphMemory:
             yield self._event(half, MemoryLine("allocate", buffer, storage.bytes, name), what="output", role=role)
 
     def _free_rest(self, half: HalfMemory) -> Iterator[MemoryEvent]:
-        """What nobody deleted goes when the code returns, and with the backward what autograd handed to it."""
+        """Free what nobody deleted when the code returns, and saved tensors after a backward."""
         for name in list(self.named):
             yield from self._free(half, MemoryLine("free", name))
         lent, self.lent = self.lent, {}

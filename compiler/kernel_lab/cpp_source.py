@@ -1,4 +1,4 @@
-"""What a C++ kernel of a loaded record may be made of: one function, in the words that our own backend writes.
+"""Check C++ kernels of loaded records: one function, in the words that our backend writes.
 
 What all kernels share is not taken from the record: `cpp.emit.shared_text` writes it anew. Of the function every token
 has to be known: types, operators, OpenMP's clauses, the functions that kernels call, and names that it declares. The
@@ -43,7 +43,7 @@ class _Token:
 
 
 def check_cpp(source: str) -> None:
-    """Check the source of one kernel's function. Raises RefusedSourceError for what our backend does not write."""
+    """Check a kernel's function. Raises RefusedSourceError for what our backend does not write."""
     head = _HEAD.match(source)
     if not head:
         raise RefusedSourceError('it does not begin as a kernel does: extern "C" int kernel_NAME(…) {')
@@ -56,7 +56,7 @@ def check_cpp(source: str) -> None:
 
 
 def _tokens(function: str, first: int) -> Iterator[_Token]:
-    """What a function is made of after its name, less comments; of directives, what OpenMP evaluates."""
+    """A function's tokens after its name, without comments; of directives, OpenMP's."""
     for number, line in enumerate(function.split("\n"), first):
         code = line.partition("//")[0]
         if code.lstrip().startswith("#"):

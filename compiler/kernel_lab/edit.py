@@ -1,4 +1,4 @@
-"""A kernel of a record, edited: its source in the place of the original's, with another launch configuration."""
+"""A record's kernel, edited: another source, with another launch configuration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from compiler.targets import target
 
 
 def check_executable(record: Record, kernel: Kernel, source: str) -> None:
-    """Raise if a source, of this kernel or an edited one, may not be executed: UntrustedError where the record was
-    loaded and nobody has agreed, RefusedSourceError (a ValueError) where it is not what code generators write.
+    """Raise if a source, of this kernel or an edited one, may not be executed.
+
+    UntrustedError where the record was loaded and nobody has agreed, RefusedSourceError (a ValueError) where no
+    code generator writes such a source.
     """
     record.require_trust()
     if not record.is_loaded:
@@ -28,7 +30,7 @@ def check_executable(record: Record, kernel: Kernel, source: str) -> None:
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's source, whose line 1 is empty: the one after the quotes. Raises CannotCompileError."""
+    """The kernel's source; line 1 is the empty one after the quotes. Raises CannotCompileError."""
     artifact = record[kernel.artifact]
     if kernel.language == "cpp":
         return f"\n{cpp_source(record, kernel)[1]}"
@@ -51,7 +53,7 @@ def function_of(record: Record, kernel: Kernel) -> str:
 
 
 def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, int], ...]:
-    """The launch configurations that would be tried on a GPU, in their order. Raises KernelSourceError."""
+    """The launch configurations that a GPU would try, in order. Raises KernelSourceError."""
     if launch := launch_of(record[kernel.artifact], kernel):
         return tuple(launch["configs"])
     check_executable(record, kernel, source_of(record, kernel))
@@ -66,8 +68,9 @@ def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, 
 def with_edit(
     record: Record, kernel: Kernel, edited: str, gpu: str, launch: Mapping[str, Any]
 ) -> tuple[Record, str, str]:
-    """A record of two kernels, the original and the edited one, written for a GPU; and their ids. `launch` is how the
-    edited one is launched, where it is of our own backend.
+    """A record with the original and the edited kernel for a GPU, and their ids.
+
+    `launch` is how the edited one is launched, where it is of our own backend.
     """
     function, original = function_of(record, kernel), source_of(record, kernel)
     own = launch_of(record[kernel.artifact], kernel)
@@ -90,15 +93,15 @@ def with_edit(
 
 
 def _statement(name: str, function: str, source: str) -> str:
-    """As Inductor writes it. Quotes within are escaped: they are a user's, Inductor's own code has none."""
+    """The kernel's statement as Inductor writes it, with quotes in the user's source escaped."""
     quoted = source.replace("\\", "\\\\").replace("'''", "\\'\\'\\'")
     return f"{name} = async_compile.triton('{function}', '''{quoted}''', device_str='cuda')"
 
 
 def with_configuration(name: str, source: str, numbers: Mapping[str, int]) -> str:
-    """The source with its decorator asking for one configuration (`{"XBLOCK": 256, "num_warps": 8}`), line for line.
+    """The source with one configuration (`{"XBLOCK": 256, "num_warps": 8}`) in its decorator.
 
-    Raises SyntaxError, ValueError where the source has no such kernel of Inductor's.
+    Lines keep their numbers. Raises SyntaxError, ValueError where the source has no such kernel of Inductor's.
     """
     decorator = next(
         (

@@ -1,4 +1,4 @@
-"""An edited C++ kernel of our own backend: built, and run in a process of its own, which is all that it can end."""
+"""Build an edited C++ kernel of our backend, and run it in a process that it may crash."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ print(json.dumps({"found": found, "times": times}))
 
 
 class BuildError(ValueError):
-    """The C++ compiler did not take a source: its first complaint, and the line of the cell that it is of."""
+    """The C++ compiler refused a source: its first complaint, and the cell's line."""
 
     def __init__(self, reason: str, line: int = 0) -> None:
         super().__init__(reason)
@@ -58,9 +58,9 @@ class BuildError(ValueError):
 
 
 def build_library(prelude: str, source: str, library: Path) -> None:
-    """Compile a kernel's function under what it shares with others. Line 1 of the source is the user's cell's own.
+    """Compile a kernel's function below its shared prelude. Raises BuildError.
 
-    Raises BuildError.
+    Line 1 of the source is the first of the user's cell.
     """
     if not (program := build_cpp.compiler()):
         raise BuildError("there is no C++ compiler here: install g++, or name one in the variable CXX")
@@ -74,7 +74,7 @@ def build_library(prelude: str, source: str, library: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Runs functions of built libraries on tensors, which it copies to memory that the other process has mapped."""
+    """Runs functions of built libraries on copies of tensors, in shared memory."""
 
     folder: Path
     name: str
@@ -82,7 +82,7 @@ class Native:
     arguments: Sequence[Any]
 
     def run(self, library: Path) -> tuple[list[Any], KernelError | None]:
-        """One call, on copies of the arguments: what they are afterwards, and what the function did wrong."""
+        """Call on copies of the arguments: what they are afterwards, and what went wrong."""
         after = own_copies(self.arguments)
         places, memory = self._map_arguments(after)
         answer = self._ask([library], places, memory.numel(), 0.0)
@@ -94,7 +94,7 @@ class Native:
         return after, self._writes_out_of_bounds(memory, places)
 
     def times(self, libraries: Sequence[Path]) -> list[tuple[float, float, float]]:
-        """The median and the quartiles of a call of each, in seconds; they take turns. [] where that can't be had."""
+        """Median and quartiles of each function's call in seconds, in turns; [] without."""
         places, memory = self._map_arguments(self.arguments)
         answer = self._ask(libraries, places, memory.numel(), TIMED_SECONDS)
         if isinstance(answer, KernelError):

@@ -1,4 +1,4 @@
-"""An edited kernel against the original, on the same arguments: its numbers, and its time where there is a GPU."""
+"""An edited kernel against the original on equal arguments: results, and GPU times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_PROGRAMS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What came of running both: a check for each tensor that is stored to, durations, what is wrong, and notes."""
+    """Both kernels' results: a check for each stored tensor, durations, errors and notes."""
 
     checks: tuple[Check, ...] = ()
     timings: tuple[Timing, ...] = ()
@@ -40,8 +40,9 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A version of a kernel, in the configuration of this number. `launch` is empty for one of Inductor's. `prelude`
-    is what comes before one in C++.
+    """A version of a kernel in one configuration.
+
+    `launch` is empty for one of Inductor's. `prelude` is what comes before one in C++.
     """
 
     function: str
@@ -68,7 +69,7 @@ class Tried:
 
 
 def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
-    """Run the original and the edited one, on the arguments of the exploration where it kept them.
+    """Run the original and the edited kernel on the exploration's arguments, where kept.
 
     Raises UntrustedError and RefusedSourceError for code of a loaded record that may not be executed.
     """

@@ -1,4 +1,4 @@
-"""The user's process, left as it was found; its garbage collector while much is made that stays; and its children."""
+"""The user's process, left as it was found; garbage collection; child processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @contextmanager
 def preserve_state() -> Iterator[None]:
-    """Put back what one compilation changes in passing: warning filters and the recursion limit (Inductor raises it).
+    """Restore warning filters and the recursion limit, which one compilation changes.
 
     Random state is not here: a compiled call must advance it just as the plain call would, and Inductor restores it
     around its own work (torch._dynamo.utils.preserve_rng_state).
@@ -47,10 +47,10 @@ def without_collection() -> Iterator[None]:
 
 @contextmanager
 def fewer_full_collections(factor: int) -> Iterator[None]:
-    """So many times fewer of Python's full garbage collections in the block; those of young objects go on.
+    """Make Python's full garbage collections in the block rarer by a factor.
 
-    A full one walks every object there is, which is a waste while many are made that stay. Not for what is done again
-    and again: there some have to be left, or the process grows.
+    A full one walks every object there is, a waste while many are made that stay. Not for repeated work: without
+    any, the process grows.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(thresholds[0], thresholds[1], factor * thresholds[2])
@@ -62,7 +62,7 @@ def fewer_full_collections(factor: int) -> Iterator[None]:
 
 @contextmanager
 def made_to_stay() -> Iterator[None]:
-    """What the block makes counts as old at its end, and no full garbage collection has been through it."""
+    """Count objects made in the block as old at its end, without a full collection."""
     with fewer_full_collections(1_000_000):
         yield
         if not gc.get_freeze_count():  # now: under the old thresholds the next object may start one
@@ -71,15 +71,16 @@ def made_to_stay() -> Iterator[None]:
 
 
 def start_in_own_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a program that leads a process group: Jupyter sends an interrupt to all of the kernel's group. Nothing is
-    read from its input, and its output is dropped, unless `options` (those of subprocess.Popen) say otherwise.
+    """Start a program that leads a process group: Jupyter interrupts all of the kernel's group.
+
+    It gets no input, and its output is dropped, unless `options` (those of subprocess.Popen) say otherwise.
     """
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     return subprocess.Popen(command, **{**pipes, **options}, process_group=0)
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:
-    """End a program that leads a process group, and all that it has started, which may outlive it."""
+    """End a program that leads a process group, with all that it has started."""
     with suppress(ProcessLookupError, PermissionError):  # the group is gone
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -88,8 +89,10 @@ def kill_group(process: subprocess.Popen[Any]) -> None:
 def run_in_own_group(
     command: Sequence[str], given: str = "", timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, in a process group of its own, with `given` as its input. However this ends, the
-    program and all that it has started have ended. Raises OSError, subprocess.TimeoutExpired.
+    """Run a program to its end in a process group of its own, with `given` as its input.
+
+    However this ends, the program and all that it has started have ended. Raises OSError,
+    subprocess.TimeoutExpired.
     """
     pipe = subprocess.PIPE
     process = start_in_own_group(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)

@@ -1,4 +1,4 @@
-"""GPUs as data: what a compiler, an occupancy count and a roofline need to know of a GPU that may not be here."""
+"""GPUs as data: what a compiler, an occupancy count and a roofline need to know."""
 
 from compiler.targets.gpus import TARGETS
 from compiler.targets.target import DTYPES, Target, UnknownTargetError, is_virtual, target

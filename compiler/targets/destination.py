@@ -1,4 +1,4 @@
-"""Which device code is written for: one that is here, or a GPU of `compiler.targets` that need not be."""
+"""The device that code is written for: one that is here, or a GPU of the table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_TARGET = "h100"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """`name` is a GPU of the table, or the type of a device that is here. `gpu` is None for the latter.
+    """`name` is a GPU of the table, or the type of a device here, for which `gpu` is None.
 
     `problem` says why it is not the GPU that was wanted.
     """
@@ -59,7 +59,7 @@ def destination(options: Options, devices: Iterable[torch.device]) -> Destinatio
 
 
 def _wants_gpu(options: Options, here: str, runs: bool) -> bool:
-    """A GPU that is not here runs nothing, and only Inductor and our own backend write code for it."""
+    """Whether a virtual GPU makes sense: nothing runs, and Inductor or our backend compiles."""
     if is_virtual(options.target):
         return True
     return not options.target and here == "cpu" and options.backend in WRITERS and not runs

@@ -15,20 +15,20 @@ _MAKERS = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
 
 
 class UnknownTargetError(ValueError):
-    """A GPU that is not in the table. The message names those that are, and the one that was probably meant."""
+    """A GPU that is not in the table; the message lists those, and the likely one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One GPU. Sizes are in bytes, rates per second, clocks in Hz; a "multiprocessor" is an SM or, with AMD, a CU.
+    """One GPU. Sizes are in bytes, rates per second, clocks in Hz.
 
-    `architecture` is what the vendor's compiler calls it ("sm_90", "gfx942"), `capability` what torch reports as
-    compute capability. `device_name` is torch.cuda.get_device_name(). `clock` is the highest boost clock. `memory` is
-    the nominal size; a little less can be allocated. `shared_memory_per_block` is what a block gets by default,
-    `shared_memory_per_block_optin` the most that it can ask for. `registers_per_multiprocessor` counts 32-bit
-    registers. `peak` holds dense rates in operations per second by name of `DTYPES`, on tensor or matrix cores where
-    the format has them; a format that is missing is one the GPU has no instructions for. `sources` names the vendor's
-    publications that the numbers are from.
+    A "multiprocessor" is an SM or, with AMD, a CU. `architecture` is what the vendor's compiler calls it ("sm_90",
+    "gfx942"), `capability` what torch reports as compute capability. `device_name` is torch.cuda.get_device_name().
+    `clock` is the highest boost clock. `memory` is the nominal size; a little less can be allocated.
+    `shared_memory_per_block` is what a block gets by default, `shared_memory_per_block_optin` the most that it can
+    ask for. `registers_per_multiprocessor` counts 32-bit registers. `peak` holds dense rates in operations per
+    second by name of `DTYPES`, on tensor or matrix cores where the format has them; a format that is missing is one
+    the GPU has no instructions for. `sources` names the vendor's publications that the numbers are from.
     """
 
     name: str
@@ -75,9 +75,9 @@ class Target:
 
 
 def target(name: str) -> Target:
-    """The target of this name; case, spaces, dashes and the maker's name don't matter ("RTX 4090", "nvidia-h100").
+    """The target of a name, in any spelling ("RTX 4090", "nvidia-h100").
 
-    Raises UnknownTargetError.
+    Case, spaces, dashes and the maker's name don't matter. Raises UnknownTargetError.
     """
     from compiler.targets.gpus import TARGETS
 
@@ -93,7 +93,7 @@ def target(name: str) -> Target:
 
 
 def is_virtual(name: str) -> bool:
-    """Whether a `target` option names a GPU of the table, rather than a device ("", "cpu", "cuda:0") of the machine."""
+    """Whether a `target` option names a GPU of the table and no device ("", "cpu", "cuda:0")."""
     return bool(name) and name.partition(":")[0] not in ("cpu", "cuda")
 
 

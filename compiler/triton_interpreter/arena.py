@@ -21,7 +21,7 @@ GAP = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One storage in the file: `start` and `size` in bytes; `name` is the argument that it belongs to."""
+    """One storage in the file, `start` and `size` in bytes; `name` is its argument's."""
 
     name: str
     start: int
@@ -67,7 +67,7 @@ class Placed:
 
 
 def place_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Placed]:
-    """A place for each tensor; tensors that share a storage share a region, named after the first of them."""
+    """A place for each tensor; those of one storage share a region, named after the first."""
     found: dict[str, Placed] = {}
     regions: dict[int | str, Region] = {}
     end = GAP
@@ -89,12 +89,12 @@ def size_of(places: Mapping[str, Placed]) -> int:
 
 
 def map_file(path: Path, size: int) -> torch.Tensor:
-    """The file as a tensor of bytes; what is written to it is seen by every process that has it mapped."""
+    """The file as a tensor of bytes, shared with every process that maps it."""
     return torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
 
 
 def copy_in(memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]) -> None:
-    """Copy the tensors' storages to their regions: whole storages, as a kernel may read around a view."""
+    """Copy whole storages to their regions: a kernel may read around a view."""
     for name in _first_of_each(places):
         region = places[name].region
         memory[region.start : region.start + region.size].copy_(_bytes(tensors[name]))

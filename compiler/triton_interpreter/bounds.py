@@ -1,4 +1,4 @@
-"""Whether a kernel's addresses lie in its tensors, found out before anything is read or written."""
+"""Check that a kernel's addresses lie in its tensors, before any read or write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OutOfBoundsError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of one tensor argument: addresses from `start` up to, not including, `end`; bytes."""
+    """The memory of one tensor argument: addresses from `start` to `end`, exclusive, in bytes."""
 
     name: str
     start: int
@@ -31,9 +31,9 @@ class Bounds:
         self._ends = np.array([memory.end for memory in self._memories], dtype=np.uint64)
 
     def check(self, what: str, addresses: NDArray[np.uint64], mask: NDArray[np.bool_], width: int) -> None:
-        """Raise OutOfBoundsError unless all `width` bytes at every address whose mask is set are in a tensor.
+        """Raise OutOfBoundsError unless every active access of `width` bytes lies in a tensor.
 
-        `what` is the access in the user's words ("tl.load reads").
+        `mask` says which addresses are active; `what` is the access in the user's words ("tl.load reads").
         """
         active = addresses[np.broadcast_to(mask, addresses.shape)] if mask.size else addresses.reshape(-1)[:0]
         if not active.size:

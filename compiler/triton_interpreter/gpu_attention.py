@@ -1,7 +1,7 @@
-"""Attention operators that only GPUs have, computed by their definition: softmax(q kᵀ · scale + bias) v, in float32.
+"""Attention operators of GPUs by definition: softmax(q kᵀ · scale + bias) v, in float32.
 
 Results have the layout that the operator's own meta function gives; of those that only its backward reads, the random
-state is left 0. A mask of dropout is drawn here, the same in forward and backward: on the GPU it is another.
+state is left 0. Dropout draws a mask of its own here, equal in forward and backward but not the GPU's.
 """
 
 from __future__ import annotations

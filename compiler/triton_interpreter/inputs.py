@@ -1,4 +1,4 @@
-"""The inputs of a compiled graph: those of the user's call, what the forward saved, the gradients that came back."""
+"""A compiled graph's inputs: the user's, saved values, and incoming gradients."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MADE_UP = "gradients of the outputs are made up: the exploration saw none"
 
 @dataclass(frozen=True, slots=True)
 class RealProgram:
-    """A compiled graph with real inputs; `note` says what of them is not the user's own, "" where all is."""
+    """A compiled graph with real inputs; `note` says which are not the user's own, or is ""."""
 
     program: Program
     note: str = ""
 
 
 class Programs:
-    """The programs of one capture. Eager's values of the forward are computed once, for the backward too."""
+    """The programs of one capture; eager's forward values are computed once, for both halves."""
 
     def __init__(self, frame: KeptFrame | None, artifacts: Sequence[Artifact]) -> None:
         self._frame = frame
@@ -66,7 +66,7 @@ class Programs:
         return [argument(layout.name, arguments) for layout in graph.inputs]
 
     def _backward(self, graph: KeptGraph) -> tuple[list[Any], str]:
-        """What the forward saved, in the partitioner's order (sizes first, in the backward), and the gradients."""
+        """What the forward saved, in the partitioner's order (sizes first), and the gradients."""
         saved = [layout for layout in graph.inputs if not layout.name.startswith("tangents")]
         tangents = [layout for layout in graph.inputs if layout.name.startswith("tangents")]
         if graph.inputs != (*saved, *tangents):

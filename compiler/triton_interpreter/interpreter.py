@@ -44,7 +44,7 @@ _TORCH_TYPES = {
 
 
 class WaitsForOthersError(NotImplementedError):
-    """A kernel whose programs wait for each other, which programs run one after the other can't do."""
+    """A kernel whose programs wait for each other, which programs in sequence can't do."""
 
 
 def _np_dtype(dtype: Any) -> np.dtype[Any]:
@@ -108,7 +108,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         return super().create_atomic_cas(ptr, *arguments)
 
     def _added_one_by_one(self, ptr: Any, value: Any, mask: Any) -> Any:
-        """tl.atomic_add on 16-bit floats of a kind that numpy lacks: the only atomic that Inductor writes for them."""
+        """tl.atomic_add on 16-bit floats that numpy lacks: Inductor writes no other atomic on them."""
         pointers, values, active = (np.broadcast_to(x, ptr.data.shape) for x in (ptr.data, _values(value), mask.data))
         before = np.zeros(ptr.data.shape, dtype=_np_dtype(value.dtype))
         for index in np.ndindex(ptr.data.shape):
@@ -175,7 +175,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(shifted.astype(lhs.data.dtype), lhs.dtype.scalar)
 
     def create_dot(self, a: Any, b: Any, d: Any, _precision: Any, _imprecise: Any) -> Any:
-        """Products are exact in the sum's format; TF32's rounding of float32 operands is not modelled."""
+        """An exact matmul in the accumulator's format; TF32's rounding of operands is not modelled."""
         wide = np.int64 if d.data.dtype.kind in "iu" else np.float32 if d.data.dtype != np.float64 else np.float64
         product = np.matmul(_values(a).astype(wide), _values(b).astype(wide))
         return TensorHandle(_round(product + _values(d), d.dtype), d.dtype.scalar)
@@ -203,8 +203,9 @@ class _Results(list[Any]):
 
 
 def _undefined_values(ptrs: Any) -> Any:
-    """What a load gives where its mask is off and nothing stands for that: on a GPU whatever the register held. Here
-    it is nothing that a kernel could take for a number of its own, or for an index.
+    """The values of a masked-off load without `other`: on a GPU, any bits in the register.
+
+    Here they are nothing that a kernel could take for a number of its own, or for an index.
     """
     kind = ptrs.get_element_ty()
     dtype = _np_dtype(kind)
@@ -241,7 +242,7 @@ def _reduce_by(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = Fa
 
 
 def _scan_by(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: Any) -> Any:
-    """tl.associative_scan (Hillis and Steele, 1986): each step combines elements twice as far apart."""
+    """tl.associative_scan (Hillis and Steele, 1986): each step doubles the distance."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     types_ = [tensor.dtype for tensor in tensors]
     turned = [np.flip(tensor.handle.data, axis) if reverse else tensor.handle.data for tensor in tensors]
@@ -323,7 +324,7 @@ def _any_of(*operands: Callable[[], Any]) -> Any:
 
 
 def _lane_by_lane(operands: Sequence[Callable[[], Any]], operation: str, decides: bool) -> Any:
-    """As Python's `and` and `or` for what is one value: operands after the one that decides are not evaluated."""
+    """Python's `and` and `or`, lane by lane for blocks, with short circuit for single values."""
     result = operands[0]()
     for operand in operands[1:]:
         if not _is_block(result):
@@ -344,7 +345,7 @@ def _is_block(value: Any) -> bool:
 
 
 def _call_function(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """A @triton.jit function called from another one: as it is, and its errors with their own traceback."""
+    """Call a @triton.jit function from another one, so that errors keep their traceback."""
     return function.rewrite()(*args, **kwargs)
 
 
@@ -411,7 +412,7 @@ def _install_in_inductor(scope: Any) -> None:
 
 
 def configurations(kernel: Any) -> list[dict[str, Any]]:
-    """The block sizes that Inductor's heuristics would try, in their order, with those that a user's call gave."""
+    """The block sizes that Inductor's heuristics try, in order, with those of the user's call."""
     declared = kernel.inductor_meta.get("declared_constexpr_names", ())
     given = {name: value for name, value in kernel.triton_meta["constants"].items() if name in declared}
     return [given | config.kwargs for config in kernel.configs]
@@ -436,7 +437,7 @@ def run_programs(
     bounds: Bounds,
     most: int,
 ) -> int:
-    """Run at most `most` programs of a @triton.jit function, one after the other; the number that ran.
+    """Run at most `most` programs of a @triton.jit function in sequence; returns how many ran.
 
     `arguments` are tensors, numbers, and block sizes; `types_` gives Triton's type of all but the latter.
     """

@@ -1,4 +1,4 @@
-"""The arguments that a program gives to one of its kernels: the exploration's own where it kept them, else random."""
+"""A kernel's arguments in its program: the exploration's own where kept, else random."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RANDOM = "inputs are random: the exploration's own were not kept"
 
 @dataclass(frozen=True, slots=True)
 class KernelInputs:
-    """A kernel's first launch, not yet made, with arguments of its own; `note` says what of them is not real."""
+    """The arguments of a kernel's first launch; `note` says which are not real."""
 
     launch: Launch
     note: str = ""
 
 
 class _Reached(BaseException):
-    """Ends a program at the launch that was looked for. Not an Exception: it is no failure of the program's."""
+    """Ends a program at the wanted launch. Not an Exception, as nothing went wrong."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -40,8 +40,9 @@ class _Reached(BaseException):
 def kernel_inputs(
     record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], interpreter: Interpreter
 ) -> KernelInputs:
-    """The arguments of a kernel's first launch. Kernels before it run in the interpreter where eager has not what they
-    store. Raises ProgramError where the program does not get there, InterpreterError.
+    """The arguments of a kernel's first launch. Raises ProgramError, InterpreterError.
+
+    Kernels before it run in the interpreter where eager's values of their results are unknown.
     """
     real = _program(record, kernel, kept)
 

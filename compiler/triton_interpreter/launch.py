@@ -1,4 +1,4 @@
-"""What is asked of the interpreter's process, and what it answers: plain data, JSON on the way."""
+"""Questions to the interpreter's process and its answers: plain data, JSON on the wire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class KernelError:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One launch: the block sizes, the programs of the whole grid and those that ran, what the kernel printed.
+    """One launch: block sizes, programs of the whole grid, programs that ran, printed text.
 
     `written` has, by argument, which bytes were stored to; only where not all programs ran.
     """
@@ -47,9 +47,10 @@ class Outcome:
 
 
 def tile(config: Mapping[str, int], numels: Mapping[str, int], largest: Mapping[str, int]) -> dict[str, int]:
-    """Block sizes that make few programs: as large as sizes and Inductor's limits allow, TILE elements in all.
+    """Block sizes for few programs: as large as sizes and limits allow, TILE elements in all.
 
-    `config` is the heuristics' first choice; what is no block size stays. `numels` are elements by dimension (XBLOCK).
+    `config` is the heuristics' first choice; what is no block size stays. `numels` are elements by dimension
+    (XBLOCK).
     """
     chosen = dict(config)
     room = TILE // _fixed_elements(config, numels)
@@ -64,7 +65,7 @@ TILE = 1 << 16
 
 
 def _fixed_elements(config: Mapping[str, int], numels: Mapping[str, int]) -> int:
-    """Elements of a program in the dimensions whose block the source fixes: a persistent reduction's."""
+    """A program's elements in dimensions whose block the source fixes (persistent reductions)."""
     size = 1
     for name, numel in numels.items():
         if name.startswith("R") and name not in config:

@@ -1,4 +1,4 @@
-"""What the functions of CUDA's libdevice, and inline PTX of one instruction, compute, on numpy arrays.
+"""CUDA's libdevice functions, and inline PTX of one instruction, on numpy arrays.
 
 Inline PTX is what Inductor writes into kernels, and what users do most often. Instructions:
 https://docs.nvidia.com/cuda/parallel-thread-execution/. The `.approx` forms are computed exactly.
@@ -23,7 +23,7 @@ class NoEquivalentError(NotImplementedError):
 
 
 def call(symbol: str, arguments: list[Array], dtype: np.dtype[Any]) -> Array:
-    """What `symbol` (`__nv_erff`) gives for these arguments, as `dtype`. Raises NoEquivalentError naming it."""
+    """The result of `symbol` (`__nv_erff`) as `dtype`. Raises NoEquivalentError."""
     name = symbol.removeprefix("__nv_")
     function = FUNCTIONS.get(name) or FUNCTIONS.get(name.removesuffix("f"))
     if function is not None:
@@ -43,7 +43,7 @@ def call(symbol: str, arguments: list[Array], dtype: np.dtype[Any]) -> Array:
 
 
 def saturate(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Whole numbers as integers of `dtype`, as GPUs convert: what does not fit becomes the nearest, NaN becomes 0."""
+    """Convert floats to integers of `dtype` as GPUs do: saturating, and NaN becomes 0."""
     if x.dtype.kind != "f":
         return x.astype(dtype)
     limits = np.iinfo(dtype)
@@ -306,7 +306,7 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
 def call_inline(
     assembly: str, constraints: str, arguments: Sequence[Array], dtypes: Sequence[np.dtype[Any]], pack: int
 ) -> list[Array]:
-    """What one instruction gives, as a list of one array. Raises NoEquivalentError naming what it can't run."""
+    """The result of one PTX instruction, as a list of one array. Raises NoEquivalentError."""
     found = _INSTRUCTION.fullmatch(assembly)
     operation, known = _operation(found["name"]) if found else (None, False)
     if found is None or operation is None or not known or pack != 1 or len(dtypes) != 1:

@@ -1,5 +1,7 @@
-"""The random numbers that Triton's kernels draw: Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy
-as 1, 2, 3"), as triton.language.random and Inductor's triton_helpers use it.
+"""Random numbers of Triton's kernels: Philox 4x32-10.
+
+Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3", as triton.language.random and Inductor's
+triton_helpers use it.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ def words(seed: int, counters: NDArray[np.uint64]) -> tuple[Words, Words, Words,
 
 
 def uniform(seed: int, count: int, *, by_four: bool) -> NDArray[np.float32]:
-    """`count` float32 numbers in [0, 1). `by_four` uses all words of a counter (tl.rand4x),
-    else the first (tl.rand).
+    """`count` float32 numbers in [0, 1).
+
+    `by_four` uses all words of a counter (tl.rand4x), else the first (tl.rand).
     """
     return _uniform(_draw(seed, count, by_four))
 

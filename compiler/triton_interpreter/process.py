@@ -35,9 +35,9 @@ class InterpreterError(RuntimeError):
 
 
 class Interpreter:
-    """A context manager: `run` launches a kernel on CPU tensors, in a process that is started when it is first needed.
+    """Runs kernels on CPU tensors in a process that starts when needed; a context manager.
 
-    `seconds` is the longest that one launch may take. On leaving, however, the process is gone and so are its files.
+    `seconds` is the longest that one launch may take. On exit the process is gone and so are its files.
     """
 
     def __init__(self, seconds: float = LAUNCH_SECONDS) -> None:
@@ -62,7 +62,7 @@ class Interpreter:
             self._folder.cleanup()
 
     def start(self) -> None:
-        """Start the process, unless it runs; it gets ready by itself while the caller does something else."""
+        """Start the process, unless it runs; it gets ready while the caller goes on."""
         if self._process is not None:
             return
         environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
@@ -95,11 +95,11 @@ class Interpreter:
         config: int | None = None,
         most: int | None = None,
     ) -> Outcome:
-        """Launch the kernel `name` of a source, as Inductor writes them, and change its tensors in place.
+        """Launch the kernel `name` of Inductor's source, and change its tensors in place.
 
         `arguments` are those of the launch, in order: CPU tensors, numbers, None. `config` is the number of a
-        configuration; by default block sizes are chosen so that there are few programs. At most `most` of them run.
-        What the kernel does wrong is in the outcome. Raises InterpreterError.
+        configuration; by default block sizes are chosen so that there are few programs. At most `most` of them
+        run. What the kernel does wrong is in the outcome. Raises InterpreterError.
         """
         return self._launch(source, name, arguments, {"config": config, "most": most})
 
@@ -112,8 +112,9 @@ class Interpreter:
         blocks: Mapping[str, int],
         grid: tuple[int, int, int],
     ) -> Outcome:
-        """Launch a function that has `@triton.jit` alone, all of its programs. `types` gives Triton's type of each
-        argument, in order, "constexpr" of those in `blocks`.
+        """Launch all programs of a plain `@triton.jit` function.
+
+        `types` gives Triton's type of each argument, in order, "constexpr" of those in `blocks`.
         """
         asked = {"types": dict(types), "blocks": dict(blocks), "grid": grid}
         return self._launch(source, name, arguments, asked)
@@ -159,7 +160,7 @@ class Interpreter:
         return answer
 
     def _read(self, seconds: float) -> dict[str, Any] | None:
-        """One line of the process's answers, or None when none has come in time. Raises InterpreterError."""
+        """One line of the process's answers, None after the time limit. Raises InterpreterError."""
         assert self._process is not None
         assert self._process.stdout is not None
         stdout, end = self._process.stdout, time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""One compiled graph, run with real inputs: launch by launch, each with the memory that the program gives it.
+"""One compiled graph, run with real inputs launch by launch.
 
 After every step the buffers are set to eager's values, where these are known: a kernel that computes something wrong
 does not make later ones look wrong.
@@ -89,7 +89,7 @@ class Program:
         return value if isinstance(value, Tensor) else None
 
     def stored(self, name: str, buffer: Tensor) -> Tensor | None:
-        """Eager's value of what is to be stored in this memory, which goes by this name; None where not known."""
+        """Eager's value for the memory of this name; None where unknown."""
         value = _if_it_fits(self.expected(name), buffer)
         if value is not None:
             return value
@@ -113,12 +113,12 @@ class Program:
         return torch.empty_strided(buffer.size, buffer.stride, dtype=value.dtype).copy_(value)
 
     def value(self, name: str) -> Any:
-        """Eager's value for a buffer that an ATen call makes: also a tuple, or an `Unknown`; None without one."""
+        """Eager's value for a buffer from an ATen call: maybe a tuple or an `Unknown`; None without."""
         buffer = self._buffers.get(name)
         return self.values.get(buffer.value) if buffer is not None else None
 
     def _values_held(self) -> dict[str, str]:
-        """The node that each name stands for, once written. What others mutate is only whole when these are done."""
+        """The node of each name, once written. Mutated values are complete after their mutations."""
         copies = mutated_inputs(self.graph.module)
         found = copies | {buffer.name: buffer.value for buffer in self.graph.buffers}
         latest: dict[str, str] = {}
@@ -140,7 +140,7 @@ class Program:
         }
 
     def _by_four(self) -> set[str]:
-        """The nodes whose kernels draw four random numbers at a time: triton_helpers.rand4x, randn4x."""
+        """Nodes whose kernels draw four random numbers at once: triton_helpers.rand4x, randn4x."""
         drawing = {name for name in self.graph.nodes if "n4x(" in self._source(name) or "rand4x(" in self._source(name)}
         nodes = set().union(*(self.graph.nodes[name] for name in drawing))
         return {buffer.value for buffer in self.graph.buffers if nodes & set(buffer.nodes)}
@@ -219,7 +219,7 @@ class _Host:
 
 
 def _if_it_fits(value: Tensor | None, buffer: Tensor) -> Tensor | None:
-    """The value, if it is one for this buffer: what is part of a value, or packed, has another shape or format."""
+    """The value if it fits the buffer: parts of values and packed ones have other shapes."""
     if value is None or value.dtype != buffer.dtype or value.numel() != buffer.numel():
         return None
     return value if value.shape == buffer.shape else None

@@ -1,4 +1,4 @@
-"""Eager values of every node of a post-grad graph, on the CPU: what its kernels are compared with.
+"""Eager values of every node of a post-grad graph on the CPU, to compare kernels with.
 
 Random numbers are those that the kernels draw from the same seeds; operators that only GPUs have are computed by their
 definition.
@@ -29,7 +29,7 @@ class Unknown:
 
 
 class Reference(Interpreter):
-    """Runs a graph node by node. A node that fails has an `Unknown` for its value, and so has what is made of it.
+    """Runs a graph node by node; a failing node's value, and what uses it, is an `Unknown`.
 
     `wanted` are the names of nodes whose values are kept in `values`; `by_four` are those that draw four random
     numbers at a time. `special` has functions to call in place of operators, by the operator's name.
@@ -89,7 +89,7 @@ class Reference(Interpreter):
 def evaluate(
     module: GraphModule, inputs: Sequence[Any], wanted: Collection[str], by_four: Collection[str]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The values of the `wanted` nodes by name, and the graph's outputs. The inputs are not changed."""
+    """The values of the `wanted` nodes, and the graph's outputs. Inputs stay as they are."""
     reference = Reference(module, wanted, by_four)
     with torch.no_grad():
         outputs = reference.run(*(copy_to_cpu(value) for value in inputs))

@@ -1,4 +1,4 @@
-"""What Inductor wrote around a kernel's source: its arguments, those that it changes, what it was made of."""
+"""What Inductor wrote around a kernel's source: its arguments, and those it changes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _WRITTEN = ("out_ptr", "in_out_ptr", "ws_ptr")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The arguments of a launch, in order, without block sizes; `written` are those that the kernel stores to."""
+    """A launch's arguments in order, without block sizes; the kernel stores to `written`."""
 
     arguments: tuple[str, ...]
     written: frozenset[str]
 
 
 def signature(name: str, source: str) -> Signature:
-    """Read the arguments of kernel `name`, executing nothing. Raises SyntaxError, ValueError for no such kernel."""
+    """Read the arguments of kernel `name`, executing nothing. Raises SyntaxError, ValueError."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             meta = {

@@ -1,4 +1,4 @@
-"""What a kernel computes as it does it: float32 from its inputs to what it stores, where eager rounds at each step.
+"""A kernel's computation in float32 from inputs to stores, without eager's rounding.
 
 Eager PyTorch rounds every intermediate of a 16-bit model to 16 bits; a fused kernel rounds once, when it stores. A
 comparison (`random > 0.1`) may then fall on the other side, which is no mistake of the kernel's. This is the part of
@@ -20,14 +20,14 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 class Unrounded:
-    """Computes nodes of a graph from the values of others. `compute` is how a node is run on given arguments."""
+    """Computes nodes of a graph from values of others; `compute` runs a node on arguments."""
 
     def __init__(self, module: GraphModule, compute: Callable[[Node, Any, Any], Any]) -> None:
         self._nodes = {node.name: node for node in module.graph.nodes}
         self._compute = compute
 
     def values(self, name: str, known: Mapping[str, Any]) -> list[Tensor]:
-        """The node's value from `known` ones by name, in either way; none where it can't be computed from those."""
+        """The node's value from `known` ones, in both ways; none where it can't be computed."""
         found = (self._value_from(name, known, rounds) for rounds in (False, True))
         return [value for value in found if value is not None]
 
@@ -76,7 +76,7 @@ def _widen(value: Any) -> Any:
 
 
 def _wide_formats(arguments: Any) -> Any:
-    """Arguments with 16-bit formats that are asked for replaced by float32: nothing is rounded on the way."""
+    """Arguments with float32 in place of 16-bit dtypes: nothing is rounded on the way."""
     if isinstance(arguments, tuple | list):
         return type(arguments)(_wide_formats(argument) for argument in arguments)
     if isinstance(arguments, dict):

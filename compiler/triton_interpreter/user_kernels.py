@@ -1,4 +1,4 @@
-"""Launches of a user's Triton kernels where there is no GPU: run in Triton's interpreter, so that a call has values."""
+"""The user's Triton launches without a GPU, run in Triton's interpreter to have values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _HINT = (
 
 
 class InterpretedLaunches:
-    """A context manager: `launch` runs a kernel on CPU tensors, in a process that the first launch starts. `tell` hears
-    once of each kernel that was run so, or could not be.
+    """Runs launches on CPU tensors in a process that the first one starts; a context manager.
+
+    `tell` hears once of each kernel that was run so, or could not be.
     """
 
     def __init__(self, tell: Callable[[Problem], None]) -> None:
@@ -37,7 +38,7 @@ class InterpretedLaunches:
             interpreter.__exit__(kind, error, traceback)
 
     def launch(self, asked: PlainLaunch) -> None:
-        """Run the launch, and change its tensors in place. Raises NoGpuError where the interpreter can't run it."""
+        """Run the launch, and change its tensors in place. Raises NoGpuError where it can't."""
         if 0 in asked.grid:
             return
         if why := self._failure(asked):

@@ -1,4 +1,4 @@
-"""The interpreter's process: reads one launch a line from standard input, writes one outcome a line.
+"""The interpreter's process: one launch a line from stdin, one outcome a line to stdout.
 
 Started by `compiler.triton_interpreter.process` with TRITON_INTERPRET=1. What a kernel prints is caught and handed
 back.

@@ -1,7 +1,7 @@
-"""Inductor's output code, run on the CPU: memory is the CPU's, and each launch of a Triton kernel is handed over.
+"""Run Inductor's output code on the CPU: each launch of a Triton kernel is handed over.
 
-The module that Inductor wrote is executed with stand-ins for what needs a GPU. Results of ATen's own kernels are not
-computed again where they are known: `Values` gives them.
+The module that Inductor wrote is executed with stand-ins for what needs a GPU. Known results of ATen's own kernels are
+not recomputed: `Values` gives them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Host(Protocol):
     """Who runs the output code."""
 
     def launch(self, kernel: str, function: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
-        """Launch the kernel that is kept in the variable `kernel`, a function of its source. `names` are those of the
-        arguments' variables, "" for what is none.
+        """Launch the kernel in the variable `kernel`, a function of its source.
+
+        `names` are those of the arguments' variables, "" for what is none.
         """
 
     def settled(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -35,7 +36,7 @@ class Host(Protocol):
 
 
 def runner(code: str, host: Host, externs: Collection[str]) -> Callable[[list[Any]], Any]:
-    """The function of the output code that takes the graph's inputs, as a list that it empties, and gives its outputs.
+    """The output code's function from a list of inputs, which it empties, to the outputs.
 
     `externs` are the variables that hold results of ATen calls. Raises what executing the code raises.
     """
@@ -83,10 +84,7 @@ def fill_value(dtype: torch.dtype) -> Any:
 
 
 def random_inputs(code: str) -> list[Any]:
-    """Inputs of the sizes, strides and formats that the output code was written for, with random values.
-
-    Raises KeyError where it does not say.
-    """
+    """Random inputs of the sizes, strides and dtypes that the code is for. Raises KeyError."""
     return list(_execute(code, _Nobody(), ())["get_args"]())
 
 
@@ -108,7 +106,7 @@ def _random(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_d
 
 
 def random_values(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """As torch._dynamo.testing.rand_strided, with small numbers where integers are asked for: they may be indices."""
+    """Like torch._dynamo.testing.rand_strided, with small integers: they may be indices."""
     return torch.randn(tuple(size)) if dtype.is_floating_point else torch.randint(0, 2, tuple(size))
 
 
@@ -163,7 +161,7 @@ class _Kernel:
 
 
 class _Rewriting(ast.NodeTransformer):
-    """Takes out what stand-ins are for, and makes launches and ATen calls known to the host, by variable."""
+    """Removes what stand-ins replace, and reports launches and ATen calls by variable."""
 
     def __init__(self, stand_ins: set[str], externs: set[str]) -> None:
         self._stand_ins = stand_ins

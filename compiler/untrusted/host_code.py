@@ -1,4 +1,4 @@
-"""Which host code of a loaded record is executed: what Inductor writes around its kernels, and nothing else of it.
+"""Check host code of a loaded record: only what Inductor writes around kernels runs.
 
 Of a module only the definitions of kernels and the functions that call them are kept; imports and what they give are
 those of this installation. Functions are read strictly: they allocate, call operators of PyTorch and launch kernels.
@@ -37,7 +37,7 @@ _EXPRESSIONS = (
 
 
 def executable_host_code(code: str) -> str:
-    """The part of a module's source that is executed to launch its kernels. Raises RefusedSourceError."""
+    """The part of a module that is executed to launch kernels. Raises RefusedSourceError."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -64,7 +64,10 @@ def _is_kept(node: ast.stmt) -> bool:
 
 
 def _is_kernel(node: ast.Assign) -> bool:
-    """`NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`: stand-ins keep the source, and execute nothing."""
+    """Whether a statement defines a kernel; stand-ins keep its source, and execute nothing.
+
+    `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
+    """
     call, target = node.value, node.targets[0]
     if len(node.targets) != 1 or not (isinstance(call, ast.Call) and isinstance(target, ast.Name)):
         return False

@@ -61,7 +61,7 @@ _MOST_CHARACTERS = 2_000_000
 
 
 class RefusedSourceError(ValueError):
-    """A source that is not made of what generated kernels are made of: the line, and what stands there."""
+    """A source that no code generator of ours writes: the line, and what stands there."""
 
     def __init__(self, what: str, node: ast.AST | None = None) -> None:
         line = getattr(node, "lineno", 0)
@@ -70,7 +70,7 @@ class RefusedSourceError(ValueError):
 
 
 def check_triton(source: str) -> None:
-    """Check a module of Triton kernels. Raises RefusedSourceError for what no code generator of ours writes."""
+    """Check a module of Triton kernels. Raises RefusedSourceError."""
     if len(source) > _MOST_CHARACTERS:
         raise RefusedSourceError(f"the source has {len(source):,} characters; at most {_MOST_CHARACTERS:,} are read")
     try:
@@ -113,7 +113,7 @@ class _Module:
             raise RefusedSourceError(f"`{words_of(node)}` at module level is no definition", node)
 
     def assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        """`BLOCK = 64`, `SCALE: tl.constexpr = tl.constexpr(3)`, `float32 = tl.float32`, `alias = function`."""
+        """`BLOCK = 64`, `SCALE: tl.constexpr = tl.constexpr(3)`, `float32 = tl.float32`, aliases."""
         target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
         if (isinstance(node, ast.Assign) and len(node.targets) != 1) or not isinstance(target, ast.Name):
             raise RefusedSourceError("an assignment at module level to more than one name", node)
@@ -149,7 +149,7 @@ class _Module:
         return getattr(found, "__name__", "") == _ASSEMBLY
 
     def define(self, node: ast.FunctionDef) -> None:
-        """The head of a function: decorators, default values, annotations. All of these are executed."""
+        """Check a function's decorators, default values and annotations: all are executed."""
         if not node.decorator_list:
             raise RefusedSourceError(f"the function {node.name} is not under @triton.jit", node)
         for decorator in node.decorator_list:
@@ -187,7 +187,7 @@ class _Module:
             raise RefusedSourceError(f"the decorator `{words_of(node)}` is none of a kernel's", node)
 
     def metadata(self, node: ast.expr) -> None:
-        """What Inductor tells its heuristics: literals, its hints, the GPU's properties. Strings may be evaluated."""
+        """Check Inductor's metadata: literals, hints, GPU properties. Strings may be evaluated."""
         if isinstance(node, ast.Dict):
             self.metadata_of_dict(node)
         elif isinstance(node, ast.List | ast.Tuple | ast.Set):
@@ -244,7 +244,7 @@ class _Module:
         return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
 
     def resolve(self, node: ast.Attribute) -> Any:
-        """What an attribute of a module stands for; None where its root is no module. Raises RefusedSourceError."""
+        """What a module's attribute stands for; None for other roots. Raises RefusedSourceError."""
         root, *names = self.dotted_name(node).split(".")
         value = self.names.get(root)
         if not isinstance(value, ModuleType):
@@ -345,7 +345,7 @@ def _value_attributes() -> frozenset[str]:
 
 
 def _imports(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> tuple[str, Any]:
-    """The name that an import gives, and the module or function it stands for. Raises RefusedSourceError."""
+    """An import's names, and what they stand for. Raises RefusedSourceError."""
     if isinstance(node, ast.Import):
         if alias.name not in (*_MODULES, "torch") or ("." in alias.name and not alias.asname):
             raise RefusedSourceError(f"the module {alias.name} is imported", node)
@@ -370,7 +370,7 @@ _KNOWN = object()
 
 
 def _member(owner: Any, name: str, node: ast.AST) -> Any:
-    """A member of a module, or of an enumeration of Triton's, that kernels may name. Raises RefusedSourceError."""
+    """A member that kernels may name, of a module or enumeration. Raises RefusedSourceError."""
     if getattr(owner, "__name__", "") in ("PropagateNan", "PROPAGATE_NAN") and name in ("ALL", "NONE"):
         return getattr(owner, name)
     value = getattr(owner, name, None) if isinstance(owner, ModuleType) and not name.startswith("_") else None
@@ -403,7 +403,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _is_no_other_file(keyword: ast.keyword) -> bool:
-    """Whether a decorator's argument is not the path of a file, beside which Inductor keeps what it tuned."""
+    """Whether an argument is no path: beside it Inductor keeps what it tuned."""
     return keyword.arg != "filename" or ast.unparse(keyword.value) == "__file__"
 
 
@@ -419,7 +419,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _is_harmless_text(text: str) -> bool:
-    """Whether a text may be executed, as Inductor does with sizes of launch grids: words, or arithmetic on names."""
+    """Whether a text that Inductor evaluates is words, or arithmetic on names."""
     if _PLAIN_WORDS.fullmatch(text):
         return True
     try:
