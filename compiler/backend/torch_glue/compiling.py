@@ -84,15 +84,10 @@ def compile_with_autograd(
     has_scan = "scan" in fx.higher_order_operators(_whole(module))
     with _tracing_only(module, inputs):
         made = aot_module(
-            module,
-            inputs,
-            fw_compiler=compile_forward,
-            bw_compiler=_without_tracing(compile_backward),
-            inference_compiler=compile_inference,
-            decompositions=decompositions(random, has_scan),
-            partition_fn=partition,
-            keep_inference_input_mutations=True,
-        )
+            module, inputs, fw_compiler=compile_forward, bw_compiler=_without_tracing(compile_backward),
+            inference_compiler=compile_inference, decompositions=decompositions(random, has_scan),
+            partition_fn=partition, keep_inference_input_mutations=True,
+        )  # fmt: skip
     wrapped = untraced(made, reason="it is compiled")
     seen = [*plain, *halves] if is_direct else []
     captured = untraced(module, reason="it has forward derivatives")
@@ -101,7 +96,7 @@ def compile_with_autograd(
 
 @contextmanager
 def _tracing_only(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
-    """AOTAutograd traces the module in the block, and does nothing else that takes time."""
+    """Let AOTAutograd trace the module in the block, without other work that takes time."""
     once = copy_known_traces() if len(_whole(module).graph.nodes) > FEW else nullcontext()
     with without_python_code(), without_unread_logs(), once, operators_kept_whole(inputs):
         yield

@@ -26,13 +26,14 @@ also of what runs after it.
 
 
 def asks_data(module: GraphModule) -> bool:
-    """Whether a node of the graph gives a size or a number that only its data tell, and that something reads."""
+    """Whether the graph has a data-dependent size or number that something reads."""
     return any(_is_told(value_of(node)) or _is_read(node) for node in module.graph.nodes)
 
 
 def _is_read(node: Node) -> bool:
-    """Whether a node gives sizes or numbers that only its data tell, and a tensor or another node's value has them. The
-    counter of a `while_loop` that returns its tensors alone is not read.
+    """Whether a node's data-dependent sizes or numbers are in a tensor or another node's value.
+
+    The counter of a `while_loop` that returns its tensors alone is not read.
     """
     if not node.meta.get("unbacked_bindings"):
         return False
