@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import explorer
+from explorer.run.capture_diff import GONE, NEW, _changes
 from explorer.run.run import Run
 
 X = torch.ones(4)
@@ -149,3 +150,8 @@ def test_findings_count_those_of_both_sides() -> None:
     stages = sides[0].diff(sides[1]).widget().manifest["stages"]
     found = next(stage for stage in stages if stage["name"] == "breaks")
     assert (found["count"], found["sides"], found["unit"]) == (2, [1, 1], "breaks")
+
+
+def test_what_happens_less_often_is_gone_as_often() -> None:
+    """The same break in a loop, three times before and once after."""
+    assert list(_changes("aaab", "abc", str)) == [(GONE, "a"), (GONE, "a"), (NEW, "c")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +12,7 @@ import pytest
 
 from compiler.record import Artifact, Record, RecordError
 from explorer.run import page as html
+from explorer.run import page_record
 from explorer.run.page_record import record_of, with_facts
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.small_record import small_record
@@ -63,3 +66,14 @@ def test_a_field_that_is_wrong_is_named() -> None:
     record = small_record()
     with pytest.raises(RecordError, match=r"Expected `str`, got `int` - at `\$\.title`"):
         record_of(with_facts(html.page(record), replace(record, title=3)))  # type: ignore[arg-type]
+
+
+def test_parts_together_unpack_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them would be small enough."""
+    text = page(small_record())
+    sizes = [len(zlib.decompress(base64.b64decode(block["data"]))) for block in page_record._BLOCK.finditer(text)]
+    monkeypatch.setattr(page_record, "MOST_BYTES", sum(sizes))
+    assert record_of(text) == small_record()
+    monkeypatch.setattr(page_record, "MOST_BYTES", max(sizes))
+    with pytest.raises(RecordError, match="this page unpacks to more than"):
+        record_of(text)
