@@ -11,7 +11,7 @@ from explorer.findings.advice.finding import advice_finding
 from explorer.findings.advice.words import holds, trial_words
 from explorer.reading.stages import stage_title
 from explorer.run.run import Run
-from tests.compiler.advice_cases import printing, products
+from tests.compiler.advise.advice_cases import printing, products
 from tests.explorer.documents import parts_of
 
 

@@ -18,7 +18,7 @@ from explorer.findings.bytecode import bytecode_views
 from explorer.findings.replay import Replay
 from explorer.findings.steps import steps_finding
 from explorer.run.payload import Payload
-from tests.compiler.test_bytecode import loops_and_breaks
+from tests.compiler.capture.test_bytecode import loops_and_breaks
 
 STATE_MODULE = Path(__file__).parents[2] / "explorer" / "static" / "steps_state.js"
 STATES = """

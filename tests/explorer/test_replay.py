@@ -8,7 +8,7 @@ import torch
 from explorer import explore
 from explorer.findings.replay import Replay
 from explorer.run.run import Run
-from tests.compiler.test_bytecode import loops_and_breaks
+from tests.compiler.capture.test_bytecode import loops_and_breaks
 
 
 @pytest.fixture(scope="module")

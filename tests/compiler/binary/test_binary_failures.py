@@ -171,7 +171,7 @@ def test_a_worker_ends_when_its_parent_does() -> None:
         "print(*[child.pid for child in psutil.Process().children()], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"TMPDIR": folder, "PYTHONPATH": os.pathsep.join([root, *sys.path])}
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)

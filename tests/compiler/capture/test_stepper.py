@@ -17,7 +17,7 @@ from compiler.engine import Exploration, explore
 from compiler.option_checks import parse_options
 from compiler.record import Guard, Problem, Record, Step
 from compiler.record.options import OptionError
-from tests.compiler.test_bytecode import CALLS, loops_and_breaks
+from tests.compiler.capture.test_bytecode import CALLS, loops_and_breaks
 
 
 def record_of(fn: Any, args: Any, *, step: bool) -> Record:

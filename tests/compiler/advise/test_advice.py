@@ -19,7 +19,7 @@ from compiler.record import Problem, Record
 from compiler.record.measure_facts import Candidate, HostTime, KernelTime, Measurement
 from compiler.record.options import Options
 from explorer.findings.advice.words import snippet
-from tests.compiler.advice_cases import (
+from tests.compiler.advise.advice_cases import (
     Blocks,
     Cast,
     backwards,

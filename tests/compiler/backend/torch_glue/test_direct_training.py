@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.torch_version import TorchVersion
 
-from tests.compiler.direct_halves import Halves, described, grown, leaf, product
+from tests.compiler.backend.torch_glue.direct_halves import Halves, described, grown, leaf, product
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule
 
 from compiler.backend.torch_glue.direct_training import WatchedTraining, convention
-from tests.compiler.direct_halves import Halves, grown, leaf, product
+from tests.compiler.backend.torch_glue.direct_halves import Halves, grown, leaf, product
 
 
 @pytest.fixture(autouse=True)

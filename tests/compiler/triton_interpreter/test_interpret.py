@@ -25,7 +25,7 @@ from compiler.triton_interpreter.kernel_inputs import own_copies
 from compiler.triton_interpreter.process import Interpreter
 from compiler.triton_interpreter.signature import signature
 from tests.compiler.models import MLP, Block
-from tests.compiler.test_virtual import FeedForward
+from tests.compiler.virtual_gpu.test_virtual import FeedForward
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 

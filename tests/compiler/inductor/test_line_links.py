@@ -26,7 +26,7 @@ from compiler.record.options import Options
 from compiler.torch_api import fx
 from compiler.torch_api.line_origins import LineOrigins
 from tests.compiler.models import Block
-from tests.compiler.triton_values import example_inputs, run_code, run_graph, tensors
+from tests.compiler.triton_interpreter.triton_values import example_inputs, run_code, run_graph, tensors
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 

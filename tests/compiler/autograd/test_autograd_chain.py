@@ -17,7 +17,7 @@ from compiler.autograd.differences import differences
 from compiler.autograd.health import NodeHealth, measure_health, summary
 from compiler.autograd.recording import Recording
 from compiler.autograd.values import Value
-from tests.compiler.autograd_cases import graph_of
+from tests.compiler.autograd.autograd_cases import graph_of
 
 
 def chain(function: Callable[[], Tensor], frame: Any) -> tuple[Tensor, dict[tuple[str, str], ChainStep]]:

@@ -21,7 +21,7 @@ from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, Record, orde
 from compiler.record.options import OptionError, Options
 from compiler.triton_interpreter.process import Interpreter
 
-HERE = "source[tests/compiler/test_backend_record.py]"
+HERE = "source[tests/compiler/backend_record/test_backend_record.py]"
 STAGES_OF_PASSES = ["lowered", *map(stage_name, PASSES)]
 
 

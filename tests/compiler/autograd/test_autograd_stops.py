@@ -19,7 +19,7 @@ from compiler.autograd.stage import restore_inputs
 from compiler.engine import explore
 from compiler.record import Record
 from compiler.record.options import Options
-from tests.compiler.autograd_cases import graph_of
+from tests.compiler.autograd.autograd_cases import graph_of
 
 
 def recorded(function: Callable[[], Tensor]) -> tuple[Tensor, EagerGraph, Record]:

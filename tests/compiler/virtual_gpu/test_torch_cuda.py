@@ -83,7 +83,7 @@ def as_it_was() -> Iterator[None]:
 
 FIRST = """
 import torch
-from tests.compiler.test_torch_cuda import MODES, Words, cuda_state, explored
+from tests.compiler.virtual_gpu.test_torch_cuda import MODES, Words, cuda_state, explored
 
 before = cuda_state()
 for mode in MODES:

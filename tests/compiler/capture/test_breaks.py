@@ -18,7 +18,7 @@ from compiler.record.options import Options
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.traced_lines import Place
 from explorer.findings.breaks import outcome_words
-from tests.compiler.break_cases import CASES, body
+from tests.compiler.capture.break_cases import CASES, body
 from tests.compiler.broken import FIRST, MODERN, Broken, captured, function, rewritten, settings
 
 X_3D = torch.ones(2, 1, 4)

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.backend.torch_glue.saved import claim_donated_buffers
 from compiler.torch_api.aot import Call, mark_boxed, with_backward
-from tests.compiler.test_direct import frames
+from tests.compiler.backend.torch_glue.test_direct import frames
 
 
 class Halves:

@@ -7,7 +7,7 @@ import torch
 
 from compiler.autograd.formulas import IN_WORDS, RULES, Local, rule_of
 from compiler.torch_api import autograd_nodes
-from tests.compiler.autograd_cases import CASES, called
+from tests.compiler.autograd.autograd_cases import CASES, called
 
 
 def test_every_rule_has_a_case_and_there_are_at_least_sixty() -> None:

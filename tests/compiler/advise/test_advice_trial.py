@@ -12,7 +12,7 @@ from compiler.advise import Advice, Change, Gain, advise
 from compiler.advise.trial import CannotApplyError, Result, agreement, run_trial
 from compiler.engine import Explored, explore
 from compiler.option_checks import parse_options
-from tests.compiler.advice_cases import printing
+from tests.compiler.advise.advice_cases import printing
 
 
 def explored(fn: Any, *args: Any) -> Explored:

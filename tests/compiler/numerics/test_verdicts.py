@@ -12,7 +12,7 @@ from compiler.numerics.policy.by_dtype import numbers
 from compiler.numerics.policy.judge import Scope, is_reference, judge
 from compiler.numerics.stage_words import stage_checks
 from compiler.record import Check
-from tests.compiler.verdict_cases import Case, cases
+from tests.compiler.numerics.verdict_cases import Case, cases
 from tests.golden import assert_golden
 
 GOLDEN = Path(__file__).parent / "golden" / "verdicts.txt"

@@ -16,7 +16,7 @@ from compiler.engine import Exploration, explore
 from compiler.record.options import Options
 from compiler.targets.destination import DEFAULT_TARGET, destination
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 WITHOUT_TRITON = """
 import json, sys

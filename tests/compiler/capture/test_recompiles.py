@@ -12,7 +12,7 @@ from compiler.record.options import Options
 from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.guards import FailedGuard
 from tests.compiler.broken import function, settings
-from tests.compiler.recompile_cases import CASES, DOUBLE, Again
+from tests.compiler.capture.recompile_cases import CASES, DOUBLE, Again
 
 
 def called(code: str, calls: str, **options: object) -> Record:

@@ -22,7 +22,7 @@ from compiler.capture.rendering import Rendering, render
 from compiler.engine import explore
 from compiler.option_checks import parse_options
 from compiler.record import Record
-from tests.compiler.break_cases import CASES
+from tests.compiler.capture.break_cases import CASES
 from tests.compiler.broken import function
 
 

@@ -16,7 +16,7 @@ from compiler.autograd.recording import Recording
 from compiler.engine import explore
 from compiler.record import Artifact, Record, Saved
 from compiler.torch_api import autograd_nodes
-from tests.compiler.autograd_cases import graph_of
+from tests.compiler.autograd.autograd_cases import graph_of
 from tests.compiler.models import MLP, gpt2
 
 
