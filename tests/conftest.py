@@ -26,7 +26,7 @@ PRIVATE_FOLDERS = (
 SLOW = (
     "tests/test_notebooks.py",
     "tests/browser/test_live_widget.py",
-    "tests/explorer/test_kernel_lab.py",
+    "tests/explorer/kernel_lab/test_kernel_lab.py",
     "tests/compiler/timing/test_timing.py",
     "tests/compiler/virtual_gpu/test_torch_cuda.py",
     "tests/compiler/test_engine.py",
@@ -42,7 +42,7 @@ SLOW = (
     "tests/compiler/autograd/test_partition.py",
     "tests/compiler/virtual_gpu/test_virtual.py",
     "tests/compiler/triton_interpreter/test_interpret.py",
-    "tests/explorer/test_magics.py",
+    "tests/explorer/entry/test_magics.py",
 )
 
 

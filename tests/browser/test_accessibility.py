@@ -23,7 +23,7 @@ from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
 from tests.conftest import AXE
 from tests.explorer.explored import MLP
-from tests.explorer.timed_record import timed_record
+from tests.explorer.findings.timed_record import timed_record
 
 Scheme = Literal["light", "dark"]
 

@@ -13,7 +13,7 @@ from compiler.record import Record
 from explorer.findings.replay import Replay
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
-from tests.explorer.test_findings_steps import reads_on_and_on
+from tests.explorer.findings.test_findings_steps import reads_on_and_on
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.notebook_page import ARTIFACTS
-from tests.explorer.fused_record import DOUBLE, SUM, fused_record, growing
+from tests.explorer.findings.fused_record import DOUBLE, SUM, fused_record, growing
 
 
 def compiled(target: str = "h100") -> Record:

@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import OpenPage
 from tests.explorer.small_record import small_record
-from tests.explorer.test_heat import timed
+from tests.explorer.reading.test_heat import timed
 
 LINE = "scores = x @ w"
 

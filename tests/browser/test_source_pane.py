@@ -5,8 +5,8 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage
-from tests.explorer.test_frame_map import looping
-from tests.explorer.test_landed import record
+from tests.explorer.findings.test_frame_map import looping
+from tests.explorer.reading.test_landed import record
 
 CALL = "x = doubled(x)"
 
@@ -18,7 +18,7 @@ def test_a_called_function_opens_in_place_and_closes_with_the_keyboard(open_page
     line.locator(".tc-number").click()
     page.keyboard.press("ArrowRight")
     opened = view.source.locator(".tc-inlined")
-    expect(opened.first).to_have_text("# doubled, in tests/explorer/test_landed.py")
+    expect(opened.first).to_have_text("# doubled, in tests/explorer/reading/test_landed.py")
     inner = opened.filter(has_text="torch.ones_like(x)")
     body = view.line(view.source, "torch.ones_like(x)")
     assert inner.locator(".tc-number").inner_text() == body.locator(".tc-number").inner_text()

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.notebook_page import ARTIFACTS
-from tests.explorer.timed_record import NOISE, timed_record
+from tests.explorer.findings.timed_record import NOISE, timed_record
 
 
 @pytest.fixture

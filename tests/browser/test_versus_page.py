@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from explorer.run.both_sides import both_sides
 from tests.browser.conftest import OpenPage
 from tests.browser.test_accessibility import two_backends
-from tests.explorer.fused_record import fused_record
+from tests.explorer.findings.fused_record import fused_record
 
 CLIPPED = """view => [...view.querySelectorAll("table, td, th, code, figure")]
     .filter((part) => part.scrollWidth > part.clientWidth + 1 && part.clientWidth).map((part) => part.outerHTML)"""

@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from explorer.entry import magics
-from tests.explorer.comparison import NoOutput
+from tests.explorer.entry.comparison import NoOutput
 
 
 @pytest.fixture(scope="module")

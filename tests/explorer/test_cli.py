@@ -19,7 +19,7 @@ from explorer.entry import call_inputs
 from explorer.entry.call_inputs import InputError
 from explorer.run import files
 from explorer.run.run import Run
-from tests.explorer import fused_record
+from tests.explorer.findings import fused_record
 from tests.explorer.small_record import small_record
 
 MODELS = """\

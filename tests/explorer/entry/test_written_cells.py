@@ -11,7 +11,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from explorer.run.run import Run
-from tests.explorer.comparison import Comparison, plain
+from tests.explorer.entry.comparison import Comparison, plain
 
 SETUP = """
 import copy, functools, random, time

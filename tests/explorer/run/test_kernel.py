@@ -69,7 +69,7 @@ class Kernel:
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[Kernel]:
     manager = KernelManager()
-    manager.start_kernel(cwd=str(Path(__file__).parents[2]), env=dict(os.environ))
+    manager.start_kernel(cwd=str(Path(__file__).parents[3]), env=dict(os.environ))
     client = manager.client()
     client.start_channels()
     client.wait_for_ready(timeout=120)

@@ -9,7 +9,7 @@ from explorer.findings import findings, with_findings
 from explorer.run.payload import Payload
 from explorer.run.run import Run
 
-from .small_record import small_record
+from tests.explorer.small_record import small_record
 
 
 def test_a_finding_stands_between_the_code_that_was_read_and_the_graphs() -> None:

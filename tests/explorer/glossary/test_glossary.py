@@ -110,7 +110,7 @@ def test_every_instruction_of_tensor_cores_is_explained(
 ) -> None:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from tests.explorer import dot_kernel
+    from tests.explorer.kernel_lab import dot_kernel
 
     texts, cubin = dot_kernel.texts(backend, architecture, 64 if backend == "hip" else 32)
     found = [(dot_kernel.LANGUAGES[stage], text) for stage, text in texts.items()]

@@ -14,8 +14,8 @@ from compiler.record import Kernel, Record
 from explorer.findings.kernel_diff import matched
 from explorer.run.both_sides import BothSides, both_sides
 from explorer.run.run import Run, load
-from tests.explorer import fused_record as fused
-from tests.explorer.fused_record import ARTIFACT, DOUBLE, SUM, fused_record
+from tests.explorer.findings import fused_record as fused
+from tests.explorer.findings.fused_record import ARTIFACT, DOUBLE, SUM, fused_record
 
 OTHER = "triton_tem_fused_mul_1"
 

@@ -21,9 +21,9 @@ from compiler.record import Entity, Record, RecordError
 from compiler.record.limits import MOST_ENTITIES
 from explorer.run.page_record import FACTS_TYPE
 from explorer.run.run import Run, load
-from tests.explorer import fused_record as fused
+from tests.explorer.findings import fused_record as fused
 from tests.explorer.small_record import small_record
-from tests.explorer.timed_record import timed_record
+from tests.explorer.findings.timed_record import timed_record
 
 MUTANTS = int(os.environ.get("TCOMPILE_MUTANTS", "150"))
 

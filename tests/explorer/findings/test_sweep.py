@@ -23,7 +23,7 @@ from explorer.findings.sweep.words import crossing, pays_from
 from explorer.findings.timing import again as timing
 from explorer.findings.timing.compared import Ratio, beside_eager
 from explorer.run.run import Run
-from tests.explorer.timed_record import MS, candidate
+from tests.explorer.findings.timed_record import MS, candidate
 
 
 class Classifier(nn.Module):

@@ -47,15 +47,15 @@ def test_a_break_fails_with_its_card() -> None:
     line = inner.__code__.co_firstlineno + 1
     expected = f"""\
 graph break 1 of 1, 2 times: Failed to trace builtin operator (GB0059)
-  tests/explorer/test_check.py:{line}:5 in inner
+  tests/explorer/entry/test_check.py:{line}:5 in inner
       print("inside")
-  called in tests/explorer/test_check.py:{broken.__code__.co_firstlineno + 1}  inner(torch.relu(x) + 1)
+  called in tests/explorer/entry/test_check.py:{broken.__code__.co_firstlineno + 1}  inner(torch.relu(x) + 1)
   and here again in 1/0
   `print("inside")` writes to the terminal, which a graph can't.
   The function resumes in a graph of its own. 2 ops in the graph before, 1 op after; 1 tensor (16 B)
   handed back to Python.
   change (machine-applicable): Print from inside the graph.
-      tests/explorer/test_check.py, line {line}:
+      tests/explorer/entry/test_check.py, line {line}:
       + torch._higher_order_ops.print('inside')  # noqa: T201
   or (explanation): Print after the compiled function has returned.
   https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"""
@@ -77,7 +77,7 @@ def test_recompilations_are_counted_over_all_calls() -> None:
     for words in (
         "recompilation 1 of 1: scaled (",
         "shape of `x`",
-        "call 2, in tests/explorer/test_check.py:",
+        "call 2, in tests/explorer/entry/test_check.py:",
         "code of 0/0 does not fit:",
         "size of `x` in dimension 0 was 4, is 6",
         "`n` was the int 2, is the int 3",

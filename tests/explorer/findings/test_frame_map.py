@@ -16,7 +16,7 @@ from explorer.findings import findings, with_findings
 from explorer.run.payload import Payload
 from explorer.run.run import Run
 
-from .explored import mlp_record
+from tests.explorer.explored import mlp_record
 
 BREAKS = 30
 

@@ -22,7 +22,7 @@ from explorer import cli
 from explorer.run.run import Run
 from explorer.run.widget import Explorer
 from tests.compiler.hand_written import DEVICE, HEADER, USERS, dot, pointwise, record_of, transpose
-from tests.explorer import fused_record as fused
+from tests.explorer.findings import fused_record as fused
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 

@@ -15,7 +15,7 @@ from compiler.record import Record
 from explorer.run.compiling import KernelCompiler, machine_stages
 from explorer.run.run import Run
 from explorer.run.widget import Explorer
-from tests.explorer import fused_record as fused
+from tests.explorer.findings import fused_record as fused
 from tests.explorer.small_record import small_record
 
 

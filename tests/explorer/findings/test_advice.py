@@ -12,7 +12,7 @@ from explorer.findings.advice.words import holds, trial_words
 from explorer.reading.stages import stage_title
 from explorer.run.run import Run
 from tests.compiler.advise.advice_cases import printing, products
-from tests.explorer.documents import parts_of
+from tests.explorer.findings.documents import parts_of
 
 
 @pytest.fixture(scope="module")

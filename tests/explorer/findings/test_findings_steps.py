@@ -20,7 +20,7 @@ from explorer.findings.steps import steps_finding
 from explorer.run.payload import Payload
 from tests.compiler.capture.test_bytecode import loops_and_breaks
 
-STATE_MODULE = Path(__file__).parents[2] / "explorer" / "static" / "steps_state.js"
+STATE_MODULE = Path(__file__).parents[3] / "explorer" / "static" / "steps_state.js"
 STATES = """
 import { readFileSync } from "node:fs";
 import { Reading } from %s;

@@ -22,10 +22,10 @@ from explorer.findings.timing.words import about, lead_sentences, ratio_text, th
 from explorer.reading.plain_text import WIDTH
 from explorer.run import tables, text
 from explorer.run.run import Run
-from tests.explorer.documents import parts_of
+from tests.explorer.findings.documents import parts_of
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
-from tests.explorer.timed_record import MS, NOISE, candidate, measurement, timed_record
+from tests.explorer.findings.timed_record import MS, NOISE, candidate, measurement, timed_record
 
 
 def with_candidates(*candidates: Candidate) -> Record:

@@ -12,7 +12,7 @@ from explorer import explore
 from explorer.findings import with_findings
 from explorer.findings.breaks import breaks_finding
 from explorer.render.finding import Finding
-from tests.explorer.documents import parts_of, words_of
+from tests.explorer.findings.documents import parts_of, words_of
 
 
 def shout(y: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from explorer.entry.choice import copied
-from tests.explorer.comparison import Comparison
+from tests.explorer.entry.comparison import Comparison
 
 SETUP = """
 import sys, functools, contextlib, inspect

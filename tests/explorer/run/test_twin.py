@@ -15,11 +15,11 @@ from compiler.record import Artifact, Entity, Measurement, Problem, Record, Sugg
 from compiler.record.options import Options
 from explorer.run import static_view as twin_module
 from explorer.run.static_view import twin
-from tests.explorer import fused_record
+from tests.explorer.findings import fused_record
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
-from tests.explorer.timed_record import candidates
+from tests.explorer.findings.timed_record import candidates
 
 KEPT_TAGS = {
     "b",
