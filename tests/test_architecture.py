@@ -129,12 +129,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def test_the_files_are_found() -> None:
+def test_source_files_are_found() -> None:
     assert {ROOT / "compiler/record/__init__.py", ROOT / "explorer/entry/magics.py"} <= set(PYTHON) < set(SOURCES)
     assert Path(__file__) in SOURCES
 
 
-def test_private_torch_and_triton_names_stay_in_the_adapter() -> None:
+def test_private_torch_and_triton_names_stay_in_adapter() -> None:
     others = (path for path in PYTHON if not name_of(path).startswith("compiler/torch_api"))
     assert not offenders(others, lambda path: private_names(tree_of(path)))
 
@@ -144,7 +144,7 @@ def import_graph() -> ImportGraph:
     return ImportGraph.of(ROOT, ("compiler", "explorer"))
 
 
-def test_packages_import_from_lines_below_them() -> None:
+def test_packages_import_only_lower_layers() -> None:
     layers = [line.split()[0] for line in LAYERS.strip().splitlines()]
     graph = import_graph()
     packages = set(map(graph.package, graph.files))
@@ -159,20 +159,20 @@ def test_packages_import_from_lines_below_them() -> None:
     assert not upwards, f"imports go down only:\n{LAYERS}\n" + "\n".join(upwards)
 
 
-def test_packages_do_not_import_in_circles() -> None:
+def test_packages_have_no_import_cycles() -> None:
     assert import_graph().package_circles() == []
 
 
-def test_files_of_a_package_do_not_import_in_circles() -> None:
+def test_files_of_a_package_have_no_import_cycles() -> None:
     assert import_graph().file_circles() == []
 
 
-def test_a_circle_of_imports_is_found() -> None:
+def test_import_cycle_is_found() -> None:
     edges = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("ad"), "d": frozenset()}
     assert circles(edges) == [["a", "b", "c"]]
 
 
-def test_the_compiler_knows_nothing_of_jupyter_or_the_explorer() -> None:
+def test_compiler_does_not_import_jupyter_or_explorer() -> None:
     def wrong(path: Path) -> set[str]:
         packages = {name.split(".")[0] for name in imported_names(ast.walk(tree_of(path)))}
         return {package for package in packages if OF_JUPYTER.fullmatch(package)}
@@ -180,7 +180,7 @@ def test_the_compiler_knows_nothing_of_jupyter_or_the_explorer() -> None:
     assert not offenders((path for path in PYTHON if "explorer" not in path.parts), wrong)
 
 
-def test_a_file_fits_in_a_readers_head() -> None:
+def test_files_are_short() -> None:
     def lines(path: Path) -> int:
         count = len(path.read_text().splitlines())
         return count if count > LONGEST_FILE else 0
@@ -198,7 +198,7 @@ def test_no_function_is_long() -> None:
     assert not offenders(PYTHON, wrong)
 
 
-def test_modules_and_public_classes_say_what_they_are() -> None:
+def test_modules_and_public_classes_have_docstrings() -> None:
     def without(path: Path) -> list[str]:
         tree = tree_of(path)
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]

@@ -38,17 +38,17 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_there_is_a_notebook_to_start_with() -> None:
+def test_first_notebook_exists() -> None:
     assert NOTEBOOKS[0].name == "01_first_look.ipynb"
 
 
-def test_it_was_run_in_order_before_it_was_committed(notebook: nbformat.NotebookNode) -> None:
+def test_notebook_was_run_in_order(notebook: nbformat.NotebookNode) -> None:
     counts = [cell.execution_count for cell in code_cells(notebook)]
     assert counts == list(range(1, len(counts) + 1))
     assert not [output for cell in code_cells(notebook) for output in cell.outputs if output.output_type == "error"]
 
 
-def test_each_exploration_shows_something_without_a_kernel(notebook: nbformat.NotebookNode) -> None:
+def test_each_exploration_has_output_without_a_kernel(notebook: nbformat.NotebookNode) -> None:
     explored = [cell for cell in code_cells(notebook) if cell.source.startswith("%%tcompile")]
     assert explored
     for cell in explored:
@@ -56,11 +56,11 @@ def test_each_exploration_shows_something_without_a_kernel(notebook: nbformat.No
         assert any("text/html" in data and "text/plain" in data for data in shown), cell.source
 
 
-def test_its_outputs_name_no_folder_of_whoever_ran_it(notebook: nbformat.NotebookNode) -> None:
+def test_notebook_outputs_contain_no_user_folder(notebook: nbformat.NotebookNode) -> None:
     assert not A_USERS_FOLDER.search(nbformat.writes(notebook))
 
 
-def test_it_runs_in_a_fresh_kernel_within_the_memory_of_binder(
+def test_notebook_runs_within_the_memory_of_binder(
     notebook: nbformat.NotebookNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = code_cells(notebook)[0]

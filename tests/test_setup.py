@@ -49,7 +49,7 @@ def unpinned(requirement: Requirement, seen: set[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("requirement", requirements(), ids=str)
-def test_what_make_installs_is_pinned_down_to_the_last_package(requirement: Requirement) -> None:
+def test_make_pins_every_installed_package(requirement: Requirement) -> None:
     assert not list(unpinned(requirement, set()))
 
 
@@ -59,7 +59,7 @@ def test_a_pinned_version_is_one_the_project_accepts(requirement: Requirement) -
 
 
 @pytest.mark.parametrize("name", EXECUTABLES)
-def test_scripts_can_be_run_and_stop_at_the_first_failure(name: str) -> None:
+def test_scripts_are_executable_and_stop_on_failure(name: str) -> None:
     path = ROOT / name
     assert path.stat().st_mode & stat.S_IXUSR
     assert "set -euo pipefail" in path.read_text()
@@ -85,13 +85,13 @@ def run_script(name: str, path: Path, **variables: str) -> subprocess.CompletedP
     return subprocess.run(command, env={"PATH": str(path), **variables}, capture_output=True, text=True, check=False)
 
 
-def test_a_python_that_is_too_old_is_passed_over(bare: Path) -> None:
+def test_too_old_python_is_skipped(bare: Path) -> None:
     add_program(bare, "python3", "exit 1")
     (bare / "python3.11").symlink_to(sys.executable)
     assert run_script("find_python", bare).stdout.strip() == str(bare / "python3.11")
 
 
-def test_without_a_python_the_message_says_which_and_how(bare: Path) -> None:
+def test_missing_python_message_names_version_and_package(bare: Path) -> None:
     add_program(bare, "python3", "exit 1")
     done = run_script("find_python", bare)
     assert done.returncode == 1
@@ -99,14 +99,14 @@ def test_without_a_python_the_message_says_which_and_how(bare: Path) -> None:
     assert "apt-get install python3-venv" in done.stderr
 
 
-def test_a_python_that_was_asked_for_is_not_replaced_by_another(bare: Path) -> None:
+def test_requested_python_is_not_replaced(bare: Path) -> None:
     (bare / "python3").symlink_to(sys.executable)
     done = run_script("find_python", bare, PYTHON="python2")
     assert done.returncode == 1
     assert "PYTHON=python2 is not a Python from 3.11" in done.stderr
 
 
-def test_missing_programs_leave_tests_out_and_the_message_says_how_to_get_them(bare: Path) -> None:
+def test_missing_programs_skip_tests_with_a_hint(bare: Path) -> None:
     add_program(bare, "g++")
     done = run_script("require_programs", bare)
     assert done.returncode == 0
@@ -136,7 +136,7 @@ def test_missing_programs_are_installed_where_that_is_allowed(bare: Path) -> Non
 
 
 @pytest.mark.skipif(not (ROOT / ".venv/ready").exists(), reason="the environment was not made by `make`")
-def test_make_lab_serves_the_first_notebook_on_this_machine_only(free_port: int) -> None:
+def test_make_lab_serves_the_first_notebook_locally(free_port: int) -> None:
     command = ["make", "-C", str(ROOT), "lab", f"PORT={free_port}"]
     headless = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
     with subprocess.Popen(command, env=headless, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as lab:

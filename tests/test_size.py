@@ -52,7 +52,7 @@ def test_size_counts_glue_that_backend_alone_imports(tree: Tree) -> None:
     assert tree.backend_lines() == 6
 
 
-def test_size_finds_circles_of_imports(tree: Tree) -> None:
+def test_size_finds_import_cycles(tree: Tree) -> None:
     assert tree.graph.package_circles() == [["compiler", "compiler.backend"]]
     assert tree.graph.file_circles() == [["explorer.a", "explorer.b", "explorer.c"]]
 

@@ -75,7 +75,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path) -> None:
+def test_wheel_contains_every_package_file(wheel: Path) -> None:
     tracked = run("git", "ls-files", "compiler", "explorer", cwd=ROOT).split()
     with zipfile.ZipFile(wheel) as archive:
         assert set(tracked) <= set(archive.namelist())
@@ -87,7 +87,7 @@ def test_only_our_two_packages_are_in_the_wheel(wheel: Path) -> None:
     assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"compiler", "explorer"}
 
 
-def test_the_command_explains_itself(scripts: Path, elsewhere: Path) -> None:
+def test_command_prints_its_help(scripts: Path, elsewhere: Path) -> None:
     text = run(scripts / "tcompile", "--help", cwd=elsewhere)
     assert "explore" in text
     assert "show" in text

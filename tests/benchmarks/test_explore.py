@@ -30,7 +30,7 @@ def test_a_bar_is_met_or_missed(value: float, bar: float | None, at_least: bool,
     assert Figure("figure", value, "s", bar, at_least).met is met
 
 
-def test_a_line_shows_the_figure_beside_its_bar() -> None:
+def test_line_shows_figure_and_bar() -> None:
     assert "0.2" in Figure("ratio", 0.2, "", 0.15).line()
     assert "bar ≤ 0.15" in Figure("ratio", 0.2, "", 0.15).line()
     assert "MISSED" in Figure("ratio", 0.2, "", 0.15).line()
@@ -45,7 +45,7 @@ def test_results_are_json_with_the_load(tmp_path: Path, monkeypatch: pytest.Monk
     assert found["figures"][0] | {"value": 0.2, "bar": 0.15, "met": False} == found["figures"][0]
 
 
-def test_a_ratio_is_that_of_the_medians() -> None:
+def test_ratio_uses_medians() -> None:
     ours = [{"seconds": seconds, "cpu_seconds": seconds} for seconds in (1.0, 2.0, 9.0)]
     theirs = [{"seconds": seconds, "cpu_seconds": 2 * seconds} for seconds in (4.0, 10.0, 100.0)]
     figure = compared("ratio", ours, theirs, 0.15)
@@ -54,7 +54,7 @@ def test_a_ratio_is_that_of_the_medians() -> None:
     assert "CPU 2.0 s ÷ 20.0 s = 0.10" in figure.note
 
 
-def test_a_ratio_of_turns_is_the_middle_one_of_the_rounds() -> None:
+def test_ratio_of_interleaved_runs_is_the_median_round() -> None:
     found = {"plain": {"cpu_seconds": [1.0, 2.0, 4.0]}, "recorded": {"cpu_seconds": [1.5, 2.2, 4.0]}}
     figure = in_turns("ratio", found, "recorded", 1.1)
     assert figure.runs == (1.5, 1.1, 1.0)
@@ -78,7 +78,7 @@ def test_shares_count_compute_nodes_that_reach_a_line() -> None:
     assert shares(Record("", Options(), artifacts=artifacts)) == {"captured": (1, 2), "forward": (2, 3)}
 
 
-def test_the_captured_graph_that_counts_is_the_biggest() -> None:
+def test_captured_time_is_from_the_largest_graph() -> None:
     sizes = [
         ("captured[0/0]", 5, 1.0),
         ("captured[1/0]", 500, 4.0),
@@ -88,7 +88,7 @@ def test_the_captured_graph_that_counts_is_the_biggest() -> None:
     assert captured_at([{"artifact": a, "entities": n, "at": at} for a, n, at in sizes]) == 4.0
 
 
-def test_a_kernels_messages_are_counted_once_and_as_sent() -> None:
+def test_widget_messages_are_counted_once_as_sent() -> None:
     heard = Heard()
     state = {"manifest": {"stages": []}, "parts": [[None, "captured[0/0]", "entities", "d1"]]}
     heard.take({"msg_type": "comm_open", "content": {"data": {"state": state}}, "buffers": [b"1234"]}, 2.0)
@@ -102,16 +102,16 @@ def test_a_kernels_messages_are_counted_once_and_as_sent() -> None:
     assert heard.sent > heard.held() + 4
 
 
-def test_nothing_captured_is_told_apart_from_captured_at_once() -> None:
+def test_nothing_captured_gives_none() -> None:
     assert Heard().captured() is None
 
 
-def test_a_process_that_fails_says_which_and_why() -> None:
+def test_failed_process_reports_name_and_reason() -> None:
     with pytest.raises(ProcessError, match=r"(?s)benchmarks.one_process explore no-such-model.*invalid choice"):
         measured("benchmarks.one_process", "explore", "no-such-model")
 
 
-def test_cold_means_caches_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_runs_use_separate_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_LOGS", "dynamo")
     with cold() as first, cold() as second:
         assert "TORCH_LOGS" not in first

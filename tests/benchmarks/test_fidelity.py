@@ -39,14 +39,14 @@ def side(*texts: str) -> list[list[Any]]:
     return [[number, "inference", text] for number, text in enumerate(texts)]
 
 
-def test_paths_and_hashes_are_put_aside() -> None:
+def test_paths_and_hashes_are_ignored() -> None:
     real = code(("triton_poi_0", kernel("triton_poi_0", hash_of_triton="AB12")), path="/tmp/a")
     virtual = code(("triton_poi_0", kernel("triton_poi_0", hash_of_triton="")), path="/tmp/b")
     found = compared(side(real), side(virtual))
     assert (found.equal, found.total, found.same_text, found.differences) == (1, 1, True, ())
 
 
-def test_anything_else_counts() -> None:
+def test_other_code_differences_count() -> None:
     real = code(("triton_poi_0", kernel("triton_poi_0", "x0")))
     virtual = code(("triton_poi_0", kernel("triton_poi_0", "x1")))
     found = compared(side(real), side(virtual))
@@ -57,20 +57,20 @@ def test_anything_else_counts() -> None:
     assert "+    tmp0 = tl.load(in_ptr0 + x1)" in difference.diff
 
 
-def test_a_kernel_with_another_number_is_not_equal_but_told() -> None:
+def test_renumbered_kernel_is_counted_as_renumbered() -> None:
     real = code(("triton_poi_0", kernel("triton_poi_0")))
     virtual = code(("triton_poi_1", kernel("triton_poi_1")))
     found = compared(side(real), side(virtual))
     assert (found.equal, found.renumbered, found.total) == (0, 1, 1)
 
 
-def test_kernels_are_compared_as_multisets_and_their_order_is_told() -> None:
+def test_kernels_compare_as_multisets_and_order_is_reported() -> None:
     one, two = ("triton_poi_0", kernel("triton_poi_0")), ("triton_red_1", kernel("triton_red_1", "x5"))
     found = compared(side(code(one, two)), side(code(two, one)))
     assert (found.equal, found.total, found.same_order) == (2, 2, False)
 
 
-def test_the_side_with_more_kernels_is_the_whole() -> None:
+def test_total_is_the_larger_kernel_count() -> None:
     one, two = ("triton_poi_0", kernel("triton_poi_0")), ("triton_red_1", kernel("triton_red_1", "x5"))
     more = compared(side(code(one)), side(code(one, two)))
     assert (more.equal, more.total) == (1, 2)
@@ -79,7 +79,7 @@ def test_the_side_with_more_kernels_is_the_whole() -> None:
     assert (missing.equal, missing.total) == (0, 1)
 
 
-def test_graphs_are_paired_in_their_order() -> None:
+def test_graphs_are_paired_in_order() -> None:
     """Numbers may differ: one side numbers frames, the other graphs."""
     one = code(("triton_poi_0", kernel("triton_poi_0")))
     two = code(("triton_poi_0", kernel("triton_poi_0", "x7")))
@@ -87,7 +87,7 @@ def test_graphs_are_paired_in_their_order() -> None:
     assert (found.equal, found.total) == (2, 2)
 
 
-def test_calls_of_aten_are_compared_by_name() -> None:
+def test_aten_calls_are_compared_by_name() -> None:
     calls = ("extern_kernels.mm(a, b, out=c)", "d = torch.ops.aten._flash.default(c)")
     real, virtual = code(calls=calls), code(calls=(calls[0], "d = torch.ops.aten._efficient.default(c)"))
     assert Code.of(real).calls == ("extern_kernels.mm", "torch.ops.aten._flash.default")
@@ -111,7 +111,7 @@ def keep(folder: Path, side_name: str, text: str, version: str = "2.11.0") -> Ca
     return case
 
 
-def test_kept_sides_are_compared(tmp_path: Path) -> None:
+def test_saved_sides_are_compared(tmp_path: Path) -> None:
     text = code(("triton_poi_0", kernel("triton_poi_0")))
     case = keep(tmp_path, "real", text, "2.11.0+cu130")
     assert list(rows([case], tmp_path)) == []
@@ -130,7 +130,7 @@ def test_sides_of_different_versions_are_refused(tmp_path: Path) -> None:
         list(rows([case], tmp_path))
 
 
-def test_what_is_kept_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_results_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     monkeypatch.setattr(fidelity, "measured", lambda *asked, **_: made.append(asked[1]) or {"codes": []})
     case = keep(tmp_path, "real", code())
@@ -138,13 +138,13 @@ def test_what_is_kept_is_not_made_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert made == ["virtual"]
 
 
-def test_a_side_that_fails_is_told(tmp_path: Path) -> None:
+def test_failing_side_is_reported(tmp_path: Path) -> None:
     message = make(Case("no-such-model", "inference", "fp32"), "virtual", tmp_path, "h200")
     assert "no-such-model, inference, fp32" in message
     assert "invalid choice" in message
 
 
-def test_no_code_is_not_a_hundred_per_cent(tmp_path: Path) -> None:
+def test_no_code_is_not_100_percent(tmp_path: Path) -> None:
     row = Row(Case("LSTM", "inference", "fp32"), compared([], []), ("captured: left to eager\nmore",))
     assert "no code" in row.line()
     assert row.line().endswith("captured: left to eager")

@@ -22,17 +22,17 @@ def case(model: str, name: str, eager: float, own: float | None) -> dict[str, An
     return {"model": model, "case": name, "candidates": candidates, "independent": [{"ratio": 1.04}, {"ratio": 0.9}]}
 
 
-def test_a_speed_up_is_eagers_time_over_the_candidates() -> None:
+def test_speedup_is_eager_time_over_candidate_time() -> None:
     assert speed_up(case("MLP", CASES[0], 3.0, 1.5), "inductor") == 2
     assert speed_up(case("MLP", CASES[0], 3.0, None), "inductor") is None
 
 
-def test_the_geometric_mean_of_a_gain_and_the_same_loss_is_one() -> None:
+def test_geometric_mean_of_inverse_ratios_is_one() -> None:
     assert geometric_mean([4.0, 0.25]) == pytest.approx(1)
     assert geometric_mean([]) is None
 
 
-def test_the_table_has_a_row_a_model_a_column_a_case_and_means_over_what_was_measured() -> None:
+def test_summary_has_model_rows_case_columns_and_means() -> None:
     cases = [case("MLP", CASES[0], 1.0, 2.0), case("BERT", CASES[0], 2.0, 1.0), case("BERT", CASES[3], 3.0, None)]
     lines = summary({"cases": cases}).splitlines()
     assert lines[0] == "| Speed-up of inductor over eager | inference fp32 | training AMP |"
@@ -44,7 +44,7 @@ def test_the_table_has_a_row_a_model_a_column_a_case_and_means_over_what_was_mea
     assert "3 of 6 medians within 5 %" in lines[-3]
 
 
-def test_what_is_done_is_in_the_file_in_the_models_order_and_not_done_again(tmp_path: Path) -> None:
+def test_results_keep_model_order_and_are_not_repeated(tmp_path: Path) -> None:
     kept = Suite(tmp_path / "new" / "suite.json")
     kept.add(case("BERT", CASES[1], 1.0, 1.0), {"gpu": "H200"})
     kept.add(case("MLP", CASES[1], 1.0, 1.0), {"gpu": "H200"})
@@ -55,7 +55,7 @@ def test_what_is_done_is_in_the_file_in_the_models_order_and_not_done_again(tmp_
     assert not kept.has("BERT", CASES[0])
 
 
-def test_a_case_that_is_there_is_measured_again_beside_the_first(tmp_path: Path) -> None:
+def test_repeated_case_keeps_both_measurements(tmp_path: Path) -> None:
     kept = Suite(tmp_path / "suite.json")
     kept.add({**case("MLP", CASES[0], 1.0, 2.0), "measurement": {"noise": []}}, {})
     noisy = {"noise": ["inductor varied by 20%: read its time as ±10%"]}
@@ -68,7 +68,7 @@ def test_a_case_that_is_there_is_measured_again_beside_the_first(tmp_path: Path)
     assert summary({"cases": [one]}).splitlines()[-1] == "Beyond 5 % in a second run with no note of noise: 0"
 
 
-def test_a_case_that_fails_leaves_the_others(
+def test_failing_case_does_not_stop_the_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(_: str, model: str, name: str, *__: str, **___: Any) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def test_axe_finds_nothing_serious_in_jupyterlab(lab: JupyterServer, new_noteboo
     assert not any(found.values()), told(found)
 
 
-def test_a_printed_page_shows_all_lines_in_black_on_white(open_page: OpenPage, page: Page) -> None:
+def test_printed_page_shows_all_lines_black_on_white(open_page: OpenPage, page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     view = open_page(whole_pipeline())
     view.open_stage("kernels")
@@ -201,7 +201,7 @@ def test_forced_colours_still_show_selection_and_focus(open_page: OpenPage, page
     assert page.evaluate(outline) == "solid"
 
 
-def test_nothing_moves_for_those_who_ask_for_that(open_page: OpenPage, page: Page) -> None:
+def test_reduced_motion_disables_animations(open_page: OpenPage, page: Page) -> None:
     page.emulate_media(reduced_motion="reduce")
     view = open_page(whole_pipeline())
     moving = """root => [...root.querySelectorAll("*")].filter((part) =>
@@ -215,7 +215,7 @@ def test_nothing_moves_for_those_who_ask_for_that(open_page: OpenPage, page: Pag
     assert view.root.evaluate(f"root => ({moving})(root).length") == 1
 
 
-def test_numbers_of_kernels_carry_units(open_page: OpenPage) -> None:
+def test_kernel_numbers_carry_units(open_page: OpenPage) -> None:
     view = open_page(whole_pipeline())
     expect(view.chip("fusion")).to_contain_text("launches")
     expect(view.chip("kernels")).to_contain_text("kernels")

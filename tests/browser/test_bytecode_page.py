@@ -30,7 +30,7 @@ def chosen(view: ExplorerView) -> Locator:
     return view.source.locator(".tc-row.tc-primary, .tc-row.tc-linked")
 
 
-def test_the_bytecode_chip_shows_both_sides_and_each_lights_up_its_source(open_page: OpenPage) -> None:
+def test_bytecode_chip_shows_both_sides_linked_to_source(open_page: OpenPage) -> None:
     view = open_page(stepped())
     view.chip("bytecode").click()
     heading = cell(view, 1, "call the compiled graph 0/0")
@@ -42,7 +42,7 @@ def test_the_bytecode_chip_shows_both_sides_and_each_lights_up_its_source(open_p
     expect(cell(view, 0, "MAKE_FUNCTION")).to_contain_class("tc-linked")
 
 
-def test_resume_functions_have_rows_that_both_sides_share_and_python(open_page: OpenPage, page: Page) -> None:
+def test_resume_functions_show_shared_rows_and_python(open_page: OpenPage, page: Page) -> None:
     view = open_page(stepped())
     view.chip("bytecode").click()
     view.stage.get_by_label("Frame").select_option(index=1)
@@ -59,7 +59,7 @@ def test_resume_functions_have_rows_that_both_sides_share_and_python(open_page: 
     expect(cell(view, 1, "__compiled_fn_")).to_contain_class("tc-linked")
 
 
-def test_a_column_alone_has_no_empty_rows(open_page: OpenPage) -> None:
+def test_single_bytecode_column_has_no_empty_rows(open_page: OpenPage) -> None:
     view = open_page(stepped())
     view.chip("bytecode").click()
     view.stage.get_by_role("button", name="As Dynamo rewrote it").click()
@@ -69,7 +69,7 @@ def test_a_column_alone_has_no_empty_rows(open_page: OpenPage) -> None:
     expect(view.stage.locator(".tc-side-1").first).to_be_hidden()
 
 
-def test_a_jump_is_an_arrow_that_leads_to_its_target(open_page: OpenPage, page: Page) -> None:
+def test_jump_arrow_leads_to_its_target(open_page: OpenPage, page: Page) -> None:
     view = open_page(stepped())
     view.chip("bytecode").click()
     view.stage.get_by_label("Bytecode").focus()
@@ -82,7 +82,7 @@ def test_a_jump_is_an_arrow_that_leads_to_its_target(open_page: OpenPage, page: 
     expect(view.stage.locator(".tc-bc-cell.tc-cursor .tc-bc-offset")).to_have_text(target)
 
 
-def test_the_stepper_goes_to_the_break_and_back_and_the_source_follows(open_page: OpenPage, page: Page) -> None:
+def test_stepper_goes_to_the_break_and_back(open_page: OpenPage, page: Page) -> None:
     record = stepped()
     view = open_page(record)
     view.chip("steps").click()
@@ -101,9 +101,7 @@ def test_the_stepper_goes_to_the_break_and_back_and_the_source_follows(open_page
     assert stack.all_inner_texts() == list(reversed(before.stack))
 
 
-def test_stepping_over_calls_stays_in_the_function_and_the_path_leads_out_of_them(
-    open_page: OpenPage, page: Page
-) -> None:
+def test_step_over_stays_in_function_path_leads_out(open_page: OpenPage, page: Page) -> None:
     view = open_page(stepped())
     view.chip("steps").click()
     view.stage.get_by_label("Instructions").focus()
@@ -127,7 +125,7 @@ def test_selecting_a_line_brings_the_stepper_to_it(open_page: OpenPage) -> None:
     expect(view.stage.locator(".tc-steps-call").last).to_have_text("shifted")
 
 
-def test_the_source_follows_into_the_files_of_packages(open_page: OpenPage, page: Page) -> None:
+def test_source_follows_into_package_files(open_page: OpenPage, page: Page) -> None:
     view = open_page(stepped())
     view.chip("steps").click()
     view.stage.get_by_label("Instructions").focus()

@@ -44,7 +44,7 @@ def step(view: ExplorerView) -> Locator:
     return view.root.get_by_role("status").filter(has_text="step ")
 
 
-def test_keys_go_through_the_steps_and_the_source_follows(open_page: OpenPage, chain: ChainRule) -> None:
+def test_arrow_keys_step_and_the_source_follows(open_page: OpenPage, chain: ChainRule) -> None:
     view = open_page(chain.record)
     expect(heading(view)).to_contain_text("mul = self · other")
     view.root.locator(".tc-chain-scroll").focus()
@@ -62,7 +62,7 @@ def test_keys_go_through_the_steps_and_the_source_follows(open_page: OpenPage, c
     expect(step(view)).to_have_text("step 1 of 10, forward")
 
 
-def test_a_backward_step_shows_the_rule_in_numbers_and_leads_on(open_page: OpenPage, chain: ChainRule) -> None:
+def test_backward_step_shows_numeric_rule_and_links_on(open_page: OpenPage, chain: ChainRule) -> None:
     view = open_page(chain.record)
     view.root.get_by_role("button", name="backward", exact=True).click()
     view.root.get_by_label("Forward (→)").click()
@@ -78,7 +78,7 @@ def test_a_backward_step_shows_the_rule_in_numbers_and_leads_on(open_page: OpenP
     expect(card(view)).to_contain_text("summed, bit-exact")
 
 
-def test_the_graph_is_beside_it_and_a_node_selected_elsewhere_moves_it(open_page: OpenPage, chain: ChainRule) -> None:
+def test_selecting_a_graph_node_moves_the_chain_rule(open_page: OpenPage, chain: ChainRule) -> None:
     view = open_page(chain.record)
     graph = view.root.locator(".tc-pane").nth(2)
     expect(graph.locator("canvas")).to_be_visible()
@@ -91,7 +91,7 @@ def test_the_graph_is_beside_it_and_a_node_selected_elsewhere_moves_it(open_page
     expect(heading(view)).to_contain_text("d exp")
 
 
-def test_it_plays_and_stops(open_page: OpenPage, chain: ChainRule) -> None:
+def test_chain_rule_plays_and_stops(open_page: OpenPage, chain: ChainRule) -> None:
     view = open_page(chain.record)
     view.root.get_by_label("Play (space)").click()
     expect(step(view)).to_have_text("step 2 of 10, forward")
@@ -99,7 +99,7 @@ def test_it_plays_and_stops(open_page: OpenPage, chain: ChainRule) -> None:
     expect(view.root.get_by_label("Play (space)")).to_be_visible()
 
 
-def test_what_is_not_finite_is_one_click_away(open_page: OpenPage) -> None:
+def test_nonfinite_gradient_is_one_click_away(open_page: OpenPage) -> None:
     x = torch.tensor([1.0, 0.0, 4.0], requires_grad=True)
     view = open_page(explorer.chain_rule(lambda: torch.sum(x.sqrt() * 0)).record)
     view.root.get_by_role("button", name="backward of sqrt").click()
@@ -107,9 +107,7 @@ def test_what_is_not_finite_is_one_click_away(open_page: OpenPage) -> None:
     expect(card(view)).to_contain_text("nan")
 
 
-def test_in_jupyterlab_it_is_shown_and_levels_are_made_by_a_click(
-    lab: JupyterServer, new_notebook: NewNotebook
-) -> None:
+def test_jupyterlab_shows_chain_rule_and_decomposes_on_click(lab: JupyterServer, new_notebook: NewNotebook) -> None:
     notebook = new_notebook(
         lab,
         "%load_ext explorer\nimport explorer, torch\nx = torch.randn(3, requires_grad=True)",

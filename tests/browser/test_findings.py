@@ -27,7 +27,7 @@ def record() -> Record:
     return explore(Normalised(), calls=[(torch.randn(2, 8),), (torch.randn(3, 8),)], stages=("captured",)).record
 
 
-def test_the_mark_beside_a_line_opens_the_card_that_the_view_has(open_page: OpenPage, record: Record) -> None:
+def test_mark_beside_a_line_opens_the_break_card(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
     view.source.locator(".tc-break").first.click()
     card = view.root.locator(".tc-inspector .tc-break-card")
@@ -42,7 +42,7 @@ def test_the_mark_beside_a_line_opens_the_card_that_the_view_has(open_page: Open
     expect(same.locator("a")).to_have_attribute("rel", "noopener noreferrer")
 
 
-def test_a_break_leads_to_its_line_and_its_graph_beside_it(open_page: OpenPage, record: Record) -> None:
+def test_break_card_links_to_its_line_and_graph(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
     view.root.get_by_role("button", name="2 graph breaks").click()
     card = view.stage.locator(".tc-break-card").first
@@ -55,7 +55,7 @@ def test_a_break_leads_to_its_line_and_its_graph_beside_it(open_page: OpenPage, 
     expect(view.line(beside, "return (")).to_contain_class("tc-linked")
 
 
-def test_a_mark_on_the_timeline_opens_the_card_and_that_the_two_graphs(open_page: OpenPage, record: Record) -> None:
+def test_timeline_mark_opens_recompile_card_and_graph_diff(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
     view.chip("recompiles").click()
     mark = view.stage.locator(".tc-timeline .tc-recompiled").first
@@ -69,9 +69,7 @@ def test_a_mark_on_the_timeline_opens_the_card_and_that_the_two_graphs(open_page
     expect(beside.locator(".tc-row.tc-added").first).to_be_visible()
 
 
-def test_guards_are_made_when_their_fold_is_opened_or_a_search_finds_them(
-    open_page: OpenPage, page: Page, record: Record
-) -> None:
+def test_guards_render_when_unfolded_or_found_by_search(open_page: OpenPage, page: Page, record: Record) -> None:
     view = open_page(record)
     view.chip("guards").click()
     guards = view.stage.locator(".tc-guard")

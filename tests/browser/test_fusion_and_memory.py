@@ -15,7 +15,7 @@ def bytes_in_use(view: ExplorerView) -> str:
     return view.stage.locator(".tc-memory-step b").inner_text()
 
 
-def test_memory_opens_at_the_peak_and_the_keys_go_along(open_page: OpenPage, page: Page) -> None:
+def test_memory_opens_at_the_peak_and_keys_step(open_page: OpenPage, page: Page) -> None:
     view = open_page(mlp_record())
     view.chip("memory").click()
     expect(view.stage.locator(".tc-memory-badge")).to_be_visible()
@@ -31,7 +31,7 @@ def test_memory_opens_at_the_peak_and_the_keys_go_along(open_page: OpenPage, pag
     assert bytes_in_use(view) == peak
 
 
-def test_what_is_in_memory_leads_to_its_line_and_its_kernel(open_page: OpenPage) -> None:
+def test_memory_row_links_to_its_line_and_kernel(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("memory").click()
     view.chip("kernels").click(modifiers=["Shift"])
@@ -43,7 +43,7 @@ def test_what_is_in_memory_leads_to_its_line_and_its_kernel(open_page: OpenPage)
     assert view.marked(kernels)
 
 
-def test_a_line_of_python_shows_when_its_tensors_are_in_memory(open_page: OpenPage) -> None:
+def test_line_shows_when_its_tensors_are_in_memory(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("memory").click()
     view.line(view.source, "x = self.deeper(x)").click()
@@ -53,7 +53,7 @@ def test_a_line_of_python_shows_when_its_tensors_are_in_memory(open_page: OpenPa
     assert float(width) > 0
 
 
-def test_eager_has_steps_of_its_own(open_page: OpenPage) -> None:
+def test_memory_of_eager_has_its_own_steps(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("memory").click()
     view.stage.get_by_role("button", name="eager").click()
@@ -61,7 +61,7 @@ def test_eager_has_steps_of_its_own(open_page: OpenPage) -> None:
     expect(view.stage.locator(".tc-memory-row").first).to_contain_text("torch")
 
 
-def test_a_kernel_opens_as_the_tree_of_its_nodes(open_page: OpenPage) -> None:
+def test_fusion_kernel_opens_as_a_tree_of_nodes(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("fusion").click()
     card = view.stage.locator(".tc-fusion-kernel").filter(has_text="native_dropout_relu_0").first
@@ -72,7 +72,7 @@ def test_a_kernel_opens_as_the_tree_of_its_nodes(open_page: OpenPage) -> None:
     assert any("self.hidden(x)" in line for line in view.marked(view.source))
 
 
-def test_pairs_that_were_not_joined_are_chosen_by_reason(open_page: OpenPage) -> None:
+def test_unfused_pairs_are_filtered_by_reason(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("fusion").click()
     view.stage.get_by_role("button", name="Not fused").click()
@@ -85,7 +85,7 @@ def test_pairs_that_were_not_joined_are_chosen_by_reason(open_page: OpenPage) ->
     expect(pairs.first.locator(".tc-fusion-torch")).to_contain_text("torch, round")
 
 
-def test_a_line_of_python_shows_the_kernel_that_computes_it(open_page: OpenPage) -> None:
+def test_line_highlights_its_kernel_in_fusion_view(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("fusion").click()
     view.stage.get_by_role("button", name="Not fused").click()

@@ -77,7 +77,7 @@ def test_a_kernel_is_opened_in_the_lab(explored: tuple[NotebookPage, ExplorerVie
     assert "@triton.jit" in copied
 
 
-def test_what_python_asks_for_is_there_in_the_widget(explored: tuple[NotebookPage, ExplorerView]) -> None:
+def test_stage_requested_from_python_appears_in_widget(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, view = explored
     assert "sass[" in notebook.run_cell(2)
     expect(view.root.locator("[data-stage=ptx]")).to_contain_text("lines")
@@ -85,7 +85,7 @@ def test_what_python_asks_for_is_there_in_the_widget(explored: tuple[NotebookPag
     expect(view.stage.locator(".tc-row").first).to_be_visible()
 
 
-def test_a_stage_that_was_compiled_shows_the_kernel_that_is_selected(
+def test_compiled_stage_shows_the_selected_kernel(
     lab: JupyterServer, new_notebook: Callable[..., NotebookPage]
 ) -> None:
     notebook = new_notebook(lab, LOAD, TWO_KERNELS)

@@ -24,7 +24,7 @@ SWEEP = "run.sweep(batch=[4, 64], rounds=1)"
 
 
 @pytest.mark.usefixtures("console_errors")
-def test_a_timed_cell_and_its_sweep(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> None:
+def test_timing_and_sweep_of_a_cell(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> None:
     lab.use_theme(dark=False)
     notebook = new_notebook(lab, LOAD, EXPLORE, SWEEP)
     for index in range(2):

@@ -24,7 +24,9 @@ SAYS = "print(list(run.timings['name']), run.record.measurement.interrupted)"
 
 
 @pytest.mark.usefixtures("console_errors")
-def test_progress_and_an_interrupt(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> None:
+def test_timing_shows_progress_and_can_be_interrupted(
+    lab: JupyterServer, new_notebook: Callable[..., NotebookPage]
+) -> None:
     lab.use_theme(dark=False)
     notebook = new_notebook(lab, LOAD, EXPLORE, AGAIN, SAYS)
     notebook.run_cell(0)

@@ -47,7 +47,7 @@ def expect_finished(view: ExplorerView) -> None:
     expect(view.root.locator(".tc-running")).to_have_count(0, timeout=WIDGET_MS)
 
 
-def test_what_jupyter_drops_is_asked_for(lab: JupyterServer, new_notebook: NewNotebook) -> None:
+def test_widget_requests_messages_that_jupyter_drops(lab: JupyterServer, new_notebook: NewNotebook) -> None:
     notebook = new_notebook(lab, LOAD, PRINT_MUCH)
     notebook.run_cell(0)
     printed = notebook.run_cell(1)
@@ -68,7 +68,7 @@ def test_parts_that_arrive_together_are_shown_together(
     assert layouts() - before < MOST_LAYOUTS
 
 
-def test_a_view_that_fails_leaves_the_others_to_follow(
+def test_failing_view_does_not_stop_other_views(
     lab: JupyterServer, new_notebook: NewNotebook, console_errors: list[str]
 ) -> None:
     notebook = new_notebook(lab, LOAD, WAIT)

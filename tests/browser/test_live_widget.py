@@ -92,7 +92,7 @@ def selection(notebook: NotebookPage) -> list[str]:
     return ast.literal_eval(notebook.run_cell(2))
 
 
-def test_the_widget_shows_every_stage_and_what_each_line_became(
+def test_widget_shows_every_stage(
     explored: tuple[NotebookPage, ExplorerView], our_errors: Callable[[], list[str]]
 ) -> None:
     notebook, view = explored
@@ -107,7 +107,7 @@ def test_the_widget_shows_every_stage_and_what_each_line_became(
     assert not our_errors()
 
 
-def test_a_click_on_a_line_reaches_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
+def test_clicking_a_line_selects_it_in_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, view = explored
     view.open_stage("forward")
     view.line(view.stage, "aten.addmm").click()
@@ -117,7 +117,7 @@ def test_a_click_on_a_line_reaches_python(explored: tuple[NotebookPage, Explorer
     assert chosen.split(".")[-1].startswith("addmm")
 
 
-def test_a_click_on_a_node_reaches_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
+def test_clicking_a_node_selects_it_in_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, view = explored
     view.open_stage("captured", "Graph")
     view.click_a_node()
@@ -128,7 +128,7 @@ def test_a_click_on_a_node_reaches_python(explored: tuple[NotebookPage, Explorer
     notebook.screenshot(f"{notebook.server.app}-node")
 
 
-def test_a_selection_made_in_python_is_marked_in_every_pane(explored: tuple[NotebookPage, ExplorerView]) -> None:
+def test_selection_from_python_is_marked_in_every_pane(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, view = explored
     view.open_stage("forward")
     assert not notebook.run_cell(3)
@@ -137,7 +137,7 @@ def test_a_selection_made_in_python_is_marked_in_every_pane(explored: tuple[Note
     assert selection(notebook) == ["source[cell].L8"]
 
 
-def test_the_widget_can_be_used_while_the_cell_still_runs(server: JupyterServer, new_notebook: NewNotebook) -> None:
+def test_widget_is_usable_while_the_cell_runs(server: JupyterServer, new_notebook: NewNotebook) -> None:
     notebook = new_notebook(server, LOAD, EXPLORE_AND_WAIT)
     notebook.run_cell(0)
     notebook.start_cell(1)
@@ -154,7 +154,7 @@ def test_the_widget_can_be_used_while_the_cell_still_runs(server: JupyterServer,
     notebook.wait_for_cell(1)
 
 
-def test_a_view_that_few_records_need_is_loaded_when_its_stage_is_opened(
+def test_rare_view_is_loaded_when_its_stage_opens(
     server: JupyterServer, new_notebook: NewNotebook, our_errors: Callable[[], list[str]]
 ) -> None:
     notebook = new_notebook(server, LOAD, EXPLORE.replace("-o run", "--step"))
@@ -166,7 +166,7 @@ def test_a_view_that_few_records_need_is_loaded_when_its_stage_is_opened(
     assert not our_errors()
 
 
-def test_a_page_that_is_loaded_again_shows_the_widget_again(explored: tuple[NotebookPage, ExplorerView]) -> None:
+def test_reloaded_page_shows_the_widget_again(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, view = explored
     notebook.save()
     notebook.open()
@@ -174,12 +174,12 @@ def test_a_page_that_is_loaded_again_shows_the_widget_again(explored: tuple[Note
     assert view.stages == STAGES
 
 
-def test_the_static_twin_is_hidden_where_there_is_a_widget(explored: tuple[NotebookPage, ExplorerView]) -> None:
+def test_static_view_is_hidden_beside_the_widget(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, _ = explored
     expect(static_twin(notebook)).to_be_hidden()
 
 
-def test_a_saved_notebook_opened_without_its_kernel_shows_the_static_twin(
+def test_notebook_without_kernel_shows_the_static_view(
     explored: tuple[NotebookPage, ExplorerView], our_errors: Callable[[], list[str]]
 ) -> None:
     notebook, _ = explored

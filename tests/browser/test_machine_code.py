@@ -25,7 +25,7 @@ def open_two(view: ExplorerView, *stages: str) -> None:
         view.chip(stage).click(modifiers=["Shift"] if stage != stages[0] else [])
 
 
-def test_a_python_line_lights_its_lines_of_triton_strongly_and_the_rest_of_the_kernel_weakly(
+def test_line_highlights_its_triton_and_dims_the_rest(
     open_page: OpenPage,
 ) -> None:
     view = open_page(compiled())
@@ -38,7 +38,7 @@ def test_a_python_line_lights_its_lines_of_triton_strongly_and_the_rest_of_the_k
     expect(view.stage.locator(".tc-link-count")).to_contain_text("linked")
 
 
-def test_a_python_line_lights_the_instructions_made_of_it_and_they_it(open_page: OpenPage) -> None:
+def test_line_and_its_instructions_highlight_each_other(open_page: OpenPage) -> None:
     view = open_page(compiled())
     open_two(view, "ptx", "sass")
     ptx, sass = view.root.locator(".tc-pane:not(.tc-home)").all()
@@ -52,7 +52,7 @@ def test_a_python_line_lights_the_instructions_made_of_it_and_they_it(open_page:
     expect(ptx.locator(".tc-linked")).to_have_count(2)
 
 
-def test_a_pane_of_machine_code_follows_the_kernel_that_is_selected(open_page: OpenPage) -> None:
+def test_machine_code_pane_follows_the_selected_kernel(open_page: OpenPage) -> None:
     view = open_page(compiled())
     open_two(view, "kernels", "sass")
     kernels, sass = view.root.locator(".tc-pane:not(.tc-home)").all()
@@ -63,7 +63,7 @@ def test_a_pane_of_machine_code_follows_the_kernel_that_is_selected(open_page: O
     expect(sass.locator(".tc-choose")).to_have_value(f"sass[0/0 inference {SUM}]")
 
 
-def test_kernels_open_at_the_first_of_them(open_page: OpenPage, page: Page) -> None:
+def test_kernels_open_at_the_first_kernel(open_page: OpenPage, page: Page) -> None:
     page.set_viewport_size({"width": 1400, "height": 320})
     view = open_page(compiled())
     view.open_stage("kernels")
@@ -71,7 +71,7 @@ def test_kernels_open_at_the_first_of_them(open_page: OpenPage, page: Page) -> N
     assert view.stage.locator(".tc-scroll").evaluate("scroller => scroller.scrollTop") == 2 * 19
 
 
-def test_the_list_of_kernels_sorts_and_shows_the_code_of_what_is_chosen(open_page: OpenPage, page: Page) -> None:
+def test_kernel_list_sorts_and_shows_selected_code(open_page: OpenPage, page: Page) -> None:
     view = open_page(compiled())
     view.open_stage("kernels", "List")
     names = view.stage.locator("tbody td:first-child")
@@ -93,7 +93,7 @@ def test_the_list_of_kernels_sorts_and_shows_the_code_of_what_is_chosen(open_pag
     expect(inspector).to_contain_text("50 %")
 
 
-def test_an_instruction_is_explained_where_it_is_pointed_at(open_page: OpenPage) -> None:
+def test_hovering_an_instruction_explains_it(open_page: OpenPage) -> None:
     view = open_page(compiled())
     view.open_stage("ptx")
     view.line(view.stage, "ld.global.b32").locator(".tc-t-k").hover()
@@ -121,7 +121,7 @@ def test_words_are_explained_from_the_keyboard(open_page: OpenPage, page: Page) 
     expect(view.stage.locator(".tc-tip")).to_be_hidden()
 
 
-def test_places_in_the_source_are_left_out_until_they_are_asked_for(open_page: OpenPage) -> None:
+def test_source_location_lines_are_hidden_by_default(open_page: OpenPage) -> None:
     view = open_page(compiled())
     view.open_stage("ptx")
     expect(view.line(view.stage, "ld.global.b32")).to_be_visible()
@@ -130,7 +130,7 @@ def test_places_in_the_source_are_left_out_until_they_are_asked_for(open_page: O
     expect(view.stage.locator(".tc-row", has_text=".loc")).not_to_have_count(0)
 
 
-def test_a_stage_that_was_not_compiled_says_how_to_get_it(open_page: OpenPage) -> None:
+def test_uncompiled_stage_says_how_to_compile_it(open_page: OpenPage) -> None:
     view = open_page(fused_record())
     chip = view.chip("sass")
     expect(chip).to_contain_text("not compiled")
@@ -139,13 +139,13 @@ def test_a_stage_that_was_not_compiled_says_how_to_get_it(open_page: OpenPage) -
     expect(view.stage).to_contain_text("--stages all")
 
 
-def test_a_stage_of_which_some_kernels_are_compiled_says_how_many(open_page: OpenPage) -> None:
+def test_partly_compiled_stage_counts_its_kernels(open_page: OpenPage) -> None:
     first, *_ = growing(fused_record())
     view = open_page(in_kernel_order(first))
     expect(view.root.locator("[data-stage=sass]")).to_contain_text("1 of 2 kernels")
 
 
-def test_a_selected_instruction_is_told_by_its_stage_and_its_kernel(open_page: OpenPage) -> None:
+def test_selected_instruction_names_its_stage_and_kernel(open_page: OpenPage) -> None:
     view = open_page(compiled())
     view.open_stage("sass")
     view.stage.locator(".tc-row").nth(1).click()
@@ -169,7 +169,9 @@ def test_two_runs_in_one_view(open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_looks_right(browser: Browser, tmp_path_factory: pytest.TempPathFactory, scheme: str) -> None:
+def test_machine_code_screenshots_fit_the_width(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, scheme: str
+) -> None:
     """Screenshots for review; the ribbon fits in JupyterLab's width."""
     path = tmp_path_factory.mktemp("page") / "run.html"
     path.write_text(page_of(compiled()), encoding="utf-8")

@@ -44,7 +44,7 @@ def rows(view: ExplorerView, pane: str = ".tc-pane:not(.tc-home)") -> list[int]:
     return view.root.locator(f"{pane} .tc-scroll").first.evaluate(inside)
 
 
-def test_a_line_lights_up_what_it_became_in_every_pane(open_page: OpenPage) -> None:
+def test_line_highlights_its_nodes_in_every_pane(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("forward")
     view.chip("kernels").click(modifiers=["Shift"])
@@ -56,7 +56,7 @@ def test_a_line_lights_up_what_it_became_in_every_pane(open_page: OpenPage) -> N
     assert view.marked(kernels)
 
 
-def test_attributes_that_are_lists_of_nodes_are_links_to_them(open_page: OpenPage) -> None:
+def test_node_list_attributes_link_to_nodes(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("backward")
     view.line(view.stage, "aten.mm").click()
@@ -67,7 +67,7 @@ def test_attributes_that_are_lists_of_nodes_are_links_to_them(open_page: OpenPag
     expect(view.root.locator(".tc-inspector h3")).to_have_attribute("title", str(name))
 
 
-def test_a_selection_is_scrolled_into_sight_in_every_other_pane(open_page: OpenPage) -> None:
+def test_selection_scrolls_into_view_in_other_panes(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("kernels")
     view.line(view.source, "return self.head(x)").click()
@@ -75,7 +75,7 @@ def test_a_selection_is_scrolled_into_sight_in_every_other_pane(open_page: OpenP
     assert set(marked) & set(rows(view))
 
 
-def test_the_inspector_leads_from_a_node_to_all_it_is_linked_to(open_page: OpenPage, page: Page) -> None:
+def test_inspector_links_a_node_to_its_related_entities(open_page: OpenPage, page: Page) -> None:
     view = open_page(mlp_record())
     view.open_stage("forward")
     view.line(view.stage, "aten.addmm").locator(".tc-number").click()
@@ -97,7 +97,7 @@ def test_pointing_at_a_line_previews_its_links(open_page: OpenPage) -> None:
     expect(view.stage.locator(".tc-linked")).to_have_count(0)
 
 
-def test_a_graph_break_is_marked_where_it_is_and_explained(open_page: OpenPage) -> None:
+def test_graph_break_is_marked_in_place_and_explained(open_page: OpenPage) -> None:
     view = open_page(broken_record())
     mark = view.line(view.source, "graph_break()").locator(".tc-break")
     assert (mark.get_attribute("title") or "").startswith("Graph break: ")
@@ -107,7 +107,7 @@ def test_a_graph_break_is_marked_where_it_is_and_explained(open_page: OpenPage) 
     expect(view.root.locator(".tc-inspector")).to_contain_text(item.hints[0])
 
 
-def test_code_is_tinted_by_the_graph_it_landed_in(open_page: OpenPage) -> None:
+def test_lines_are_tinted_by_their_graph(open_page: OpenPage) -> None:
     view = open_page(broken_record())
     tint = "row => row.querySelector('.tc-tints i')?.className"
     first = view.line(view.source, "y = x.relu()").evaluate(tint)
@@ -118,7 +118,7 @@ def test_code_is_tinted_by_the_graph_it_landed_in(open_page: OpenPage) -> None:
     expect(view.source.locator(".tc-legend-graph")).to_have_count(2)
 
 
-def test_what_users_wrote_is_shown_as_text(open_page: OpenPage, page: Page) -> None:
+def test_user_text_is_escaped(open_page: OpenPage, page: Page) -> None:
     source = Artifact("source[cell]", "source", HOSTILE, "python", f"# {HOSTILE}\n")
     record = replace(small_record(), title=HOSTILE)
     view = open_page(replace(record, artifacts=(source, *record.artifacts[1:])))
@@ -128,7 +128,7 @@ def test_what_users_wrote_is_shown_as_text(open_page: OpenPage, page: Page) -> N
     assert view.root.locator("img").count() == 0
 
 
-def test_a_stage_that_could_not_be_had_says_why(open_page: OpenPage) -> None:
+def test_unavailable_stage_says_why(open_page: OpenPage) -> None:
     view = open_page(small_record())
     view.chip("ttir").click()
     expect(view.stage).to_contain_text("this machine has no Triton")
@@ -158,7 +158,7 @@ def test_everything_can_be_reached_with_the_keyboard(open_page: OpenPage, page: 
     expect(view.root.locator("dialog")).to_have_count(0)
 
 
-def test_search_counts_and_goes_through_what_it_finds(open_page: OpenPage, page: Page) -> None:
+def test_search_counts_and_steps_through_matches(open_page: OpenPage, page: Page) -> None:
     view = open_page(long_record(2000))
     view.stage.locator(".tc-scroll").focus()
     page.keyboard.press("/")
@@ -176,7 +176,7 @@ def test_search_counts_and_goes_through_what_it_finds(open_page: OpenPage, page:
     expect(view.stage.locator(".tc-search")).to_be_hidden()
 
 
-def test_of_fifty_thousand_lines_scrolling_makes_those_in_sight_in_few_layouts(
+def test_scrolling_50000_lines_renders_only_visible_lines(
     open_page: OpenPage, page: Page, layouts: Callable[[], int]
 ) -> None:
     view = open_page(long_record(LONG))
@@ -210,7 +210,7 @@ def test_of_fifty_thousand_lines_scrolling_makes_those_in_sight_in_few_layouts(
     assert layouts() - before <= LAYOUTS_PER_STEP * STEPS
 
 
-def test_a_pane_that_was_off_the_page_is_where_it_was(open_page: OpenPage, page: Page) -> None:
+def test_detached_pane_keeps_its_scroll_position(open_page: OpenPage, page: Page) -> None:
     view = open_page(long_record(2000))
     view.stage.locator(".tc-scroll").evaluate("scroller => { scroller.scrollTop = 19000 }")
     page.wait_for_timeout(100)
@@ -228,7 +228,7 @@ def test_a_pane_that_was_off_the_page_is_where_it_was(open_page: OpenPage, page:
     assert rows(view) == before
 
 
-def test_a_text_is_copied_whole(open_page: OpenPage, page: Page) -> None:
+def test_copying_a_text_copies_all_of_it(open_page: OpenPage, page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     view = open_page(mlp_record())
     view.open_stage("kernels")
@@ -237,7 +237,7 @@ def test_a_text_is_copied_whole(open_page: OpenPage, page: Page) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == mlp_record()["kernels"].text.rstrip("\n") + "\n"
 
 
-def test_blocks_fold_and_a_selection_in_one_opens_it(open_page: OpenPage) -> None:
+def test_blocks_fold_and_selecting_inside_unfolds(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("kernels")
     lines = view.stage.locator(".tc-rows").evaluate("rows => rows.clientHeight")
@@ -266,7 +266,7 @@ def test_two_artifacts_are_compared_with_both_sides_named(open_page: OpenPage) -
     expect(heading).to_contain_text("post_grad[0/0 forward]")
 
 
-def test_a_node_of_the_graph_lights_up_its_links(open_page: OpenPage, page: Page) -> None:
+def test_graph_node_highlights_its_links(open_page: OpenPage, page: Page) -> None:
     view = open_page(mlp_record())
     view.open_stage("forward", "Graph")
     view.click_a_node()
@@ -275,7 +275,7 @@ def test_a_node_of_the_graph_lights_up_its_links(open_page: OpenPage, page: Page
     expect(view.stage.locator(".tc-row.tc-primary")).not_to_have_count(0)
 
 
-def test_a_graph_is_searched_and_its_groups_open_and_close(open_page: OpenPage, page: Page) -> None:
+def test_graph_is_searchable_and_its_groups_toggle(open_page: OpenPage, page: Page) -> None:
     view = open_page(mlp_record())
     view.open_stage("forward", "Graph")
     canvas = view.stage.locator("canvas").first
@@ -293,7 +293,7 @@ def test_a_graph_is_searched_and_its_groups_open_and_close(open_page: OpenPage, 
     expect(view.stage.locator(".tc-search-count")).to_have_text("2 of 3")
 
 
-def test_a_second_stage_opens_beside_the_first_and_closes(open_page: OpenPage) -> None:
+def test_second_stage_opens_to_the_side_and_closes(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("backward").click(modifiers=["Shift"])
     panes = view.root.locator(".tc-pane:not(.tc-home)")
@@ -305,7 +305,9 @@ def test_a_second_stage_opens_beside_the_first_and_closes(open_page: OpenPage) -
 
 @pytest.mark.parametrize(("width", "name"), [(1440, "wide"), (1000, "medium"), (600, "narrow")])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_looks_right(browser: Browser, tmp_path: Path, scheme: str, width: int, name: str) -> None:
+def test_page_screenshots_have_no_overflow(
+    browser: Browser, tmp_path: Path, scheme: str, width: int, name: str
+) -> None:
     """Screenshots for review; and nothing overflows at any width."""
     path = tmp_path / "run.html"
     path.write_text(page_of(mlp_record()), encoding="utf-8")
@@ -334,7 +336,7 @@ def test_the_reader_can_choose_light_or_dark(open_page: OpenPage) -> None:
     assert view.root.evaluate(colour) == before
 
 
-def test_without_javascript_the_page_says_so(browser: Browser, tmp_path: Path) -> None:
+def test_page_without_javascript_says_so(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "run.html"
     path.write_text(page_of(small_record()), encoding="utf-8")
     context = browser.new_context(java_script_enabled=False)

@@ -47,7 +47,7 @@ def focused(page: Page) -> str:
 
 
 @pytest.mark.parametrize("width", [470, 760, 830, 1280, 1600])
-def test_it_takes_two_rows_at_most(open_page: OpenPage, page: Page, record: Record, width: int) -> None:
+def test_ribbon_takes_at_most_two_rows(open_page: OpenPage, page: Page, record: Record, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     view = open_page(record)
     ribbon = view.root.locator(".tc-ribbon")
@@ -60,7 +60,7 @@ def test_it_takes_two_rows_at_most(open_page: OpenPage, page: Page, record: Reco
     assert max(ends) <= area["x"] + area["width"] + 1
 
 
-def test_what_has_room_is_not_folded(open_page: OpenPage, page: Page, record: Record) -> None:
+def test_group_with_room_is_not_folded(open_page: OpenPage, page: Page, record: Record) -> None:
     page.set_viewport_size({"width": 830, "height": 800})
     view = open_page(record)
     own = view.root.get_by_role("group", name="tcompile", exact=True)
@@ -71,7 +71,7 @@ def test_what_has_room_is_not_folded(open_page: OpenPage, page: Page, record: Re
     expect(own.locator(".tc-group-head")).to_be_hidden()
 
 
-def test_a_folded_group_is_opened_and_left_by_keys(open_page: OpenPage, page: Page, record: Record) -> None:
+def test_folded_group_opens_and_closes_by_keyboard(open_page: OpenPage, page: Page, record: Record) -> None:
     page.set_viewport_size({"width": 830, "height": 800})
     view = open_page(record)
     head = view.root.get_by_role("group", name="tcompile", exact=True).locator(".tc-group-head")
@@ -99,9 +99,7 @@ def test_a_folded_group_is_opened_and_left_by_keys(open_page: OpenPage, page: Pa
     expect(view.root.locator(".tc-row.tc-primary")).not_to_have_count(0)
 
 
-def test_a_folded_group_says_how_much_of_the_selection_is_in_it(
-    open_page: OpenPage, page: Page, record: Record
-) -> None:
+def test_folded_group_counts_its_selected_links(open_page: OpenPage, page: Page, record: Record) -> None:
     page.set_viewport_size({"width": 830, "height": 800})
     view: ExplorerView = open_page(record)
     head = view.root.get_by_role("group", name="tcompile", exact=True).locator(".tc-group-head")
@@ -113,7 +111,7 @@ def test_a_folded_group_says_how_much_of_the_selection_is_in_it(
     expect(head.locator(".tc-chip-links")).to_have_text("99+" if total > 99 else str(total))
 
 
-def test_what_both_sides_have_opens_on_both_and_what_one_has_on_its_own(open_page: OpenPage, record: Record) -> None:
+def test_shared_stage_opens_on_both_sides(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
     for stage, element in (("fusion", ".tc-fusion"), ("memory", ".tc-memory-chart"), ("guards", ".tc-guards")):
         view.chip(stage).click()
@@ -129,9 +127,7 @@ def test_what_both_sides_have_opens_on_both_and_what_one_has_on_its_own(open_pag
     assert shown(view) == ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"]
 
 
-def test_a_kernel_of_one_side_leads_to_its_code_and_leaves_the_other_side_alone(
-    open_page: OpenPage, record: Record
-) -> None:
+def test_kernel_link_affects_only_its_own_side(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
     view.chip("fusion").click()
     first, second = panes(view)
@@ -146,7 +142,7 @@ def test_a_kernel_of_one_side_leads_to_its_code_and_leaves_the_other_side_alone(
     expect(second.locator(".tc-row.tc-linked").first).to_be_visible()
 
 
-def test_a_line_of_python_lights_up_the_views_of_both_sides(open_page: OpenPage, record: Record) -> None:
+def test_line_highlights_views_of_both_sides(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
     for stage, linked in (("fusion", ".tc-fusion-kernel.tc-linked"), ("memory", ".tc-memory-row.tc-linked")):
         view.chip(stage).click()
@@ -155,7 +151,7 @@ def test_a_line_of_python_lights_up_the_views_of_both_sides(open_page: OpenPage,
             expect(pane.locator(linked).first).to_be_visible()
 
 
-def test_the_bars_of_both_sides_are_drawn_to_one_scale(open_page: OpenPage, record: Record) -> None:
+def test_bars_of_both_sides_share_one_scale(open_page: OpenPage, record: Record) -> None:
     sides = ("fusion", "inductor: fusion")
     halves: list[dict[str, Any]] = [record[side].attrs["viewed"]["halves"][0] for side in sides]
     most = max(half[name] for half in halves for name in ("before", "after"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from tests.browser.conftest import OpenPage
-from tests.explorer.small_record import small_record
 from tests.explorer.reading.test_heat import timed
+from tests.explorer.small_record import small_record
 
 LINE = "scores = x @ w"
 
 
-def test_a_line_has_a_bar_for_eager_and_one_for_compiled(open_page: OpenPage) -> None:
+def test_line_has_eager_and_compiled_bars(open_page: OpenPage) -> None:
     view = open_page(timed())
     bars = view.line(view.source, LINE).locator(".tc-heat")
     expect(bars.locator("i")).to_have_count(2)
@@ -28,7 +28,7 @@ def test_a_line_has_a_bar_for_eager_and_one_for_compiled(open_page: OpenPage) ->
     expect(view.line(view.source, "def f(x, w)").locator(".tc-heat i")).to_have_count(0)
 
 
-def test_bars_are_of_the_half_that_is_chosen_and_can_be_hidden(open_page: OpenPage) -> None:
+def test_bars_follow_the_chosen_half_and_can_hide(open_page: OpenPage) -> None:
     view = open_page(timed())
     choice = view.source.get_by_label("Which times are beside the lines")
     bars = view.line(view.source, LINE).locator(".tc-heat")
@@ -40,13 +40,13 @@ def test_bars_are_of_the_half_that_is_chosen_and_can_be_hidden(open_page: OpenPa
     expect(bars.locator("i")).to_have_count(2)
 
 
-def test_a_record_without_times_has_no_place_for_them(open_page: OpenPage) -> None:
+def test_record_without_times_shows_no_bars(open_page: OpenPage) -> None:
     view = open_page(small_record())
     expect(view.line(view.source, LINE)).to_be_visible()
     expect(view.source.locator(".tc-heat, .tc-heat-choice")).to_have_count(0)
 
 
-def test_the_inspector_says_in_words_what_a_line_and_a_kernel_took(open_page: OpenPage) -> None:
+def test_inspector_states_times_of_line_and_kernel(open_page: OpenPage) -> None:
     view = open_page(timed())
     view.line(view.source, LINE).locator(".tc-line").click()
     card = view.root.locator(".tc-inspector")

@@ -11,7 +11,7 @@ from tests.explorer.reading.test_landed import record
 CALL = "x = doubled(x)"
 
 
-def test_a_called_function_opens_in_place_and_closes_with_the_keyboard(open_page: OpenPage, page: Page) -> None:
+def test_called_function_expands_inline_by_keyboard(open_page: OpenPage, page: Page) -> None:
     view = open_page(record())
     line = view.line(view.source, CALL)
     expect(line.locator(".tc-call")).to_have_text("doubled")
@@ -33,7 +33,7 @@ def test_a_called_function_opens_in_place_and_closes_with_the_keyboard(open_page
     expect(opened).to_have_count(0)
 
 
-def test_what_broke_is_underlined_and_ran_as_plain_python(open_page: OpenPage) -> None:
+def test_breaking_code_is_underlined_as_plain_python(open_page: OpenPage) -> None:
     view = open_page(record())
     line = view.line(view.source, "torch._dynamo.graph_break()")
     assert "".join(line.locator(".tc-broken").all_inner_texts()) == "torch._dynamo.graph_break()"
@@ -49,7 +49,7 @@ def test_a_graph_is_selected_in_the_legend(open_page: OpenPage) -> None:
     expect(view.stage.locator(".tc-choose option:checked")).to_have_text("Captured 1/0")
 
 
-def test_the_frame_map_opens_as_a_graph_and_a_node_lights_its_lines(open_page: OpenPage, page: Page) -> None:
+def test_frame_map_opens_as_graph_linked_to_lines(open_page: OpenPage, page: Page) -> None:
     view = open_page(looping())
     view.chip("frame_map").click()
     expect(view.stage.locator(".tc-modes [aria-pressed=true]")).to_have_text("Graph")

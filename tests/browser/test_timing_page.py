@@ -29,7 +29,7 @@ def width(element: Locator) -> float:
     return box["width"]
 
 
-def test_bars_are_as_long_as_their_times_and_eager_is_the_line_across_them(view: ExplorerView) -> None:
+def test_bar_lengths_match_times_with_eager_reference_line(view: ExplorerView) -> None:
     eager, aot, inductor = (rows(view).nth(index).locator(".tc-bar") for index in range(3))
     assert width(inductor) / width(eager) == pytest.approx(1 / 2, abs=0.02)
     assert width(aot) / width(eager) == pytest.approx(2.6 / 2, abs=0.02)
@@ -39,7 +39,7 @@ def test_bars_are_as_long_as_their_times_and_eager_is_the_line_across_them(view:
     assert len(places) == 1
 
 
-def test_numbers_stand_beside_the_bars_and_a_failure_has_its_reason(view: ExplorerView) -> None:
+def test_bars_show_numbers_and_failures_show_reasons(view: ExplorerView) -> None:
     inductor = rows(view).filter(has_text="24.0 s")
     for told in ("1.00 ms", "0.980 to 1.02 ms", "2.00 ×", "after 24,000 calls", "256.0 KiB"):
         expect(inductor).to_contain_text(told)
@@ -47,7 +47,7 @@ def test_numbers_stand_beside_the_bars_and_a_failure_has_its_reason(view: Explor
     expect(view.stage.locator(".tc-time-warnings")).to_contain_text(NOISE)
 
 
-def test_where_a_call_goes_is_stacked_and_the_gpu_beside_it(view: ExplorerView) -> None:
+def test_host_time_is_stacked_above_gpu_time(view: ExplorerView) -> None:
     host = view.stage.get_by_role("table", name="Where the time of a call goes").locator(".tc-time-row").first
     pieces = host.locator(".tc-time-bar .tc-part:visible")
     expect(pieces).to_have_count(4)
@@ -57,14 +57,14 @@ def test_where_a_call_goes_is_stacked_and_the_gpu_beside_it(view: ExplorerView) 
     assert gpu["y"] > launches["y"]
 
 
-def test_an_estimate_has_no_bar_and_a_frame_of_its_own(view: ExplorerView) -> None:
+def test_estimate_has_its_own_frame_and_no_bar(view: ExplorerView) -> None:
     estimate = view.stage.get_by_role("region", name="Estimate, not a measurement")
     expect(estimate).to_contain_text("A call takes at least")
     expect(estimate.locator(".tc-bar, .tc-part")).to_have_count(0)
     expect(view.stage.locator(".tc-times").get_by_text("stimate")).to_have_count(0)
 
 
-def test_keys_go_from_candidate_to_candidate_and_choose_one(view: ExplorerView, page: Page) -> None:
+def test_arrow_keys_move_between_candidates(view: ExplorerView, page: Page) -> None:
     rows(view).first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
@@ -76,7 +76,7 @@ def test_keys_go_from_candidate_to_candidate_and_choose_one(view: ExplorerView, 
 
 
 @pytest.mark.parametrize("wide", [700, 1100, 1900])
-def test_nothing_is_cut_off_in_a_narrow_or_a_wide_window(view: ExplorerView, page: Page, wide: int) -> None:
+def test_timing_page_never_overflows(view: ExplorerView, page: Page, wide: int) -> None:
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.set_viewport_size({"width": wide, "height": 1000})

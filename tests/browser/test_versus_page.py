@@ -15,7 +15,7 @@ CLIPPED = """view => [...view.querySelectorAll("table, td, th, code, figure")]
 
 
 @pytest.mark.parametrize("width", [1280, 900])
-def test_pairs_of_kernels_show_facts_and_sources_whole(open_page: OpenPage, page: Page, width: int) -> None:
+def test_kernel_pairs_show_facts_and_full_sources(open_page: OpenPage, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 860})
     view = open_page(two_backends())
     view.chip("versus").click()
@@ -33,7 +33,7 @@ def test_pairs_of_kernels_show_facts_and_sources_whole(open_page: OpenPage, page
     expect(pair).to_contain_class("tc-primary")
 
 
-def test_an_artifact_is_compared_with_the_other_sides(open_page: OpenPage) -> None:
+def test_artifact_is_compared_with_the_other_side(open_page: OpenPage) -> None:
     view = open_page(both_sides(fused_record("h100"), fused_record("a100"), ("h100", "a100")))
     view.open_stage("post_grad")
     view.stage.locator(".tc-choose").first.select_option("post_grad[0/0 inference]")

@@ -33,7 +33,7 @@ def view_of(notebook: NotebookPage, cell: int) -> ExplorerView:
     return view
 
 
-def test_plain_keys_are_the_widgets(notebook: NotebookPage) -> None:
+def test_plain_keys_go_to_the_widget(notebook: NotebookPage) -> None:
     view = view_of(notebook, 1)
     cells = notebook.cells()
     view.source.locator(".tc-scroll").focus()
@@ -44,7 +44,7 @@ def test_plain_keys_are_the_widgets(notebook: NotebookPage) -> None:
     assert view.root.evaluate("root => root.contains(document.activeElement)")
 
 
-def test_keys_with_ctrl_stay_jupyters(notebook: NotebookPage) -> None:
+def test_ctrl_keys_stay_with_jupyter(notebook: NotebookPage) -> None:
     view = view_of(notebook, 1)
     notebook.run_cell(2)  # so that there is something to save
     saved = notebook.path.stat().st_mtime_ns
@@ -57,7 +57,7 @@ def test_keys_with_ctrl_stay_jupyters(notebook: NotebookPage) -> None:
     assert notebook.path.stat().st_mtime_ns > saved
 
 
-def test_two_views_of_one_run_share_what_is_there_and_the_selection(notebook: NotebookPage) -> None:
+def test_two_views_of_a_run_share_the_selection(notebook: NotebookPage) -> None:
     notebook.run_cell(2)
     first, second = view_of(notebook, 1), view_of(notebook, 2)
     first.line(first.source, "torch.softmax").click()
@@ -66,7 +66,7 @@ def test_two_views_of_one_run_share_what_is_there_and_the_selection(notebook: No
     expect(first.line(first.source, "x @ w")).to_contain_class("tc-primary")
 
 
-def test_the_static_twin_is_hidden_while_the_widget_is_there(notebook: NotebookPage) -> None:
+def test_static_view_is_hidden_while_the_widget_exists(notebook: NotebookPage) -> None:
     view = view_of(notebook, 1)
     twin = notebook.output(1).locator(".tcompile-twin")
     expect(twin).to_have_count(1)
@@ -75,7 +75,7 @@ def test_the_static_twin_is_hidden_while_the_widget_is_there(notebook: NotebookP
     expect(twin).to_be_visible()
 
 
-def test_in_a_narrow_cell_stacked_panes_have_room_for_more_than_a_few_lines(notebook: NotebookPage) -> None:
+def test_stacked_panes_keep_height_in_a_narrow_cell(notebook: NotebookPage) -> None:
     view = view_of(notebook, 1)
     notebook.page.set_viewport_size({"width": 900, "height": 1000})
     expect(view.root).to_contain_class("tc-narrow")

@@ -91,7 +91,7 @@ def test_every_ddp_bucket_is_recorded(fake_group: None, backend: str, target: st
     assert sum(found.numbers["bytes"] for found in split) == sum(p.nbytes for p in model.parameters())
 
 
-def test_ddp_counts_are_those_of_torch_alone(fake_group: None) -> None:
+def test_ddp_counts_match_torch(fake_group: None) -> None:
     model, x = in_ddp()
     alone = CompileCounter()
     torch.compile(model, backend=alone)(x)
@@ -143,7 +143,7 @@ def test_ddp_under_gloo(tmp_path: Path, world: int, target: str, check: str) -> 
 
 
 @pytest.mark.parametrize("options", [Options(), Options(target="cpu", check=True)])
-def test_dtensor_has_no_raw_errors(fake_group: None, options: Options) -> None:
+def test_dtensor_raises_no_internal_errors(fake_group: None, options: Options) -> None:
     model = Blocks(16, 1)
     plan = {"blocks.0.up": ColwiseParallel(), "blocks.0.down": RowwiseParallel()}
     parallelize_module(model, init_device_mesh("cpu", (8,)), plan)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def test_training_has_every_stage(mlp_record: Record) -> None:
     assert mlp_record.title == "MLP"
 
 
-def test_inference_has_an_inference_graph_and_no_joint_one() -> None:
+def test_inference_has_one_graph_and_no_joint() -> None:
     record = explore(softmax_of_matmul, (torch.randn(64, 128), torch.randn(128, 256))).record
     assert "inference" in stages(record)
     assert not {"joint", "forward", "backward"} & set(stages(record))
@@ -86,7 +86,7 @@ def test_same_input_gives_the_same_text() -> None:
     assert first == second
 
 
-def test_values_gradients_and_dropout_are_those_of_eager() -> None:
+def test_values_gradients_and_dropout_match_eager() -> None:
     torch.manual_seed(0)
     model, x = MLP().train(), torch.randn(8, 64)
     torch.manual_seed(1)
@@ -104,7 +104,7 @@ def test_values_gradients_and_dropout_are_those_of_eager() -> None:
     assert torch.equal(torch.random.get_rng_state(), after)
 
 
-def test_every_fx_compute_node_has_its_facts(mlp_record: Record) -> None:
+def test_every_fx_call_has_its_facts(mlp_record: Record) -> None:
     for stage in ("captured", "forward", "backward", "post_grad"):
         for artifact in mlp_record.of_stage(stage):
             for entity in artifact.entities:
@@ -131,7 +131,7 @@ def test_line_map_names_the_node_on_the_line(mlp_record: Record) -> None:
             assert rows[number - 1].strip().startswith(f"{name}:"), rows[number - 1]
 
 
-def test_backward_kernels_lead_to_the_python_line() -> None:
+def test_backward_kernels_link_to_the_python_line() -> None:
     model, x = MLP().train(), torch.randn(8, 64)
     record = explore(model, (x,)).record
     lines = {e.id: e.attrs["code"] for a in record.of_stage("source") for e in a.entities}
@@ -170,7 +170,7 @@ def gpt2_record() -> Record:
     return exploration.record
 
 
-def test_gpt2_blocks_of_the_backward_graph_can_be_closed_without_a_cycle(gpt2_record: Record) -> None:
+def test_gpt2_backward_blocks_collapse_without_a_cycle(gpt2_record: Record) -> None:
     backward = gpt2_record["backward"]
     calls = [entity for entity in backward.entities if entity.kind == "call"]
     assert any(entity.attrs.get("gradient_accumulation") for entity in calls)
@@ -187,7 +187,7 @@ def block_of(module: str) -> str:
     return ".".join(module.split(".")[:3]) if module.startswith("transformer.h.") else ""
 
 
-def test_a_graph_break_gives_two_graphs_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_graph_break_gives_two_graphs_and_its_location(capsys: pytest.CaptureFixture[str]) -> None:
     record = explore(breaks_in_the_middle, (torch.randn(8, 8),)).record
     assert capsys.readouterr().out == "in between\n"
     assert len(record.of_stage("captured")) == 2
@@ -197,7 +197,7 @@ def test_a_graph_break_gives_two_graphs_and_says_where(capsys: pytest.CaptureFix
     assert found.hints
 
 
-def test_fullgraph_failure_is_a_problem_and_the_value_still_comes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fullgraph_failure_is_a_problem_and_still_returns(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.randn(8, 8)
     explored = explore(breaks_in_the_middle, (x,), options=Options(fullgraph=True))
     assert torch.equal(explored.value, torch.relu(x).sum() + x.mean())
@@ -207,7 +207,7 @@ def test_fullgraph_failure_is_a_problem_and_the_value_still_comes(capsys: pytest
     assert len(explored.record.breaks) == 1
 
 
-def test_the_users_own_error_is_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_error_is_raised_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return x @ torch.randn(3, 3)
 
@@ -217,7 +217,7 @@ def test_the_users_own_error_is_the_users_own(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == ""
 
 
-def test_a_failing_lowering_is_a_problem_and_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_lowering_is_a_problem_earlier_stages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.graph import GraphLowering
 
     def fails(self: object, *args: object) -> None:
@@ -231,7 +231,7 @@ def test_a_failing_lowering_is_a_problem_and_the_rest_stays(monkeypatch: pytest.
     assert "post_grad" in stages(explored.record)
 
 
-def test_the_users_own_torch_compile_is_recorded() -> None:
+def test_user_torch_compile_is_recorded() -> None:
     @torch.compile
     def own(x: torch.Tensor) -> torch.Tensor:
         return torch.sin(x) * 2
@@ -261,7 +261,7 @@ def test_events_come_in_order_with_artifacts() -> None:
     assert heard[-1].kind == "finished"
 
 
-def test_nothing_compiled_is_said() -> None:
+def test_nothing_compiled_is_reported() -> None:
     with Exploration() as exploration:
         pass
     assert "nothing was compiled" in exploration.record.problems[0].reason
@@ -365,7 +365,7 @@ def test_process_is_untouched_by_an_interrupt(stage: str) -> None:
     assert torch.allclose(explore(model, (x,)).value, model(x))
 
 
-def test_the_users_compiled_functions_keep_their_caches() -> None:
+def test_user_compiled_functions_keep_their_caches() -> None:
     calls = []
 
     def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
@@ -380,7 +380,7 @@ def test_the_users_compiled_functions_keep_their_caches() -> None:
     assert len(calls) == 1
 
 
-def test_explorations_do_not_count_against_the_users_recompile_limit() -> None:
+def test_explorations_do_not_use_the_recompile_limit() -> None:
     def mine(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) + 1
 
@@ -399,7 +399,7 @@ def test_explorations_do_not_count_against_the_users_recompile_limit() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
-def test_what_the_user_compiled_before_hides_no_stage(backend: str) -> None:
+def test_earlier_compilation_hides_no_stage(backend: str) -> None:
     def mine(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) + 1
 
@@ -408,7 +408,7 @@ def test_what_the_user_compiled_before_hides_no_stage(backend: str) -> None:
     assert explore(mine, (x,), options=Options(backend=backend)).record.of_stage("captured")
 
 
-def test_what_the_user_code_sets_stays_set() -> None:
+def test_settings_changed_by_user_code_stay() -> None:
     limit = sys.getrecursionlimit()
     try:
         with Exploration() as exploration:
@@ -422,26 +422,26 @@ def test_what_the_user_code_sets_stays_set() -> None:
         warnings.filters.pop(0)
 
 
-def test_an_exploration_does_not_make_the_next_one_dynamic() -> None:
+def test_exploration_does_not_make_the_next_one_dynamic() -> None:
     explore(softmax_of_matmul, (torch.randn(4, 8), torch.randn(8, 8)))
     record = explore(softmax_of_matmul, (torch.randn(6, 8), torch.randn(8, 8))).record
     assert record["captured"].entities[0].attrs["shape"] == [6, 8]
 
 
-def test_exploring_past_the_recompile_limit_recompiles_nothing_twice() -> None:
+def test_exploring_past_the_recompile_limit_keeps_every_stage() -> None:
     x, times = torch.randn(4, 4), torch._dynamo.config.recompile_limit + 4
     found = {tuple(stages(explore(softmax_of_matmul, (x, x)).record)) for _ in range(times)}
     assert len(found) == 1
     assert "kernels" in found.pop()
 
 
-def test_a_module_of_torch_is_known_by_its_own_name() -> None:
+def test_torch_module_is_named_by_its_class() -> None:
     record = explore(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(2, 4),)).record
     assert [frame.function for frame in record.frames] == ["Sequential"]
     assert not any("_dynamo" in artifact.id for artifact in record.of_stage("source"))
 
 
-def test_a_frame_that_was_given_up_can_be_explored_again() -> None:
+def test_frame_skipped_before_can_be_explored_again() -> None:
     x = torch.randn(4, 4)
     explore(breaks_in_the_middle, (x,), options=Options(fullgraph=True))
     assert len(explore(breaks_in_the_middle, (x,)).record.of_stage("captured")) == 2
@@ -452,7 +452,7 @@ def trains_inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return w.grad * 2
 
 
-def test_a_backward_inside_of_the_function_has_no_frame_of_ours() -> None:
+def test_backward_inside_the_function_adds_no_frame() -> None:
     record = explore(trains_inside, (torch.ones(4), torch.ones(4, requires_grad=True))).record
     assert len(record.breaks) == 1
     names = {frame.function.partition("_at_")[0] for frame in record.frames}
@@ -466,7 +466,7 @@ def breaks_in_a_loop(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def test_a_frame_that_the_users_own_torch_compile_gave_up_is_explored() -> None:
+def test_frame_skipped_by_user_torch_compile_is_explored() -> None:
     x = torch.ones(4)
     torch.compile(breaks_in_a_loop, backend="eager")(x)
     for _ in range(2):
@@ -474,7 +474,7 @@ def test_a_frame_that_the_users_own_torch_compile_gave_up_is_explored() -> None:
         assert (found.outcome, found.function) == ("skipped", "breaks_in_a_loop")
 
 
-def test_stages_left_out_are_linked_across() -> None:
+def test_links_cross_omitted_stages() -> None:
     x, w = torch.randn(4, 4), torch.randn(4, 4)
     record = explore(softmax_of_matmul, (x, w), options=Options(stages=("captured", "kernels"))).record
     assert stages(record) == ["source", "captured", "kernels"]
@@ -483,7 +483,7 @@ def test_stages_left_out_are_linked_across() -> None:
         assert captured & record.linked_ids(kernel.id), kernel
 
 
-def test_what_no_stage_shows_is_not_generated_and_the_rest_is_as_it_would_be() -> None:
+def test_stages_not_requested_are_not_generated() -> None:
     model, x = MLP().eval(), torch.randn(8, 64)
     whole = explore(model, (x,)).record
     halves = explore(model, (x,), options=Options(stages=("joint", "forward", "backward"))).record
@@ -492,7 +492,7 @@ def test_what_no_stage_shows_is_not_generated_and_the_rest_is_as_it_would_be() -
     assert not any("backward" in kernel.graph + kernel.artifact for kernel in halves.kernels)
 
 
-def test_only_the_captured_stage_runs_no_backend() -> None:
+def test_captured_stage_alone_runs_no_backend() -> None:
     x = torch.randn(4, 4)
     record = explore(softmax_of_matmul, (x, x), options=Options(stages=("captured",))).record
     assert stages(record) == ["source", "captured"]
@@ -514,13 +514,13 @@ def test_time_and_check_measure_the_users_call() -> None:
 
 
 @pytest.mark.needs("g++")
-def test_check_compares_dropout_with_the_numbers_that_the_code_draws() -> None:
+def test_dropout_check_uses_the_compiled_random_numbers() -> None:
     record = explore(MLP().train(), (torch.randn(8, 64),), options=Options(check=True)).record
     assert record.checks[0].verdict in ("equal", "close")
     assert "random numbers of Inductor" in record.checks[0].note
 
 
-def test_times_are_those_of_the_users_own_call() -> None:
+def test_timing_repeats_the_call_without_recompiling() -> None:
     """Neither another grad mode nor copies of an argument that is passed twice cause a recompilation."""
 
     def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -535,7 +535,7 @@ def test_times_are_those_of_the_users_own_call() -> None:
 
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
-def test_graph_with_sizes_from_data_is_whole(backend: str) -> None:
+def test_data_dependent_graph_keeps_every_kernel(backend: str) -> None:
     """Each kernel is in an artifact, also in the backward and in every part into which our backend splits the graph."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
@@ -556,7 +556,7 @@ def test_graph_with_sizes_from_data_is_whole(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 @pytest.mark.parametrize("stage", ["inference", "joint"])
-def test_failure_while_tracing_is_filed_there(backend: str, stage: str) -> None:
+def test_failed_retracing_is_a_problem_of_its_stage(backend: str, stage: str) -> None:
     traced: list[torch.Tensor] = []
     with torch.library._scoped_library("tcompile_tests", "FRAGMENT") as library:
         library.define("traced_once(Tensor x) -> Tensor")

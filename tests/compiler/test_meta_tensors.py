@@ -71,7 +71,7 @@ class Trained(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
-def test_meta_model_has_the_code_of_a_real_one(backend: str) -> None:
+def test_meta_model_compiles_to_the_real_code(backend: str) -> None:
     codes = []
     for device in ("cpu", "meta"):
         with torch.device(device):
@@ -89,7 +89,7 @@ def test_meta_tensors_are_not_measured() -> None:
         copy_call(found.call)
 
 
-def test_large_call_says_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_call_warns_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "MANY_ELEMENTS", 8)
     monkeypatch.setattr(recorder, "LONG_SECONDS", 0.0)
     events: list[Event] = []

@@ -43,7 +43,7 @@ def total(value: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("make", [resnet18, encoder, bert, vit])
-def test_training_step_of(make: Callable[[], Case]) -> None:
+def test_training_step(make: Callable[[], Case]) -> None:
     torch.manual_seed(0)
     model, arguments = make()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}

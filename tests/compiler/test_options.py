@@ -31,7 +31,7 @@ def test_no_option_is_required() -> None:
     assert parse_options() == Options()
 
 
-def test_every_option_is_taken() -> None:
+def test_every_option_is_accepted() -> None:
     asked: dict[str, Any] = {
         "target": "cpu",
         "mode": "max-autotune",
@@ -55,12 +55,12 @@ def test_none_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("mode", settings.modes())
-def test_every_mode_of_torch_is_a_mode(mode: str) -> None:
+def test_every_torch_mode_is_accepted(mode: str) -> None:
     assert parse_options(mode=mode).mode == mode
 
 
 @pytest.mark.parametrize("backend", ["inductor", "eager", "aot_eager", "cudagraphs"])
-def test_a_registered_backend_is_a_backend(backend: str) -> None:
+def test_registered_backend_is_accepted(backend: str) -> None:
     assert parse_options(backend=backend).backend == backend
 
 
@@ -98,7 +98,7 @@ def test_stages_are_a_comma_list_or_names() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_option_is_told_the_right_spelling(keywords: dict[str, Any], expected: list[str]) -> None:
+def test_wrong_option_suggests_the_right_spelling(keywords: dict[str, Any], expected: list[str]) -> None:
     message = refusal(**keywords)
     assert [part for part in expected if part not in message] == []
 
@@ -126,15 +126,15 @@ def test_a_wrong_option_is_told_the_right_spelling(keywords: dict[str, Any], exp
     ],
     ids=str,
 )
-def test_a_wrong_value_is_told_the_valid_ones(keywords: dict[str, Any], expected: str) -> None:
+def test_wrong_value_lists_the_valid_ones(keywords: dict[str, Any], expected: str) -> None:
     assert expected in refusal(**keywords)
 
 
-def test_the_answer_to_a_mode_with_options_is_what_the_mode_stands_for() -> None:
+def test_mode_with_options_error_expands_the_mode() -> None:
     assert "'triton.cudagraphs': True" in refusal(mode="reduce-overhead", options={"max_autotune": True})
 
 
-def test_no_answer_is_about_an_option_that_is_valid() -> None:
+def test_option_hints_cover_only_invalid_options() -> None:
     assert not option_answers.KEYWORDS.keys() & {field.name for field in dataclasses.fields(Options)}
     assert not option_answers.MODES.keys() & settings.modes().keys()
     assert not option_answers.BACKENDS.keys() & set(settings.backends())
@@ -144,18 +144,18 @@ def test_settings_are_spelled_with_dashes_or_underscores() -> None:
     assert parse_options(options={"max-autotune": True}) == parse_options(options={"max_autotune": True})
 
 
-def test_options_of_another_backend_are_its_own_business() -> None:
+def test_other_backend_options_are_passed_through() -> None:
     assert parse_options(backend="eager", options={"anything": 1}).options == {"anything": 1}
 
 
-def test_a_target_is_a_device_that_is_there() -> None:
+def test_target_is_an_available_device() -> None:
     assert parse_options(target="cpu").target == "cpu"
     assert "cpu" in available_targets()
     assert ("cuda" in available_targets()) == torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(("written", "name"), [("h100", "h100"), ("RTX 4090", "rtx4090"), ("nvidia-a100", "a100")])
-def test_a_target_may_be_a_gpu_that_is_not_here(written: str, name: str) -> None:
+def test_target_may_be_an_absent_gpu(written: str, name: str) -> None:
     assert parse_options(target=written).target == name
 
 
@@ -168,7 +168,7 @@ def test_a_target_may_be_a_gpu_that_is_not_here(written: str, name: str) -> None
         ("gpu", ["this machine has no such GPU", "'h100'"]),
     ],
 )
-def test_an_unknown_target_is_told_what_there_is(target: str, expected: list[str]) -> None:
+def test_unknown_target_lists_what_exists(target: str, expected: list[str]) -> None:
     message = refusal(target=target)
     assert [part for part in expected if part not in message] == []
 
@@ -181,21 +181,21 @@ def test_an_unknown_target_is_told_what_there_is(target: str, expected: list[str
     ],
     ids=["by name", "a function"],
 )
-def test_what_a_gpu_that_is_not_here_can_not_do(keywords: dict[str, Any], expected: str) -> None:
+def test_non_codegen_backends_are_refused_for_absent_gpus(keywords: dict[str, Any], expected: str) -> None:
     assert expected in refusal(target="h100", **keywords)
 
 
-def test_a_cuda_gpu_that_is_not_there_is_told_so() -> None:
+def test_missing_cuda_device_is_reported() -> None:
     assert "this machine has no such GPU. Available here: 'cpu'" in refusal(target="cuda:64")
 
 
-def test_a_callable_backend_is_named_in_the_record_and_given_to_torch() -> None:
+def test_callable_backend_is_recorded_by_name() -> None:
     options = parse_options(backend=some_backend)
     assert options.backend.endswith(".some_backend")
     assert options.compile_arguments()["backend"] is some_backend
 
 
-def test_what_json_can_not_hold_does_not_break_the_record() -> None:
+def test_unserializable_options_do_not_break_the_record() -> None:
     options = parse_options(
         backend=some_backend, options={"a_pass": some_backend, "sizes": (1, 2), "dtype": torch.float32}
     )
@@ -227,7 +227,7 @@ def test_assignments_have_literal_values() -> None:
 
 
 @pytest.mark.parametrize("text", ["max_autotune", "=True", ""])
-def test_what_is_no_assignment_is_told_the_form(text: str) -> None:
+def test_malformed_assignment_explains_the_form(text: str) -> None:
     with pytest.raises(OptionError, match="write it as name=value"):
         assignments([text])
 

@@ -145,7 +145,7 @@ def settled(name: str) -> tuple[Counts, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_counts_and_state_are_those_of_torch_alone(name: str) -> None:
+def test_counts_and_state_match_torch_alone(name: str) -> None:
     expected, before = settled(name)
     found, after, record = explored(name)
     assert found == expected

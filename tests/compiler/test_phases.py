@@ -26,25 +26,25 @@ def named(record: Record, name: str) -> list[Phase]:
     return [phase for phase in record.phases if phase.name == name]
 
 
-def test_a_compilation_is_one_phase_with_all_others_in_it(mlp_record: Record) -> None:
+def test_compilation_is_one_root_phase(mlp_record: Record) -> None:
     roots = [phase for phase in mlp_record.phases if not phase.parent]
     assert [(phase.name, phase.graph, phase.count) for phase in roots] == [("dynamo", "0/0", 1)]
     assert all(phase.seconds <= roots[0].seconds for phase in mlp_record.phases)
 
 
-def test_the_phases_of_inductor_are_there_for_both_halves(mlp_record: Record) -> None:
+def test_inductor_phases_cover_forward_and_backward(mlp_record: Record) -> None:
     assert sum(phase.count for phase in named(mlp_record, "GraphLowering.codegen")) == 2
     assert {phase.parent for phase in named(mlp_record, "Scheduler.codegen")} == {"GraphLowering.codegen"}
 
 
-def test_the_parts_of_a_phase_take_no_longer_than_it(mlp_record: Record) -> None:
+def test_subphases_take_no_longer_than_their_phase(mlp_record: Record) -> None:
     for whole in mlp_record.phases:
         parts = [phase.seconds for phase in mlp_record.phases if phase.parent == whole.name]
         wholes = [phase.seconds for phase in named(mlp_record, whole.name)]
         assert sum(parts) <= sum(wholes) + 1e-6, whole.name
 
 
-def test_phases_are_of_the_graph_that_was_compiled() -> None:
+def test_phases_belong_to_the_compiled_graph() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         torch._dynamo.graph_break()
         return x.sin()
@@ -55,7 +55,7 @@ def test_phases_are_of_the_graph_that_was_compiled() -> None:
     assert {phase.graph for phase in named(record, "backend_compile")} == graphs
 
 
-def test_the_time_in_which_tcompile_records_is_not_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_time_is_excluded_from_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Recorder.bytecode
 
     def slowly(*args: object) -> None:
@@ -69,7 +69,7 @@ def test_the_time_in_which_tcompile_records_is_not_torchs(monkeypatch: pytest.Mo
     assert sum(phase.seconds for phase in hooks) < 0.5
 
 
-def test_a_stopped_watch_runs_while_torch_does_its_work_inside() -> None:
+def test_stopped_stopwatch_runs_inside_torch_work() -> None:
     watch = Stopwatch()
     with watch.pause():
         before = watch.seconds()
@@ -80,7 +80,7 @@ def test_a_stopped_watch_runs_while_torch_does_its_work_inside() -> None:
         assert watch.seconds() >= before + 0.01
 
 
-def test_an_observer_is_told_with_the_watch_stopped() -> None:
+def test_observer_is_called_with_the_watch_stopped() -> None:
     watch = Stopwatch()
 
     class Slow:
@@ -92,7 +92,7 @@ def test_an_observer_is_told_with_the_watch_stopped() -> None:
     assert watch.seconds() < 0.2
 
 
-def test_events_are_heard_no_more_after_the_exploration() -> None:
+def test_events_are_not_observed_after_the_exploration() -> None:
     from torch._dynamo.utils import ChromiumEventLogger
 
     before = ChromiumEventLogger.log_event_end

@@ -164,7 +164,7 @@ def test_exported_graph_has_the_branches() -> None:
     }
 
 
-def test_line_of_a_branch_links_to_its_kernel_alone() -> None:
+def test_branch_line_links_only_to_its_kernel() -> None:
     record = record_of(branches, grad=True, target="h100")
     assert linked(record, "y = x.sin()", "kernels") == {"triton_poi_fused_mul_sin_1", "triton_poi_fused_cos_mul_0"}
     assert linked(record, "return x.cos() - 1", "kernels") == {
@@ -173,7 +173,7 @@ def test_line_of_a_branch_links_to_its_kernel_alone() -> None:
     assert linked(record, "y = x.sin()", "post_grad") >= {"true_graph_0.sin", "true_graph_1.cos"}
 
 
-def test_kernel_of_a_nested_branch_links_to_its_line() -> None:
+def test_nested_branch_kernel_links_to_its_line() -> None:
     record = record_of(looped)
     [kernel] = [kernel for kernel in record.kernels if "_exp_" in kernel.name]
     found = record.linked_ids(kernel.id)
@@ -287,7 +287,7 @@ def kernel_lines(record: Record, code: str) -> list[str]:
     return [e.label for a in record.of_stage("kernels") for e in a.entities if e.id in ids and e.kind in kinds]
 
 
-def test_score_mod_line_links_to_its_lines_of_the_template() -> None:
+def test_score_mod_line_links_to_template_lines() -> None:
     record = attention_record("h100")
     assert linked(record, "bias = (q - k) * 0.1", "post_grad") == {"sdpa_score0.sub", "sdpa_score0.mul"}
     assert any(" * " in row for row in kernel_lines(record, "bias = (q - k) * 0.1"))
@@ -307,7 +307,7 @@ def test_score_mod_line_links_to_cpp() -> None:
 
 
 @pytest.mark.parametrize("code", ["bias = (q - k) * 0.1", "return q >= k"])
-def test_own_backend_links_a_score_mod_to_its_call(code: str) -> None:
+def test_own_backend_links_score_mod_to_extern_call(code: str) -> None:
     record = attention_record("cpu", "tcompile")
     assert linked(record, code, "lowered") == {"flex_attention"}
     assert "flex_attention" in linked(record, code, "kernels")
@@ -330,7 +330,7 @@ def test_own_backend_links_a_branch_in_a_branch() -> None:
     assert "cond(gt.view([], strides []), true_graph_0(), false_graph_0()" in record["lowered"].text
 
 
-def test_own_backend_links_a_branch_to_its_call() -> None:
+def test_own_backend_links_branch_to_extern_call() -> None:
     record = record_of(branches, backend="tcompile")
     assert linked(record, "y = x.sin()", "lowered") == {"cond"}
     assert "cond(gt.view([], strides []), true_graph_0(), false_graph_0()" in record["lowered"].text

@@ -146,7 +146,7 @@ def test_a_model_and_its_class_are_explored(models: Path, name: str, capsys: pyt
 @pytest.mark.parametrize(("name", "line"), [("bare", "bare = nn.Sequential("), ("parts.last", "import parts"),
                                             ("relu", "from torch.nn.functional import relu"),
                                             ("written", ""), ("function", "")])  # fmt: skip
-def test_what_has_no_code_in_the_file_is_shown_by_the_line_that_names_it(tmp_path: Path, name: str, line: str) -> None:
+def test_source_without_a_file_links_to_its_definition(tmp_path: Path, name: str, line: str) -> None:
     (tmp_path / "parts.py").write_text("from torch import nn\nlast = nn.Linear(4, 4)\n")
     script, saved = tmp_path / "bare.py", tmp_path / "run.json"
     script.write_text(BARE)
@@ -175,7 +175,7 @@ def test_the_same_seed_gives_the_same_record(models: Path, tmp_path: Path) -> No
     assert texts[0] == texts[1]
 
 
-def test_what_the_users_code_raises_is_the_users_traceback(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_exception_keeps_its_traceback(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explore", f"{models}:fails", "--input", "randn(8, 64)"]) == 1
     shown = capsys.readouterr().err.splitlines()
     assert shown[0] == "Traceback (most recent call last):"
@@ -184,21 +184,21 @@ def test_what_the_users_code_raises_is_the_users_traceback(models: Path, capsys:
     assert "explorer" not in "".join(shown[:2])
 
 
-def test_what_making_the_model_raises_is_the_users_traceback(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exception_in_model_construction_keeps_its_traceback(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explore", f"{models}:Breaks"]) == 1
     shown = capsys.readouterr().err
     assert shown.endswith("RuntimeError: no weights today\n")
     assert f'File "{models}"' in shown.splitlines()[1]
 
 
-def test_a_file_that_does_not_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_with_a_syntax_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.py"
     path.write_text("def f(:\n")
     assert cli.main(["explore", f"{path}:f"]) == 1
     assert capsys.readouterr().err.startswith(f'  File "{path}", line 1\n')
 
 
-def test_a_file_imports_what_stands_beside_it(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_imports_its_neighbours(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     user = models.with_name("uses_models.py")
     user.write_text("from models import softmax as f\n")
     assert cli.main(["explore", f"{user}:f", "--input", "randn(2, 3), randn(3, 2)"]) == 0
@@ -220,14 +220,14 @@ def test_a_file_imports_what_stands_beside_it(models: Path, capsys: pytest.Captu
         ("{models}:softmax", "softmax(x, w) can't be called with 0 inputs: missing a required argument: 'x'"),
     ],
 )
-def test_a_wrong_target_is_told_in_one_line(
+def test_wrong_target_is_a_one_line_error(
     models: Path, saved: Path, target: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"models": models, "folder": models.parent}
     assert message.format(**places) in wrong(capsys, "explore", target.format(**places))
 
 
-def test_wrong_options_are_told_before_the_file_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_refused_before_the_file_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "loud.py"
     path.write_text("raise RuntimeError('this was run')\n")
     assert "mode='training'" in wrong(capsys, "explore", f"{path}:f", "--mode", "training")
@@ -236,12 +236,12 @@ def test_wrong_options_are_told_before_the_file_is_run(tmp_path: Path, capsys: p
     assert "does not end in .json" in wrong(capsys, "explore", f"{path}:f", "--json", "run.html")
 
 
-def test_a_wrong_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "invalid choice: 'lower'" in wrong(capsys, "lower")
     assert "required: COMMAND" in wrong(capsys)
 
 
-def test_show_is_the_summary_or_a_stage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_summary_or_a_stage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", str(saved)]) == 0
     assert "1 graph break" in capsys.readouterr().out
     assert cli.main(["show", str(saved), "forward"]) == 0
@@ -261,7 +261,7 @@ def test_show_is_the_summary_or_a_stage(saved: Path, capsys: pytest.CaptureFixtu
         ("symbols", "s77     x.size(0)   9    2 <= s77  0/1\n"),
     ],
 )
-def test_show_tells_what_dynamo_did(saved: Path, capsys: pytest.CaptureFixture[str], name: str, words: str) -> None:
+def test_show_prints_dynamo_facts(saved: Path, capsys: pytest.CaptureFixture[str], name: str, words: str) -> None:
     assert cli.main(["show", str(saved), name]) == 0
     assert words in capsys.readouterr().out
 
@@ -276,7 +276,7 @@ def test_show_tells_what_dynamo_did(saved: Path, capsys: pytest.CaptureFixture[s
         ("symbols", "no symbols\n"),
     ],
 )
-def test_show_of_facts_that_there_are_none_of(
+def test_show_of_missing_facts_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
 ) -> None:
     path = files.write(Record("nothing", Options()), tmp_path / "empty.json")
@@ -284,7 +284,7 @@ def test_show_of_facts_that_there_are_none_of(
     assert capsys.readouterr().out == words
 
 
-def test_show_of_a_stage_with_several_graphs_names_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_names_each_of_several_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = small_record()
     other = replace(record["forward"], id="forward[0/1]", entities=())
     path = files.write(record.with_fields(artifacts=(*record.artifacts, other)), tmp_path / "two.json")
@@ -293,14 +293,14 @@ def test_show_of_a_stage_with_several_graphs_names_each(tmp_path: Path, capsys: 
     assert found.count("# forward[0/0]  forward half") == found.count("# forward[0/1]  forward half") == 1
 
 
-def test_show_of_a_finding_is_its_text(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_of_a_finding_prints_its_text(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", str(saved), "timing"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "time of one call (forward) on the CPU, 2 threads"
     assert "aot_eager  40.0 µs  39.0 to 42.0 µs" in "\n".join(told)
 
 
-def test_show_of_what_is_not_there(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_of_a_missing_stage_is_an_error(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "it has: source, captured, forward, backward, kernels" in wrong(capsys, "show", saved, "nonsense")
     assert "this machine has no Triton" in wrong(capsys, "show", saved, "ttir")
     assert "No such file or directory" in wrong(capsys, "show", tmp_path / "none.json")
@@ -337,7 +337,7 @@ def test_show_imports_neither_torch_nor_pandas(saved: Path) -> None:
     assert (shown.returncode, shown.stderr) == (0, "")
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     record = small_record()
     long = replace(record["forward"], text="x\n" * 200_000)
     path = files.write(record.with_fields(artifacts=(long,)), tmp_path / "long.json")
@@ -367,7 +367,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
         ("rand(2, requires_grad=True)", (2,), torch.float32),
     ],
 )
-def test_inputs_that_are_tensors(text: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_tensor_inputs(text: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     (value,) = call_inputs.parse([text]).args
     assert (tuple(value.shape), value.dtype) == (shape, dtype)
 
@@ -376,11 +376,11 @@ def test_inputs_that_are_tensors(text: str, shape: tuple[int, ...], dtype: torch
     ("text", "value"),
     [("3", 3), ("-2.5", -2.5), ("True", True), ("None", None), ("'mean'", "mean"), ("[1, (2, 3)]", [1, (2, 3)])],
 )
-def test_inputs_that_are_literals(text: str, value: object) -> None:
+def test_literal_inputs(text: str, value: object) -> None:
     assert call_inputs.parse([text]).args == [value]
 
 
-def test_inputs_by_name_and_in_containers() -> None:
+def test_named_inputs_and_containers() -> None:
     inputs = call_inputs.parse(["{'a': ones(2)}, [zeros(1)]", "mask=ones(3)", "k=-1"])
     assert inputs.args[0]["a"].tolist() == [1, 1]
     assert inputs.args[1][0].tolist() == [0]
@@ -418,7 +418,7 @@ def test_inputs_by_name_and_in_containers() -> None:
         ("(" * 5000 + ")" * 5000, "is not Python"),
     ],
 )
-def test_inputs_that_are_refused(text: str, message: str | None) -> None:
+def test_invalid_inputs_are_refused(text: str, message: str | None) -> None:
     if message is None:
         assert call_inputs.parse([text]) == call_inputs.Inputs()
         return
@@ -428,12 +428,12 @@ def test_inputs_that_are_refused(text: str, message: str | None) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_wrong_inputs_on_the_command_line(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_line_input_is_refused(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = wrong(capsys, "explore", f"{models}:softmax", "--input", "open('x')")
     assert line.startswith("tcompile: --input \"open('x')\": 'open' is not one of arange, ")
 
 
-def test_show_compiles_kernels_for_a_stage_of_machine_code(
+def test_show_compiles_kernels_for_machine_stages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiler.binary, "compile_incrementally", fused_record.growing, raising=False)

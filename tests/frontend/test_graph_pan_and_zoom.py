@@ -21,7 +21,7 @@ def test_dragging_pans_and_selects_nothing(view: GraphPage) -> None:
     assert view.page.evaluate("selected.length") == 0
 
 
-def test_a_cancelled_drag_pans_no_further(view: GraphPage) -> None:
+def test_cancelled_drag_stops_panning(view: GraphPage) -> None:
     view.show(chain(300))
     before = view.camera
     x, y = view.at(ident("mul_5")).middle
@@ -32,7 +32,7 @@ def test_a_cancelled_drag_pans_no_further(view: GraphPage) -> None:
     assert view.camera == before
 
 
-def test_the_wheel_pans_and_with_ctrl_zooms_where_the_pointer_is(view: GraphPage) -> None:
+def test_wheel_pans_and_ctrl_wheel_zooms_at_pointer(view: GraphPage) -> None:
     view.show(chain(300))
     view.page.mouse.move(500, 300)
     view.page.mouse.wheel(0, 120)
@@ -46,7 +46,7 @@ def test_the_wheel_pans_and_with_ctrl_zooms_where_the_pointer_is(view: GraphPage
     assert view.page.evaluate(point) == pytest.approx(before)
 
 
-def test_at_its_end_the_view_lets_the_page_scroll(view: GraphPage) -> None:
+def test_view_at_its_end_lets_the_page_scroll(view: GraphPage) -> None:
     view.show(mlp())
     wheel = """delta => {
         const event = new WheelEvent("wheel", { deltaY: delta, cancelable: true, bubbles: true });
@@ -71,21 +71,21 @@ def test_fit_shows_everything(view: GraphPage) -> None:
     assert view.at(ident("mul_299")).y < 700
 
 
-def test_the_canvas_has_the_pixels_of_the_screen(browser: Browser) -> None:
+def test_canvas_has_device_pixels(browser: Browser) -> None:
     view = GraphPage.open(browser, device_scale_factor=2)
     view.show(mlp())
     assert view.page.evaluate("[view.canvas.width, view.canvas.height]") == [2000, 1400]
     view.page.context.close()
 
 
-def test_the_view_fills_its_root_when_that_changes_size(view: GraphPage) -> None:
+def test_view_resizes_with_its_root(view: GraphPage) -> None:
     view.show(mlp())
     view.page.evaluate("shell.style.width = '600px'")
     view.until("view.canvas.width === 600")
     assert view.camera["width"] == 600
 
 
-def test_a_view_made_in_a_hidden_place_starts_when_it_is_shown(view: GraphPage) -> None:
+def test_view_created_hidden_starts_when_shown(view: GraphPage) -> None:
     view.page.evaluate("shell.style.display = 'none'")
     view.show(mlp())
     view.page.evaluate("shell.style.display = ''")
@@ -93,7 +93,7 @@ def test_a_view_made_in_a_hidden_place_starts_when_it_is_shown(view: GraphPage) 
     assert 0 < view.at(ident("addmm_1")).x < 1000
 
 
-def test_only_what_is_in_sight_is_painted(view: GraphPage) -> None:
+def test_only_visible_items_are_painted(view: GraphPage) -> None:
     view.show(chain(3000))
     painted = view.page.evaluate("""async () => {
         const { Painter } = await import("/graph_paint.js");

@@ -9,20 +9,20 @@ from tests.frontend.graph_page import GraphPage, chain, entity, ident, loop_with
 # Groups and chips
 
 
-def test_a_small_graph_is_all_open(view: GraphPage) -> None:
+def test_small_graph_is_expanded(view: GraphPage) -> None:
     view.show(mlp())
     kinds = view.kinds()
     assert kinds["hidden"] == kinds["last"] == "open"
     assert kinds[ident("addmm_1")] == "node"
 
 
-def test_a_module_of_one_node_is_no_group(view: GraphPage) -> None:
+def test_module_of_one_node_is_not_a_group(view: GraphPage) -> None:
     view.show(mlp())
     assert "act" not in view.kinds()
     assert view.at(ident("relu_1")).kind == "node"
 
 
-def test_a_body_of_an_operator_is_a_group(view: GraphPage) -> None:
+def test_operator_body_is_a_group(view: GraphPage) -> None:
     view.show(loop_with_a_branch())
     titles = {key: view.at(key).title for key, kind in view.kinds().items() if kind == "open"}
     assert titles == {"block": "block", "block.body": "body", "block.body.branch": "branch"}
@@ -49,14 +49,14 @@ def test_placeholders_and_outputs_are_chips_beside_the_nodes(view: GraphPage) ->
     )
 
 
-def test_a_node_with_many_inputs_sums_the_rest_up_in_one_chip(view: GraphPage) -> None:
+def test_many_inputs_are_summarized_in_one_chip(view: GraphPage) -> None:
     inputs = [f"primals_{number}" for number in range(20)]
     view.show([*(entity(name, kind="placeholder") for name in inputs), entity("cat_1", inputs)])
     chips = view.page.evaluate("view.scene.items[0].chips.map((chip) => [chip.text, chip.ids.length])")
     assert chips == [["primals_0", 1], ["primals_1", 1], ["+18", 18]]
 
 
-def test_a_big_graph_starts_with_its_groups_closed(view: GraphPage) -> None:
+def test_large_graph_starts_collapsed(view: GraphPage) -> None:
     view.show(transformer(12))
     kinds = view.kinds()
     assert kinds["model"] == "open"
@@ -64,14 +64,14 @@ def test_a_big_graph_starts_with_its_groups_closed(view: GraphPage) -> None:
     assert 10 <= sum(kind != "open" for kind in kinds.values()) <= 60
 
 
-def test_a_list_of_modules_is_no_group_of_its_own(view: GraphPage) -> None:
+def test_module_list_is_not_a_group(view: GraphPage) -> None:
     view.show(transformer(12))
     assert "model.h" not in view.kinds()
     assert view.at("model.h.3").title == "h.3"
     assert view.at("model.h.3").detail == "Block · 10 nodes"
 
 
-def test_a_module_that_only_holds_another_is_shown_as_one(view: GraphPage) -> None:
+def test_module_with_a_single_child_is_merged(view: GraphPage) -> None:
     view.show(transformer(12))
     view.call("openAll")
     kinds = view.kinds()
@@ -96,7 +96,7 @@ def test_a_group_opens_and_closes_in_place(view: GraphPage) -> None:
     assert view.camera == pytest.approx(camera)
 
 
-def test_the_title_of_an_open_group_stays_in_sight_and_closes_it(view: GraphPage) -> None:
+def test_open_group_title_stays_visible_and_closes_it(view: GraphPage) -> None:
     view.show(transformer(12))
     view.call("pan", 0, -500)
     assert view.at("model").y < -300
@@ -126,7 +126,7 @@ def test_nothing_overlaps_whatever_is_open(view: GraphPage) -> None:
         assert overlaps == []
 
 
-def test_every_edge_reaches_from_its_first_node_to_its_second_through_all_borders(view: GraphPage) -> None:
+def test_every_edge_connects_its_nodes_across_borders(view: GraphPage) -> None:
     view.show(transformer(4))
     view.call("openAll")
     broken = view.page.evaluate("""() => view.scene.items.flatMap((from) => from.out.flatMap((to) => {
@@ -141,7 +141,7 @@ def test_every_edge_reaches_from_its_first_node_to_its_second_through_all_border
     assert broken == []
 
 
-def test_modules_that_call_each_other_in_turns_are_drawn(view: GraphPage) -> None:
+def test_modules_calling_each_other_are_drawn(view: GraphPage) -> None:
     """Groups can form a cycle where nodes do not."""
     turns = [entity(f"mul_{n}", [f"mul_{n - 1}"] if n else [], module="ab"[n % 2]) for n in range(80)]
     view.show(turns)
@@ -150,7 +150,7 @@ def test_modules_that_call_each_other_in_turns_are_drawn(view: GraphPage) -> Non
     assert view.page.evaluate("view.scene.wires.length") == 2
 
 
-def test_a_graph_without_computation_shows_its_inputs_and_outputs(view: GraphPage) -> None:
+def test_graph_without_computation_shows_inputs_and_outputs(view: GraphPage) -> None:
     view.show([entity("x", kind="placeholder"), entity("output", ["x"], kind="output")])
     assert view.kinds() == {ident("x"): "node", ident("output"): "node"}
 
@@ -164,7 +164,7 @@ def test_an_empty_graph_is_shown(view: GraphPage) -> None:
 # Selection
 
 
-def test_a_click_selects_and_a_click_with_ctrl_or_shift_adds(view: GraphPage) -> None:
+def test_click_selects_and_ctrl_or_shift_click_adds(view: GraphPage) -> None:
     view.show(mlp())
     view.click(view.at(ident("relu_1")).middle)
     assert view.selected == [ident("relu_1")]
@@ -176,14 +176,14 @@ def test_a_click_selects_and_a_click_with_ctrl_or_shift_adds(view: GraphPage) ->
     assert view.selected == [ident("mul_1"), ident("sum_1")]
 
 
-def test_a_click_beside_everything_clears(view: GraphPage) -> None:
+def test_click_on_the_background_clears(view: GraphPage) -> None:
     view.show(mlp())
     view.click(view.at(ident("relu_1")).middle)
     view.click((5, 5))
     assert view.selected == []
 
 
-def test_a_click_on_a_chip_selects_what_it_stands_for(view: GraphPage) -> None:
+def test_click_on_a_chip_selects_its_entity(view: GraphPage) -> None:
     view.show(mlp())
     x, y = view.page.evaluate("""() => {
         const [chip] = view.scene.itemOf.get("forward[0/0].t_1").chips;
@@ -194,14 +194,14 @@ def test_a_click_on_a_chip_selects_what_it_stands_for(view: GraphPage) -> None:
     assert view.selected == [ident("primals_1")]
 
 
-def test_a_click_on_a_closed_group_selects_what_is_in_it(view: GraphPage) -> None:
+def test_click_on_a_closed_group_selects_its_nodes(view: GraphPage) -> None:
     view.show(transformer(12))
     view.click(view.at("model.h.0").middle)
     assert len(view.selected) == 10
     assert ident("softmax_0") in view.selected
 
 
-def test_a_double_click_or_a_click_on_its_triangle_opens_a_group(view: GraphPage) -> None:
+def test_double_click_or_triangle_click_toggles_a_group(view: GraphPage) -> None:
     view.show(transformer(12))
     view.click(view.at("model.h.0").middle, click_count=2)
     assert view.at("model.h.0").kind == "open"
@@ -212,7 +212,7 @@ def test_a_double_click_or_a_click_on_its_triangle_opens_a_group(view: GraphPage
     assert view.at("model.h.1").kind == "closed"
 
 
-def test_what_is_selected_gets_a_ring_and_its_edges_stand_out(view: GraphPage) -> None:
+def test_selection_gets_a_ring_and_highlighted_edges(view: GraphPage) -> None:
     view.show(mlp())
     place = view.at(ident("relu_1"))
     ring = (place.middle[0], place.y - 1.5)
@@ -224,7 +224,7 @@ def test_what_is_selected_gets_a_ring_and_its_edges_stand_out(view: GraphPage) -
     assert view.page.evaluate("view.marks.wires.size") == 3
 
 
-def test_a_closed_group_counts_what_is_linked_in_it_and_stays_closed(view: GraphPage) -> None:
+def test_closed_group_counts_links_and_stays_closed(view: GraphPage) -> None:
     view.show(transformer(12))
     view.select([], [ident("mm_3"), ident("bmm_3"), ident("mm_4")])
     counts = view.page.evaluate("Object.fromEntries([...view.marks.linked].map(([item, n]) => [item.key, n]))")
@@ -232,21 +232,21 @@ def test_a_closed_group_counts_what_is_linked_in_it_and_stays_closed(view: Graph
     assert view.at("model.h.3").kind == "closed"
 
 
-def test_a_selection_out_of_sight_is_brought_into_view(view: GraphPage) -> None:
+def test_offscreen_selection_is_scrolled_into_view(view: GraphPage) -> None:
     view.show(chain(300))
     assert view.at(ident("mul_280")).y > 700
     view.select([ident("mul_280")])
     assert 0 < view.at(ident("mul_280")).y < 700
 
 
-def test_a_selection_in_sight_does_not_move_the_view(view: GraphPage) -> None:
+def test_visible_selection_does_not_move_the_view(view: GraphPage) -> None:
     view.show(chain(300))
     camera = view.camera
     view.select([ident("mul_2")], [ident("mul_280")])
     assert view.camera == camera
 
 
-def test_the_preview_is_shown_and_taken_back(view: GraphPage) -> None:
+def test_preview_is_shown_and_removed(view: GraphPage) -> None:
     view.show(mlp())
     place = view.at(ident("sum_1"))
     ring = (place.middle[0], place.y - 1.5)
@@ -284,12 +284,12 @@ def test_the_pointer_over_a_node_previews_it(view: GraphPage) -> None:
         ("  ", []),
     ],
 )
-def test_search_looks_at_ops_names_modules_lines_and_code(view: GraphPage, query: str, found: list[str]) -> None:
+def test_search_covers_ops_names_modules_lines_and_code(view: GraphPage, query: str, found: list[str]) -> None:
     view.show(mlp())
     assert view.call("search", query) == [ident(name) for name in found]
 
 
-def test_focus_opens_the_groups_around_a_node_and_centres_it(view: GraphPage) -> None:
+def test_focus_opens_enclosing_groups_and_centers_the_node(view: GraphPage) -> None:
     view.show(transformer(12))
     view.call("focus", ident("softmax_11"))
     assert view.at("model.h.11").kind == view.at("model.h.11.attn").kind == "open"
@@ -297,13 +297,13 @@ def test_focus_opens_the_groups_around_a_node_and_centres_it(view: GraphPage) ->
     assert view.camera["scale"] >= 0.8
 
 
-def test_focus_on_a_parameter_goes_to_the_node_that_it_is_beside(view: GraphPage) -> None:
+def test_focus_on_a_parameter_centers_its_node(view: GraphPage) -> None:
     view.show(mlp())
     view.call("focus", ident("primals_2"))
     assert view.at(ident("addmm_1")).middle == pytest.approx((500, 350), abs=1)
 
 
-def test_focus_on_what_is_not_there_does_nothing(view: GraphPage) -> None:
+def test_focus_on_a_missing_node_does_nothing(view: GraphPage) -> None:
     view.show(mlp())
     camera = view.camera
     view.call("focus", "forward[0/0].nothing")
@@ -313,7 +313,7 @@ def test_focus_on_what_is_not_there_does_nothing(view: GraphPage) -> None:
 # Colours
 
 
-def test_the_legend_names_families_dtypes_and_the_range_of_bytes(view: GraphPage) -> None:
+def test_legend_names_families_dtypes_and_byte_range(view: GraphPage) -> None:
     view.show(mlp())
     view.page.evaluate("shell.append(view.legend)")
     legend = view.page.locator(".tc-legend")
@@ -347,7 +347,7 @@ def test_the_view_follows_the_theme(view: GraphPage) -> None:
     assert sum(view.pixel(2, 2)) < 150
 
 
-def test_without_a_shell_jupyters_colours_are_taken(view: GraphPage) -> None:
+def test_jupyter_colours_are_used_without_a_shell(view: GraphPage) -> None:
     view.page.evaluate("""() => {
         shell.className = "";
         shell.style.display = "flex";
@@ -396,7 +396,7 @@ def test_arrows_with_shift_add_to_the_selection(view: GraphPage) -> None:
     assert view.selected == [ident("mul_0"), ident("mul_1"), ident("mul_2")]
 
 
-def test_enter_opens_and_closes_a_group_and_arrows_go_in_and_out(view: GraphPage) -> None:
+def test_enter_toggles_a_group_and_arrows_enter_it(view: GraphPage) -> None:
     view.show(transformer(12))
     view.press("ArrowDown", "ArrowDown")
     assert view.cursor == "model.h.0"
@@ -418,14 +418,14 @@ def test_escape_clears(view: GraphPage) -> None:
     assert (view.selected, view.cursor) == ([], None)
 
 
-def test_keys_that_mean_something_go_no_further(view: GraphPage) -> None:
+def test_handled_keys_do_not_propagate(view: GraphPage) -> None:
     view.show(mlp())
     view.page.evaluate("window.keys = []; document.addEventListener('keydown', (event) => keys.push(event.key)); null")
     view.press("ArrowDown", "f", "n", "Enter", "/")
     assert view.page.evaluate("keys") == ["n", "/"]
 
 
-def test_the_keyboard_says_where_it_is(view: GraphPage) -> None:
+def test_keyboard_position_is_announced(view: GraphPage) -> None:
     view.show(transformer(12))
     view.press("ArrowDown", "ArrowDown")
     assert view.page.get_by_role("status").inner_text() == "h.0, closed group, Block · 10 nodes, 1 input, 1 user"
@@ -434,7 +434,7 @@ def test_the_keyboard_says_where_it_is(view: GraphPage) -> None:
 # The list
 
 
-def test_the_list_names_every_node_and_only_those_in_sight_are_elements(view: GraphPage) -> None:
+def test_list_names_every_node_and_is_virtualized(view: GraphPage) -> None:
     view.show(chain(5000))
     view.press("l")
     options = view.page.get_by_role("listbox", name="Nodes of the graph").get_by_role("option")
@@ -446,7 +446,7 @@ def test_the_list_names_every_node_and_only_those_in_sight_are_elements(view: Gr
     assert view.page.locator("[aria-posinset='5000']").inner_text() == "mul_4999, f32[8, 16]"
 
 
-def test_the_list_is_seen_only_with_the_focus(view: GraphPage) -> None:
+def test_list_is_visible_only_with_focus(view: GraphPage) -> None:
     view.show(mlp())
     opacity = "() => getComputedStyle(document.querySelector('[role=listbox]')).opacity"
     assert view.page.evaluate(opacity) == "0"
@@ -473,7 +473,7 @@ def test_enter_in_the_list_selects(view: GraphPage) -> None:
 # Manners
 
 
-def test_names_are_shown_as_text(view: GraphPage) -> None:
+def test_names_are_escaped(view: GraphPage) -> None:
     name = "<img src=x onerror=alert(1)>"
     view.show([entity(name, module="<b>"), entity("mul_1", [name], module="<b>")])
     view.press("l", "ArrowDown")
@@ -481,7 +481,7 @@ def test_names_are_shown_as_text(view: GraphPage) -> None:
     assert name in view.page.get_by_role("option").first.inner_text()
 
 
-def test_everything_is_inside_the_root_and_goes_with_the_view(view: GraphPage) -> None:
+def test_destroying_the_view_removes_all_elements(view: GraphPage) -> None:
     view.show(mlp())
     assert view.page.evaluate("document.body.children.length") == 1
     view.call("destroy")
@@ -490,7 +490,7 @@ def test_everything_is_inside_the_root_and_goes_with_the_view(view: GraphPage) -
     view.page.mouse.move(300, 300)
 
 
-def test_a_new_graph_takes_the_place_of_the_old(view: GraphPage) -> None:
+def test_new_graph_replaces_the_old(view: GraphPage) -> None:
     view.show(transformer(12))
     view.select([ident("mm_3")])
     view.show(mlp())

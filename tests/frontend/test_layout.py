@@ -68,7 +68,7 @@ def box(graph: Graph, drawing: Drawing, node: int) -> tuple[float, float, float,
 
 @given(graph=graphs())
 @checks
-def test_every_edge_goes_down_from_its_first_node_to_its_second(modules: Page, graph: Graph) -> None:
+def test_every_edge_goes_down(modules: Page, graph: Graph) -> None:
     drawing = draw_graph(modules, graph)
     for (first, second), route in zip(graph.edges, drawing.routes, strict=True):
         below, above = box(graph, drawing, first)[3], box(graph, drawing, second)[1]
@@ -80,7 +80,7 @@ def test_every_edge_goes_down_from_its_first_node_to_its_second(modules: Page, g
 
 @given(graph=graphs(cyclic=True))
 @checks
-def test_no_two_nodes_overlap_and_all_are_inside_the_drawing(modules: Page, graph: Graph) -> None:
+def test_nodes_do_not_overlap_and_stay_inside(modules: Page, graph: Graph) -> None:
     drawing = draw_graph(modules, graph)
     boxes = [box(graph, drawing, node) for node in range(len(graph.nodes))]
     for a, b in combinations(boxes, 2):
@@ -113,7 +113,7 @@ def test_the_same_graph_is_drawn_the_same(modules: Page, graph: Graph) -> None:
 
 @given(graph=graphs())
 @checks
-def test_the_crossings_reported_are_those_to_be_seen(modules: Page, graph: Graph) -> None:
+def test_reported_crossings_match_the_drawing(modules: Page, graph: Graph) -> None:
     graph = Graph(graph.nodes, list(dict.fromkeys(graph.edges)))
     drawing = draw_graph(modules, graph)
     seen = 0
@@ -185,7 +185,7 @@ def test_a_long_edge_is_straight_between_its_ends(modules: Page) -> None:
         assert len(route) <= 4
 
 
-def test_edges_of_one_node_share_their_way(modules: Page) -> None:
+def test_edges_of_one_node_share_their_path(modules: Page) -> None:
     """A node with many users far below gets one branching line, not a bundle of lines."""
     chain = [(node, node + 1) for node in range(9)]
     graph = Graph([{"width": 40, "height": 20}] * 10, [*chain, (0, 5), (0, 7), (0, 9)])
@@ -193,14 +193,14 @@ def test_edges_of_one_node_share_their_way(modules: Page) -> None:
     assert len({route[1][0] if len(route) > 2 else route[0][0] for route in routes}) == 1
 
 
-def test_nothing_and_one_thing_are_drawn(modules: Page) -> None:
+def test_empty_and_single_node_graphs_are_drawn(modules: Page) -> None:
     nothing = draw_graph(modules, Graph([], []))
     assert (nothing.x, nothing.width, nothing.height, nothing.crossings) == ([], 0, 0, 0)
     one = draw_graph(modules, Graph([{"width": 40, "height": 20}], []))
     assert (one.x, one.y, one.width, one.height) == ([20], [10], 40, 20)
 
 
-def test_many_small_pieces_fill_a_page_rather_than_a_row(modules: Page) -> None:
+def test_many_small_components_fill_a_page(modules: Page) -> None:
     drawing = draw_graph(modules, Graph([{"width": 60, "height": 30}] * 100, []))
     assert 0.3 < drawing.width / drawing.height < 4
 
@@ -210,7 +210,7 @@ places = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1,
 
 @given(lines=places)
 @checks
-def test_crossings_are_counted_as_by_hand(modules: Page, lines: list[tuple[int, int, int]]) -> None:
+def test_crossing_count_is_exact(modules: Page, lines: list[tuple[int, int, int]]) -> None:
     expected = sum(a[2] * b[2] for a, b in combinations(lines, 2) if (a[0] - b[0]) * (a[1] - b[1]) < 0)
     columns = [[line[column] for line in lines] for column in range(3)]
     assert modules.evaluate(CROSSINGS, columns) == expected

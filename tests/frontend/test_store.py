@@ -47,7 +47,7 @@ def received(modules: Page, part: str, *arrivals: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("part", ["entities", "text", "view", "words"])
-def test_a_part_that_arrives_damaged_is_asked_for_again(modules: Page, part: str) -> None:
+def test_damaged_part_is_requested_again(modules: Page, part: str) -> None:
     found = received(modules, part, "half", "whole")
     assert found["asked"] == [f"a {part}"]
     assert found["counts"] == [1, 2, 2, 2]
@@ -57,14 +57,14 @@ def test_a_part_that_arrives_damaged_is_asked_for_again(modules: Page, part: str
 
 
 @pytest.mark.parametrize("part", ["entities", "text", "view", "words"])
-def test_a_part_that_is_always_damaged_is_asked_for_when_it_is_needed(modules: Page, part: str) -> None:
+def test_always_damaged_part_is_requested_when_needed(modules: Page, part: str) -> None:
     found = received(modules, part, "half", "half", "half")
     assert found["counts"] == [1, 2, 2, 2, 3], "once again at once, and then as it is needed"
     assert not found["there"]
     assert len(found["reported"]) == 3
 
 
-def test_a_part_that_is_there_is_not_asked_for(modules: Page) -> None:
+def test_present_part_is_not_requested(modules: Page) -> None:
     assert received(modules, "entities", "whole", "half") == {
         "asked": ["a entities"], "counts": [1, 1, 1, 1], "reported": [], "there": True, "told": 1,
     }  # fmt: skip

@@ -71,7 +71,7 @@ def matmuls() -> Record:
 # Launches
 
 
-def test_a_call_that_waits_for_launches_is_told_of_cuda_graphs(mlp: Record) -> None:
+def test_launch_bound_call_is_advised_cuda_graphs(mlp: Record) -> None:
     advice = found(mlp)["cuda-graphs"]
     assert advice.change is not None
     assert advice.change.options == {"mode": "reduce-overhead"}
@@ -81,7 +81,7 @@ def test_a_call_that_waits_for_launches_is_told_of_cuda_graphs(mlp: Record) -> N
     assert set(advice.evidence[0].ids) <= {entity.id for entity in mlp.entities()}
 
 
-def test_copies_of_inputs_cost_reading_and_writing(mlp: Record) -> None:
+def test_input_copies_cost_a_read_and_a_write(mlp: Record) -> None:
     graph = mlp["forward"]
     (given,) = [entity for entity in graph.entities if entity.attrs.get("bytes") == 8 * 64 * 4 and not entity.inputs]
     more = replace(given, attrs=given.attrs | {"bytes": given.attrs["bytes"] + 3_350_000})
@@ -93,7 +93,7 @@ def test_copies_of_inputs_cost_reading_and_writing(mlp: Record) -> None:
     assert before.seconds - after.seconds == pytest.approx(2 * 3_350_000 / 3.35e12, rel=0.01)
 
 
-def test_where_the_gpu_is_busy_nothing_is_said_of_launches(mlp: Record) -> None:
+def test_busy_gpu_gets_no_launch_advice(mlp: Record) -> None:
     assert "cuda-graphs" not in found(timed(mlp, compiled(1e-3, gpu=0.95e-3)))
 
 
@@ -105,31 +105,31 @@ def test_measured_times_take_the_place_of_estimates(mlp: Record) -> None:
     assert advice.evidence[0].basis == "measured"
 
 
-def test_a_mode_that_was_timed_and_is_no_faster_is_not_advised(mlp: Record) -> None:
+def test_timed_mode_without_speedup_is_not_advised(mlp: Record) -> None:
     assert "cuda-graphs" not in found(
         timed(mlp, compiled(200e-6, gpu=30e-6), named("inductor reduce-overhead", 199e-6))
     )
 
 
-def test_what_stands_against_cuda_graphs_is_told_with_the_input_that_is_written() -> None:
+def test_cuda_graphs_advice_names_the_mutated_input() -> None:
     advice = found(recorded(writing, torch.randn(100), target="h100"))["cuda-graphs"]
     assert advice.gain is None
     assert not advice.can_be_tried
     assert any("writes into its input L['x']" in item.text for item in advice.evidence)
 
 
-def test_buffers_that_are_written_do_not_stand_against_cuda_graphs() -> None:
+def test_mutated_buffers_do_not_block_cuda_graphs_advice() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.BatchNorm1d(8)).train()
     advice = found(recorded(model, torch.randn(4, 8), target="h100"))["cuda-graphs"]
     assert advice.change is not None
     assert advice.change.options == {"mode": "reduce-overhead"}
 
 
-def test_inputs_that_a_replay_would_copy_are_taken_off_the_gain() -> None:
+def test_replay_input_copies_reduce_the_gain() -> None:
     assert "cuda-graphs" not in found(recorded(norms, torch.randn(8192, 4096), target="h100"))
 
 
-def test_compiled_code_that_is_slower_than_eager_is_said_to_be(mlp: Record) -> None:
+def test_compiled_slower_than_eager_is_reported(mlp: Record) -> None:
     advice = found(timed(mlp, compiled(200e-6, gpu=30e-6), named("eager", 140e-6)))["eager-is-faster"]
     assert advice.change is not None
     assert advice.change.eager
@@ -137,13 +137,13 @@ def test_compiled_code_that_is_slower_than_eager_is_said_to_be(mlp: Record) -> N
     assert advice.gain.seconds == pytest.approx(60e-6)
 
 
-def test_calls_that_do_not_pay_for_compiling_are_counted(mlp: Record) -> None:
+def test_calls_below_break_even_are_counted(mlp: Record) -> None:
     record = timed(mlp, compiled(1e-3, gpu=0.99e-3, compile_seconds=10.0), named("eager", 2e-3))
     assert "after 10,000 calls. This run made 1 call." in found(record)["break-even"].found
     assert "break-even" not in found(record.with_fields(calls=20_000))
 
 
-def test_a_graph_that_has_too_little_to_do_is_told_apart(mlp: Record, matmuls: Record) -> None:
+def test_too_small_graph_is_reported(mlp: Record, matmuls: Record) -> None:
     assert "too-small" in found(recorded(writing, torch.randn(100), target="h100"))
     assert "too-small" not in found(matmuls)
     assert "too-small" not in found(timed(mlp, compiled(1e-3, gpu=0.5e-3)))  # it was measured
@@ -152,7 +152,7 @@ def test_a_graph_that_has_too_little_to_do_is_told_apart(mlp: Record, matmuls: R
 # Kernels
 
 
-def test_tf32_is_advised_where_products_in_float32_are_what_takes_long(matmuls: Record, mlp: Record) -> None:
+def test_tf32_is_advised_if_float32_matmuls_dominate(matmuls: Record, mlp: Record) -> None:
     advice = found(matmuls)["tf32"]
     assert advice.change is not None
     assert advice.change.settings == ('torch.set_float32_matmul_precision("high")',)
@@ -162,7 +162,7 @@ def test_tf32_is_advised_where_products_in_float32_are_what_takes_long(matmuls: 
     assert "tf32" not in found(allowed)
 
 
-def test_the_record_says_how_products_in_float32_were_rounded() -> None:
+def test_record_has_the_float32_matmul_precision() -> None:
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
@@ -172,14 +172,14 @@ def test_the_record_says_how_products_in_float32_were_rounded() -> None:
     assert record.environment.matmul_precision == "high"
 
 
-def test_what_the_gpu_does_sooner_the_cpu_may_keep_waiting(matmuls: Record) -> None:
+def test_cpu_bound_call_gets_no_gpu_advice(matmuls: Record) -> None:
     busy = replace(compiled(5e-3, gpu=4.9e-3), host=HostTime(guards=0.0, wrapper=1e-4, launches=1e-4, gpu=4.9e-3))
     slow_host = replace(busy, host=HostTime(guards=0.0, wrapper=4e-3, launches=0.9e-3, gpu=4.9e-3))
     assert "tf32" in found(timed(matmuls, busy))
     assert "tf32" not in found(timed(matmuls, slow_host))
 
 
-def test_products_ask_for_max_autotune_and_claim_nothing_untried(matmuls: Record) -> None:
+def test_matmuls_advise_max_autotune_without_claiming_gain(matmuls: Record) -> None:
     advice = found(matmuls)["max-autotune"]
     assert advice.gain is None
     assert advice.can_be_tried
@@ -187,7 +187,7 @@ def test_products_ask_for_max_autotune_and_claim_nothing_untried(matmuls: Record
     assert kernels & set(advice.evidence[0].ids)
 
 
-def test_products_at_the_peak_are_said_to_be_and_nothing_is_advised(matmuls: Record) -> None:
+def test_matmuls_at_peak_get_no_advice(matmuls: Record) -> None:
     matmuls = matmuls.with_fields(environment=replace(matmuls.environment, matmul_precision="high"))
     floors = {item.kernel.id: item.floor for item in Reading(matmuls).kernels}
     times = tuple(
@@ -214,7 +214,7 @@ WRITERS = pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 
 
 @WRITERS
-def test_copies_for_another_layout_are_found_with_their_line(backend: str) -> None:
+def test_layout_copies_are_found_with_their_line(backend: str) -> None:
     record = recorded(transposed, torch.randn(4096, 512), torch.randn(4096, 64), target="h100", backend=backend)
     advice = found(record)["layout-copies"]
     lines = [name for name in advice.evidence[0].ids if name.startswith("source[")]
@@ -223,18 +223,18 @@ def test_copies_for_another_layout_are_found_with_their_line(backend: str) -> No
 
 
 @WRITERS
-def test_weights_that_are_cast_in_each_call_are_found(backend: str) -> None:
+def test_repeated_weight_casts_are_found(backend: str) -> None:
     record = recorded(Cast(), torch.randn(64, 2048).bfloat16(), target="h100", grad=False, backend=backend)
     assert "dtype-casts" in found(record)
     assert "layout-copies" not in found(record)
 
 
-def test_reductions_over_little_are_counted() -> None:
+def test_tiny_reductions_are_counted() -> None:
     advice = found(recorded(norms, torch.randn(100, 100), target="h100"))["tiny-reductions"]
     assert advice.evidence[0].ids
 
 
-def test_what_our_own_backend_did_not_fuse_is_said_with_its_bytes_and_why() -> None:
+def test_unfused_kernels_are_reported_with_bytes_and_reason() -> None:
     def three_ways(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.sin()
         return y.sum(0), y.softmax(1), (y + y.t()).cos()
@@ -248,7 +248,7 @@ def test_what_our_own_backend_did_not_fuse_is_said_with_its_bytes_and_why() -> N
     assert "reduce over the same dimensions" in advice.change.text
 
 
-def test_what_to_write_names_the_backend_that_it_is_for() -> None:
+def test_suggested_code_names_its_backend() -> None:
     record = recorded(Blocks(), torch.randn(4, 16), target="h100", backend="tcompile")
     advice = found(
         record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
@@ -263,7 +263,7 @@ def test_what_to_write_names_the_backend_that_it_is_for() -> None:
 # Capture
 
 
-def test_a_break_comes_with_its_rewrite() -> None:
+def test_break_advice_has_a_rewrite() -> None:
     record = recorded(printing, torch.randn(10), target="cpu")
     advice = found(record)["break"]
     assert advice.change is not None
@@ -273,7 +273,7 @@ def test_a_break_comes_with_its_rewrite() -> None:
     assert advice.gain is None
 
 
-def test_a_break_that_was_timed_claims_what_was_measured() -> None:
+def test_timed_break_claims_the_measured_gain() -> None:
     record = recorded(printing, torch.randn(10), target="cpu")
     broken = replace(record.breaks[0], lost_seconds=2e-3, lost_note="3 ms with it, 1 ms without")
     gain = found(record.with_fields(breaks=(broken,)))["break"].gain
@@ -281,7 +281,7 @@ def test_a_break_that_was_timed_claims_what_was_measured() -> None:
     assert (gain.seconds, gain.basis) == (2e-3, "measured")
 
 
-def test_recompilations_cost_what_torch_spent_on_them() -> None:
+def test_recompile_advice_costs_measured_compile_time() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x.sin() * 2
 
@@ -294,7 +294,7 @@ def test_recompilations_cost_what_torch_spent_on_them() -> None:
     assert advice.change.options == {"dynamic": True}
 
 
-def test_a_size_that_a_line_made_a_number_of_is_told_with_the_line() -> None:
+def test_specialized_size_is_reported_with_its_line() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x * int(x.shape[0]) if x.shape[0] == 4 else x
 
@@ -306,7 +306,7 @@ def test_a_size_that_a_line_made_a_number_of_is_told_with_the_line() -> None:
     assert any(advice.rule == "specialised" for advice in advise(record))
 
 
-def test_equal_blocks_are_to_be_compiled_once() -> None:
+def test_regional_compilation_is_advised_for_equal_blocks() -> None:
     record = recorded(Blocks(), torch.randn(4, 16), target="h100")
     slow = record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
     advice = found(slow)["regions"]
@@ -320,13 +320,13 @@ def test_equal_blocks_are_to_be_compiled_once() -> None:
 # CPU
 
 
-def test_loops_without_vector_instructions_are_found() -> None:
+def test_unvectorized_loops_are_found() -> None:
     advice = found(recorded(backwards, torch.randn(300, 300), target="cpu"))["vectors"]
     assert "1 of 1 C++ kernel" in advice.found
     assert "vectors" not in found(recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu"))
 
 
-def test_cores_that_stand_idle_are_told() -> None:
+def test_idle_cores_are_reported() -> None:
     record = recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu")
     idle = record.with_fields(
         environment=replace(record.environment, cores=8), measurement=Measurement("cpu", threads=2)
@@ -338,7 +338,7 @@ def test_cores_that_stand_idle_are_told() -> None:
     assert "threads" not in found(record.with_fields(measurement=Measurement("cpu", threads=record.environment.cores)))
 
 
-def test_a_missing_compiler_is_told() -> None:
+def test_missing_compiler_is_reported() -> None:
     record = recorded(lambda x: x.sin() * 2, torch.randn(8), target="cpu")
     hint = "install a C++ compiler (on Debian: apt-get install g++), or leave out --time and --check"
     assert "no-compiler" in found(
@@ -349,7 +349,7 @@ def test_a_missing_compiler_is_told() -> None:
 # All together
 
 
-def test_advice_stands_in_order_of_expected_gain(matmuls: Record) -> None:
+def test_advice_is_sorted_by_expected_gain(matmuls: Record) -> None:
     advice = advise(matmuls)
     gains = [item.gain.seconds for item in advice if item.gain is not None and item.gain.of == "call"]
     assert gains == sorted(gains, reverse=True)
@@ -357,7 +357,7 @@ def test_advice_stands_in_order_of_expected_gain(matmuls: Record) -> None:
     assert known == sorted(known, reverse=True)
 
 
-def test_where_nothing_would_help_it_says_so() -> None:
+def test_no_useful_advice_is_stated() -> None:
     record = recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu")
     busy = replace(record.environment, threads=record.environment.cores)  # no core stands idle
     quick = record.with_fields(phases=(), environment=busy)  # and compiling took too little for a word of its own
@@ -367,24 +367,24 @@ def test_where_nothing_would_help_it_says_so() -> None:
     assert "2.00 times as fast as eager" in advice.evidence[0].text
 
 
-def test_advice_is_the_same_for_a_record_that_was_saved(mlp: Record) -> None:
+def test_saved_record_gives_the_same_advice(mlp: Record) -> None:
     assert advise(Record.from_json(mlp.to_json())) == advise(mlp)
 
 
-def test_an_empty_record_has_no_advice_that_claims_anything() -> None:
+def test_empty_record_claims_no_gain() -> None:
     (advice,) = advise(Record("", Options()))
     assert advice.gain is None
     assert advice.change is None
 
 
-def test_what_is_about_a_gpu_that_is_not_here_can_not_be_tried(mlp: Record) -> None:
+def test_advice_for_an_absent_gpu_cannot_be_tried(mlp: Record) -> None:
     advice = found(mlp)["cuda-graphs"]
     assert advice.can_be_tried
     assert not can_try(advice, mlp)
     assert can_try(advice, mlp.with_fields(target="cuda"))
 
 
-def test_every_rule_has_a_docstring_and_a_name_of_its_own() -> None:
+def test_every_rule_has_a_docstring_and_unique_name() -> None:
     assert all(rule.__doc__ for rule in RULES)
     assert len({rule.__name__ for rule in RULES}) == len(RULES)
 
@@ -392,9 +392,9 @@ def test_every_rule_has_a_docstring_and_a_name_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(2.5, "2.5 s"), (0.41e-3, "410 µs"), (3.2e-6, "3.2 µs"), (8e-9, "8 ns"), (0.0, "0 ns")]
 )
-def test_seconds_are_told_in_their_unit(value: float, text: str) -> None:
+def test_seconds_are_formatted_with_units(value: float, text: str) -> None:
     assert seconds(value) == text
 
 
-def test_shares_are_not_rounded_to_all_or_nothing() -> None:
+def test_percentages_never_round_to_all_or_none() -> None:
     assert [percent(share) for share in (0.001, 0.5, 0.999, 1.0)] == ["less than 1 %", "50 %", "over 99 %", "100 %"]

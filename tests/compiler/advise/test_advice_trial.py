@@ -34,7 +34,7 @@ def linear() -> Explored:
     return explored(model, torch.randn(4, 32))
 
 
-def test_a_rewrite_takes_the_break_away_and_the_result_stays() -> None:
+def test_rewrite_removes_the_break_and_keeps_the_result() -> None:
     found = explored(printing, torch.randn(100, 100))
     (advice,) = (item for item in advise(found.record) if item.rule == "break")
     assert found.call is not None
@@ -46,14 +46,14 @@ def test_a_rewrite_takes_the_break_away_and_the_result_stays() -> None:
     assert printing.__code__ is before
 
 
-def test_forward_and_backward_are_what_is_timed_where_there_is_a_gradient(linear: Explored) -> None:
+def test_forward_and_backward_are_timed_with_gradients(linear: Explored) -> None:
     trial = trial_of(linear, Change("eager", eager=True))
     assert trial.what == "forward and backward"
     assert trial.same in ("equal", "close")
     assert trial.compile_before is None
 
 
-def test_settings_are_in_force_for_one_side_only_and_put_back(linear: Explored) -> None:
+def test_settings_apply_to_one_side_and_are_restored(linear: Explored) -> None:
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     settings = ("torch.set_num_threads(1)", 'torch.set_float32_matmul_precision("medium")')
     trial = trial_of(linear, Change("settings", settings=settings))
@@ -61,13 +61,13 @@ def test_settings_are_in_force_for_one_side_only_and_put_back(linear: Explored) 
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (threads, precision)
 
 
-def test_autocast_changes_numbers_and_it_is_said(linear: Explored) -> None:
+def test_autocast_trial_reports_changed_numbers(linear: Explored) -> None:
     trial = trial_of(linear, Change("autocast", autocast="bfloat16"), numbers="products in bfloat16")
     assert trial.same == "differs"
     assert trial.numbers.startswith("numbers change, as expected")
 
 
-def test_compile_time_is_compared_where_that_is_claimed(linear: Explored) -> None:
+def test_compile_time_is_compared_if_claimed(linear: Explored) -> None:
     gain = Gain(1e-3, "compile", "by hand")
     trial = trial_of(linear, Change("regions", regions=("0", "2")), gain=gain)
     assert trial.compile_before > 0
@@ -75,7 +75,7 @@ def test_compile_time_is_compared_where_that_is_claimed(linear: Explored) -> Non
     assert (trial.expected, trial.of) == (1e-3, "compile")
 
 
-def test_calls_that_compiled_again_are_made_again_in_a_trial() -> None:
+def test_trial_repeats_recompiling_calls() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x.sin() * 2
 
@@ -89,7 +89,7 @@ def test_calls_that_compiled_again_are_made_again_in_a_trial() -> None:
     assert trial.same in ("equal", "close")
 
 
-def test_the_users_model_gradients_and_random_numbers_stay() -> None:
+def test_model_gradients_and_generator_stay_unchanged() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.1)).train(), torch.randn(4, 8)
     found = explored(model, x)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -100,17 +100,17 @@ def test_the_users_model_gradients_and_random_numbers_stay() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_regions_that_are_not_in_the_model_are_refused(linear: Explored) -> None:
+def test_regions_missing_from_the_model_are_refused(linear: Explored) -> None:
     with pytest.raises(CannotApplyError, match=r"no module that the call runs has layers\.0 to layers\.3"):
         trial_of(linear, Change("regions", regions=("layers.0", "layers.3")))
 
 
-def test_a_call_that_raises_with_the_change_says_what_it_raised(linear: Explored) -> None:
+def test_exception_with_the_change_is_reported(linear: Explored) -> None:
     with pytest.raises(CannotApplyError, match=r"the call raises \w+ with the change"):
         trial_of(linear, Change("a backend that does not exist", {"backend": "no_such_backend"}))
 
 
-def test_words_alone_can_not_be_tried(linear: Explored) -> None:
+def test_advice_without_a_change_cannot_be_tried(linear: Explored) -> None:
     with pytest.raises(ValueError, match="by hand"):
         trial_of(linear, Change("think again"))
 
@@ -119,7 +119,7 @@ def results(*values: Any) -> list[Result]:
     return [Result(f"output {number}", value) for number, value in enumerate(values)]
 
 
-def test_results_are_judged_by_the_tolerance_of_their_format() -> None:
+def test_tolerance_depends_on_the_dtype() -> None:
     x = torch.ones(4)
     assert agreement(results(x), results(x))[0] == "equal"
     assert agreement(results(x), results(x * (1 + 1e-6)))[0] == "close"
@@ -131,7 +131,7 @@ def test_results_are_judged_by_the_tolerance_of_their_format() -> None:
     assert agreement(results(x), results(x, x))[0] == "differs"
 
 
-def test_calls_that_draw_random_numbers_are_not_held_to_the_same_result() -> None:
+def test_random_calls_are_not_comparable() -> None:
     x = torch.ones(4)
     assert agreement(results(x), results(x * 2), draws=True)[0] == "not comparable"
     assert agreement(results(x), results(x), draws=True)[0] == "equal"

@@ -52,7 +52,7 @@ def net() -> tuple[Net, Tensor, Sequence[ChainStep]]:
     return model, loss, chain_steps(graph_of([loss], recording), [loss], recording=recording)
 
 
-def test_the_gradients_are_those_of_torch_to_the_last_bit(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
+def test_gradients_are_bit_identical_to_autograd(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
     model, loss, steps = net
     leaves = dict(model.named_parameters())
     expected = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()), retain_graph=True), strict=True))
@@ -62,7 +62,7 @@ def test_the_gradients_are_those_of_torch_to_the_last_bit(net: tuple[Net, Tensor
     assert all(parameter.grad is None for parameter in leaves.values())
 
 
-def test_every_formula_gives_the_gradient_and_every_sum_adds_up(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
+def test_formulas_match_gradients_and_sums_are_exact(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
     backward = [step for step in net[2] if step.direction == "backward"]
     departures = [departure for step in backward for departure in step.departures]
     assert len(departures) > 10
@@ -73,7 +73,7 @@ def test_every_formula_gives_the_gradient_and_every_sum_adds_up(net: tuple[Net, 
     assert all(step.adds_exactly for step in added)
 
 
-def test_the_outgoing_gradient_is_the_incoming_one_times_the_jacobian(
+def test_outgoing_gradient_is_incoming_times_jacobian(
     net: tuple[Net, Tensor, Sequence[ChainStep]],
 ) -> None:
     checked = 0
@@ -90,7 +90,7 @@ def test_the_outgoing_gradient_is_the_incoming_one_times_the_jacobian(
     assert checked > 10
 
 
-def test_the_forward_values_are_those_of_the_run(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
+def test_forward_values_match_the_run(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
     forward = {step.node: step for step in net[2] if step.direction == "forward"}
     assert forward["nll_loss"].value == Value.of_tensor(net[1])
     gelu = forward["gelu"]
@@ -101,7 +101,7 @@ def test_the_forward_values_are_those_of_the_run(net: tuple[Net, Tensor, Sequenc
     assert forward["log_softmax"].settings == {"dim": 1}
 
 
-def test_finite_differences_agree_in_float64_and_nothing_of_the_users_changes() -> None:
+def test_finite_differences_agree_and_leave_state_unchanged() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Tanh(), nn.Linear(4, 2))
     x = torch.randn(5, 3)
@@ -137,7 +137,7 @@ def test_finite_differences_find_a_wrong_backward() -> None:
     assert abs(checked.error - 1) < 1e-6  # the gradient is 2x, and x was returned: off by the returned amount
 
 
-def test_matrices_and_vectors_have_their_vector_jacobian_product() -> None:
+def test_matrices_and_vectors_have_vector_jacobian_products() -> None:
     torch.manual_seed(0)
     x, w = torch.randn(3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     _, steps = chain(lambda: (w @ x).exp().sum(), sys._getframe())
@@ -151,7 +151,7 @@ def test_matrices_and_vectors_have_their_vector_jacobian_product() -> None:
     assert exp.derivative == steps["forward", "exp"].value
 
 
-def test_big_tensors_have_shapes_and_norms_and_unknown_rules_say_so() -> None:
+def test_large_tensors_show_norms_unknown_rules_say_so() -> None:
     x = torch.randn(40, 40, requires_grad=True)
     _, steps = chain(lambda: torch.linalg.matrix_exp(x).tanh().sum(), sys._getframe())
     tanh = steps["backward", "tanh"]
@@ -178,7 +178,7 @@ def test_a_hook_that_changes_a_gradient_is_noticed() -> None:
     assert "a hook of yours changed" in step.note
 
 
-def test_hooks_of_ours_do_not_stay_and_a_freed_graph_is_told() -> None:
+def test_own_hooks_are_removed_freed_graph_is_reported() -> None:
     x = torch.randn(3, requires_grad=True)
     loss = x.sin().sum()
     graph = graph_of([loss], None, sys._getframe())
@@ -216,7 +216,7 @@ def test_a_parameter_that_is_infinite_is_named() -> None:
     assert "Forward, the first that is not finite is the leaf w: 1 infinite of 2 elements." in told
 
 
-def test_norms_and_zeros_are_told() -> None:
+def test_norms_and_zero_gradients_are_reported() -> None:
     x, w = torch.tensor([3.0, 4.0], requires_grad=True), torch.tensor([-1.0, -1.0], requires_grad=True)
     found, told = health(lambda: (x * x).sum() / 2 + (x.detach() * w).relu().sum())
     assert found["x"].gradient is not None

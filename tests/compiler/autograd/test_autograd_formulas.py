@@ -10,14 +10,14 @@ from compiler.torch_api import autograd_nodes
 from tests.compiler.autograd.autograd_cases import CASES, called
 
 
-def test_every_rule_has_a_case_and_there_are_at_least_sixty() -> None:
+def test_every_rule_has_a_case_at_least_sixty() -> None:
     assert set(RULES) == set(CASES)
     assert len(RULES) >= 60
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_rule_gives_what_autograd_gives(name: str, seed: int) -> None:
+def test_rule_matches_autograd(name: str, seed: int) -> None:
     out, _ = called(name, seed)
     node = out.grad_fn
     assert node is not None
@@ -39,7 +39,7 @@ def gradients(node: object, out: torch.Tensor, seed: int) -> list[torch.Tensor |
     return [grad if slot == out.output_nr else None for slot in range(len(autograd_nodes.outputs_of(node)))]
 
 
-def test_what_a_node_keeps_to_itself_is_told_in_words_and_makes_no_numbers() -> None:
+def test_opaque_nodes_are_explained_without_numbers() -> None:
     x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     y = x * 1
     y[0] = x[1] * 2
@@ -56,6 +56,6 @@ def test_what_a_node_keeps_to_itself_is_told_in_words_and_makes_no_numbers() -> 
     torch.testing.assert_close(torch.autograd.grad(y, x, grad)[0], kept)
 
 
-def test_copies_that_functionalisation_makes_go_by_the_rule_of_their_view() -> None:
+def test_functionalized_view_copy_uses_the_view_rule() -> None:
     assert rule_of("DiagonalBackward0_copy") is RULES["DiagonalBackward0"]
     assert rule_of("NoSuchBackward0") is None

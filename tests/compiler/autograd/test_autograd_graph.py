@@ -46,7 +46,7 @@ def saved_of(record: Record, node: str) -> dict[str, Saved]:
     return {fact.name: fact for fact in record.autograd_saved if fact.node == f"autograd.{node}"}
 
 
-def test_each_node_has_the_line_the_module_and_the_call_that_made_it() -> None:
+def test_node_has_its_line_module_and_call() -> None:
     model, x = MLP(), torch.randn(8, 64)
     _, _, record = recorded(lambda: model(x).sum())
     graph = record["autograd"]
@@ -63,7 +63,7 @@ def test_each_node_has_the_line_the_module_and_the_call_that_made_it() -> None:
     assert {origin for entity in graph.entities for origin in entity.origins} <= known
 
 
-def test_nodes_come_in_the_order_in_which_torch_runs_them() -> None:
+def test_nodes_are_in_execution_order() -> None:
     torch.manual_seed(0)
     x = torch.randn(3, 3, requires_grad=True)
     shared = (x @ x).tanh()
@@ -78,7 +78,7 @@ def test_nodes_come_in_the_order_in_which_torch_runs_them() -> None:
     assert ran == [node.name for node in compute]
 
 
-def test_where_a_result_is_used_twice_its_gradients_are_added() -> None:
+def test_gradients_accumulate_where_a_result_is_reused() -> None:
     x = torch.randn(3, requires_grad=True)
     y = x.sin()
     record = autograd_record([(y * y.exp()).sum()], frame=sys._getframe())
@@ -89,7 +89,7 @@ def test_where_a_result_is_used_twice_its_gradients_are_added() -> None:
     assert "x.grad += sin" in record["autograd"].text
 
 
-def test_saved_tensors_have_bytes_and_say_which_share_memory() -> None:
+def test_saved_tensors_have_bytes_and_shared_storage() -> None:
     x, w = torch.randn(4, 3), torch.randn(3, 5, requires_grad=True)
     y = (x @ w).tanh()
     record = autograd_record([(y @ y.t()).sum()], frame=sys._getframe())
@@ -102,7 +102,7 @@ def test_saved_tensors_have_bytes_and_say_which_share_memory() -> None:
     assert "it keeps 2 pieces of memory, 128 bytes" in record["autograd"].text
 
 
-def test_the_memory_of_leaves_costs_nothing() -> None:
+def test_saved_leaves_cost_no_memory() -> None:
     w = torch.randn(8, 8, requires_grad=True)
     record = autograd_record([w.exp().sum(), (w * w).sum()], frame=sys._getframe())
     assert saved_of(record, "mul")["self"].free
@@ -110,7 +110,7 @@ def test_the_memory_of_leaves_costs_nothing() -> None:
     assert not saved_of(record, "exp")["result"].free
 
 
-def test_hooks_on_tensors_nodes_and_after_accumulation_are_named_and_stay() -> None:
+def test_hooks_are_named_and_stay_registered() -> None:
     x = torch.randn(3, requires_grad=True)
     called: list[str] = []
 
@@ -138,7 +138,7 @@ def test_hooks_on_tensors_nodes_and_after_accumulation_are_named_and_stay() -> N
     assert sorted(called) == ["after", "node", "tensor"]
 
 
-def test_a_custom_function_is_told_with_its_line_and_what_it_keeps() -> None:
+def test_custom_function_has_its_line_and_saved_tensors() -> None:
     x = torch.randn(3, requires_grad=True)
     _, graph, record = recorded(lambda: Doubled.apply(x).sum())
     node = record["autograd"].entity("doubled")
@@ -151,7 +151,7 @@ def test_a_custom_function_is_told_with_its_line_and_what_it_keeps() -> None:
     assert graph.node("doubled").kind == "custom"
 
 
-def test_a_saved_tensor_that_was_written_to_is_told_before_backward_fails() -> None:
+def test_mutated_saved_tensor_is_reported_before_backward() -> None:
     x = torch.randn(3, requires_grad=True)
     y = x.exp()
     loss = y.sum()
@@ -165,7 +165,7 @@ def test_a_saved_tensor_that_was_written_to_is_told_before_backward_fails() -> N
         loss.backward()
 
 
-def test_views_and_writes_in_place_are_explained() -> None:
+def test_views_and_inplace_writes_are_explained() -> None:
     x = torch.randn(4, 4, requires_grad=True)
 
     def build() -> Tensor:
@@ -181,7 +181,7 @@ def test_views_and_writes_in_place_are_explained() -> None:
     assert notes["add"].startswith("add_ writes in place")
 
 
-def test_a_graph_that_was_freed_says_so_and_packed_tensors_are_not_unpacked() -> None:
+def test_freed_graph_is_reported_packed_tensors_stay_packed() -> None:
     x = torch.randn(3, requires_grad=True)
     loss = x.sin().exp().sum()
     loss.backward()
@@ -198,7 +198,7 @@ def test_a_graph_that_was_freed_says_so_and_packed_tensors_are_not_unpacked() ->
     assert runs == [1]
 
 
-def test_tensors_without_a_graph_say_why() -> None:
+def test_tensor_without_a_graph_raises_with_reason() -> None:
     with pytest.raises(NoGraphError, match=r"nothing that it was computed from wants a gradient"):
         graph_of([torch.randn(3).sum()])
     with torch.inference_mode():
@@ -207,7 +207,7 @@ def test_tensors_without_a_graph_say_why() -> None:
         graph_of([made])
 
 
-def test_recording_leaves_nothing_behind_also_when_the_code_fails() -> None:
+def test_failed_recording_leaves_no_hooks() -> None:
     model = MLP()
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), Recording():
         model(torch.randn(2, 3))
@@ -216,7 +216,7 @@ def test_recording_leaves_nothing_behind_also_when_the_code_fails() -> None:
     assert not torch.overrides._get_current_function_mode_stack()
 
 
-def test_compiled_functions_run_as_they_are_written_and_are_not_compiled_anew() -> None:
+def test_compiled_functions_run_eagerly_without_recompiling() -> None:
     graphs: list[int] = []
 
     def backend(module: torch.fx.GraphModule, _: Any) -> Any:
@@ -243,7 +243,7 @@ def gpt2_run() -> Record:
     return record
 
 
-def test_gpt2_all_nodes_have_lines_and_its_layers_have_modules(gpt2_run: Record) -> None:
+def test_gpt2_nodes_have_lines_and_modules(gpt2_run: Record) -> None:
     entities = [entity for entity in gpt2_run["autograd"].entities if entity.kind != "placeholder"]
     assert len(entities) > 150
     assert all("line" in entity.attrs for entity in entities)
@@ -254,7 +254,7 @@ def test_gpt2_all_nodes_have_lines_and_its_layers_have_modules(gpt2_run: Record)
     assert Record.from_json(gpt2_run.to_json()) == gpt2_run
 
 
-def test_without_a_recording_modules_are_told_by_the_parameters() -> None:
+def test_modules_are_inferred_from_parameters_without_recording() -> None:
     model, arguments = gpt2(2)
     record = autograd_record([model(**arguments).loss], frame=sys._getframe())
     modules = {entity.label: entity.attrs.get("module", "") for entity in record["autograd"].entities}
@@ -263,7 +263,7 @@ def test_without_a_recording_modules_are_told_by_the_parameters() -> None:
     assert "lines and modules are not known" in record["autograd"].text
 
 
-def test_what_anomaly_detection_kept_is_used() -> None:
+def test_anomaly_mode_traces_give_lines() -> None:
     x = torch.randn(3, requires_grad=True)
     with torch.autograd.set_detect_anomaly(True):
         loss = x.sin().sum()
@@ -276,7 +276,7 @@ def staged(record: Record) -> Artifact:
     return record["autograd"]
 
 
-def test_as_a_stage_each_node_came_from_the_captured_node_that_made_it() -> None:
+def test_autograd_stage_nodes_originate_from_captured_nodes() -> None:
     torch.manual_seed(0)
     model, x = MLP(), torch.randn(8, 64)
     runs: list[int] = []
@@ -300,7 +300,7 @@ def test_as_a_stage_each_node_came_from_the_captured_node_that_made_it() -> None
     assert len(runs) <= 1
 
 
-def test_across_a_graph_break_the_gradient_goes_on() -> None:
+def test_gradient_flows_across_a_graph_break() -> None:
     def broken(x: Tensor) -> Tensor:
         y = x.sin()
         torch._dynamo.graph_break()
@@ -312,7 +312,7 @@ def test_across_a_graph_break_the_gradient_goes_on() -> None:
     assert [entity.label for entity in second.entities if entity.kind == "outer"] == ["y"]
 
 
-def test_what_was_not_differentiated_has_no_such_stage() -> None:
+def test_no_autograd_stage_without_gradients() -> None:
     record = explore(lambda x: (x * 2).sum(), (torch.randn(3),)).record
     assert not record.of_stage("autograd")
     with torch.no_grad():
@@ -321,7 +321,7 @@ def test_what_was_not_differentiated_has_no_such_stage() -> None:
     assert record.problems == ()
 
 
-def test_an_error_of_the_users_code_keeps_its_message() -> None:
+def test_user_error_keeps_its_message() -> None:
     def fails(x: Tensor, rows: Tensor) -> Tensor:
         return x[rows].sum()
 

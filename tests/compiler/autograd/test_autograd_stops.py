@@ -34,7 +34,7 @@ def steps_of(value: Tensor, graph: EagerGraph) -> dict[tuple[str, str], ChainSte
     return {(step.direction, step.node): step for step in chain_steps(graph, [value])}
 
 
-def test_a_detached_target_is_shown_where_the_loss_takes_it() -> None:
+def test_detached_target_is_shown_at_the_loss() -> None:
     net, x = nn.Linear(2, 2), torch.randn(3, 2)
 
     def loss() -> Tensor:
@@ -54,7 +54,7 @@ def test_a_detached_target_is_shown_where_the_loss_takes_it() -> None:
     assert [(each.name, each.kind) for each in step.stops] == [("detach", "detached")]
 
 
-def test_a_tensor_that_is_detached_but_in_the_graph_names_its_node() -> None:
+def test_detach_inside_the_graph_names_its_source_node() -> None:
     x = torch.randn(3, requires_grad=True)
 
     def straight_through() -> Tensor:
@@ -68,7 +68,7 @@ def test_a_tensor_that_is_detached_but_in_the_graph_names_its_node() -> None:
     assert stop.takers == ("add",)
 
 
-def test_a_target_network_under_no_grad_is_shown_as_that() -> None:
+def test_no_grad_target_network_is_shown() -> None:
     online, target, x = nn.Linear(2, 2), nn.Linear(2, 2), torch.randn(3, 2)
 
     def loss() -> Tensor:
@@ -98,7 +98,7 @@ class Frozen(nn.Module):
         return self.head(self.norm(torch.relu(self.middle(self.embed(ids))))).sum()
 
 
-def test_frozen_parameters_are_named_where_what_they_led_to_is_taken() -> None:
+def test_frozen_parameters_are_named_at_their_users() -> None:
     model, ids = Frozen(), torch.tensor([1, 2, 3])
     value, graph, record = recorded(lambda: model(ids))
     takers = {stop.name: stop.takers for stop in graph.stops}
@@ -119,7 +119,7 @@ def test_frozen_parameters_are_named_where_what_they_led_to_is_taken() -> None:
     }  # fmt: skip
 
 
-def test_what_is_no_constant_is_no_stop() -> None:
+def test_buffers_masks_and_integer_tensors_are_no_stops() -> None:
     model, x = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)), torch.randn(4, 3)
 
     def loss() -> Tensor:
@@ -135,7 +135,7 @@ def penalty_of(critic: nn.Module, x: Tensor) -> Tensor:
     return ((slope.norm(dim=1) - 1) ** 2).mean()
 
 
-def test_a_gradient_penalty_tells_which_derivative_each_node_is_a_part_of() -> None:
+def test_gradient_penalty_nodes_name_their_derivative() -> None:
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     x = torch.randn(3, 2, requires_grad=True)
@@ -162,7 +162,7 @@ def test_a_gradient_penalty_tells_which_derivative_each_node_is_a_part_of() -> N
         assert torch.equal(torch.tensor(shown.numbers), gradient)
 
 
-def test_a_backward_pass_that_is_not_recorded_leaves_no_mark() -> None:
+def test_unrecorded_backward_leaves_no_mark() -> None:
     x = torch.randn(3, requires_grad=True)
 
     def loss() -> Tensor:
@@ -173,7 +173,7 @@ def test_a_backward_pass_that_is_not_recorded_leaves_no_mark() -> None:
     assert not any(node.derivative_of for node in graph.nodes)
 
 
-def test_hooks_that_watched_the_first_pass_are_taken_off() -> None:
+def test_hooks_of_the_first_pass_are_removed() -> None:
     x = torch.randn(3, requires_grad=True)
     kept: list[Any] = []
 
@@ -192,7 +192,7 @@ def test_hooks_that_watched_the_first_pass_are_taken_off() -> None:
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 @pytest.mark.parametrize("check", [False, True], ids=["captured", "compiled"])
-def test_as_a_stage_of_a_run_stops_come_from_the_captured_nodes_that_cut(backend: str, check: bool) -> None:
+def test_autograd_stage_stops_originate_from_captured_nodes(backend: str, check: bool) -> None:
     """With `--check` the compiled code runs, and autograd sees it as one node."""
 
     class Mixed(nn.Module):
@@ -221,7 +221,7 @@ def test_as_a_stage_of_a_run_stops_come_from_the_captured_nodes_that_cut(backend
     assert not [problem for problem in record.problems if problem.stage == "autograd"]
 
 
-def test_what_a_graph_changes_when_it_is_run_again_is_put_back() -> None:
+def test_tensors_mutated_by_a_rerun_are_restored() -> None:
     buffer, leaf = torch.ones(4), torch.ones(4, requires_grad=True)
     inner = leaf * 2
     made_by = inner.grad_fn

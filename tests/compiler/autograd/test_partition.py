@@ -48,9 +48,7 @@ def calls(record: Record) -> list[Entity]:
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet", "language_model"])
-def test_every_backward_operation_is_the_derivative_of_forward_nodes_or_named_as_what_it_is(
-    model: str, request: pytest.FixtureRequest
-) -> None:
+def test_every_backward_node_has_a_role(model: str, request: pytest.FixtureRequest) -> None:
     record, _ = request.getfixturevalue(model)
     found = calls(record)
     known = {entity.id for entity in record.entities()}
@@ -61,7 +59,7 @@ def test_every_backward_operation_is_the_derivative_of_forward_nodes_or_named_as
         assert entity.attrs["role"] != "derivative" or entity.attrs["derivative_of"]
 
 
-def test_the_derivative_of_each_linear_layer_is_linked_to_its_own_product(mlp: tuple[Record, KeptFrame]) -> None:
+def test_linear_layer_derivative_links_to_its_matmul(mlp: tuple[Record, KeptFrame]) -> None:
     record, _ = mlp
     products = [entity for entity in calls(record) if entity.attrs["target"].startswith("aten.mm")]
     for entity in products:
@@ -70,7 +68,7 @@ def test_the_derivative_of_each_linear_layer_is_linked_to_its_own_product(mlp: t
     assert len({entity.attrs["module"] for entity in products}) == 3
 
 
-def test_gradients_of_several_uses_are_named_accumulation() -> None:
+def test_gradients_of_several_uses_are_accumulation() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x.sin() * x.cos() + x.exp()
 
@@ -87,12 +85,12 @@ def test_tangents_and_saved_values_are_named(mlp: tuple[Record, KeptFrame]) -> N
     assert roles == {"saved by the forward": len(inputs) - 1, "tangent": 1}
 
 
-def test_dropout_is_named_as_random_numbers(mlp: tuple[Record, KeptFrame]) -> None:
+def test_dropout_role_is_random_numbers(mlp: tuple[Record, KeptFrame]) -> None:
     record, _ = mlp
     assert "random numbers" in {entity.attrs.get("role") for entity in record["forward"].entities}
 
 
-def test_each_saved_value_has_a_decision_with_the_partitioners_reason(resnet: tuple[Record, KeptFrame]) -> None:
+def test_each_saved_value_has_a_partitioner_reason(resnet: tuple[Record, KeptFrame]) -> None:
     record, _ = resnet
     saved = {
         one.subjects[-1]: one for one in record.decisions if (one.pass_name, one.verdict) == ("partition", "saved")
@@ -104,7 +102,7 @@ def test_each_saved_value_has_a_decision_with_the_partitioners_reason(resnet: tu
     assert all("cheap to compute again" in why or "has to be in memory" in why for why in convolutions)
 
 
-def test_running_statistics_are_told_as_mutated_inputs(resnet: tuple[Record, KeptFrame]) -> None:
+def test_running_statistics_are_reported_as_mutated_inputs(resnet: tuple[Record, KeptFrame]) -> None:
     record, _ = resnet
     mutated = [one for one in record.decisions if one.verdict == "mutated input"]
     layers = sum(isinstance(module, nn.BatchNorm2d) for module in ResNet18().modules())
@@ -117,7 +115,7 @@ def test_running_statistics_are_told_as_mutated_inputs(resnet: tuple[Record, Kep
     assert not any(needs[one.subjects[0]] for one in mutated)
 
 
-def test_frozen_parameters_and_views_of_inputs_are_told() -> None:
+def test_frozen_parameters_and_input_views_are_reported() -> None:
     layer = nn.Linear(4, 4)
     layer.weight.requires_grad_(False)
 
@@ -133,7 +131,7 @@ def test_frozen_parameters_and_views_of_inputs_are_told() -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet"])
-def test_what_eager_saves_is_counted_to_the_byte(model: str, request: pytest.FixtureRequest) -> None:
+def test_bytes_saved_by_eager_are_exact(model: str, request: pytest.FixtureRequest) -> None:
     _, frame = request.getfixturevalue(model)
     net, size = (MLP(), (8, 64)) if model == "mlp" else (ResNet18(), (2, 3, 64, 64))
     kept: dict[int, torch.Tensor] = {}
@@ -144,7 +142,7 @@ def test_what_eager_saves_is_counted_to_the_byte(model: str, request: pytest.Fix
     del result
 
 
-def test_counting_what_eager_saves_changes_nothing_of_the_users(resnet: tuple[Record, KeptFrame]) -> None:
+def test_counting_saved_bytes_has_no_side_effects(resnet: tuple[Record, KeptFrame]) -> None:
     _, frame = resnet
     before, state = [value.clone() for value in frame.arguments], torch.get_rng_state()
     saved_by_eager(frame.captured)
@@ -152,7 +150,7 @@ def test_counting_what_eager_saves_changes_nothing_of_the_users(resnet: tuple[Re
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_a_smaller_budget_keeps_less_and_computes_more_again(resnet: tuple[Record, KeptFrame]) -> None:
+def test_smaller_memory_budget_saves_less_and_recomputes_more(resnet: tuple[Record, KeptFrame]) -> None:
     _, frame = resnet
     found = [partition(frame.joint, budget) for budget in (1.0, 0.5, 0.0)]
     kept = [one.activation_bytes for one in found]
@@ -161,20 +159,20 @@ def test_a_smaller_budget_keeps_less_and_computes_more_again(resnet: tuple[Recor
     assert work[0] < work[1] < work[2]
 
 
-def test_the_usual_budget_gives_the_partition_that_was_made(resnet: tuple[Record, KeptFrame]) -> None:
+def test_default_budget_reproduces_the_actual_partition(resnet: tuple[Record, KeptFrame]) -> None:
     record, frame = resnet
     saved = {one.subjects[-1] for one in record.decisions if (one.pass_name, one.verdict) == ("partition", "saved")}
     again = partition(frame.joint, 1.0)
     assert {f"backward[0/0].{value.name}" for value in again.kept} == saved
 
 
-def test_keeping_all_computes_nothing_again_and_keeps_more(resnet: tuple[Record, KeptFrame]) -> None:
+def test_saving_everything_recomputes_nothing(resnet: tuple[Record, KeptFrame]) -> None:
     _, frame = resnet
     everything = partition(frame.joint, None)
     assert everything.activation_bytes > partition(frame.joint, 1.0).activation_bytes
     assert everything.recomputed_flops == 0
 
 
-def test_a_budget_outside_of_0_to_1_is_refused(mlp: tuple[Record, KeptFrame]) -> None:
+def test_memory_budget_outside_0_to_1_is_refused(mlp: tuple[Record, KeptFrame]) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         partition(mlp[1].joint, 1.5)

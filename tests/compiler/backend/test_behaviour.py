@@ -36,19 +36,19 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return result
 
 
-def test_the_name_works_in_any_script_without_an_import(tmp_path: Path) -> None:
+def test_backend_name_works_without_an_import(tmp_path: Path) -> None:
     script = "import torch; f = torch.compile(torch.relu, backend='tcompile'); print(f(torch.arange(3.) - 1).tolist())"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[0.0, 0.0, 1.0]"
 
 
-def test_the_backend_comes_without_inductors_lowerings() -> None:
+def test_backend_import_skips_inductor_lowerings() -> None:
     script = "import sys, compiler.backend; print('torch._inductor.lowering' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-def test_a_backward_is_compiled_with_its_forward_and_may_run_twice() -> None:
+def test_backward_compiles_with_forward_and_may_run_twice() -> None:
     x = torch.randn(4, 8, requires_grad=True)
     names: list[str] = []
 
@@ -69,7 +69,7 @@ def test_a_backward_is_compiled_with_its_forward_and_may_run_twice() -> None:
     assert names == ["forward", "backward"]
 
 
-def test_a_mode_or_option_that_there_is_not_is_named() -> None:
+def test_unknown_mode_or_option_is_named() -> None:
     x = torch.ones(3)
     with pytest.raises(OptionError, match="has the modes default, reduce-overhead"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], mode="training")
@@ -92,7 +92,7 @@ def test_modes_and_options_are_accepted() -> None:
         torch.testing.assert_close(compiled(lambda x: x.softmax(0), **kwargs)(x), x.softmax(0))
 
 
-def test_an_input_changed_in_place_is_changed() -> None:
+def test_inplace_input_mutation_is_applied() -> None:
     def step(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         total.mul_(0.5).add_(x.sum(0))
         x[1:] += total
@@ -113,7 +113,7 @@ def test_an_input_overwritten_by_a_view_of_itself() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
-def test_an_input_is_overwritten_once_all_of_it_is_read(options: dict[str, Any]) -> None:
+def test_input_is_overwritten_after_its_last_read(options: dict[str, Any]) -> None:
     """The variance reads the input twice."""
 
     def replaced(x: torch.Tensor) -> torch.Tensor:
@@ -127,7 +127,7 @@ def test_an_input_is_overwritten_once_all_of_it_is_read(options: dict[str, Any])
 
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
-def test_what_is_computed_again_reads_an_input_before_it_is_overwritten(options: dict[str, Any]) -> None:
+def test_recomputed_value_reads_input_before_it_is_overwritten(options: dict[str, Any]) -> None:
     """Softmax reads the sum three times."""
 
     def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -141,7 +141,7 @@ def test_what_is_computed_again_reads_an_input_before_it_is_overwritten(options:
 
 
 @pytest.mark.parametrize("start", [0, 3])
-def test_inputs_that_share_memory_are_read_before_they_are_overwritten(start: int) -> None:
+def test_overlapping_inputs_are_read_before_being_overwritten(start: int) -> None:
     """AOTAutograd replaces two overlapping inputs by one, and reads their parts with `as_strided`."""
 
     def step(whole: torch.Tensor, part: torch.Tensor, other: torch.Tensor) -> None:
@@ -158,7 +158,7 @@ def test_inputs_that_share_memory_are_read_before_they_are_overwritten(start: in
     torch.testing.assert_close(*results)
 
 
-def test_what_lies_in_digits_of_a_reduced_dimension() -> None:
+def test_dimension_split_from_a_reduced_dimension() -> None:
     """The backward sums over the result of `repeat`, where three dimensions come from one."""
 
     def shuffled(x: torch.Tensor) -> torch.Tensor:
@@ -171,7 +171,7 @@ def test_what_lies_in_digits_of_a_reduced_dimension() -> None:
     torch.testing.assert_close(*gradients)
 
 
-def test_tensors_without_elements_are_joined() -> None:
+def test_cat_of_empty_tensors() -> None:
     def joined(x: torch.Tensor) -> list[torch.Tensor]:
         none = x[:, :0]
         return [torch.cat([none, none * 2], 1), torch.cat([none, x, none], 1), torch.cat([x[0, :0], none[0]]) + 1]
@@ -181,7 +181,7 @@ def test_tensors_without_elements_are_joined() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_is_joined_lies_in_memory_as_in_eager_mode(count: int) -> None:
+def test_cat_has_the_strides_of_eager(count: int) -> None:
     """Other strides of a cache would recompile the model that reads it."""
 
     def joined(none: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -194,7 +194,7 @@ def test_what_is_joined_lies_in_memory_as_in_eager_mode(count: int) -> None:
 
 
 @pytest.mark.parametrize("options", [None, {"interpret": True}], ids=["machine code", "interpreted"])
-def test_nothing_is_gathered_from_no_elements(options: dict[str, bool] | None) -> None:
+def test_gather_from_empty_tensor(options: dict[str, bool] | None) -> None:
     def gathered(x: torch.Tensor) -> torch.Tensor:
         product = x @ x.t()
         return product.gather(-1, torch.zeros_like(product, dtype=torch.int64))
@@ -203,7 +203,7 @@ def test_nothing_is_gathered_from_no_elements(options: dict[str, bool] | None) -
     torch.testing.assert_close(compiled(gathered, options=options)(x), gathered(x))
 
 
-def test_reductions_of_tensors_without_elements() -> None:
+def test_reductions_of_empty_tensors() -> None:
     def reduced(x: torch.Tensor) -> list[torch.Tensor]:
         none = x[:, :0]
         return [x[:0].amax(1), x[:0].softmax(1), none.sum(1), none.mean(1), none.prod(1), none.var(1), none.all(1)]
@@ -217,7 +217,7 @@ def test_reductions_of_tensors_without_elements() -> None:
     torch.testing.assert_close(*results, equal_nan=True)
 
 
-def test_outputs_that_are_views_of_inputs_and_of_each_other_stay_so() -> None:
+def test_outputs_that_alias_stay_views() -> None:
     def views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x * 2
         return x.t(), y, y[0], x
@@ -261,7 +261,7 @@ def test_channels_last_stays_channels_last() -> None:
     torch.testing.assert_close(found, functional.relu(x) * 2)
 
 
-def test_tensors_without_dimensions_and_python_numbers() -> None:
+def test_zero_dim_tensors_and_python_numbers() -> None:
     x = torch.tensor(2.5)
     torch.testing.assert_close(compiled(lambda x: (x * 2, x.sum(), x + True))(x), (x * 2, x.sum(), x + True))
 
@@ -283,7 +283,7 @@ def test_low_precision_is_rounded_where_eager_mode_rounds(dtype: torch.dtype) ->
     assert torch.equal(compiled(chain)(x), chain(x))
 
 
-def test_nan_and_infinity_are_carried_as_in_eager_mode() -> None:
+def test_nan_and_infinity_propagate_as_in_eager() -> None:
     x = torch.tensor([[1.0, float("nan"), -float("inf")], [float("inf"), 2.0, -0.0], [3.0, 4.0, 5.0]])
 
     def careful(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -295,14 +295,14 @@ def test_nan_and_infinity_are_carried_as_in_eager_mode() -> None:
     torch.testing.assert_close(compiled(careful)(x), careful(x), equal_nan=True)
 
 
-def test_an_index_out_of_range_is_an_error_as_in_eager_mode() -> None:
+def test_index_out_of_range_raises_as_in_eager() -> None:
     table, take = torch.randn(5, 4), compiled(lambda table, ids: table[ids] + 1)
     torch.testing.assert_close(take(table, torch.tensor([0, -1, 4])), table[[0, -1, 4]] + 1)
     with pytest.raises(IndexError, match="out of range"):
         take(table, torch.tensor([0, 5, 1]))
 
 
-def test_batch_and_length_change_without_compiling_again() -> None:
+def test_batch_and_length_change_without_recompiling() -> None:
     lengths: list[int] = []
 
     def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -324,7 +324,7 @@ def test_batch_and_length_change_without_compiling_again() -> None:
     assert set(lengths) == {8}, "compiled again for another length"
 
 
-def test_random_numbers_can_be_eagers_under_the_same_seed() -> None:
+def test_random_eager_option_reproduces_eager_under_one_seed() -> None:
     dropout = torch.nn.Dropout(0.3)
 
     def noisy(x: torch.Tensor) -> torch.Tensor:
@@ -349,7 +349,7 @@ SIZES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
 
 
 @pytest.mark.parametrize("what", SIZES)
-def test_sizes_that_are_no_sums_and_products_are_settled_by_guards(what: str) -> None:
+def test_nonlinear_sizes_are_settled_by_guards(what: str) -> None:
     """The first two are compiled once per case, the last once per size."""
     fn, most = SIZES[what]
     graphs: list[torch.fx.GraphModule] = []
@@ -367,7 +367,7 @@ def test_sizes_that_are_no_sums_and_products_are_settled_by_guards(what: str) ->
     assert len(graphs) <= most
 
 
-def test_a_guard_that_is_there_settles_which_of_two_equal_sizes_is_the_smaller() -> None:
+def test_existing_guard_decides_the_smaller_of_two_sizes() -> None:
     """AOTAutograd's guard says that there are no more rows than columns; our own guard would fix the number of rows."""
     if torch.__version__.startswith("2.11") and torch.empty(0).is_cuda:
         pytest.skip("on a GPU torch 2.11 cannot trace trace's backward for symbolic sizes, with any backend")
@@ -379,7 +379,7 @@ def test_a_guard_that_is_there_settles_which_of_two_equal_sizes_is_the_smaller()
         torch.testing.assert_close(x.grad, torch.eye(rows, 5))
 
 
-def test_a_later_call_leaves_what_an_earlier_one_returned() -> None:
+def test_later_call_leaves_earlier_outputs_unchanged() -> None:
     fn = compiled(lambda x: (x.sin() + 1, (x @ x).relu().sum(0)))
     first, second = torch.randn(8, 8), torch.randn(8, 8)
     found = fn(first)
@@ -399,7 +399,7 @@ def test_nothing_is_kept_alive_after_a_call() -> None:
     assert [ref() for ref in known] == [None, None]
 
 
-def test_graphs_that_breaks_divide_see_each_others_changes() -> None:
+def test_graphs_across_a_break_see_each_others_mutations() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         x.add_(1)
@@ -424,7 +424,7 @@ def test_calls_from_several_threads() -> None:
     torch.testing.assert_close(found, [block(x) for x in inputs])
 
 
-def test_first_calls_from_several_threads_wait_for_one_build() -> None:
+def test_concurrent_first_calls_wait_for_one_build() -> None:
     x = torch.randn(8, 8)
     module = torch.fx.symbolic_trace(lambda x: (x.softmax(0) * 2,))
     with torch.no_grad(), ThreadPoolExecutor(4) as pool:
@@ -434,7 +434,7 @@ def test_first_calls_from_several_threads_wait_for_one_build() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}], ids=["C++", "Triton", "interpreter"])
-def test_numbers_that_follow_from_sizes_need_no_other_compilation(options: dict[str, Any]) -> None:
+def test_numbers_derived_from_sizes_do_not_recompile(options: dict[str, Any]) -> None:
     graphs: list[torch.fx.GraphModule] = []
 
     def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -454,7 +454,7 @@ def test_numbers_that_follow_from_sizes_need_no_other_compilation(options: dict[
     assert len(graphs) == 2, "one for each dtype"
 
 
-def test_autocast_around_and_inside_of_what_is_compiled() -> None:
+def test_autocast_around_and_inside_the_compiled_function() -> None:
     x, w = torch.randn(6, 8), torch.randn(8, 8)
 
     def product(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -470,7 +470,7 @@ def test_autocast_around_and_inside_of_what_is_compiled() -> None:
     torch.testing.assert_close(fn(x), product(x))
 
 
-def test_nothing_of_the_users_changes() -> None:
+def test_global_torch_state_is_unchanged() -> None:
     def settings() -> list[Any]:
         return [
             torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype(), torch.backends.cudnn.benchmark,
@@ -485,7 +485,7 @@ def test_nothing_of_the_users_changes() -> None:
     assert torch.equal(torch.get_rng_state(), numbers)
 
 
-def test_after_an_error_the_next_call_is_right() -> None:
+def test_call_after_an_error_is_correct() -> None:
     table = torch.randn(5, 4, requires_grad=True)
     take = compiled(lambda table, ids: functional.embedding(ids, table).sin())
     take(table, torch.tensor([0, 1]))
@@ -507,7 +507,7 @@ def _(x: torch.Tensor, least: float) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def test_an_error_in_the_midst_of_a_call_leaves_modes_as_they_were() -> None:
+def test_error_inside_a_call_restores_torch_modes() -> None:
     def checked(x: torch.Tensor) -> torch.Tensor:
         return refused_below(x * 2, 0.0).exp().sum(0)
 
@@ -527,19 +527,19 @@ def test_an_error_in_the_midst_of_a_call_leaves_modes_as_they_were() -> None:
                     assert torch.is_autocast_enabled(x.device.type) == on
 
 
-def test_complex_numbers_are_left_to_pytorch() -> None:
+def test_complex_numbers_are_extern_calls() -> None:
     x = torch.randn(4, dtype=torch.complex64)
     torch.testing.assert_close(compiled(lambda x: (x * x + 1).abs())(x), (x * x + 1).abs())
     x[0] = float("nan")
     torch.testing.assert_close(compiled(torch.nan_to_num)(x), x.nan_to_num())
 
 
-def test_large_reductions_are_as_exact_as_eagers() -> None:
+def test_large_reductions_are_as_accurate_as_eager() -> None:
     x = torch.rand(3_000_000) + 100
     torch.testing.assert_close(compiled(lambda x: (x.sum(), x.var()))(x), (x.sum(), x.var()))
 
 
-def test_without_a_compiler_the_interpreter_runs_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_warns_once_and_interprets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_cpp, "compiler", tuple)
     backend._say_once.cache_clear()
     x = torch.randn(4, 8)
@@ -550,7 +550,7 @@ def test_without_a_compiler_the_interpreter_runs_and_says_so_once(monkeypatch: p
         torch.testing.assert_close(compiled(lambda x: x.softmax(0))(x), x.softmax(0))
 
 
-def test_code_that_the_compiler_refuses_is_an_error_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_error_text_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compiler.backend.cpp.emit.PRELUDE", "#error nothing works")
     run = compiled(lambda x: x + 1)
     for _ in range(2):
@@ -558,7 +558,7 @@ def test_code_that_the_compiler_refuses_is_an_error_with_its_words(monkeypatch: 
             run(torch.ones(3))
 
 
-def test_a_call_that_nothing_of_is_captured_is_an_error() -> None:
+def test_open_without_captured_operations_is_an_error() -> None:
     with pytest.raises(BackendError, match="no tensor operations"):
         compiler.open(lambda: 3)
 
@@ -572,14 +572,14 @@ PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_places_in_memory_that_lies_row_by_row_are_indices(name: str) -> None:
+def test_dense_as_strided_lowers_to_indexing(name: str) -> None:
     x = torch.randn(3, 8)
     call = compiler.open(PLACES[name], x)
     assert not [step for step in call.scheduled.steps if isinstance(step, Extern)]
     torch.testing.assert_close(call.run(), PLACES[name](x))
 
 
-def test_places_outside_of_what_a_graph_knows_of_its_input_are_pytorchs() -> None:
+def test_as_strided_outside_the_input_is_extern() -> None:
     whole = torch.randn(4, 8)
     for x, fn in (
         (whole[1:3], lambda x: x.as_strided((4, 8), (8, 1), 0) + 1),

@@ -30,7 +30,7 @@ def kernels(text: str, *functions: Function) -> dict[str, types.BuiltinFunctionT
     return dict(found)  # type: ignore[arg-type]
 
 
-def test_pointers_sizes_and_threads_arrive_and_what_is_returned_comes_back() -> None:
+def test_kernel_receives_arguments_and_returns_its_value() -> None:
     text = """
 extern "C" int fill(double* to, const float* from, long count, long start, int threads) {
     for (long i = 0; i < count; ++i) to[i] = (double)from[0] + start + i;
@@ -45,7 +45,7 @@ extern "C" int fill(double* to, const float* from, long count, long start, int t
     assert fill(to.data_ptr(), start.data_ptr(), 0, 0, 0) == 0
 
 
-def test_other_threads_run_while_a_kernel_does() -> None:
+def test_kernel_releases_the_gil() -> None:
     meet = kernels(WAITING, Function("meet", "meet", ("mine", "other"), (), True))["meet"]
     here, there = (torch.zeros(1, dtype=torch.int32) for _ in range(2))
     found: list[int] = []
@@ -56,7 +56,7 @@ def test_other_threads_run_while_a_kernel_does() -> None:
     assert found == [1]
 
 
-def test_a_command_of_several_words_is_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cxx_may_be_several_words(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = build_cpp.compiler()[0]
     monkeypatch.setenv("CXX", f"env LC_ALL=C '{plain}'")
     assert build_cpp.compiler() == (shutil.which("env"), "LC_ALL=C", plain)
@@ -64,7 +64,7 @@ def test_a_command_of_several_words_is_the_compiler(monkeypatch: pytest.MonkeyPa
     assert one(1) == 1
 
 
-def test_a_command_that_is_not_found_is_said_and_another_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cxx_warns_and_another_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
     with pytest.warns(UserWarning, match="'no-such-compiler -m64', and there is no program 'no-such-compiler'"):
         assert build_cpp.compiler()

@@ -89,7 +89,7 @@ def check_recovery(run: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", COMPILERS)
-def test_failures_fall_back_until_mended(
+def test_failures_fall_back_until_fixed(
     name: str, broken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, message = COMPILERS[name]
@@ -103,7 +103,7 @@ def test_failures_fall_back_until_mended(
 
 
 @pytest.mark.parametrize("command", ['g++ "', "no-such-compiler"])
-def test_wrong_commands_leave_another_compiler(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_cxx_falls_back_to_another_compiler(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", command)
     build_cpp._warn_of_variable.cache_clear()
     run = torch.compile(training, backend=tcompile)
@@ -112,7 +112,7 @@ def test_wrong_commands_leave_another_compiler(command: str, monkeypatch: pytest
     check_recovery(run, monkeypatch)
 
 
-def test_missing_compilers_may_be_installed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_installed_later_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setattr(build_cpp, "compiler", tuple)
         run = torch.compile(training, backend=tcompile)
@@ -122,7 +122,7 @@ def test_missing_compilers_may_be_installed_later(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_errors_of_the_disk_fall_back(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_errors_fall_back(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> int:
         raise OSError(number, os.strerror(number))
 
@@ -144,7 +144,7 @@ torch.testing.assert_close(run(torch.ones(3)), torch.ones(3).sin() * 2)
 """
 
 
-def test_folders_without_execution_fall_back(tmp_path: Path) -> None:
+def test_noexec_temp_folder_falls_back(tmp_path: Path) -> None:
     unshare = ["unshare", "--map-root-user", "--mount"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs user namespaces, to mount a folder")
@@ -156,7 +156,7 @@ def test_folders_without_execution_fall_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.9999])
-def test_truncated_libraries_are_seen(share: float, tmp_path: Path) -> None:
+def test_truncated_library_is_detected(share: float, tmp_path: Path) -> None:
     library = Path(
         next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line)
     )
@@ -187,7 +187,7 @@ def children(mark: Path) -> list[psutil.Process]:
     return found
 
 
-def test_an_interrupt_ends_the_compiler_for_once(slow_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_stops_the_compiler_which_can_restart(slow_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary = slow_compiler.parent / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -203,7 +203,7 @@ def test_an_interrupt_ends_the_compiler_for_once(slow_compiler: Path, monkeypatc
     assert made.functions()["one"](1) == 1
 
 
-def test_compilers_are_in_groups_of_their_own(slow_compiler: Path) -> None:
+def test_compilers_run_in_their_own_process_group(slow_compiler: Path) -> None:
     made = build_cpp.Build(ONE)
     while not (found := children(slow_compiler.parent)):
         time.sleep(0.01)
@@ -212,7 +212,7 @@ def test_compilers_are_in_groups_of_their_own(slow_compiler: Path) -> None:
     assert made.functions()["one"](1) == 1
 
 
-def test_an_error_ends_what_was_begun(slow_compiler: Path) -> None:
+def test_error_kills_started_compilers(slow_compiler: Path) -> None:
     def fail() -> None:
         build_cpp.Build(ONE)
         while not children(slow_compiler.parent):

@@ -35,14 +35,14 @@ def times(number: Tensor) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
 @pytest.mark.parametrize("options", [None, {"interpret": True}], ids=["machine code", "interpreted"])
-def test_it_is_what_it_is_in_eager_mode(number: Tensor, options: dict[str, bool] | None) -> None:
+def test_constant_matches_eager(number: Tensor, options: dict[str, bool] | None) -> None:
     torch.compiler.reset()
     fn, x = times(number), torch.randn(3, 4)
     found = torch.compile(fn, backend=tcompile, options=options, fullgraph=True)(x)
     torch.testing.assert_close(found, fn(x), rtol=0, atol=0, equal_nan=True)
 
 
-def test_it_is_a_number_in_the_kernel_of_what_reads_it() -> None:
+def test_constant_is_inlined_into_its_reader_kernel() -> None:
     program = compiler.open(
         lambda x: x.masked_fill(x > 0, torch.tensor(-3.0)) * torch.tensor(2.5), torch.randn(8)
     ).fused
@@ -53,7 +53,7 @@ def test_it_is_a_number_in_the_kernel_of_what_reads_it() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"], ids=["the CPU's", "moved"])
-def test_on_a_gpu_nothing_is_left_on_the_cpu(device: str) -> None:
+def test_gpu_program_keeps_no_cpu_constant(device: str) -> None:
     def fn(x: Tensor) -> Tensor:
         number = torch.tensor(2.0) if device == "cpu" else torch.tensor(2.0, device=x.device)
         return (x * number).relu()
@@ -73,11 +73,11 @@ def traced(fn: Callable[[Tensor], object]) -> list[str]:
     return [f"{name}: {value.device.type}" for name, value in values.items() if isinstance(value, Tensor)]
 
 
-def test_one_of_the_cpu_is_made_where_it_is_read() -> None:
+def test_cpu_constant_is_created_on_the_reader_device() -> None:
     assert traced(lambda x: x * torch.tensor(2.0)) == ["x_1: cuda", "lift_fresh_copy: cuda", "mul: cuda"]
 
 
-def test_one_that_is_returned_stays_where_it_is() -> None:
+def test_returned_constant_stays_on_its_device() -> None:
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
         number = torch.tensor(2.0)
         return number, x * number
@@ -90,7 +90,7 @@ def test_one_that_is_returned_stays_where_it_is() -> None:
     assert second[0].item() == 2.0
 
 
-def test_one_that_is_written_over_begins_anew_in_each_call() -> None:
+def test_mutated_constant_is_reset_in_each_call() -> None:
     def fn(x: Tensor) -> Tensor:
         total = torch.tensor(1.0)
         total.add_(x.sum())
@@ -102,7 +102,7 @@ def test_one_that_is_written_over_begins_anew_in_each_call() -> None:
         torch.testing.assert_close(call(x), fn(x))
 
 
-def test_more_elements_are_a_tensor_still() -> None:
+def test_larger_constant_stays_a_tensor() -> None:
     fn, x = lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.randn(4, 3)
     torch.testing.assert_close(torch.compile(fn, backend=tcompile, fullgraph=True)(x), fn(x))
 
@@ -120,9 +120,7 @@ BEYOND: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", BEYOND)
 @pytest.mark.parametrize("options", [None, {"code": "triton"}], ids=["C++", "Triton"])
-def test_a_number_that_a_dtype_does_not_hold_is_an_error_as_in_eager_mode(
-    name: str, options: dict[str, str] | None
-) -> None:
+def test_constant_overflow_raises_as_in_eager(name: str, options: dict[str, str] | None) -> None:
     torch.compiler.reset()
     x = torch.arange(4.0)
     for fn in (BEYOND[name], torch.compile(BEYOND[name], backend=tcompile, fullgraph=True, options=options)):
@@ -130,7 +128,7 @@ def test_a_number_that_a_dtype_does_not_hold_is_an_error_as_in_eager_mode(
             fn(x)
 
 
-def test_where_eager_mode_wraps_it_around_or_makes_it_infinite_so_is_it_here() -> None:
+def test_constant_wraps_or_overflows_as_in_eager() -> None:
     def fn(x: Tensor) -> list[Tensor]:
         whole, replaced = x.byte(), (1 / x).nan_to_num(1e40, 1e40)
         filled = whole.masked_fill(x > 1, -1)

@@ -48,7 +48,7 @@ def checked(call: Opened) -> None:
 
 
 @pytest.mark.usefixtures("taken_for_a_gpu")
-def test_a_bias_is_added_and_summed_up_by_kernels() -> None:
+def test_bias_is_added_and_reduced_by_kernels() -> None:
     layer, x = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8)
     call = compiler.open(lambda x: layer(x).sin(), x)
     (forward,), (backwards,) = (
@@ -61,7 +61,7 @@ def test_a_bias_is_added_and_summed_up_by_kernels() -> None:
 
 
 @pytest.mark.usefixtures("taken_for_a_gpu")
-def test_low_precision_is_rounded_before_and_after_the_bias_as_on_a_gpu() -> None:
+def test_bias_rounds_in_low_precision_as_on_gpu() -> None:
     x, weight, bias = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4)
     x, weight, bias = (value.bfloat16().requires_grad_() for value in (x, weight, bias))
     call = compiler.open(functional.conv2d, x, weight, bias)
@@ -78,7 +78,7 @@ def test_low_precision_is_rounded_before_and_after_the_bias_as_on_a_gpu() -> Non
 
 @pytest.mark.usefixtures("taken_for_a_gpu")
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_bias_of_one_dimension_alone_has_a_gradient(transposed: bool) -> None:
+def test_bias_of_1d_convolution_alone_has_a_gradient(transposed: bool) -> None:
     weight, bias = torch.randn(4, 4, 3), torch.randn(4, requires_grad=True)
     convolve = functional.conv_transpose1d if transposed else functional.conv1d
     call = compiler.open(lambda x, bias: convolve(x, weight, bias).sin(), torch.randn(2, 4, 9), bias)
@@ -86,14 +86,14 @@ def test_a_bias_of_one_dimension_alone_has_a_gradient(transposed: bool) -> None:
     checked(call)
 
 
-def test_on_a_cpu_the_library_adds_the_bias() -> None:
+def test_cpu_convolution_library_adds_the_bias() -> None:
     layer, x = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8)
     (call,) = calls(compiler.open(layer, x).lowered, "convolution")
     assert isinstance(call.args[2], type(next(strided_views(call.args))))
 
 
 @pytest.mark.usefixtures("taken_for_a_gpu")
-def test_matrices_that_are_all_multiplied_by_one_are_one_product() -> None:
+def test_bmm_with_a_shared_matrix_becomes_mm() -> None:
     def fn(x: Tensor, weight: Tensor) -> Tensor:
         return torch.bmm(x.sin().transpose(0, 2), weight.expand(7, 5, 3)) + 1
 
@@ -105,7 +105,7 @@ def test_matrices_that_are_all_multiplied_by_one_are_one_product() -> None:
 
 
 @pytest.mark.usefixtures("taken_for_a_gpu")
-def test_an_operand_that_lies_across_memory_is_written_as_the_product_reads_it() -> None:
+def test_transposed_operand_is_written_in_the_matmul_layout() -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         return torch.bmm(x.sin().permute(2, 1, 0), y)
 
@@ -119,7 +119,7 @@ def test_an_operand_that_lies_across_memory_is_written_as_the_product_reads_it()
 
 @pytest.mark.usefixtures("taken_for_a_gpu")
 @pytest.mark.parametrize("fn", [torch.bmm, lambda x, y: torch.bmm(x, y.transpose(1, 2).contiguous().transpose(1, 2))])
-def test_operands_that_a_library_reads_stay(fn: Any) -> None:
+def test_library_readable_operands_keep_their_layout(fn: Any) -> None:
     call = compiler.open(fn, torch.randn(7, 4, 5), torch.randn(7, 5, 3))
     assert calls(call.lowered, "bmm")[0].targets == ("bmm",)
     assert not any("left" in name or "right" in name for name in call.lowered.by_name)
@@ -136,7 +136,7 @@ class Block(nn.Module):
         return functional.silu(self.conv(functional.silu(self.norm(x))))
 
 
-def test_what_is_saved_lies_as_a_convolution_reads_it() -> None:
+def test_saved_tensors_have_the_layout_convolution_reads() -> None:
     """Weights too. So neither the forward nor the backward writes it twice, and no extern call copies it."""
     with torch.autocast("cpu", torch.bfloat16):
         call = compiler.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
@@ -149,7 +149,7 @@ def test_what_is_saved_lies_as_a_convolution_reads_it() -> None:
     assert {view.buffer for view in list(strided_views(back.args))[1:]} <= {*backwards.inputs}
 
 
-def test_an_input_is_saved_as_it_is() -> None:
+def test_input_is_saved_without_a_copy() -> None:
     """A copy would need more memory."""
     call = compiler.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
     forward = call.of("forward").graph.stages.last
@@ -165,7 +165,7 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
     return functional.group_norm(x, 8, weight).contiguous(memory_format=torch.channels_last)
 
 
-def test_channels_of_a_group_are_taken_by_one_thread() -> None:
+def test_group_channels_are_reduced_by_one_thread() -> None:
     """A row of pixels and channels, read along pixels and written along channels: channels are the inner loop."""
     call = compiler.open(norm, torch.randn(12, 64, 32, 32), torch.randn(64)).on("h200")
     (kernel,) = call.graph.stages.last.kernels
@@ -177,7 +177,7 @@ def columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return z, z.sum(2)
 
 
-def test_rows_that_are_written_one_way_and_read_the_other_are_tiles() -> None:
+def test_transposed_access_gets_tiles() -> None:
     """Rows without a read in the other direction are not tiled."""
     call = compiler.open(columns, torch.randn(64, 256, 1024), torch.randn(64, 1024, 256)).on("h200")
     ctx = Context(processors=132)

@@ -150,7 +150,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_program_for_a_gpu_moves_no_more_than_it_has_to(name: str) -> None:
+def test_gpu_program_moves_the_minimum_bytes(name: str) -> None:
     case = CASES[name]
     opened = compiler.open(case.fn, *case.arguments()).on("h200")
     programs = "\n".join(str(graph.stages.last) for graph in opened.graphs)
@@ -178,7 +178,7 @@ SPLIT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", SPLIT)
-def test_a_reduction_in_two_steps_is_the_same_reduction(name: str, dynamic: bool) -> None:
+def test_split_reduction_equals_the_whole_reduction(name: str, dynamic: bool) -> None:
     fn, arguments = SPLIT[name]
     torch.compiler.reset()
     graph = compiler.open(fn, *arguments, dynamic=dynamic).graph
@@ -191,12 +191,12 @@ def test_a_reduction_in_two_steps_is_the_same_reduction(name: str, dynamic: bool
     torch.testing.assert_close(tuple(found), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_reduction_that_fills_the_gpu_stays_whole() -> None:
+def test_reduction_that_fills_the_gpu_is_not_split() -> None:
     opened = compiler.open(lambda x: x.sum(-1), numbers(4096, 2048)).on("h200")
     assert opened.totals == Totals(1, 0, 4 * (4096 * 2048 + 4096))
 
 
-def test_a_few_columns_are_split_and_the_decision_says_why() -> None:
+def test_few_columns_are_split_with_a_reason() -> None:
     opened = compiler.open(lambda x: x.sum(0), numbers(4096, 64)).on("h200")
     (decision,) = [found for found in opened.graph.decisions if found.verdict == "split"]
     assert decision.pass_name == "split"
@@ -215,14 +215,14 @@ def reuses(program: Program) -> dict[str, str]:
     return {buffer.name: buffer.reuses for buffer in program.buffers if buffer.reuses}
 
 
-def test_a_pointwise_kernel_writes_over_what_it_read_for_the_last_time() -> None:
+def test_pointwise_kernel_reuses_its_last_read_buffer() -> None:
     x, weight = numbers(8, 8), numbers(8, 8)
     program, inputs = scheduled(lambda x, w: torch.relu(x @ w + 1) @ w, x, weight)
     assert reuses(program) == {"relu": "mm"}
     torch.testing.assert_close(interpret(program, inputs)[0], torch.relu(x @ weight + 1) @ weight)
 
 
-def test_a_pointwise_kernel_writes_over_what_it_sees_in_another_shape() -> None:
+def test_pointwise_kernel_reuses_a_buffer_viewed_differently() -> None:
     x, weight = numbers(8, 8), numbers(8, 8)
     fn = lambda x, w: torch.relu((x @ w).view(2, 4, 8) + 1) @ w  # noqa: E731
     program, inputs = scheduled(fn, x, weight)
@@ -244,7 +244,7 @@ def most_held(program: Program, reused: bool) -> int:
     return most
 
 
-def test_memory_is_not_kept_for_a_later_kernel_where_that_needs_more_at_once() -> None:
+def test_reuse_never_raises_peak_memory() -> None:
     def fn(x: Tensor, wide: Tensor, small: Tensor) -> Tensor:
         first = F.softmax(x @ small, -1)  # its memory would be large enough for the last softmax
         return F.softmax((first @ wide).relu() @ wide.t(), -1) @ small
@@ -266,7 +266,7 @@ def read_again(x: Tensor) -> Tensor:
     return (product - positive.sum(-1, keepdim=True)) @ positive
 
 
-def test_a_kernel_does_not_write_over_what_it_reads_at_another_place_or_in_another_sweep() -> None:
+def test_no_reuse_across_indices_or_sweeps() -> None:
     square = numbers(8, 8)
     for fn in (
         lambda x: transposed_sum(x @ x),  # read at two places
@@ -283,12 +283,12 @@ def test_a_kernel_does_not_write_over_what_it_reads_at_another_place_or_in_anoth
     torch.testing.assert_close(interpret(program, inputs)[0], read_again(square))
 
 
-def test_memory_of_inputs_and_outputs_is_never_taken_over() -> None:
+def test_input_and_output_buffers_are_never_reused() -> None:
     program, _ = scheduled(lambda x: (y := x @ x, y.sin(), x.cos()), numbers(8, 8))
     assert reuses(program) == {}
 
 
-def test_what_is_cheap_is_computed_again_by_its_reader_and_not_stored() -> None:
+def test_cheap_value_is_recomputed_by_its_reader() -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         centered = x - y
         return centered - (centered * centered).mean(0)
@@ -303,7 +303,7 @@ def test_what_is_cheap_is_computed_again_by_its_reader_and_not_stored() -> None:
     torch.testing.assert_close(interpret(program, inputs)[0], fn(x, y))
 
 
-def test_a_value_is_computed_again_where_its_place_is_told_by_digits() -> None:
+def test_value_is_recomputed_across_split_dimensions() -> None:
     """Its kernel iterates over pixels as one range, its reader over a part of each row of some rows."""
 
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,7 +320,7 @@ def test_a_value_is_computed_again_where_its_place_is_told_by_digits() -> None:
     torch.testing.assert_close(tuple(interpret(program, inputs)), fn(x), rtol=1e-4, atol=1e-3)
 
 
-def test_a_kernel_of_which_nothing_is_left_to_store_is_gone() -> None:
+def test_kernel_without_stores_is_removed() -> None:
     def fn(x: Tensor, row: Tensor) -> Tensor:
         return (x * 2 + row).exp().sum(1)
 
@@ -332,7 +332,7 @@ def test_a_kernel_of_which_nothing_is_left_to_store_is_gone() -> None:
     torch.testing.assert_close(interpret(program, [x, row])[0], fn(x, row))
 
 
-def test_what_lies_in_digits_of_a_reduced_dimension_is_not_computed_again_more_than_once() -> None:
+def test_split_dimension_reduction_stays_one_kernel() -> None:
     """Three dimensions of the result of `repeat` come from one: a point of the sum does not determine one element."""
 
     def shuffled(x: Tensor) -> Tensor:

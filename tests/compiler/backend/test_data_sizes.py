@@ -58,14 +58,14 @@ def results(fn: Callable[[Tensor, Tensor], Any], rows: int, single: bool) -> lis
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
 @pytest.mark.parametrize("what", ASKED)
-def test_results_and_gradients_are_those_of_eager_mode(what: str, options: dict[str, Any]) -> None:
+def test_results_and_gradients_match_eager(what: str, options: dict[str, Any]) -> None:
     fn, single = ASKED[what], what.endswith("by a mask")
     run = torch.compile(fn, backend=tcompile, fullgraph=True, options=options)
     for rows in (6, 6, 9):
         torch.testing.assert_close(results(run, rows, single), results(fn, rows, single), equal_nan=True)
 
 
-def test_what_changes_an_input_changes_it_in_the_last_piece() -> None:
+def test_input_mutation_happens_in_the_last_graph() -> None:
     def step(x: Tensor) -> Tensor:
         picked = x[x > 0]
         x.mul_(2).add_(picked.sum())
@@ -77,7 +77,7 @@ def test_what_changes_an_input_changes_it_in_the_last_piece() -> None:
         torch.testing.assert_close([found, ours], [step(theirs), theirs])
 
 
-def test_pieces_are_shown_and_what_divides_them_is_named() -> None:
+def test_data_dependent_graphs_name_what_splits_them() -> None:
     opened = compiler.open(lambda x: x[x.sin() > 0].exp().sum() * 2, numbers(6)[0])
     assert [graph.name for graph in opened.graphs] == ["inference", "inference_2"]
     decisions = opened.graphs[1].decisions
@@ -113,7 +113,7 @@ def test_read_loop_counter_divides_the_graph(scaled: bool) -> None:
     assert "_graph_0" not in str(opened.lowered)
 
 
-def test_other_sizes_need_no_other_compilation() -> None:
+def test_other_data_dependent_sizes_do_not_recompile() -> None:
     graphs: list[torch.fx.GraphModule] = []
 
     def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -127,7 +127,7 @@ def test_other_sizes_need_no_other_compilation() -> None:
     assert len(graphs) == 1
 
 
-def test_a_size_that_is_marked_as_unknown_needs_one_compilation() -> None:
+def test_size_marked_unbacked_compiles_once() -> None:
     graphs: list[torch.fx.GraphModule] = []
 
     def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:

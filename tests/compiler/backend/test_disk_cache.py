@@ -43,7 +43,7 @@ def check_is_refused(folder: Path, why: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o772])
-def test_folders_that_others_write_are_refused(folder: Path, mode: int) -> None:
+def test_cache_folder_writable_by_others_is_refused(folder: Path, mode: int) -> None:
     folder.mkdir()
     folder.chmod(mode)
     check_is_refused(folder, "others may write")
@@ -61,7 +61,7 @@ def test_folders_that_another_group_writes_are_refused(folder: Path, monkeypatch
     assert disk_cache.why_untrusted(folder) == f"others may write to {folder}"
 
 
-def test_folders_in_ones_that_others_write_are_refused(folder: Path) -> None:
+def test_parent_folder_writable_by_others_is_refused(folder: Path) -> None:
     folder.mkdir()
     folder.parent.chmod(0o777)
     check_is_refused(folder, "others may write")
@@ -70,7 +70,7 @@ def test_folders_in_ones_that_others_write_are_refused(folder: Path) -> None:
     assert disk_cache.folder() == folder
 
 
-def test_folders_of_others_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_of_another_owner_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     owner = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
@@ -78,7 +78,7 @@ def test_folders_of_others_are_refused(folder: Path, monkeypatch: pytest.MonkeyP
         assert disk_cache.folder() != folder
 
 
-def test_links_into_folders_of_others_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_symlink_into_unsafe_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "open" / "inner").mkdir()
@@ -86,7 +86,7 @@ def test_links_into_folders_of_others_are_refused(folder: Path, tmp_path: Path) 
     check_is_refused(folder, "others may write")
 
 
-def test_changed_files_count_as_missing(folder: Path) -> None:
+def test_corrupt_cache_files_count_as_missing(folder: Path) -> None:
     facts = {"threads": 128}
     disk_cache.write("key", facts, b"binary")
     assert disk_cache.read("key") == (facts, b"binary")
@@ -112,7 +112,7 @@ def test_interrupted_writes_leave_no_file(folder: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["torch", "triton", "ptxas", "driver"])
-def test_keys_hold_versions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_keys_include_versions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, versions = disk_cache.key("a"), disk_cache.versions()
     assert f"{name} " in versions
     monkeypatch.setattr(disk_cache, "versions", lambda: versions.replace(f"{name} ", f"{name} 1."))

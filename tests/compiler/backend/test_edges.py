@@ -50,7 +50,7 @@ ROWS = torch.tensor(
 
 
 @MODES
-def test_ties_and_nan(options: dict[str, Any]) -> None:
+def test_ties_and_nan_in_reductions(options: dict[str, Any]) -> None:
     """The index of equal values is the first one's; a NaN is the largest and the smallest."""
 
     def places(x: Tensor) -> list[Any]:
@@ -61,7 +61,7 @@ def test_ties_and_nan(options: dict[str, Any]) -> None:
 
 
 @MODES
-def test_rows_of_infinities(options: dict[str, Any]) -> None:
+def test_reductions_of_infinite_rows(options: dict[str, Any]) -> None:
     def of_rows(x: Tensor) -> list[Tensor]:
         return [x.logsumexp(1), x.softmax(1), x.log_softmax(1), x.logsumexp(0), x.exp().cumsum(1), x.prod(1)]
 
@@ -70,20 +70,20 @@ def test_rows_of_infinities(options: dict[str, Any]) -> None:
 
 
 @MODES
-def test_spread_of_one_value_and_of_fewer_than_are_taken_off(options: dict[str, Any]) -> None:
+def test_variance_of_too_few_elements(options: dict[str, Any]) -> None:
     def spreads(x: Tensor) -> list[Any]:
         return [x[:, :1].var(1), x[:, :1].std(1), x.var(1, correction=4), x.var(1, correction=9), x[0, 0].var()]
 
     check(spreads, torch.randn(3, 4).detach(), options)
 
 
-def test_products() -> None:
+def test_prod_and_its_gradients() -> None:
     x = torch.randn(4, 5)
     x[1, 2] = x[3, 0] = x[3, 1] = 0
     check(lambda x: [x.prod(), x.prod(0), x.prod(1, keepdim=True), (x > 0).prod(1), x.long().prod(0)], x, {})
 
 
-def test_embeddings_that_scale_their_gradient_or_their_rows() -> None:
+def test_embeddings_that_scale_gradients_or_rows() -> None:
     ids = torch.tensor([[0, 2, 1], [2, 2, 5]])
 
     def embedded(w: Tensor) -> list[Tensor]:
@@ -97,7 +97,7 @@ def test_embeddings_that_scale_their_gradient_or_their_rows() -> None:
     check(embedded, torch.randn(6, 4), {})
 
 
-def test_rows_that_max_norm_shortens_are_shortened_in_place() -> None:
+def test_embedding_max_norm_mutates_rows_in_place() -> None:
     ours, theirs = torch.ones(4, 3), torch.ones(4, 3)
     fn = lambda w: functional.embedding(torch.tensor([1, 1, 3]), w, max_norm=1.0) * 2  # noqa: E731
     found = torch.compile(fn, backend=tcompile)(ours)
@@ -105,7 +105,7 @@ def test_rows_that_max_norm_shortens_are_shortened_in_place() -> None:
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_pictures_of_other_sizes(mode: str) -> None:
+def test_interpolate_to_other_sizes(mode: str) -> None:
     def resized(x: Tensor) -> list[Tensor]:
         return [
             functional.interpolate(x, size=size, mode=mode, align_corners=corners, antialias=smooth)
@@ -116,7 +116,7 @@ def test_pictures_of_other_sizes(mode: str) -> None:
 
 
 @MODES
-def test_pictures_of_nearest_values(options: dict[str, Any]) -> None:
+def test_nearest_interpolation(options: dict[str, Any]) -> None:
     def resized(x: Tensor) -> list[Tensor]:
         scales: tuple[Any, ...] = (2, 1.7, (0.5, 3.0))
         found = [functional.interpolate(x, scale_factor=scale, mode=mode) for scale in scales for mode in NEAREST]
@@ -125,7 +125,7 @@ def test_pictures_of_nearest_values(options: dict[str, Any]) -> None:
     check(resized, torch.randn(1, 2, 6, 5), options)
 
 
-def test_what_is_the_negative_of_its_memory_is_negated() -> None:
+def test_negative_view_is_negated() -> None:
     """The imaginary parts of conjugated numbers are views, and kernels read the raw memory."""
     x = torch.randn(4, dtype=torch.complex64)
     torch.testing.assert_close(torch.compile(lambda x: x.conj().imag + 1, backend=tcompile)(x), x.conj().imag + 1)
@@ -134,7 +134,7 @@ def test_what_is_the_negative_of_its_memory_is_negated() -> None:
 
 
 @MODES
-def test_zeros_without_memory_are_zeros(options: dict[str, Any]) -> None:
+def test_efficient_zero_tensors_are_zeros(options: dict[str, Any]) -> None:
     """Kernels would read them at address 0. Forward-mode derivatives of a backward begin with such zeros."""
     x, zeros = torch.randn(4, requires_grad=True), torch._efficientzerotensor(4)
     hessian = torch.func.hessian(torch.prod)
@@ -145,13 +145,13 @@ def test_zeros_without_memory_are_zeros(options: dict[str, Any]) -> None:
         assert torch.autograd.grad(double(x), x, zeros)[0].tolist() == [0, 0, 0, 0]
 
 
-def test_zeros_without_memory_may_be_inputs() -> None:
+def test_efficient_zero_tensors_may_be_inputs() -> None:
     double = torch.compile(lambda x: x * 2 + 1, backend=tcompile)
     for x in (torch.ones(4), torch._efficientzerotensor(4), torch.ones(4)):
         torch.testing.assert_close(double(x), x * 2 + 1)
 
 
-def test_tensors_without_memory_have_shapes() -> None:
+def test_meta_tensors_have_shapes() -> None:
     def block(x: torch.Tensor) -> torch.Tensor:
         return (x.sin() @ x.t() + x.sum()).softmax(-1)
 
@@ -165,7 +165,7 @@ def test_tensors_without_memory_have_shapes() -> None:
     torch.testing.assert_close(torch.compile(block, backend=tcompile)(torch.eye(3)), block(torch.eye(3)))
 
 
-def test_loops_on_two_devices_that_compute_the_same_stay_two() -> None:
+def test_equal_loops_on_two_devices_stay_separate() -> None:
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
         here, there = torch.arange(4) * 2, torch.arange(4, device="meta") * 2
         return x[here.flip(0) // 2] + here, there + 1
@@ -176,24 +176,24 @@ def test_loops_on_two_devices_that_compute_the_same_stay_two() -> None:
     assert there.is_meta
 
 
-def test_a_call_that_was_told_to_share_memory_among_elements_has_to() -> None:
+def test_missing_stride_zero_in_extern_result_raises() -> None:
     with pytest.raises(BackendError, match=r"mine gave strides \[2, 1\]; by its fake kernel it gives \[0, 1\]"):
         match_fake_layout("mine", torch.ones(3, 2), (3, 2), (0, 1), torch.float32)
     assert match_fake_layout("mine", torch.ones(0, 2), (0, 2), (1, 0), torch.float32) is not None
 
 
-def test_a_call_may_give_none_where_a_tensor_was_told() -> None:
+def test_extern_call_may_return_none_for_a_tensor() -> None:
     """Attention's kernels do so, because only some of them have certain results."""
     assert match_fake_layout("aten.attention", None, (2,), (1,), torch.float32) is None
 
 
-def test_ragged_rows() -> None:
+def test_jagged_nested_tensors() -> None:
     rows = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
     found = torch.compile(lambda x: (x * 2).sin(), backend=tcompile)(rows)
     torch.testing.assert_close(found.values(), (rows * 2).sin().values())
 
 
-def test_parts_that_are_joined_are_read_where_an_index_says() -> None:
+def test_stack_is_read_by_index() -> None:
     """The last part has no condition."""
 
     def taken(x: Tensor, index: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ SLICES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", SLICES)
-def test_slices_of_which_a_symbolic_size_says_where_they_start(name: str) -> None:
+def test_slices_start_at_a_symbolic_size(name: str) -> None:
     torch.compiler.reset()
     compiled = torch.compile(SLICES[name], backend=tcompile, dynamic=True)
     for length, other in ((9, 4), (7, 3), (4, 8), (6, 6)):
@@ -228,7 +228,7 @@ def test_slices_of_which_a_symbolic_size_says_where_they_start(name: str) -> Non
             torch.testing.assert_close(found, expected)
 
 
-def test_a_permuted_tensor_that_is_half_as_long_as_a_symbolic_size_says_and_one_longer() -> None:
+def test_permuted_half_slice_of_a_symbolic_size() -> None:
     """A kernel iterates over it as one range or as two, as long as it provably visits each element once."""
 
     def half(x: Tensor, weight: Tensor) -> Tensor:
@@ -243,7 +243,7 @@ def test_a_permuted_tensor_that_is_half_as_long_as_a_symbolic_size_says_and_one_
 
 
 @pytest.mark.parametrize("fn", [Tensor.max, Tensor.min, lambda x: x.max(0).values], ids=["max", "min", "max(0)"])
-def test_the_largest_of_no_elements_is_an_error_as_in_eager_mode(fn: Callable[[Tensor], Tensor]) -> None:
+def test_max_of_no_elements_raises_as_in_eager(fn: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises((RuntimeError, IndexError)) as theirs:
         fn(torch.zeros(0, 3))
     with pytest.raises(theirs.type, match="Expected reduction dim"):
@@ -252,7 +252,7 @@ def test_the_largest_of_no_elements_is_an_error_as_in_eager_mode(fn: Callable[[T
 
 
 @MODES
-def test_a_parameter_without_elements_has_a_gradient_without_elements(options: dict[str, Any]) -> None:
+def test_empty_parameter_has_an_empty_gradient(options: dict[str, Any]) -> None:
     """DINOv3 concatenates register tokens, possibly none, with its patches."""
 
     def joined(patches: Tensor, token: Tensor, registers: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ def test_a_parameter_without_elements_has_a_gradient_without_elements(options: d
     torch.testing.assert_close(gradients(compiled), gradients(joined))
 
 
-def test_a_transform_along_rows_that_do_not_lie_side_by_side() -> None:
+def test_fft_along_a_noncontiguous_dimension() -> None:
     """torch 2.11's fake kernel has wrong strides: Inductor refuses it there."""
     found, expected = (torch.randn(5, 6, 7, generator=torch.Generator().manual_seed(0)).requires_grad_() for _ in "12")
     fn = lambda x: torch.fft.hfftn(x, dim=-3).square()  # noqa: E731
@@ -292,7 +292,7 @@ def _(x: Tensor, how: str) -> Tensor:
     return torch.empty_like(x)
 
 
-def test_gradients_of_padding_lie_otherwise_than_torchs_fake_kernels_say() -> None:
+def test_padding_gradients_differ_from_fake_kernel_strides() -> None:
     """On a CPU, for pictures in channels-last memory."""
 
     def padded(x: Tensor) -> list[Tensor]:
@@ -306,9 +306,7 @@ def test_gradients_of_padding_lie_otherwise_than_torchs_fake_kernels_say() -> No
 
 @MODES
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_each_element_that_is_written_into_an_expanded_tensor_has_a_place_of_its_own(
-    options: dict[str, Any], dynamic: bool
-) -> None:
+def test_scatter_into_expanded_tensor_materializes_each_element(options: dict[str, Any], dynamic: bool) -> None:
     """torch 2.11's fake kernels differ.
 
     For in-place writes, where eager mode's elements share memory, torch's own capture decides."""
@@ -341,7 +339,7 @@ def test_each_element_that_is_written_into_an_expanded_tensor_has_a_place_of_its
 
 
 @MODES
-def test_norms_along_dimensions_of_one_element(options: dict[str, Any]) -> None:
+def test_norms_along_dimensions_of_size_one(options: dict[str, Any]) -> None:
     """torch 2.11's decomposition does not skip a dimension with a negative index."""
 
     def norms(x: Tensor) -> list[Tensor]:
@@ -353,7 +351,7 @@ def test_norms_along_dimensions_of_one_element(options: dict[str, Any]) -> None:
     check(norms, torch.randn(2, 3, 4), options)
 
 
-def test_what_a_fake_kernel_is_wrong_about_is_mended_or_an_error() -> None:
+def test_wrong_fake_kernel_is_corrected_or_raises() -> None:
     def fn(x: Tensor, how: str) -> Tensor:
         return otherwise_laid_out(x.sin(), how).exp() + x
 
@@ -366,7 +364,7 @@ def test_what_a_fake_kernel_is_wrong_about_is_mended_or_an_error() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}])
-def test_a_result_and_what_is_detached_from_it_are_two_tensors(options: dict[str, Any]) -> None:
+def test_result_and_its_detach_are_two_tensors(options: dict[str, Any]) -> None:
     def halves(x: Tensor) -> tuple[Tensor, ...]:
         y = x.sin()
         return y[:4], y[4:], y.detach(), x * 2
@@ -384,7 +382,7 @@ def test_a_result_and_what_is_detached_from_it_are_two_tensors(options: dict[str
 
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}])
-def test_a_view_that_is_made_smaller_leaves_what_it_is_a_view_of(options: dict[str, Any]) -> None:
+def test_resizing_an_output_view_leaves_its_base(options: dict[str, Any]) -> None:
     run = torch.compile(lambda x: (y := x * 2, y.view(y.shape)), backend="tcompile", options=options, fullgraph=True)
     y, seen = run(torch.ones(12))
     seen.resize_(1)
@@ -393,7 +391,7 @@ def test_a_view_that_is_made_smaller_leaves_what_it_is_a_view_of(options: dict[s
 
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}])
-def test_forward_derivatives_are_carried_through(options: dict[str, Any]) -> None:
+def test_forward_mode_derivatives_propagate(options: dict[str, Any]) -> None:
     """They are, whatever was compiled before: TorchDynamo has no guards for forward-mode derivatives."""
     run = torch.compile(lambda x: (x.sin() * 2, x.expand(2, 3)), backend="tcompile", options=options)
     for needs_grad in (False, True, False, True):
@@ -405,7 +403,7 @@ def test_forward_derivatives_are_carried_through(options: dict[str, Any]) -> Non
 
 
 @MODES
-def test_what_is_rolled_and_shuffled_lies_in_memory_as_in_eager_mode(options: dict[str, Any]) -> None:
+def test_roll_and_shuffle_have_the_strides_of_eager(options: dict[str, Any]) -> None:
     def places(x: Tensor) -> tuple[Tensor, ...]:
         unpooled = functional.max_unpool2d(x, x.to(torch.int64) % 40, 2)
         made = x.roll(-1, 0), x.roll((1, 2), (3, 1)), x.roll(3), torch.channel_shuffle(x, 2), unpooled
@@ -416,7 +414,7 @@ def test_what_is_rolled_and_shuffled_lies_in_memory_as_in_eager_mode(options: di
         torch.testing.assert_close(torch.compile(places, backend="tcompile", options=options)(given), places(given))
 
 
-def test_a_batch_of_gradients_is_an_error_that_says_so() -> None:
+def test_is_grads_batched_raises_a_clear_error() -> None:
     """In the first backward, through AOTAutograd's wrappers, and in later ones."""
     run = torch.compile(lambda x: x.sin() * 2, backend="tcompile")
     x = torch.arange(3.0, requires_grad=True)
@@ -428,7 +426,7 @@ def test_a_batch_of_gradients_is_an_error_that_says_so() -> None:
 
 
 @MODES
-def test_a_sum_of_what_the_same_kernel_writes_over(options: dict[str, Any]) -> None:
+def test_sum_of_a_buffer_mutated_by_its_kernel(options: dict[str, Any]) -> None:
     """A buffer's value is the kernel's result, but also its previous contents."""
 
     def doubled(x: Tensor) -> Tensor:

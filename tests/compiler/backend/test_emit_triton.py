@@ -202,7 +202,7 @@ def called(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_program_computes_what_eager_mode_does(name: str) -> None:
+def test_triton_program_matches_eager(name: str) -> None:
     fn, arguments = CASES[name]
     torch.compiler.reset()
     found = called(torch.compile(fn, backend=tcompile, options={"code": "triton"}), arguments())
@@ -250,7 +250,7 @@ def test_a_model_trains_as_in_eager_mode(name: str) -> None:
     torch.testing.assert_close(step({"code": "triton"}), step(None), rtol=1e-4, atol=1e-4)
 
 
-def test_sizes_that_change_need_no_other_kernel() -> None:
+def test_changing_sizes_reuse_the_kernel() -> None:
     graphs = []
 
     def counting(module: Any, inputs: Any) -> Any:
@@ -278,7 +278,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_operators_compute_what_eager_mode_does(group: str) -> None:
+def test_operators_match_eager(group: str) -> None:
     cases = [case for name in GROUPS[group].split() for case in samples(name, "cpu")][::3]
     calls = [(op, sample.input, sample.args, sample.kwargs) for op, _, sample in cases]
 
@@ -292,11 +292,11 @@ def test_operators_compute_what_eager_mode_does(group: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_random_program_computes_what_eager_mode_does(seed: int) -> None:
+def test_random_program_matches_eager(seed: int) -> None:
     check(case_of(seed, "cpu", {"code": "triton"}))
 
 
-def test_an_index_that_is_out_of_range_is_an_error() -> None:
+def test_index_out_of_range_is_an_error() -> None:
     torch.compiler.reset()
     compiled = torch.compile(lambda t, i: t[i] * 2, backend=tcompile, options={"code": "triton"})
     with pytest.raises(IndexError, match="out of range"):
@@ -339,7 +339,7 @@ def test_golden_triton_of_dynamic_sizes() -> None:
     assert_golden("triton_dynamic.py", softmax.rstrip("\n"))
 
 
-def test_there_are_masks_only_where_blocks_reach_beyond_the_last_point() -> None:
+def test_masks_only_where_blocks_do_not_divide() -> None:
     def is_masked(fn: Callable[..., Any], *shape: int) -> bool:
         return " mask_" in re.sub("#.*", "", text(fn, numbers(*shape)))
 
@@ -348,7 +348,7 @@ def test_there_are_masks_only_where_blocks_reach_beyond_the_last_point() -> None
     assert is_masked(lambda x: x.relu(), 64, 1023)
 
 
-def test_indices_have_64_bits_only_where_they_need_them() -> None:
+def test_indices_are_64_bit_only_where_needed() -> None:
     def indices(rows: int) -> set[str]:
         return {
             function.index for function in code(lambda x: x + 1, torch.empty(rows, 1 << 16, device="meta")).functions
@@ -364,14 +364,14 @@ def test_indices_have_64_bits_only_where_they_need_them() -> None:
     assert "int64" not in guarded.text
 
 
-def test_memory_walked_along_two_dimensions_gets_two_axes() -> None:
+def test_transposed_copy_gets_two_grid_axes() -> None:
     (function,) = code(lambda x: x.t().contiguous() * 2, numbers(100, 200)).functions
     assert [(points.constant, block) for points, block in function.grid] == [(100, "YBLOCK"), (200, "XBLOCK")]
     (function,) = code(lambda x: (x.t() * 2).t(), numbers(100, 200)).functions
     assert [(points.constant, block) for points, block in function.grid] == [(20000, "XBLOCK")]
 
 
-def test_a_grid_has_one_axis_where_the_second_could_have_more_programs_than_gpus_allow() -> None:
+def test_oversized_second_grid_axis_is_flattened() -> None:
     def turned(columns: int) -> TritonCode:
         return code(lambda x: x.t().contiguous() * 2, torch.empty(columns, 64, device="meta"))
 
@@ -385,7 +385,7 @@ def test_a_grid_has_one_axis_where_the_second_could_have_more_programs_than_gpus
     assert function.programs(lambda size: size.constant or 0, function.configs[0].blocks) == (programs, 1, 1)
 
 
-def test_points_of_a_grid_of_one_axis_are_all_met() -> None:
+def test_flattened_grid_covers_all_points() -> None:
     torch.compiler.reset()
     fn = lambda x: x.transpose(1, 2).contiguous() * 2  # noqa: E731
     turn = torch.compile(fn, backend=tcompile, dynamic=True, fullgraph=True, options={"code": "triton"})
@@ -409,7 +409,7 @@ def test_a_line_says_which_value_it_computes() -> None:
     assert set(computed) == {"amax", "sub", "exp", "sum_1", "div"}
 
 
-def test_rows_stay_rows_where_most_that_is_read_has_one_value_a_row() -> None:
+def test_rows_with_mostly_per_row_operands_stay_rows() -> None:
     def scaled(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return (x * (a * b - c)[:, None]).sum(-1)
 
@@ -420,7 +420,7 @@ def test_rows_stay_rows_where_most_that_is_read_has_one_value_a_row() -> None:
     assert "XBLOCK" in function.configs[0].blocks
 
 
-def test_short_rows_of_16_bits_share_a_program_and_long_ones_are_held_whole() -> None:
+def test_short_rows_share_a_program_long_rows_persist() -> None:
     def blocks(fn: Callable[..., Any], rows: int, length: int, dtype: torch.dtype) -> dict[str, int]:
         (function,) = code(fn, torch.empty(rows, length, dtype=dtype)).functions
         return dict(function.configs[0].blocks)
@@ -431,7 +431,7 @@ def test_short_rows_of_16_bits_share_a_program_and_long_ones_are_held_whole() ->
     assert blocks(lambda x: functional.softmax(x, -1), 256, 33000, torch.bfloat16) == {"RBLOCK": 4096}
 
 
-def test_long_rows_are_read_again_where_memory_has_them_in_fewer_bytes_than_registers() -> None:
+def test_long_rows_are_reloaded_if_smaller_than_registers() -> None:
     def reads(length: int, dtype: torch.dtype) -> tuple[list[str], int]:
         made = code(lambda x: functional.softmax(x, -1), torch.empty(256, length, dtype=dtype))
         lines = [line for line in made.text.splitlines() if "tl.load(" in line]
@@ -443,7 +443,7 @@ def test_long_rows_are_read_again_where_memory_has_them_in_fewer_bytes_than_regi
     assert reads(8192, torch.bfloat16)[0] == [""]
 
 
-def test_a_kernel_has_other_configurations_to_try() -> None:
+def test_kernel_has_alternative_configs() -> None:
     for fn, args in GOLDEN.values():
         for function in code(fn, *args).functions:
             assert 2 <= len(function.configs) <= 9
@@ -451,7 +451,7 @@ def test_a_kernel_has_other_configurations_to_try() -> None:
             assert all(block & (block - 1) == 0 for config in function.configs for block in config.blocks.values())
 
 
-def test_each_operation_has_its_triton() -> None:
+def test_each_operation_has_a_triton_function() -> None:
     from triton.language.extra.cuda import libdevice as nvidia
     from triton.language.extra.hip import libdevice as amd
 
@@ -494,7 +494,7 @@ def binaries() -> dict[str, Output]:
         return dict(found)
 
 
-def test_real_triton_makes_binaries_of_all_kernels() -> None:
+def test_triton_compiles_every_kernel_to_a_binary() -> None:
     assert {name: output.error for name, output in binaries().items() if output.error} == {}
     assert len(binaries()) > 50
     assert all(output.binary.startswith(b"\x7fELF") for output in binaries().values())

@@ -28,11 +28,11 @@ def first_step(**variables: str) -> tuple[str, str]:
     return done.stdout.strip(), done.stderr
 
 
-def test_it_imports_none_of_inductors_lowerings_and_prints_no_graph() -> None:
+def test_first_call_skips_inductor_lowerings_and_prints_nothing() -> None:
     assert first_step()[0] == "[] 0"
 
 
 @pytest.mark.parametrize("log", ["aot_graphs", "aot_joint_graph"])
-def test_graphs_are_printed_for_those_who_ask_for_them(log: str) -> None:
+def test_torch_logs_prints_graphs(log: str) -> None:
     _, said = first_step(TORCH_LOGS=log)
     assert ("Forward graph" if log == "aot_graphs" else "Joint graph") in said

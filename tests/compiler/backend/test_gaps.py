@@ -42,7 +42,7 @@ def check(fn: Callable[[Tensor], Any], dynamic: bool = False) -> None:
 
 @KINDS
 @DYNAMIC
-def test_calls_are_given_what_was_written_into_a_view(dynamic: bool) -> None:
+def test_extern_call_reads_a_written_view(dynamic: bool) -> None:
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
         x[..., ::2] = 2
         row = x.squeeze(0)
@@ -53,7 +53,7 @@ def test_calls_are_given_what_was_written_into_a_view(dynamic: bool) -> None:
 
 @KINDS
 @DYNAMIC
-def test_calls_are_given_what_was_added_to_a_view(dynamic: bool) -> None:
+def test_extern_call_reads_an_accumulated_view(dynamic: bool) -> None:
     def fn(x: Tensor) -> tuple[Tensor, ...]:
         row = x.squeeze(0)
         row.index_add_(1, torch.tensor([0, 1, 1]), torch.ones(6, 3))
@@ -63,7 +63,7 @@ def test_calls_are_given_what_was_added_to_a_view(dynamic: bool) -> None:
 
 
 @KINDS
-def test_memory_with_gaps_takes_over_no_memory_without(kind: str) -> None:
+def test_dense_buffer_is_not_reused_for_gapped_memory(kind: str) -> None:
     def fn(x: Tensor) -> tuple[Tensor, ...]:
         dense = (torch.arange(18.0).view(1, 6, 3) * 3).sort(-1).values + 1
         x[..., ::2] = dense.sort(-1).values[..., ::2]
@@ -75,9 +75,7 @@ def test_memory_with_gaps_takes_over_no_memory_without(kind: str) -> None:
 @KINDS
 @DYNAMIC
 @pytest.mark.parametrize("write", [lambda x: x.mul_(2), lambda x: x.copy_(torch.ones(1, 6, 3))], ids=["mul_", "copy_"])
-def test_a_result_that_is_a_view_of_a_changed_input_is_seen_where_it_lies(
-    write: Callable[[Tensor], Tensor], dynamic: bool
-) -> None:
+def test_view_of_mutated_input_aliases_it(write: Callable[[Tensor], Tensor], dynamic: bool) -> None:
     """With symbolic sizes, torch's own backends return other elements here."""
 
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +92,7 @@ def test_a_result_that_is_a_view_of_a_changed_input_is_seen_where_it_lies(
 
 @KINDS
 @DYNAMIC
-def test_elements_that_share_memory_have_one_value(dynamic: bool) -> None:
+def test_overlapping_elements_have_one_value(dynamic: bool) -> None:
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
         steps = (x + 0).as_strided((10, 2), (1, 1))
         steps[1:].copy_((torch.arange(9).view(9, 1) + torch.arange(2)) * 10.0)
@@ -105,7 +103,7 @@ def test_elements_that_share_memory_have_one_value(dynamic: bool) -> None:
 
 @KINDS
 @DYNAMIC
-def test_a_result_that_is_a_view_by_an_operator_without_loops(dynamic: bool) -> None:
+def test_view_of_mutated_input_without_loops_aliases_it(dynamic: bool) -> None:
     """Views of a mutated input are not steps, because a step would read it after the write."""
 
     def fn(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +115,7 @@ def test_a_result_that_is_a_view_by_an_operator_without_loops(dynamic: bool) -> 
 
 
 @KINDS
-def test_parts_of_complex_numbers_are_seen_where_they_start() -> None:
+def test_complex_views_start_at_their_offset() -> None:
     x, w = (torch.randn(*shape, 8, dtype=torch.complex64)[..., 1::2] for shape in ((2, 2), (2, 1)))
     found = torch.compile(functional.conv1d, backend=tcompile)(x, w, padding="same", groups=2, dilation=2)
     torch.testing.assert_close(found, functional.conv1d(x, w, padding="same", groups=2, dilation=2))

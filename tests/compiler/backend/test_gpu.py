@@ -39,13 +39,13 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", test_operators.NAMES)
-def test_an_operator_computes_what_eager_mode_does(name: str) -> None:
+def test_operator_matches_eager(name: str) -> None:
     torch.set_default_device(None)
     test_operators.held_against_eager(name, "cuda")
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
-def test_random_programs_compute_what_eager_mode_does(first: int) -> None:
+def test_random_programs_match_eager(first: int) -> None:
     torch.set_default_device(None)
     for seed in range(first, first + AT_ONCE):
         check(case_of(seed, "cuda"))
@@ -58,8 +58,8 @@ def _of_any_device() -> list[Callable[[], None]]:
 
 
 ELSEWHERE = (
-    test_behaviour.test_an_index_out_of_range_is_an_error_as_in_eager_mode,
-    test_behaviour.test_after_an_error_the_next_call_is_right,
+    test_behaviour.test_index_out_of_range_raises_as_in_eager,
+    test_behaviour.test_call_after_an_error_is_correct,
     test_behaviour.test_calls_from_several_threads,
 )
 """Tests for the CPU only.
@@ -70,7 +70,7 @@ default device.
 
 
 @pytest.mark.parametrize("test", _of_any_device(), ids=lambda test: test.__name__)
-def test_behaviour_is_that_of_the_cpu(test: Callable[[], None]) -> None:
+def test_behaviour_matches_cpu(test: Callable[[], None]) -> None:
     test()
 
 
@@ -90,7 +90,7 @@ torch.cuda.synchronize()
 """
 
 
-def test_an_index_out_of_range_is_a_device_assertion_as_in_eager_mode() -> None:
+def test_index_out_of_range_is_a_device_assertion() -> None:
     """Runs in a separate process, because no GPU work is possible after the error."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert "torch.Size([3, 4])" in done.stdout
@@ -98,7 +98,7 @@ def test_an_index_out_of_range_is_a_device_assertion_as_in_eager_mode() -> None:
     assert "device-side assert" in done.stderr
 
 
-def test_numbers_on_the_cpu_with_tensors_on_the_gpu() -> None:
+def test_cpu_scalars_with_gpu_tensors() -> None:
     scale, x = torch.tensor(2.5, device="cpu"), torch.randn(8, 8)
 
     def scaled(x: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
@@ -107,7 +107,7 @@ def test_numbers_on_the_cpu_with_tensors_on_the_gpu() -> None:
     torch.testing.assert_close(compiled(scaled)(x, scale), scaled(x, scale))
 
 
-def test_work_on_both_devices_in_one_graph() -> None:
+def test_mixed_device_graph() -> None:
     def both(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         left, right = x.sin().sum(0), y.cos() + 1
         return left, right, left.cpu() + right, right.to("cuda", non_blocking=True) * left
@@ -116,7 +116,7 @@ def test_work_on_both_devices_in_one_graph() -> None:
     torch.testing.assert_close(compiled(both)(x, y), both(x, y))
 
 
-def test_small_work_on_both_devices_in_one_graph() -> None:
+def test_small_mixed_device_graph() -> None:
     def both(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         return x.abs().exp(), y.sin() + 1
 
@@ -134,7 +134,7 @@ def test_gradients_on_both_devices() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_a_backward_writes_over_what_was_saved_unless_the_graph_is_kept() -> None:
+def test_backward_reuses_saved_tensors_unless_retain_graph() -> None:
     layers = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 64))
     x = torch.randn(4096, 64, requires_grad=True)
     leaves, result = (x, *layers.parameters()), compiled(layers)(x)
@@ -171,7 +171,7 @@ def test_a_gpu_that_is_not_the_current_one() -> None:
             assert torch.cuda.current_device() == 0
 
 
-def test_a_call_on_a_stream_of_the_users() -> None:
+def test_call_on_a_user_stream() -> None:
     x, stream = torch.randn(1 << 20), torch.cuda.Stream()
     fn = compiled(lambda x: (x.sin() + x.roll(1)).softmax(0))
     expected = fn(x)
@@ -185,7 +185,7 @@ def test_a_call_on_a_stream_of_the_users() -> None:
 
 
 @torch.no_grad()
-def test_replayed_calls_compute_what_launched_ones_do() -> None:
+def test_replayed_calls_match_launched_calls() -> None:
     layers = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(4)))
     for fn in (lambda x: x.sin() * 2, lambda x: layers(x).softmax(-1)):
         replayed = compiled(fn, mode="reduce-overhead")
@@ -195,7 +195,7 @@ def test_replayed_calls_compute_what_launched_ones_do() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 6])
-def test_training_whose_launches_are_replayed_or_too_few_for_it(count: int) -> None:
+def test_training_with_and_without_graph_replay(count: int) -> None:
     layers = torch.nn.Sequential(
         *(layer for _ in range(count) for layer in (torch.nn.Linear(256, 256), torch.nn.ELU()))
     )
@@ -209,7 +209,7 @@ def test_training_whose_launches_are_replayed_or_too_few_for_it(count: int) -> N
         torch.testing.assert_close(torch.autograd.grad(loss, weights), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_inputs_that_begin_anywhere() -> None:
+def test_inputs_at_any_alignment() -> None:
     fn = compiled(lambda x, y: (x.sin() + y, (x * y).sum(-1)))
     memory = torch.randn(64 * 64 + 16)
     for start in (0, 1, 2, 3, 4, 0):
@@ -217,7 +217,7 @@ def test_inputs_that_begin_anywhere() -> None:
         torch.testing.assert_close(fn(x, y), (x.sin() + y, (x * y).sum(-1)))
 
 
-def test_random_numbers_of_the_gpu_are_not_drawn_by_what_draws_none() -> None:
+def test_gpu_generator_is_unchanged_without_random_operations() -> None:
     numbers = torch.cuda.get_rng_state()
     compiled(lambda x: x.softmax(0))(torch.ones(64, 64))
     assert torch.equal(torch.cuda.get_rng_state(), numbers)
@@ -226,7 +226,7 @@ def test_random_numbers_of_the_gpu_are_not_drawn_by_what_draws_none() -> None:
 MANY = 2**31 + 72
 
 
-def test_more_elements_than_32_bits_count_pointwise() -> None:
+def test_int64_indexing_pointwise() -> None:
     x = torch.ones(MANY, dtype=torch.int8)
     x[-3:] = 5
     found = compiled(lambda x: x * 2 + 1)(x)
@@ -235,14 +235,14 @@ def test_more_elements_than_32_bits_count_pointwise() -> None:
     assert int(found.sum(dtype=torch.int64)) == 3 * (MANY - 3) + 33
 
 
-def test_more_elements_than_32_bits_count_reduced() -> None:
+def test_int64_indexing_reductions() -> None:
     x = torch.ones(MANY, dtype=torch.int8)
     x[-1] = 7
     total, best = compiled(lambda x: (x.sum(), x.argmax()))(x)
     assert (int(total), int(best)) == (MANY + 6, MANY - 1)
 
 
-def test_more_elements_than_32_bits_count_by_rows_and_columns() -> None:
+def test_int64_indexing_rows_and_columns() -> None:
     x = torch.zeros(2**16 + 8, 2**15 + 8, dtype=torch.bfloat16)
     x[-1], x[:, -1] = 1, 1
     rows, columns = compiled(lambda x: ((x + 1).sum(-1, dtype=torch.float32), x.amax(0)))(x)
@@ -251,7 +251,7 @@ def test_more_elements_than_32_bits_count_by_rows_and_columns() -> None:
     assert columns.tolist() == [1.0] * (2**15 + 8)
 
 
-def test_more_elements_than_32_bits_count_turned_picked_and_joined() -> None:
+def test_int64_indexing_transpose_gather_and_cat() -> None:
     x = torch.zeros(2**16 + 8, 2**15 + 8, dtype=torch.int8)
     x[-1, -2], x[-2, -1] = 3, 4
 

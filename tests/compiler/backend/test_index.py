@@ -49,7 +49,7 @@ def points(variables: Sequence[Var], sizes: tuple[int, int]) -> list[dict[str, i
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_simplified_index_has_the_value_of_the_arithmetic_that_made_it(seed: int) -> None:
+def test_simplified_index_keeps_its_value(seed: int) -> None:
     choose = random.Random(seed)
     for _ in range(150):
         variables = [
@@ -63,7 +63,7 @@ def test_a_simplified_index_has_the_value_of_the_arithmetic_that_made_it(seed: i
                 assert evaluate(index, at) == means(at), f"{index} at {at}"
 
 
-def test_of_a_number_that_may_be_negative_nothing_is_certain() -> None:
+def test_nothing_is_assumed_about_possibly_negative_symbols() -> None:
     k = Index.of(Symbol("k", is_size=False))
     i, j = Index.of(Var("i0", Index.of(6))), Index.of(Var("i1", Index.of(6) - k))
     assert not any(map(is_natural, (k, k + 3, S + k, k * k, Index.of(5) - j, S * k - i * k, (i - k) // 4)))
@@ -73,7 +73,7 @@ def test_of_a_number_that_may_be_negative_nothing_is_certain() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_below_a_limit_for_certain_is_below_it_at_every_point(seed: int) -> None:
+def test_proven_bound_holds_at_every_point(seed: int) -> None:
     choose, certain = random.Random(seed), 0
     for _ in range(200):
         variables = [Var("i0", S), Var("i1", Index.of(choose.choice([2, 3, 8])))]
@@ -88,7 +88,7 @@ def test_what_is_below_a_limit_for_certain_is_below_it_at_every_point(seed: int)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_nest_that_is_one_to_one_meets_each_element_once(seed: int) -> None:
+def test_one_to_one_loop_visits_each_element_once(seed: int) -> None:
     choose, certain = random.Random(seed), 0
     for _ in range(300):
         ranges = [Var(f"i{n}", choose.choice([Index.of(2), Index.of(6), S])) for n in range(choose.randint(1, 3))]
@@ -117,7 +117,7 @@ def reshaped(choose: random.Random, ranges: Sequence[Var]) -> tuple[list[Index],
     return [size], [position]
 
 
-def test_views_of_views_come_back_to_where_they_started() -> None:
+def test_views_of_views_simplify_to_the_original() -> None:
     b, t, c = (Var(name, size) for name, size in (("b", S), ("t", T), ("c", Index.of(8))))
     flat = (Index.of(b) * T + t) * 8 + c
     assert [str(flat // (T * 8)), str(flat // 8 % T), str(flat % 8)] == ["b", "t", "c"]
@@ -128,7 +128,7 @@ def test_views_of_views_come_back_to_where_they_started() -> None:
     assert image // (T * 8) == k // (T * 8) % 8
 
 
-def test_variables_of_one_name_and_two_sizes_are_not_taken_for_each_other() -> None:
+def test_same_named_variables_of_different_sizes_stay_distinct() -> None:
     small, large = Index.of(Var("i", Index.of(4))), Index.of(Var("i", Index.of(64)))
     assert (small // 8).constant == 0
     assert (large // 8).constant is None
@@ -141,7 +141,7 @@ def test_substitution_simplifies_again() -> None:
     assert substitute(index, {"k": Index.of(i) * 4 + j}) == Index.of(i)
 
 
-def test_a_load_is_renamed_wherever_it_stands() -> None:
+def test_load_is_renamed_everywhere() -> None:
     """In an index that is read, in an index used as a number, and in nested indices."""
     i = Index.of(Var("i", Index.of(8)))
     held = Index.of(Indirect(Load("places", (i,), torch.int64), Index.of(8)))

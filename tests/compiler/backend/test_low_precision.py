@@ -35,13 +35,13 @@ def together(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     return [fn(x, y) for fn in EXACT.values()]
 
 
-def test_each_element_is_eagers() -> None:
+def test_each_element_matches_eager() -> None:
     found = torch.compile(together, backend=tcompile, fullgraph=True)(X, Y)
     for name, ours, theirs in zip(EXACT, found, together(X, Y), strict=True):
         assert torch.equal(ours, theirs), name
 
 
-def test_between_two_by_a_number_is_as_near_as_eagers() -> None:
+def test_lerp_by_a_number_matches_eager_accuracy() -> None:
     def between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.lerp(x, y, weight) for weight in (0.3, 0.7)])
 
@@ -49,7 +49,7 @@ def test_between_two_by_a_number_is_as_near_as_eagers() -> None:
     torch.testing.assert_close(found, between(X.double(), Y.double()).bfloat16(), rtol=0.008, atol=0)
 
 
-def test_what_is_computed_once_is_found_in_indices_too() -> None:
+def test_common_subexpressions_include_indices() -> None:
     def twice(x: torch.Tensor) -> list[torch.Tensor]:
         return [functional.interpolate(x, scale_factor=2, mode=mode) for mode in ("nearest", "bilinear", "bilinear")]
 
@@ -57,7 +57,7 @@ def test_what_is_computed_once_is_found_in_indices_too() -> None:
     torch.testing.assert_close(torch.compile(twice, backend=tcompile)(x), twice(x))
 
 
-def test_logarithms_of_sums_are_rounded_once_and_no_farther_off_than_eagers() -> None:
+def test_log_softmax_rounds_once_and_matches_eager_accuracy() -> None:
     """On a CPU eager mode rounds a row's logarithm, or each exponential, before the next step; on a GPU it does not."""
 
     def logarithms(x: torch.Tensor) -> list[torch.Tensor]:
@@ -75,9 +75,7 @@ def test_logarithms_of_sums_are_rounded_once_and_no_farther_off_than_eagers() ->
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}], ids=["C++", "Triton", "interpreter"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_whole_numbers_are_promoted_before_they_are_computed_with(
-    dtype: torch.dtype, options: dict[str, object]
-) -> None:
+def test_integers_are_promoted_before_arithmetic(dtype: torch.dtype, options: dict[str, object]) -> None:
     """In bfloat16 271 is 272, and the remainder of a division shows it."""
 
     def left(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -49,7 +49,7 @@ def convolved(x: Tensor, first: Tensor, second: Tensor, scale: Tensor) -> Tensor
     return F.conv2d(F.conv2d(x, first, padding=1).mul(scale).relu(), second, padding=1)
 
 
-def test_a_kernel_takes_over_what_a_convolution_made() -> None:
+def test_kernel_reuses_a_convolution_output() -> None:
     x, first, second, scale = numbers(4, 16, 32, 32), numbers(16, 16, 3, 3), numbers(2, 16, 3, 3), numbers(16, 1, 1)
     program, ctx = on_gpu(convolved, x, first, second, scale)
     pixels = 4 * 4 * 32 * 32
@@ -63,14 +63,14 @@ def first_rows(x: Tensor, *weights: Tensor) -> Tensor:
     return x[:, 0] @ weights[0]
 
 
-def test_what_a_sum_is_made_of_does_not_wait_for_its_last_reader() -> None:
+def test_operands_of_a_sum_are_freed_early() -> None:
     x, weights = numbers(4, ROWS // 4, WIDE), [numbers(WIDE, WIDE) / WIDE for _ in range(6)]
     program, ctx = on_gpu(first_rows, x, *weights)
     assert most_held(program, ctx) == 2 * UNIT, str(program)  # the sum, and a product
 
 
 @pytest.mark.parametrize("width", [40, 3000], ids=["rows that are held", "rows that are walked"])
-def test_a_reduction_writes_over_what_it_read_for_the_last_time(width: int) -> None:
+def test_reduction_reuses_its_last_read_buffer(width: int) -> None:
     def fn(x: Tensor, weight: Tensor) -> Tensor:
         return F.softmax(x @ weight, -1) @ weight.t()
 
@@ -89,7 +89,7 @@ def rectangles(x: Tensor, wide: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     return kept @ other.t(), kept @ large.t()
 
 
-def test_steps_that_free_more_than_they_make_come_first() -> None:
+def test_steps_that_free_memory_are_scheduled_first() -> None:
     x, wide, kept = numbers(64, 32), numbers(32, 2048), numbers(8, 2048)
     program, ctx = on_gpu(rectangles, x, wide, kept)
     large, flipped = 4 * 64 * 2048, 4 * 32 * 2048
@@ -102,7 +102,7 @@ def saved_twice(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return shown, F.gelu(shown @ weight.t()).exp().sum(-1)
 
 
-def test_a_backward_writes_over_what_was_saved_for_it_alone_unless_the_graph_is_kept(
+def test_backward_reuses_saved_tensors_unless_retain_graph(
     gpu_programs: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "_inputs_on_gpu", lambda module: module.graph.find_nodes(op="placeholder"))

@@ -34,17 +34,17 @@ def assert_right(name: str, kind: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRIALS)
-def test_losses_of_20_steps_follow_eagers(name: str) -> None:
+def test_losses_of_20_steps_match_eager(name: str) -> None:
     assert_right(name, "training", "fp32")
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "ResNet", "GNN"])
-def test_inference_gives_what_eager_mode_gives(name: str) -> None:
+def test_inference_matches_eager(name: str) -> None:
     assert_right(name, "inference", "fp32")
 
 
 @pytest.mark.parametrize("name", ["MLP", "LSTM cells"])
-def test_losses_of_20_steps_in_mixed_precision_follow_eagers(name: str) -> None:
+def test_mixed_precision_losses_of_20_steps_match_eager(name: str) -> None:
     assert_right(name, "training", "bf16")
 
 
@@ -60,7 +60,7 @@ def trained(module: nn.Module, call: Callable[..., Any], x: torch.Tensor) -> lis
     return losses
 
 
-def test_with_eagers_random_numbers_dropout_drops_what_it_drops_in_eager_mode() -> None:
+def test_dropout_mask_matches_eager_with_eager_random() -> None:
     torch.compiler.reset()
     torch.manual_seed(0)
     module, x = MLP(), torch.randn(8, 64)
@@ -70,7 +70,7 @@ def test_with_eagers_random_numbers_dropout_drops_what_it_drops_in_eager_mode() 
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_statistics_of_batches_are_kept_as_in_eager_mode() -> None:
+def test_batch_norm_statistics_match_eager() -> None:
     torch.compiler.reset()
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), torch.randn(4, 3, 8, 8)

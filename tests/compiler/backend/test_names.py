@@ -60,7 +60,7 @@ def test_a_kernel_is_named_after_the_users_operators(name: str) -> None:
         assert names(function, *(arg.clone() for arg in args)) == expected
 
 
-def test_a_backward_says_so_once_and_a_forward_does_not() -> None:
+def test_only_backward_kernel_names_say_backward_once() -> None:
     """A value saved for the backward belongs to its operator."""
     model = Block().train()
     forward, backward = (names(model, X.clone().requires_grad_(), graph=graph) for graph in ("forward", "backward"))
@@ -72,7 +72,7 @@ def test_a_backward_says_so_once_and_a_forward_does_not() -> None:
     assert len({*backward}) == len(backward)
 
 
-def test_layers_that_are_alike_share_their_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_layers_share_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their names differ at most in a number, also in combo kernels."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
     call = compiler.open(nn.Sequential(*(Block() for _ in range(4))).train(), X.clone().requires_grad_()).on("h100")

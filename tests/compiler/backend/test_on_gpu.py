@@ -51,26 +51,26 @@ def text(fn: Callable[[Tensor], Tensor] = scaled, *, dynamic: bool = False, assu
     return Launcher(found, {function.kernel: function for function in code.functions}, assumed=assumed).text
 
 
-def test_pointers_are_read_once_and_a_kernel_is_one_launch() -> None:
+def test_pointers_are_read_once_and_kernel_launches_once() -> None:
     lines = text().splitlines()
     assert sum(".data_ptr()" in line for line in lines) == 2
     assert sum("launch(" in line for line in lines) == 1
     assert "if current_device() != 0:" in text()
 
 
-def test_programs_of_both_axes_lie_along_one_where_the_second_may_have_too_many() -> None:
+def test_possibly_too_large_two_axis_grid_is_flattened() -> None:
     (line,) = [line for line in text(lambda x: x.t().contiguous() * 2, dynamic=True).splitlines() if "launch(" in line]
     assert ", -(-(s77) // 64) * -(-(s27) // 64), 1, 1, " in line
 
 
-def test_what_the_code_assumes_of_inputs_and_sizes_is_checked_before_anything_is_changed() -> None:
+def test_assumptions_are_checked_before_any_mutation() -> None:
     lines = [line.strip() for line in text(dynamic=True, assumed=Assumed(True, frozenset({"s27"}))).splitlines()]
     check = lines.index("if (at_arg2_1) & 15 or not s77 & 15 or s27 & 15:")
     assert lines[check + 1] == "return again(args, ((at_arg2_1) & 15 == 0, s77 & 15 == 0, s27 & 15 == 0, ))"
     assert check < lines.index("args.clear()")
 
 
-def test_what_a_call_found_is_read_in_the_order_of_its_checks() -> None:
+def test_call_checks_are_read_in_order() -> None:
     found, _ = program(dynamic=True)
     first, second = sorted(Assumed.from_checks(found, (True, True, True), inputs=True).multiples)
     assert {first, second} == {"s27", "s77"}
@@ -79,7 +79,7 @@ def test_what_a_call_found_is_read_in_the_order_of_its_checks() -> None:
 
 
 @pytest.mark.usefixtures("_hopper")
-def test_a_binary_is_made_once_and_then_found_on_disk() -> None:
+def test_binary_is_compiled_once_then_loaded_from_disk() -> None:
     found, code = program()
     kernels = [specify_kernel(found, function, function.configs[0], Assumed(), 0) for function in code.functions]
     (made,) = Builds.start(kernels).made.values()
@@ -99,7 +99,7 @@ def layers(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @pytest.mark.usefixtures("_hopper")
-def test_kernels_of_layers_that_are_alike_are_made_once() -> None:
+def test_kernels_of_identical_layers_compile_once() -> None:
     call = opened(layers, torch.randn(64, 128), torch.randn(128, 128)).on("h100")
     found = call.graph.stages.last
     code = emit(found, call.graph.context(call.thresholds))
@@ -119,7 +119,7 @@ def dropping(x: Tensor) -> Tensor:
 
 
 @pytest.mark.usefixtures("_hopper")
-def test_kernels_that_read_different_seeds_are_one_and_given_where_theirs_lies() -> None:
+def test_kernels_with_different_seeds_share_one_binary() -> None:
     call = opened(dropping, torch.randn(128, 128)).on("h100")
     found = call.graph.stages.last
     code = emit(found, call.graph.context(call.thresholds))
@@ -137,7 +137,7 @@ def test_kernels_that_read_different_seeds_are_one_and_given_where_theirs_lies()
     assert [f"at_random_seeds_cuda_0 + {8 * number}, " in lines for number in range(5)] == [False, *[True] * 3, False]
 
 
-def test_a_buffer_of_which_more_is_read_is_given_from_its_beginning() -> None:
+def test_buffer_read_at_several_offsets_gets_base_pointer() -> None:
     x, (f32, sizes) = Var("i0", Index.of(8)), (torch.float32, (Index.of(8),))
     a, b, first = (Load(name, (Index.of(place),), f32) for name, place in (("a", 2), ("b", 0), ("b", 1)))
     every = Load("c", (Index.of(x),), f32)
@@ -150,7 +150,7 @@ def test_a_buffer_of_which_more_is_read_is_given_from_its_beginning() -> None:
 
 
 @pytest.mark.usefixtures("_hopper")
-def test_a_file_that_is_not_whole_counts_as_none() -> None:
+def test_incomplete_cache_file_counts_as_missing() -> None:
     found, code = program()
     kernel = specify_kernel(found, code.functions[0], code.functions[0].configs[0], Assumed(), 0)
     (made,) = Builds.start([kernel]).made.values()
@@ -163,7 +163,7 @@ def test_a_file_that_is_not_whole_counts_as_none() -> None:
 
 
 @pytest.mark.usefixtures("_hopper")
-def test_without_alignment_other_code_is_made() -> None:
+def test_unaligned_pointers_get_different_code() -> None:
     found, code = program()
     function = code.functions[0]
     jobs = [specify_kernel(found, function, function.configs[0], Assumed(aligned), 0).job for aligned in (True, False)]
@@ -172,7 +172,7 @@ def test_without_alignment_other_code_is_made() -> None:
     assert jobs[0].key() != jobs[1].key()
 
 
-def test_a_kernel_that_triton_does_not_take_is_told_in_its_words() -> None:
+def test_triton_error_is_reported_verbatim() -> None:
     source = "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(p):\n    tl.store(p, wrong)\n"
     arguments = repr(({"p": "*fp32"}, {}, {}))
     crew = Crew(1)
@@ -183,9 +183,7 @@ def test_a_kernel_that_triton_does_not_take_is_told_in_its_words() -> None:
         crew.stop()
 
 
-def test_nothing_is_left_of_processes_that_were_stopped_and_the_next_job_starts_new_ones(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_stopped_crew_leaves_no_files_and_can_restart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     source = "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(p):\n    tl.store(p, 1.0)\n"
     job = Job("kernel", "<k>", source, repr(({"p": "*fp32"}, {}, {})), {}, "cuda", 90, 32, to_run=True)
@@ -197,7 +195,7 @@ def test_nothing_is_left_of_processes_that_were_stopped_and_the_next_job_starts_
         assert not [*tmp_path.iterdir()]
 
 
-def test_a_process_that_dies_is_told_of_and_the_next_job_has_another() -> None:
+def test_dead_process_is_reported_and_replaced() -> None:
     source = "import os\nos.kill(os.getpid(), 9)\n"
     good = "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(p):\n    tl.store(p, 1.0)\n"
     arguments = repr(({"p": "*fp32"}, {}, {}))

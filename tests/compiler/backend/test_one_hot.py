@@ -44,7 +44,7 @@ def given() -> tuple[Tensor, Tensor]:
     return torch.tensor([0, 7, PLACES - 1, PLACES, -1, -100]), torch.tensor([1.5, 2.0, -3.0, 4.0, 5.0, 6.0])
 
 
-def test_a_sum_of_one_term_is_that_term_and_0_where_there_is_none() -> None:
+def test_one_hot_sum_is_replaced_by_its_term() -> None:
     call = compiler.open(summed, *given())
     (kernel,) = call.scheduled.kernels
     assert not kernel.reduced, kernel
@@ -54,7 +54,7 @@ def test_a_sum_of_one_term_is_that_term_and_0_where_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("fn", [of_two, weighed, largest, kept])
-def test_other_reductions_walk_all_places(fn: Callable[..., Tensor]) -> None:
+def test_other_reductions_keep_their_loop(fn: Callable[..., Tensor]) -> None:
     call = compiler.open(fn, *given())
     assert any(kernel.reduced for kernel in call.scheduled.kernels)
     assert "one term" not in [*call.decisions.verdict]
@@ -62,7 +62,7 @@ def test_other_reductions_walk_all_places(fn: Callable[..., Tensor]) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}], ids=["C++", "Triton", "interpret"])
-def test_what_is_multiplied_by_0_may_be_infinite_or_nan(options: dict[str, Any]) -> None:
+def test_one_hot_sum_handles_infinity_and_nan(options: dict[str, Any]) -> None:
     target, _ = given()
     weight = torch.tensor([torch.inf, -torch.inf, torch.nan, torch.inf, 5.0, 6.0])
     rows = hot(target, torch.ones(6))

@@ -66,7 +66,7 @@ def test_every_stage_is_a_printable_value(trained: Opened) -> None:
         trained.stage("simplifed")
 
 
-def test_it_prints_each_graph_with_kernels_and_bytes_a_stage(trained: Opened) -> None:
+def test_repr_shows_kernels_and_bytes_of_each_stage(trained: Opened) -> None:
     text = repr(trained)
     assert "block: " in text
     assert "\nforward\n" in text
@@ -78,7 +78,7 @@ def test_it_prints_each_graph_with_kernels_and_bytes_a_stage(trained: Opened) ->
     assert list(trained.stages["pass"])[1:] == list(trained.passes)
 
 
-def test_kernels_are_a_table_with_bytes_and_lines(trained: Opened) -> None:
+def test_kernels_table_has_bytes_and_lines(trained: Opened) -> None:
     table = trained.kernels
     assert list(table.kind) == ["call of PyTorch", *["kernel"] * len(trained.scheduled.kernels)]
     norm = table[table.computes.str.contains("rsqrt")].iloc[0]
@@ -95,13 +95,13 @@ def test_two_stages_are_compared_as_text(trained: Opened) -> None:
     assert str(trained.diff("fuse", "fused")) == "fuse and fused are the same"
 
 
-def test_code_and_answers_are_shown_as_they_are(trained: Opened) -> None:
+def test_code_and_explanations_display_without_quotes(trained: Opened) -> None:
     for text in (trained.code, trained.call, trained.triton, trained.why("sub", "mul"), trained.why("sum_1", "exp")):
         assert repr(text) == text
         assert pretty(text).rstrip() == text.rstrip()
 
 
-def test_decisions_say_what_was_refused_and_the_bytes(trained: Opened) -> None:
+def test_refused_decisions_have_bytes_and_reasons(trained: Opened) -> None:
     refused = trained.decisions[trained.decisions.verdict == "refused"]
     assert (refused.bytes > 0).all()
     assert refused.why.str.contains("reduce over different elements").any()
@@ -134,11 +134,11 @@ def test_decisions_say_what_was_refused_and_the_bytes(trained: Opened) -> None:
         ("exp", "mul_9", "in the backward: exp and mul_9 are computed by one kernel"),
     ],
 )
-def test_why_answers_for_any_two_names(trained: Opened, first: str, second: str, expected: str) -> None:
+def test_why_explains_any_two_names(trained: Opened, first: str, second: str, expected: str) -> None:
     assert re.search(expected, trained.why(first, second)), trained.why(first, second)
 
 
-def test_why_knows_what_was_inlined_left_out_or_merged_and_suggests_names() -> None:
+def test_why_explains_inlined_removed_and_merged_values() -> None:
     def call(x: torch.Tensor, b: torch.Tensor) -> Any:
         return x * (b + 1), (x + 2) * (x.view(8, 16) + 2), x.sort().values
 
@@ -151,7 +151,7 @@ def test_why_knows_what_was_inlined_left_out_or_merged_and_suggests_names() -> N
         p.why("mull", "mul")
 
 
-def test_why_knows_what_operations_were_before_they_were_decomposed() -> None:
+def test_why_knows_operations_before_decomposition() -> None:
     """It knows the user's own names: one call is several loops, possibly in several kernels."""
 
     def block(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -176,7 +176,7 @@ def test_why_knows_what_operations_were_before_they_were_decomposed() -> None:
         p.why("attention", "softmax")
 
 
-def test_a_threshold_that_keeps_two_apart_is_the_answer() -> None:
+def test_why_names_the_threshold_that_prevents_fusion() -> None:
     p = compiler.open(block, numbers(8, 16), numbers(16, 32)).with_thresholds(fused_loops=2)
     assert "more than 2 loops in one kernel" in p.why("mul_3", "sum_1")
 
@@ -188,7 +188,7 @@ def test_a_graph_without_inputs_is_checked() -> None:
 
 
 @pytest.mark.parametrize(("distance", "kernels"), [(1, 3), (2, 2)])
-def test_readers_merge_up_to_the_fusion_distance(distance: int, kernels: int) -> None:
+def test_readers_fuse_up_to_the_fusion_distance(distance: int, kernels: int) -> None:
     def readers(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x.sin(), y * 2, x.cos()
 
@@ -196,7 +196,7 @@ def test_readers_merge_up_to_the_fusion_distance(distance: int, kernels: int) ->
     assert len(p.graph.stages.last.kernels) == kernels
 
 
-def test_a_pass_that_did_not_merge_what_may_be_is_told_apart_from_a_refusal(trained: Opened) -> None:
+def test_why_separates_unfused_from_refused(trained: Opened) -> None:
     why = trained.replace("fuse", unfused).why("sub", "mul")
     assert why.endswith("one would be legal, and save 2,048 bytes; the pass that ran as fuse did not merge them")
 
@@ -207,7 +207,7 @@ def test_a_pass_that_did_not_merge_what_may_be_is_told_apart_from_a_refusal(trai
     assert trained.replace("fuse", refusing).why("sub", "mul").endswith("as fuse refused: I don't like it")
 
 
-def test_what_stands_between_two_kernels_is_named() -> None:
+def test_why_names_the_step_between_two_kernels() -> None:
     def call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = x.sin()
         return y + y @ w
@@ -219,7 +219,7 @@ def test_what_stands_between_two_kernels_is_named() -> None:
 
 
 @pytest.mark.skipif(not build_cpp.compiler(), reason="no C++ compiler")
-def test_the_code_of_a_replaced_pass_runs_with_its_gradients(trained: Opened) -> None:
+def test_replaced_pass_runs_with_gradients(trained: Opened) -> None:
     x, weight = numbers(8, 16, grad=True), numbers(16, 32, grad=True)
     slow = trained.replace("fuse", unfused)
     assert slow.totals.kernels > trained.totals.kernels
@@ -231,7 +231,7 @@ def test_the_code_of_a_replaced_pass_runs_with_its_gradients(trained: Opened) ->
     assert x.grad is None
 
 
-def test_each_stage_of_forward_and_backward_is_checked_on_the_calls_own_inputs(trained: Opened) -> None:
+def test_every_stage_is_checked_on_the_original_inputs(trained: Opened) -> None:
     found = trained.check()
     assert found.first is None
     assert set(found.table.graph) == {"forward", "backward"}
@@ -239,7 +239,7 @@ def test_each_stage_of_forward_and_backward_is_checked_on_the_calls_own_inputs(t
     assert "Every stage computes what eager does" in str(found)
 
 
-def test_a_legal_pass_that_changes_a_number_is_named_with_the_first_value_that_differs(trained: Opened) -> None:
+def test_first_wrong_pass_and_value_are_named(trained: Opened) -> None:
     def wrong(program: Program, ctx: Any) -> Program:
         return with_constant(fuse(program, ctx), 0.5, 0.51)
 
@@ -252,7 +252,7 @@ def test_a_legal_pass_that_changes_a_number_is_named_with_the_first_value_that_d
     assert "The first value that differs is mul_1." in found.verdict
 
 
-def test_an_illegal_pass_is_refused_when_it_is_put_in(trained: Opened) -> None:
+def test_illegal_pass_is_refused_on_replace(trained: Opened) -> None:
     with pytest.raises(BrokenProgramError, match="after the pass order"):
         trained.replace("order", lambda program, _: replace(program, steps=program.steps[::-1]))
     with pytest.raises(BrokenProgramError, match="the pass order returned None, not a Program"):
@@ -277,14 +277,14 @@ def test_an_illegal_pass_is_refused_when_it_is_put_in(trained: Opened) -> None:
         (lambda _: compiler.open(3), TypeError, "takes a function or a module, and what to call it with; got 3"),
     ],
 )
-def test_what_can_not_be_meant_is_told_in_the_users_terms(
+def test_invalid_arguments_raise_in_user_terms(
     trained: Opened, ask: Callable[[Opened], object], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         ask(trained)
 
 
-def test_what_a_pass_raises_is_shown_where_it_was_raised_and_not_how_it_was_called(trained: Opened) -> None:
+def test_exception_of_a_pass_has_a_short_traceback(trained: Opened) -> None:
     def helper() -> Program:
         raise KeyError("mine")
 
@@ -299,7 +299,7 @@ def test_what_a_pass_raises_is_shown_where_it_was_raised_and_not_how_it_was_call
     assert [entry.name for entry in broken.traceback][1:] == ["replace"]
 
 
-def test_checking_and_running_leave_the_users_module_as_it_was() -> None:
+def test_check_and_run_leave_the_module_unchanged() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU())
     p = compiler.open(model, numbers(4, 16))
@@ -313,13 +313,13 @@ def test_checking_and_running_leave_the_users_module_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_stages_of_a_graph_that_draws_random_numbers_are_compared_with_what_was_lowered() -> None:
+def test_random_graph_stages_compare_with_the_lowered_stage() -> None:
     found = compiler.open(lambda x: functional.dropout(x * 2).relu(), numbers(16, 16)).check()
     assert found.first is None
     assert found.drawing == ("inference",)
 
 
-def test_graphs_on_both_sides_of_a_break_have_names() -> None:
+def test_graphs_around_a_break_have_names() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
         torch._dynamo.graph_break()
@@ -332,7 +332,7 @@ def test_graphs_on_both_sides_of_a_break_have_names() -> None:
         _ = p.backward
 
 
-def test_it_is_lowered_anew_for_a_gpu_that_is_not_here(trained: Opened) -> None:
+def test_on_lowers_again_for_an_absent_gpu(trained: Opened) -> None:
     there = trained.on("a100")
     assert {buffer.device for buffer in there.lowered.buffers} == {"cuda:0"}
     assert "A100" in repr(there)
@@ -360,7 +360,7 @@ CHOSEN_BY_A_GPU: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor
 
 
 @pytest.mark.parametrize("name", CHOSEN_BY_A_GPU)
-def test_on_a_gpu_it_is_what_an_exploration_for_that_gpu_shows(name: str) -> None:
+def test_on_matches_an_exploration_for_that_gpu(name: str) -> None:
     fn, args, verdict = CHOSEN_BY_A_GPU[name]
     there = compiler.open(fn, *args).on("h100")
     record = explore(fn, args, options=Options(backend="tcompile", target="h100")).record
@@ -371,7 +371,7 @@ def test_on_a_gpu_it_is_what_an_exploration_for_that_gpu_shows(name: str) -> Non
     assert verdict in [*there.with_thresholds(fused_loops=1).decisions.verdict]
 
 
-def test_opened_on_a_gpu_the_call_leaves_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_opening_on_a_gpu_has_no_side_effects(capsys: pytest.CaptureFixture[str]) -> None:
     def chatty(x: torch.Tensor) -> torch.Tensor:
         y = norm(x)
         print("heard")  # noqa: T201
@@ -387,21 +387,21 @@ def test_opened_on_a_gpu_the_call_leaves_no_trace(capsys: pytest.CaptureFixture[
     assert torch.equal(torch.get_rng_state(), seed)
 
 
-def test_a_format_that_a_gpu_lacks_is_said() -> None:
+def test_unsupported_dtype_of_a_gpu_is_reported() -> None:
     opened = compiler.open(torch.sin, numbers(4).bfloat16())
     with pytest.raises(BackendError, match="bfloat16"):
         opened.on("t4")
 
 
-def test_a_broken_program_is_told_of_without_the_way_to_the_verifier(trained: Opened) -> None:
+def test_broken_program_traceback_hides_the_verifier(trained: Opened) -> None:
     with pytest.raises(BrokenProgramError, match="after the pass fuse") as raised:
         trained.replace("fuse", lambda program, _: program.with_steps(program.steps[:-1]))
     assert [entry.name for entry in raised.traceback] == [
-        "test_a_broken_program_is_told_of_without_the_way_to_the_verifier", "replace",
+        "test_broken_program_traceback_hides_the_verifier", "replace",
     ]  # fmt: skip
 
 
-def test_text_has_no_value_for_what_is_not_timed(trained: Opened) -> None:
+def test_text_omits_untimed_values(trained: Opened) -> None:
     assert "<NA>" not in str(trained)
 
 
@@ -438,7 +438,7 @@ CALLS: dict[str, Callable[[], Opened]] = {
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_calls_of_many_kinds_can_be_opened_checked_and_shown(what: str) -> None:
+def test_many_kinds_of_calls_open_and_check(what: str) -> None:
     p = CALLS[what]()
     assert p.check().first is None
     assert p.totals.kernels >= 1
@@ -447,11 +447,11 @@ def test_calls_of_many_kinds_can_be_opened_checked_and_shown(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["symbolic sizes", "symbolic channels of groups", "a number made of symbolic sizes"])
-def test_sizes_that_only_guards_can_settle_are_lowered_while_there_are_guards(what: str) -> None:
+def test_guard_dependent_sizes_lower_while_guards_exist(what: str) -> None:
     assert CALLS[what]().on("h200").totals.kernels >= 1
 
 
-def test_a_number_that_torch_takes_for_a_constant_on_second_thoughts() -> None:
+def test_scalar_specialized_on_retrace_opens() -> None:
     """TorchDynamo then calls the backend again, which is not an error."""
     x = torch.linspace(-4, 4, 12).view(4, 3)
     call = compiler.open(lambda x, limit: x.clamp(-limit, limit) + 1, x, 1.5, dynamic=True)

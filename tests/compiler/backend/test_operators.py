@@ -71,7 +71,7 @@ def called(calls: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_operator_computes_what_eager_mode_does(name: str) -> None:
+def test_operator_matches_eager(name: str) -> None:
     held_against_eager(name, "cpu")
 
 

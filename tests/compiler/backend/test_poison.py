@@ -16,7 +16,7 @@ def made(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("options", [None, {"interpret": True}], ids=["machine code", "interpreted"])
-def test_what_nothing_wrote_is_seen(options: dict[str, bool] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritten_memory_is_detected(options: dict[str, bool] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "call", lambda _self, _kernel, _function: iter(()))
     monkeypatch.setattr(State, "loop", lambda self, loop: self.target(loop.target))
     *floats, whole = torch.compile(made, backend=tcompile, options=options)(torch.ones(2, 3))

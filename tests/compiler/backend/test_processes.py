@@ -71,7 +71,7 @@ def test_forked_processes_build_what_the_parent_has_begun(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_processes_that_compile_the_same_are_right(tmp_path: Path) -> None:
+def test_concurrent_processes_compile_correctly(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", COMPILING]
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]

@@ -38,7 +38,7 @@ def alternatives(call: Opened) -> tuple[Program, Context, list[Wanted]]:
     return program, ctx, [specify_kernel(program, function, config, Assumed(), 0) for function, config in kernels]
 
 
-def test_kernels_of_layers_that_are_alike_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_identical_layers_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
     layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(12)]
     model = torch.nn.Sequential(*layers).bfloat16()
@@ -61,7 +61,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_gpu")
 @pytest.mark.parametrize("apart_takes", [0.5e-5, 2e-5])
-def test_the_faster_one_is_taken_and_kept_on_disk(monkeypatch: pytest.MonkeyPatch, apart_takes: float) -> None:
+def test_faster_choice_is_kept_on_disk(monkeypatch: pytest.MonkeyPatch, apart_takes: float) -> None:
     program, ctx, kernels = alternatives(stages(gelu, *LINEAR))
     [product] = program.kernels
     assert isinstance(product, MatmulKernel)
@@ -81,7 +81,7 @@ def test_the_faster_one_is_taken_and_kept_on_disk(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("_gpu")
-def test_other_sizes_are_timed_anew() -> None:
+def test_other_sizes_are_timed_again() -> None:
     """The code is the same for 512 rows and for 1024, because no mask contains the number of rows."""
     keys, jobs = set(), set()
     for rows in (512, 1024):
@@ -93,7 +93,7 @@ def test_other_sizes_are_timed_anew() -> None:
 
 
 @pytest.mark.usefixtures("_gpu")
-def test_both_ways_are_timed_on_memory_of_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_choices_are_timed_at_real_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The matmul is PyTorch's, and its result is the input of the kernel after it."""
     program, ctx, kernels = alternatives(stages(gelu, *LINEAR))
     [product] = program.kernels
@@ -120,7 +120,7 @@ def on_cpu(memory: Callable[..., Tensor], program: Program, name: str, ctx: Cont
         return memory(program, name, ctx, 0)
 
 
-def test_apart_it_is_pytorchs_product_and_a_kernel_in_order() -> None:
+def test_split_matmul_is_extern_call_then_kernel() -> None:
     call = stages(lambda *args: gelu(*args).view(8, 8, 48) + 1, *LINEAR)
     program, ctx = call.graph.stages.last, call.graph.context(call.thresholds)
     [product] = program.kernels
@@ -138,7 +138,7 @@ def test_apart_it_is_pytorchs_product_and_a_kernel_in_order() -> None:
 
 @pytest.mark.usefixtures("_gpu")
 @pytest.mark.parametrize("faster", [True, False])
-def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, faster: bool) -> None:
+def test_call_launches_the_chosen_kernel(monkeypatch: pytest.MonkeyPatch, *, faster: bool) -> None:
     """`OnGpu` with a fake GPU: one kernel with the matmul, or PyTorch's matmul and the kernel after it."""
     call = stages(gelu, *LINEAR)
     program, ctx = call.graph.stages.last, call.graph.context(call.thresholds)
@@ -180,7 +180,7 @@ class NoBuilds:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
-def test_a_gpu_times_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str) -> None:
+def test_gpu_times_both_choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str) -> None:
     monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
     said: list[str] = []
     real = tune.fastest_matmul

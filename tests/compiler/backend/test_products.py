@@ -33,13 +33,13 @@ def graphs(dtype: torch.dtype, gpu: str = "h200", rows: int = 512) -> list[Progr
     return [graph.stages.last for graph in (call.on(gpu) if gpu else call).graphs]
 
 
-def test_the_products_of_a_vocabulary_are_padded_forward_and_backward() -> None:
+def test_vocabulary_matmuls_are_padded_forward_and_backward() -> None:
     forward, backward = graphs(torch.bfloat16)
     assert sizes(forward) == [[(512, 768), (768, 30528)]]
     assert sorted(sizes(backward)) == [[(512, 30528), (30528, 768)], [(30528, 512), (512, 768)]]
 
 
-def test_a_gradient_is_padded_once_for_both_products_and_its_result_is_not_copied() -> None:
+def test_gradient_is_padded_once_without_copying_results() -> None:
     _, backward = graphs(torch.bfloat16)
     padded = [name for kernel in backward.kernels for name in kernel.targets if name.endswith(("_left", "_right"))]
     assert len(padded) == 2
@@ -53,7 +53,7 @@ def low(x: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(scores.float(), target)
 
 
-def test_what_is_padded_is_made_in_its_padded_place_and_read_there() -> None:
+def test_producer_writes_padded_buffer_and_readers_use_it() -> None:
     """The saved bfloat16 weight is a view of the padded weight's first rows.
 
     The gradient has the matmul's padded rows, and the bias' gradient sums it.
@@ -78,7 +78,7 @@ def test_what_is_padded_is_made_in_its_padded_place_and_read_there() -> None:
     assert "one term" in [decision.verdict for decision in call.graphs[1].decisions]
 
 
-def test_nothing_is_padded_where_nothing_is_gained() -> None:
+def test_useless_padding_is_skipped() -> None:
     assert sizes(graphs(torch.float32)[0]) == [[(512, 768), (768, VOCABULARY)]], "float32 is no TF32"
     assert sizes(graphs(torch.bfloat16, gpu="")[0]) == [[(512, 768), (768, VOCABULARY)]], "on a CPU"
     assert sizes(graphs(torch.bfloat16, rows=4)[0]) == [[(4, 768), (768, VOCABULARY)]], "little work"
@@ -93,7 +93,7 @@ def made_up(node: Node) -> Tensor:
     )
 
 
-def test_padded_products_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_matmuls_match_unpadded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run on the CPU as if it were a GPU."""
     torch.manual_seed(0)
     model = nn.Linear(51, 1003, dtype=torch.bfloat16)
@@ -116,7 +116,7 @@ def calls(program: Program) -> list[str]:
     return [step.name if isinstance(step, Extern) else "kernel" for step in program.steps]
 
 
-def test_a_bias_is_added_by_the_kernel_that_reads_the_product() -> None:
+def test_bias_is_fused_into_the_matmul_reader() -> None:
     layer, x = nn.Linear(48, 64).requires_grad_(False), torch.randn(32, 48)
     call = opened(lambda x: layer(x).relu() * 2, x)
     assert calls(call.lowered) == ["aten.mm.default", "kernel", "kernel", "kernel"]
@@ -129,7 +129,7 @@ def test_a_bias_is_added_by_the_kernel_that_reads_the_product() -> None:
     torch.testing.assert_close(found, [layer(x).relu() * 2])
 
 
-def test_a_bias_stays_with_its_product_where_no_kernel_reads_it_or_eager_rounds_the_sum_only() -> None:
+def test_bias_stays_in_addmm_without_a_matching_reader() -> None:
     layer, x = nn.Linear(48, 64).requires_grad_(False), torch.randn(32, 48)
     low = nn.Linear(48, 64, dtype=torch.bfloat16).requires_grad_(False)
     assert calls(opened(layer, x).lowered) == ["aten.addmm.default"]
@@ -145,7 +145,7 @@ def padded(x: Tensor, weight: Tensor, both: bool = False) -> tuple[Tensor, ...]:
     return (wide @ weight, y.sum(0), y * 2, wide) if both else (wide @ weight, y.sum(0), y * 2)
 
 
-def test_what_a_call_reads_padded_is_computed_once_unless_the_caller_has_the_copy() -> None:
+def test_padded_operand_is_computed_once_unless_returned() -> None:
     x, weight = torch.randn(37, 51), torch.randn(51, 20)
     for both in (False, True):
         call = opened(padded, x, weight, both)

@@ -34,7 +34,7 @@ def drawn(fn: Callable[..., Any], *args: Any, seed: int = 3, **options: Any) -> 
     return torch.compile(fn, backend=tcompile, fullgraph=True, options=options)(*args)
 
 
-def test_the_numbers_are_philox_of_a_seed_drawn_from_torchs_generator() -> None:
+def test_random_numbers_are_philox_seeded_by_torch() -> None:
     found = drawn(lambda: (torch.rand(COUNT), torch.randn(COUNT), torch.randint(-2, 9, (COUNT,))))
     torch.manual_seed(3)
     seeds = torch.randint(2**63 - 1, (3,)).tolist()
@@ -64,7 +64,7 @@ def arguments() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.linspace(-2, 2, 6000).view(60, 100), torch.ones(50, 80, dtype=torch.bfloat16)
 
 
-def test_compiled_and_interpreted_draw_the_same_and_the_seed_decides() -> None:
+def test_compiled_and_interpreted_draw_the_same_numbers() -> None:
     compiled, interpreted = drawn(many, *arguments()), drawn(many, *arguments(), interpret=True)
     torch.testing.assert_close(compiled, interpreted)
     again, other = drawn(many, *arguments()), drawn(many, *arguments(), seed=4)
@@ -72,13 +72,13 @@ def test_compiled_and_interpreted_draw_the_same_and_the_seed_decides() -> None:
     assert not any(torch.equal(one, two) for one, two in zip(compiled, other, strict=True))
 
 
-def test_each_call_draws_other_numbers() -> None:
+def test_each_call_draws_different_random_numbers() -> None:
     noise = torch.compile(lambda x: x + torch.rand_like(x), backend=tcompile)
     x = torch.zeros(100)
     assert not torch.equal(noise(x), noise(x))
 
 
-def test_the_numbers_look_like_eagers() -> None:
+def test_random_numbers_have_the_distribution_of_eager() -> None:
     ours, theirs = drawn(many, *arguments()), many(*arguments())
     for number, (mine, yours) in enumerate(zip(ours, theirs, strict=True)):
         assert (mine.dtype, mine.shape, mine.stride()) == (yours.dtype, yours.shape, yours.stride())
@@ -87,20 +87,20 @@ def test_the_numbers_look_like_eagers() -> None:
             assert float(mine.double().mean()) == pytest.approx(float(yours.double().mean()), abs=allowed)
 
 
-def test_numbers_in_low_precision_are_below_one() -> None:
+def test_low_precision_random_numbers_are_below_one() -> None:
     low = drawn(lambda: torch.rand(COUNT, dtype=torch.bfloat16))
     assert float(low.max()) < 1
     assert low.double().mean() == pytest.approx(0.5, abs=0.01)
 
 
-def test_a_graph_draws_all_its_seeds_by_one_call() -> None:
+def test_graph_draws_all_seeds_in_one_call() -> None:
     program = compiler.open(lambda x: [functional.dropout(x * k, 0.5) for k in range(1, 5)], torch.ones(8, 8)).fused
     calls = [step for step in program.steps if isinstance(step, Extern)]
     assert [call.name for call in calls] == ["aten.randint.low"]
     assert "inductor_random[i0, i1] = rand(random_seeds_cpu[0], int(8*i0 + i1))  # local" in str(program)
 
 
-def test_the_backward_of_dropout_has_the_forwards_mask() -> None:
+def test_dropout_backward_uses_the_forward_mask() -> None:
     x = torch.randn(40, 50, requires_grad=True)
     y = drawn(lambda x: functional.dropout(x.sin(), 0.4), x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
@@ -108,7 +108,7 @@ def test_the_backward_of_dropout_has_the_forwards_mask() -> None:
 
 
 @pytest.mark.parametrize("random", ["philox", "eager"])
-def test_under_checkpointing_the_recomputation_has_the_forwards_numbers(random: str) -> None:
+def test_checkpoint_recomputation_draws_the_forward_numbers(random: str) -> None:
     weight = torch.randn(16, 16)
 
     def block(x: torch.Tensor) -> torch.Tensor:
@@ -123,7 +123,7 @@ def test_under_checkpointing_the_recomputation_has_the_forwards_numbers(random: 
     torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), x)[0] for y in (found, expected)))
 
 
-def test_sizes_change_without_compiling_again() -> None:
+def test_sizes_change_without_recompiling() -> None:
     compilations: list[Any] = []
 
     def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -138,7 +138,7 @@ def test_sizes_change_without_compiling_again() -> None:
     assert len(compilations) == 1
 
 
-def test_dropout_of_nothing_and_of_all() -> None:
+def test_dropout_of_empty_input_and_extreme_probabilities() -> None:
     x = torch.ones(0, 4), torch.ones(6)
     for found in drawn(
         lambda x, y: [functional.dropout(x), functional.dropout(y, 0.0), functional.dropout(y, 1.0)], *x
@@ -146,7 +146,7 @@ def test_dropout_of_nothing_and_of_all() -> None:
         assert set(found.unique().tolist()) <= {0.0, 1.0}
 
 
-def test_an_option_that_there_is_not_is_named() -> None:
+def test_unknown_random_option_is_named() -> None:
     with pytest.raises(OptionError, match="must be 'philox' or 'eager'"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [torch.ones(3)], options={"random": "mersenne"})
 
@@ -168,7 +168,7 @@ NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("code", ["", "triton"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_of_pythons_random_are_eagers(name: str, code: str) -> None:
+def test_python_random_matches_eager(name: str, code: str) -> None:
     fn = NUMBERS[name]
     options = {"code": code} if code else {}
     run = torch.compile(fn, backend=tcompile, options=options)

@@ -44,39 +44,39 @@ def held_against_eager(steps: list[Step], kind: dict[str, bool], options: dict[s
 
 @settings(max_examples=20, **fixed)
 @given(steps=wide, kind=kinds)
-def test_machine_code(steps: list[Step], kind: dict[str, bool]) -> None:
+def test_machine_code_matches_eager(steps: list[Step], kind: dict[str, bool]) -> None:
     held_against_eager(steps, kind, {})
 
 
 @pytest.mark.parametrize("code", ["interpret", "triton"])
 @settings(max_examples=12, **fixed)
 @given(steps=usual, kind=kinds)
-def test_interpreted(code: str, steps: list[Step], kind: dict[str, bool]) -> None:
+def test_interpreted_code_matches_eager(code: str, steps: list[Step], kind: dict[str, bool]) -> None:
     held_against_eager(steps, kind, {"interpret": True} if code == "interpret" else {"code": "triton"})
 
 
 @pytest.mark.parametrize(("seed", "gradients"), [(29, False), (86, False), (573, True), (705, True), (816, True)])
-def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool) -> None:
+def test_gpu_passes_match_eager(seed: int, *, gradients: bool) -> None:
     """Compile for a GPU and run in Triton's interpreter. These programs were once wrong, or failed to compile."""
     with as_for_a_gpu():
         check(replace(case_of(seed), gradients=gradients))
 
 
-def test_a_guard_that_lowering_adds_says_what_a_size_is() -> None:
+def test_guard_added_by_lowering_specializes_a_size() -> None:
     """The guard makes the symbolic number of rows 2: before the fix, some loops used the symbol and some the number."""
     steps = [("nearest", 6, 93, 24), ("bfloat16", 27, 84, 18), ("bits", 34, 45, 26), ("median", 26, 71, 16),
              ("roll", 15, 33, 2), ("not", 36, 95, 20), ("mul", 20, 42, 25), ("softmax", 2, 71, 16)]  # fmt: skip
     assert check(Case(steps, dynamic=True)) == AGREES
 
 
-def test_a_softmax_that_its_kernel_adds_to_what_it_is_of() -> None:
+def test_softmax_added_to_its_own_input() -> None:
     """Before the fix, code generation did not terminate."""
     with as_for_a_gpu():
         check(case_of(40001, names=WIDE))
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_steps_in_an_order_that_needs_less_memory(seed: int) -> None:
+def test_memory_saving_order_matches_eager(seed: int) -> None:
     """The order is forced here, with the buffers that kernels overwrite on a GPU."""
     with as_for_a_gpu(lambda program, _ctx: backend.interpret_program(program)):
         check(case_of(seed, options={"reorder_percent": 10_000}))

@@ -27,18 +27,18 @@ def _targets(module: GraphModule) -> list[str]:
     return [str(node.target).removeprefix("aten.") for node in fx.calls(module)]
 
 
-def test_what_reads_a_repeated_node_reads_the_first_one() -> None:
+def test_users_of_a_repeated_node_read_the_first() -> None:
     x = torch.randn(3)
     left = _left(lambda x: (x.sin() + 1) * (x.sin() + 1) + (x.sin() + 1.0), x)
     assert left == ["sin.default", "add.Tensor", "mul.Tensor", "add.Tensor", "add.Tensor"], "1 and 1.0 are two"
 
 
-def test_results_stay_apart() -> None:
+def test_repeated_outputs_stay_separate() -> None:
     x = torch.randn(3)
     assert _left(lambda x: (x.sin(), x.sin()), x) == ["sin.default"] * 2
 
 
-def test_what_is_read_before_a_change_is_not_what_is_read_after_it() -> None:
+def test_reads_before_and_after_a_mutation_stay_separate() -> None:
     def changed(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()
         before = y.sin() * 2
@@ -50,7 +50,7 @@ def test_what_is_read_before_a_change_is_not_what_is_read_after_it() -> None:
     assert left.count("add_.Tensor") == 1
 
 
-def test_random_numbers_and_memory_that_is_not_set_are_not_the_same_twice() -> None:
+def test_random_and_uninitialized_tensors_are_not_merged() -> None:
     x = torch.randn(3)
     module = make_fx(lambda x: torch.rand_like(x) + torch.rand_like(x) + x.new_empty(3) * x.new_empty(3))(x)
     before = _targets(module)
@@ -58,7 +58,7 @@ def test_random_numbers_and_memory_that_is_not_set_are_not_the_same_twice() -> N
     assert _targets(module) == before
 
 
-def test_a_graph_of_inference_casts_what_two_products_read_once() -> None:
+def test_inference_casts_a_shared_matmul_operand_once() -> None:
     def two(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return x @ a + x @ b
 

@@ -54,14 +54,14 @@ def assert_eagers(found: list[Any], expected: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_results_are_those_of_eager_mode(mode: str) -> None:
+def test_results_match_eager(mode: str) -> None:
     torch.compiler.reset()
     run = torch.compile(together, backend=tcompile, fullgraph=True, options=MODES[mode])
     assert_eagers(run(numbers(9, 70)), together(numbers(9, 70)))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_gradients_are_those_of_eager_mode(mode: str) -> None:
+def test_gradients_match_eager(mode: str) -> None:
     def step(call: Callable[[Tensor], Tensor]) -> Tensor:
         x = numbers(6, 40).requires_grad_()
         return torch.autograd.grad(call(x).square().sum(), x)[0]
@@ -81,7 +81,7 @@ def test_sizes_may_change(mode: str) -> None:
         torch.testing.assert_close(run(numbers(*shape)), fn(numbers(*shape)))
 
 
-def test_rows_are_padded_and_divided_into_chunks_of_which_there_may_be_one() -> None:
+def test_padded_rows_split_into_symbolic_chunk_count() -> None:
     """The shape of the result shows that there is one; the shape of the summed tensor does not."""
 
     def fn(x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def test_rows_are_padded_and_divided_into_chunks_of_which_there_may_be_one() -> 
         torch.testing.assert_close(run(numbers(3, length)), fn(numbers(3, length)))
 
 
-def test_a_long_row_is_carried_from_block_to_block() -> None:
+def test_long_scan_carries_across_blocks() -> None:
     torch.compiler.reset()
     x = numbers(2, 9001)
     fn = lambda x: ((c := x.cumsum(-1)) - c.amax(-1, keepdim=True), x[0].cumsum(0).exp())  # noqa: E731
@@ -102,13 +102,13 @@ def test_a_long_row_is_carried_from_block_to_block() -> None:
     torch.testing.assert_close(run(x), fn(x), rtol=1e-3, atol=1e-3)
 
 
-def test_float32_sums_on_a_cpu_are_kept_in_double_as_in_eager_mode() -> None:
+def test_cpu_float32_cumsum_accumulates_in_double() -> None:
     x = torch.full((100_000,), 0.1)
     found = torch.compile(lambda x: x.cumsum(0), backend=tcompile)(x)
     assert torch.equal(found, x.cumsum(0))
 
 
-def test_what_is_around_a_scan_is_one_kernel_with_it() -> None:
+def test_scan_fuses_with_its_neighbours() -> None:
     def kernels(fn: Callable[[Tensor], Tensor]) -> list[Kernel]:
         return list(compiler.open(fn, numbers(8, 64)).fused.kernels)
 
@@ -117,17 +117,17 @@ def test_what_is_around_a_scan_is_one_kernel_with_it() -> None:
     assert len(kernels(lambda x: x.cumsum(0) + x.cumsum(1))) == 2
 
 
-def test_rows_in_opposite_orders_are_not_walked_as_one() -> None:
+def test_scans_in_opposite_orders_are_not_fused() -> None:
     opened = compiler.open(lambda x: (x.cumsum(-1), x.flip(-1).cumsum(-1)), numbers(8, 64))
     assert len(opened.fused.kernels) == 2
 
 
-def test_what_eager_mode_refuses_is_an_error() -> None:
+def test_unsupported_dtype_raises_as_in_eager() -> None:
     with pytest.raises(RuntimeError, match="not implemented for 'Bool'"):
         torch.compile(lambda x: x.cumsum(0, dtype=torch.bool), backend=tcompile)(torch.ones(4, dtype=torch.bool))
 
 
-def test_a_row_that_is_long_for_one_multiprocessor_is_pytorchs() -> None:
+def test_scan_too_long_for_one_multiprocessor_is_extern() -> None:
     def kernels(length: int) -> int:
         return len(compiler.open(lambda x: x.cumsum(0), numbers(length)).on("h200").fused.kernels)
 

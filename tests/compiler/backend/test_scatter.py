@@ -61,14 +61,14 @@ def both(call: Callable[[torch.Tensor], list[torch.Tensor]], x: torch.Tensor) ->
 
 
 @pytest.mark.parametrize("options", [{}, {"interpret": True}, {"code": "triton"}], ids=["C++", "interpreted", "Triton"])
-def test_results_and_gradients_are_those_of_eager_mode(options: dict[str, Any]) -> None:
+def test_results_and_gradients_match_eager(options: dict[str, Any]) -> None:
     torch.compiler.reset()
     x = torch.randn(6, 3, 4)
     compiled = torch.compile(together, backend=tcompile, fullgraph=True, options=options)
     torch.testing.assert_close(both(compiled, x), both(together, x))
 
 
-def test_low_precision_adds_in_float32_and_is_rounded_once() -> None:
+def test_low_precision_accumulates_in_float32_and_rounds_once() -> None:
     x = torch.randn(4000).bfloat16()
     rows = torch.arange(4000) % 3
 
@@ -81,13 +81,13 @@ def test_low_precision_adds_in_float32_and_is_rounded_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float64])
-def test_other_numbers(dtype: torch.dtype) -> None:
+def test_scatter_of_other_dtypes(dtype: torch.dtype) -> None:
     x, rows = torch.arange(12).view(3, 4).to(dtype), torch.tensor([1, 1, 0])
     fn = lambda x: x.index_add(0, rows, x)  # noqa: E731
     assert torch.equal(torch.compile(fn, backend=tcompile)(x), fn(x))
 
 
-def test_an_index_out_of_range_is_an_error_as_in_eager_mode() -> None:
+def test_index_out_of_range_raises_as_in_eager() -> None:
     add = torch.compile(lambda x, rows: x.index_put((rows,), x.new_ones(3), accumulate=True), backend=tcompile)
     assert torch.equal(add(torch.zeros(4), torch.tensor([0, -1, 0])), torch.tensor([2.0, 0, 0, 1]))
     with pytest.raises(IndexError, match="out of range"):
@@ -99,7 +99,7 @@ def test_an_index_out_of_range_is_an_error_as_in_eager_mode() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
 @pytest.mark.parametrize("name", ["index_select", "index_add", "index_copy"])
-def test_rows_are_not_counted_from_the_end(name: str, options: dict[str, Any]) -> None:
+def test_negative_indices_are_out_of_range(name: str, options: dict[str, Any]) -> None:
     torch.compiler.reset()
 
     def fn(x: Tensor, rows: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def test_rows_are_not_counted_from_the_end(name: str, options: dict[str, Any]) -
 
 @pytest.mark.parametrize("options", [{}, {"interpret": True}, {"code": "triton"}], ids=["C++", "interpreted", "Triton"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.int64])
-def test_what_replaces_elements_is_of_any_dtype_and_size(dtype: torch.dtype, options: dict[str, Any]) -> None:
+def test_index_fill_and_copy_of_any_dtype(dtype: torch.dtype, options: dict[str, Any]) -> None:
     torch.compiler.reset()
 
     def fn(x: Tensor, rows: Tensor) -> list[Tensor]:
@@ -139,7 +139,7 @@ FILLS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def test_rows_are_filled_in_any_layout() -> None:
+def test_index_fill_in_any_layout() -> None:
     """AOTAutograd refuses torch 2.11's own decomposition if the rows are not contiguous."""
     x = torch.arange(15).view(5, 3)
     found = torch.compile(lambda x: [fill(x) for fill in FILLS.values()], backend=tcompile, fullgraph=True)(x)
@@ -147,14 +147,14 @@ def test_rows_are_filled_in_any_layout() -> None:
         torch.testing.assert_close(ours, fill(x), check_stride=True, msg=lambda what, name=name: f"{name}: {what}")
 
 
-def test_of_several_that_replace_one_element_the_last_counts_on_a_cpu() -> None:
+def test_last_duplicate_index_wins_on_cpu() -> None:
     x, rows = torch.zeros(3), torch.tensor([1, 2, 1, 1])
     values = torch.tensor([1.0, 2, 3, 4])
     found = torch.compile(lambda x, rows, values: x.index_put((rows,), values), backend=tcompile)(x, rows, values)
     assert found.tolist() == [0, 4, 2]
 
 
-def test_what_replaces_prints_so_and_stores() -> None:
+def test_replacing_scatter_prints_and_stores() -> None:
     opened = compiler.open(lambda x, rows: x.index_fill(0, rows, 1.0), torch.ones(5, 3), torch.tensor([1, 2]))
     assert not any(isinstance(step, Extern) for step in opened.scheduled.steps)
     assert "] = 1.0" in str(opened.lowered)
@@ -170,7 +170,7 @@ def test_sizes_may_change_and_be_zero() -> None:
 
 
 @pytest.mark.parametrize("positions", [(3, -1, 0, 2, -4), (-1, 3, -2, 0)])
-def test_positions_that_are_passed_count_from_either_end(positions: tuple[int, ...]) -> None:
+def test_select_scatter_positions_may_be_negative(positions: tuple[int, ...]) -> None:
     torch.compiler.reset()
 
     def fn(x: Tensor, k: int) -> list[Tensor]:
@@ -181,7 +181,7 @@ def test_positions_that_are_passed_count_from_either_end(positions: tuple[int, .
         torch.testing.assert_close(run(x, k), fn(x, k))
 
 
-def test_an_input_that_is_added_to_is_changed() -> None:
+def test_index_add_mutates_an_input() -> None:
     def step(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         x.index_add_(0, rows, x[:2] * 2)
         return x.sum()
@@ -190,14 +190,14 @@ def test_an_input_that_is_added_to_is_changed() -> None:
     torch.testing.assert_close([torch.compile(step, backend=tcompile)(ours, rows), ours], [step(theirs, rows), theirs])
 
 
-def test_the_backward_of_cross_entropy_is_one_kernel() -> None:
+def test_cross_entropy_backward_is_one_kernel() -> None:
     logits, ids = torch.randn(6, 50, requires_grad=True), torch.randint(0, 50, (6,))
     backward = compiler.open(functional.cross_entropy, logits, ids).backward.fused
     assert not any(isinstance(step, Extern) for step in backward.steps)
     assert sum("over i0 < 6; r1 < 50" in str(kernel) for kernel in backward.kernels) == 1
 
 
-def test_on_a_gpu_adding_shares_a_kernel_with_what_makes_the_values(gpu_programs: list[Program]) -> None:
+def test_gpu_index_add_fuses_with_its_producer(gpu_programs: list[Program]) -> None:
     def messages(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.sin() * 2
         return x.new_zeros(5, 4).index_add(0, rows, y), y.sum(1), y.new_zeros(7).index_add(0, rows, y.sum(1))
@@ -210,7 +210,7 @@ def test_on_a_gpu_adding_shares_a_kernel_with_what_makes_the_values(gpu_programs
     assert any("tl.atomic_add(" in line and "index_add_ptr + " in line for line in lines)
 
 
-def test_deterministic_algorithms_are_pytorchs() -> None:
+def test_deterministic_scatter_is_extern() -> None:
     torch.use_deterministic_algorithms(True)
     try:
         opened = compiler.open(lambda x: x.new_zeros(2).index_add(0, torch.tensor([0, 0]), x), torch.ones(2))
@@ -224,7 +224,7 @@ def scheduled() -> Program:
     return compiler.open(lambda x, rows: x.cos().index_add(0, rows, x.sin()).exp(), torch.ones(3, 4), rows).scheduled
 
 
-def test_a_loop_that_adds_prints_what_it_adds_to() -> None:
+def test_accumulating_loop_prints_its_target() -> None:
     text = str(scheduled())
     assert "index_add = index_add_start, [at(" in text
     assert "+= sin[i0, i1]" in text
@@ -260,14 +260,14 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_the_verifier_catches(what: str) -> None:
+def test_verifier_rejects_broken_scatter(what: str) -> None:
     make, message = BROKEN[what]
     with pytest.raises(BrokenProgramError, match=message):
         verify(make())
     verify(scheduled())
 
 
-def test_rows_picked_by_indices_that_repeat_along_an_axis_are_added_once_for_each() -> None:
+def test_gradient_accumulates_once_per_expanded_index() -> None:
     """An expanded index has stride 0 along the axis that the same kernel reduces."""
     kinds = torch.tensor([[0, 1, 0, 1, 1]]).expand(3, 5)
     weight = torch.randn(2, 4, requires_grad=True)

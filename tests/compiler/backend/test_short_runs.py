@@ -84,7 +84,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rows_are_read_again_where_that_is_less_than_short_runs_take(name: str) -> None:
+def test_rows_are_reread_if_cheaper_than_short_runs(name: str) -> None:
     case = CASES[name]
     call = opened(case.x, case.crosses)
     whole = case.x.numel() * case.x.itemsize
@@ -92,7 +92,7 @@ def test_rows_are_read_again_where_that_is_less_than_short_runs_take(name: str) 
     assert case.walks * whole < call.totals.bytes < (case.walks + 0.3) * whole
 
 
-def test_what_crosses_is_a_kernel_of_tiles_and_the_decision_says_what_rows_would_take() -> None:
+def test_transposed_write_becomes_a_tiled_kernel() -> None:
     call = opened(pictures(16, 64, 64, 64), True)
     moved = 16 * 64 * 64 * 64 * 2
     lost = f"{(SLOWEST - 1) * (moved + 64 * 4):,}"  # of the result, and of the weights
@@ -102,7 +102,7 @@ def test_what_crosses_is_a_kernel_of_tiles_and_the_decision_says_what_rows_would
     assert of_points(call) == [(64, 64)]
 
 
-def test_what_is_computed_again_is_met_in_tiles_too() -> None:
+def test_recomputed_value_is_read_in_tiles() -> None:
     """As in PyTorch's GroupNorm on a GPU: the result is contiguous, whatever the layout of the pictures."""
 
     def fn(x: Tensor, weight: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def test_what_is_computed_again_is_met_in_tiles_too() -> None:
     assert of_points(call) == [(64, 64)]
 
 
-def test_rows_walked_as_what_is_read_lies_meet_what_is_written_in_short_runs() -> None:
+def test_rows_along_reads_write_short_runs() -> None:
     call = opened(pictures(64, 512, 16, 16, last=True), True)
     moved = 64 * 512 * 16 * 16 * 2
     assert decided(call)["fission"] == (
@@ -122,7 +122,7 @@ def test_rows_walked_as_what_is_read_lies_meet_what_is_written_in_short_runs() -
     )
 
 
-def test_each_channel_of_a_short_run_has_parts_of_its_own() -> None:
+def test_short_run_channels_split_into_parts() -> None:
     call = opened(pictures(32, 64, 128, 128, last=True), False)
     assert decided(call)["split"] == (
         "256 results of 131,072 elements each lie in runs of 16 bytes: each is made of 128 parts"
@@ -131,13 +131,13 @@ def test_each_channel_of_a_short_run_has_parts_of_its_own() -> None:
     assert [var.size.constant for var in first.reduced] == [1024]
 
 
-def test_runs_of_whole_lines_take_no_longer() -> None:
+def test_full_cache_lines_have_no_slowdown() -> None:
     assert [access_slowdown(run) for run in (2, 32, 64, 128, 4096)] == [SLOWEST, SLOWEST, 2, 1, 1]
 
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("crosses", [False, True])
-def test_it_is_the_same_norm(crosses: bool, last: bool) -> None:
+def test_split_norm_matches_eager(crosses: bool, last: bool) -> None:
     torch.compiler.reset()
     x, weight = pictures(2, 32, 32, 32, last=last, dtype=torch.float32) + 3, torch.randn(32)
     fn = crossing if crosses else norm

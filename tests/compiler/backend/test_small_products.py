@@ -37,7 +37,7 @@ def layers(x: Tensor, w: Tensor, b: Tensor, v: Tensor) -> Tensor:
 SMALL = tuple(numbers(*shape) for shape in ((5, 40), (24, 40), (24,), (24, 3)))
 
 
-def test_small_products_are_kernels_in_the_default_mode() -> None:
+def test_small_matmuls_are_kernels_by_default() -> None:
     call = opened(layers, *SMALL).on("h100")
     assert steps(call) == ["MatmulKernel", "MatmulKernel"]
     decided = [item.why for item in call.graph.decisions if item.pass_name == "matmuls"]
@@ -53,19 +53,19 @@ LARGE: Mapping[str, tuple[Tensor, ...]] = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_others_are_left_to_pytorch(name: str) -> None:
+def test_other_matmuls_are_extern(name: str) -> None:
     call = opened(layers, *LARGE[name]).on("h100")
     found = [step.name for step in call.graph.stages.last.steps if isinstance(step, Extern)]
     assert "aten.mm.default" in found or "aten.addmm.default" in found
     assert "MatmulKernel" in steps(call.with_thresholds(own_matmul=2**30)) or name != "many multiplications"
 
 
-def test_nothing_is_small_below_the_threshold() -> None:
+def test_threshold_disables_small_matmuls() -> None:
     assert "MatmulKernel" not in steps(opened(layers, *SMALL).on("h100").with_thresholds(own_matmul=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_small_products_compute_what_eager_mode_does(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+def test_small_matmuls_match_eager(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     made: list[MatmulKernel] = []
 
     def kept(program: Program, ctx: Context) -> Program:
@@ -87,7 +87,7 @@ def test_small_products_compute_what_eager_mode_does(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_gpu_computes_small_products_by_our_kernels(dtype: torch.dtype) -> None:
+def test_small_matmuls_on_gpu_use_our_kernels(dtype: torch.dtype) -> None:
     args = [value.to("cuda", dtype).requires_grad_() for value in SMALL]
     torch._dynamo.reset()
     exact = layers(*(value.double() for value in args))

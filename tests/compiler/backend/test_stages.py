@@ -102,7 +102,7 @@ def case(request: pytest.FixtureRequest) -> Any:
     return CASES[request.param]
 
 
-def test_a_program_has_as_many_kernels_and_calls_as_it_should(case: Any) -> None:
+def test_program_has_the_expected_kernels_and_extern_calls(case: Any) -> None:
     fn, arguments, kernels, externs = case
     fused = compiler.open(fn, *arguments()).fused
     assert (len(fused.kernels), len(fused.steps) - len(fused.kernels)) == (kernels, externs), str(fused)
@@ -120,14 +120,14 @@ def through(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("stage", ["lowered", *PASSES])
-def test_every_stage_computes_what_eager_mode_does(stage: str) -> None:
+def test_every_stage_matches_eager(stage: str) -> None:
     for name, (fn, arguments, *_) in CASES.items():
         torch.compiler.reset()
         found = torch.compile(fn, backend=through(stage))(*arguments())
         torch.testing.assert_close(found, fn(*arguments()), msg=lambda why, name=name: f"{name}: {why}")
 
 
-def test_passes_give_the_same_object_where_there_is_nothing_to_do() -> None:
+def test_passes_without_changes_return_the_same_object() -> None:
     programs = compiler.open(lambda x: x @ x, numbers(4, 4)).graph.stages.programs
     assert programs["lowered"] is programs["simplify"] is programs["inline"] is programs["fuse"] is programs["order"]
 
@@ -140,7 +140,7 @@ def test_equal_loops_are_one_unless_what_they_read_changes() -> None:
     assert [len(simplify(program, Context()).kernels) for program in (lowered, changing)] == [count - 1, count]
 
 
-def test_a_program_prints_the_same_each_time() -> None:
+def test_program_text_is_deterministic() -> None:
     first, second = (compiler.open(block, numbers(8, 16), numbers(16, 32)) for _ in range(2))
     assert [str(program) for program in first.graph.stages.programs.values()] == [
         str(program) for program in second.graph.stages.programs.values()
@@ -167,7 +167,7 @@ def test_golden_code_names_what_it_computes() -> None:
     assert_golden("softmax.cpp", re.sub(r"(test_stages\.py):\d+", r"\1:LINE", text))
 
 
-def test_what_has_no_rule_is_a_call_and_the_record_says_so() -> None:
+def test_operator_without_a_lowering_is_extern_with_reason() -> None:
     opened = compiler.open(lambda x: x.sort().values + 1, numbers(8))
     assert [step.name for step in opened.lowered.steps if isinstance(step, Extern)] == ["aten.sort.default"]
     (decision,) = [found for found in opened.graph.decisions if found.verdict == "extern"]
@@ -175,7 +175,7 @@ def test_what_has_no_rule_is_a_call_and_the_record_says_so() -> None:
     assert "PyTorch's own kernel" in decision.why
 
 
-def test_a_refusal_to_fuse_says_why_and_what_it_would_have_saved() -> None:
+def test_fusion_refusal_has_a_reason_and_saved_bytes() -> None:
     opened = compiler.open(lambda x: (x.sum(0), x.sum(1)), numbers(8, 16))
     (refusal,) = [found for found in opened.graph.decisions if found.verdict == "refused"]
     assert refusal.numbers["bytes"] == 8 * 16 * 4
@@ -185,7 +185,7 @@ def test_a_refusal_to_fuse_says_why_and_what_it_would_have_saved() -> None:
 
 
 @pytest.mark.parametrize("step", [-1, 1])
-def test_the_interpreter_refuses_what_lies_outside_of_a_buffer(step: int) -> None:
+def test_interpreter_rejects_out_of_bounds_reads(step: int) -> None:
     """torch's own indexing would count a negative index from the end; memory does not."""
     lowered = compiler.open(lambda x: x + 1, numbers(8)).lowered
     (kernel,) = lowered.kernels
@@ -200,7 +200,7 @@ def unfused(program: Program, _ctx: object) -> Program:
     return program
 
 
-def test_a_pass_can_be_replaced_and_the_rest_runs_again() -> None:
+def test_replacing_a_pass_reruns_the_rest() -> None:
     opened = compiler.open(softmax, numbers(8, 16))
     slow = opened.replace("fuse", unfused)
     assert len(slow.scheduled.kernels) > len(opened.scheduled.kernels) == 1
@@ -209,12 +209,12 @@ def test_a_pass_can_be_replaced_and_the_rest_runs_again() -> None:
         opened.replace("fusee", unfused)
 
 
-def test_a_threshold_changes_what_is_fused() -> None:
+def test_threshold_changes_fusion() -> None:
     opened = compiler.open(softmax, numbers(8, 16))
     assert len(opened.with_thresholds(fused_loops=2).fused.kernels) > 1
 
 
-def test_the_backward_has_its_stages_too() -> None:
+def test_backward_has_stages() -> None:
     opened = compiler.open(lambda x: softmax(x).sum(), numbers(8, 16, grad=True))
     assert isinstance(opened, Opened)
     assert opened.backward.fused.name == "backward"

@@ -64,7 +64,7 @@ def test_tiles_of_two_axes_share_a_launch() -> None:
     agrees(laid_out, program, ctx, given)
 
 
-def test_what_needs_another_or_is_large_has_a_launch_of_its_own() -> None:
+def test_dependent_or_large_kernels_launch_alone() -> None:
     def chain(x: Tensor, weight: Tensor, large: Tensor) -> list[Tensor]:
         total = (x * 2).sum(0)
         return [total, (total + 1)[:3] @ weight.half().float(), large.bfloat16()]
@@ -78,7 +78,7 @@ def test_what_needs_another_or_is_large_has_a_launch_of_its_own() -> None:
     assert shared(program) == [24, 16]
 
 
-def test_results_that_only_the_caller_reads_are_written_together_at_the_end() -> None:
+def test_caller_only_results_are_written_together_last() -> None:
     def gradients(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
         first = x @ y
         return [first.bfloat16(), (first.t() @ z).bfloat16(), (x @ z).bfloat16()]
@@ -89,7 +89,7 @@ def test_results_that_only_the_caller_reads_are_written_together_at_the_end() ->
     torch.testing.assert_close(interpret(program, list(given)), gradients(*given))
 
 
-def test_none_takes_over_memory_that_another_still_reads() -> None:
+def test_kernels_reuse_no_memory_others_still_read() -> None:
     """Blocks of one kernel may run before or after blocks of another, so a kernel overwrites only its own inputs."""
 
     def products(x: Tensor, y: Tensor, a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
@@ -104,7 +104,7 @@ def test_none_takes_over_memory_that_another_still_reads() -> None:
     torch.testing.assert_close([*interpret_triton(program, ctx)(given)], products(*arguments))
 
 
-def test_an_input_that_is_changed_keeps_its_order() -> None:
+def test_mutated_input_keeps_its_order() -> None:
     def changing(x: Tensor, y: Tensor) -> Tensor:
         z = y.bfloat16()
         x.add_(1)
@@ -114,7 +114,7 @@ def test_an_input_that_is_changed_keeps_its_order() -> None:
     assert shared(program) == []
 
 
-def test_the_verifier_says_which_kernel_needs_another() -> None:
+def test_verifier_names_a_dependent_kernel() -> None:
     def sines(x: Tensor) -> list[Tensor]:
         return [x.sin(), (x[:1] * x[:1]).sum().cos()]
 
@@ -126,7 +126,7 @@ def test_the_verifier_says_which_kernel_needs_another() -> None:
         verify(replace(program, steps=(wrong,)))
 
 
-def test_code_for_a_gpu_has_a_function_for_each_kernel() -> None:
+def test_gpu_code_has_one_function_per_kernel() -> None:
     with torch.no_grad():
         code = compiler.open(casts, *weights((5,), (700, 3))).on("h200").code
     assert "if program < 1:" in code

@@ -66,7 +66,7 @@ SIZES = ((2, 2, 2), (16, 16, 16), (5, 70, 130), (130, 33, 3), (64, 128, 64), (12
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_linear_and_an_activation(made: list[MatmulKernel], sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+def test_linear_with_activation(made: list[MatmulKernel], sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     rows, inner, columns = sizes
     check(gelu, *(numbers(*shape, dtype=dtype) for shape in ((rows, inner), (columns, inner), (columns,))))
     assert len(made) == (0 if 1 in sizes else 1), "one row or column is no work for tensor cores"
@@ -93,13 +93,13 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_computed_of_a_product(made: list[MatmulKernel], name: str) -> None:
+def test_matmul_epilogues(made: list[MatmulKernel], name: str) -> None:
     function, shapes = CASES[name]
     check(function, *(numbers(*shape) for shape in shapes))
     assert len(made) == 1
 
 
-def test_rounding_is_eager_modes(made: list[MatmulKernel]) -> None:
+def test_rounding_matches_eager(made: list[MatmulKernel]) -> None:
     """The matmul's result is rounded before the next operation: bitwise equal if sums are exact."""
     x, w = (torch.randint(-8, 9, shape).bfloat16() for shape in ((33, 64), (64, 40)))
     torch._dynamo.reset()
@@ -111,7 +111,7 @@ def test_rounding_is_eager_modes(made: list[MatmulKernel]) -> None:
     assert len(made) == 1
 
 
-def test_sizes_that_change(made: list[MatmulKernel]) -> None:
+def test_sizes_may_change(made: list[MatmulKernel]) -> None:
     weight, bias = numbers(50, 40), numbers(50)
     torch._dynamo.reset()
     call = torch.compile(gelu, backend=TUNED)
@@ -122,13 +122,13 @@ def test_sizes_that_change(made: list[MatmulKernel]) -> None:
     assert len(made) == 1
 
 
-def test_a_product_without_elements_is_pytorchs(made: list[MatmulKernel]) -> None:
+def test_empty_matmul_is_extern(made: list[MatmulKernel]) -> None:
     check(lambda x, w: (x @ w).relu() + 1, numbers(0, 40), numbers(40, 48))
     check(lambda x, w: (x @ w).relu() + 1, numbers(4, 0), numbers(0, 48))
     assert not made
 
 
-def test_training(made: list[MatmulKernel]) -> None:
+def test_training_stores_the_matmul_for_backward(made: list[MatmulKernel]) -> None:
     """A matmul's result that the backward needs is stored, too."""
     given = [numbers(*shape).requires_grad_() for shape in ((16, 40), (48, 40), (48,))]
     torch._dynamo.reset()
@@ -160,7 +160,7 @@ def refused(call: Opened) -> str:
 LINEAR = tuple(numbers(*shape, dtype=torch.bfloat16) for shape in ((64, 32), (48, 32), (48,)))
 
 
-def test_a_stage_shows_the_kernel_with_its_product() -> None:
+def test_stage_shows_the_kernel_with_its_matmul() -> None:
     call = stages(gelu, *LINEAR)
     assert steps(call) == ["MatmulKernel"]
     head, product, *loops = str(call.matmuls.kernels[0]).splitlines()
@@ -176,7 +176,7 @@ def test_a_stage_shows_the_kernel_with_its_product() -> None:
     assert call.totals.bytes == 2 * (64 * 32 + 48 * 32 + 48 + 64 * 48)
 
 
-def test_on_the_cpu_there_is_none_of_it() -> None:
+def test_cpu_has_no_fused_matmul() -> None:
     with torch.no_grad():
         call = opened(gelu, *LINEAR)
         assert call.tuned is call
@@ -188,7 +188,7 @@ def test_on_the_cpu_there_is_none_of_it() -> None:
     assert ctx.decisions[-1].why.endswith("it is on the CPU")
 
 
-def test_each_stage_computes_the_same_in_the_reference_interpreter() -> None:
+def test_each_stage_matches_in_the_reference_interpreter() -> None:
     call = stages(gelu, *LINEAR)
     by_shape = {tuple(value.shape): value for value in LINEAR}
     for name in ("matmuls", "scheduled"):
@@ -211,7 +211,7 @@ REFUSED: Mapping[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_has_a_reason(name: str) -> None:
+def test_matmul_fusion_refusal_has_a_reason(name: str) -> None:
     function, why = REFUSED[name]
     call = stages(function, *LINEAR)
     assert "MatmulKernel" not in steps(call)
@@ -220,7 +220,7 @@ def test_a_refusal_has_a_reason(name: str) -> None:
     assert why in call.why(*subjects)
 
 
-def test_why_answers_with_what_was_decided_last() -> None:
+def test_why_reports_the_last_decision() -> None:
     call = stages(gelu, *LINEAR)
     ctx = call.graph.context(call.thresholds)
     ctx.pass_name = "tune"
@@ -233,7 +233,7 @@ def test_why_answers_with_what_was_decided_last() -> None:
     assert "tuned" not in set(call.with_thresholds(tile=8).decisions["verdict"])
 
 
-def test_what_is_multiplied_does_not_change_before_the_kernel_runs(made: list[MatmulKernel]) -> None:
+def test_operand_mutation_waits_for_the_matmul_kernel(made: list[MatmulKernel]) -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         y = x @ w
         w.add_(1)
@@ -246,7 +246,7 @@ def test_what_is_multiplied_does_not_change_before_the_kernel_runs(made: list[Ma
     torch.testing.assert_close(ours, other)
 
 
-def test_a_broken_product_is_told() -> None:
+def test_broken_matmul_is_rejected() -> None:
     call = stages(gelu, *LINEAR)
     [kernel] = call.matmuls.kernels
     assert isinstance(kernel, MatmulKernel)
@@ -279,7 +279,7 @@ def test_tensor_cores_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.spill_bytes == 0
 
 
-def test_float32_is_not_tf32_unless_torch_may() -> None:
+def test_tf32_only_if_torch_allows_it() -> None:
     given = [value.float() for value in LINEAR]
     assert 'input_precision="ieee"' in stages(gelu, *given).code
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -289,7 +289,7 @@ def test_float32_is_not_tf32_unless_torch_may() -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def test_indices_are_64_bits_where_they_have_to_be() -> None:
+def test_indices_are_64_bit_where_needed() -> None:
     with torch._subclasses.FakeTensorMode():
         x, weight = torch.empty(2**21, 2048, dtype=torch.bfloat16), torch.empty(64, 2048, dtype=torch.bfloat16)
         graph_code = emit_of(x, weight)
@@ -311,7 +311,7 @@ def emit_of(x: Tensor, weight: Tensor) -> str:
     return emit(pipeline.run(lower(module, "inference", ctx), ctx, passes).last, ctx).text
 
 
-def test_the_record_links_a_product_from_python_to_its_kernel() -> None:
+def test_record_links_a_matmul_to_its_kernel() -> None:
     found = explore(gelu, LINEAR, options=parse_options(backend="tcompile", target="h100", mode="max-autotune")).record
     assert not found.problems
     [stage] = (artifact for artifact in found.artifacts if artifact.stage == "matmuls")
@@ -340,7 +340,7 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("sizes", [(2, 3, 5), (33, 70, 130), (127, 129, 65), (500, 1000, 776)], ids=str)
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_gpu_computes_what_eager_mode_does(
+def test_gpu_matmul_is_as_accurate_as_eager(
     monkeypatch: pytest.MonkeyPatch,
     made: list[MatmulKernel],
     sizes: tuple[int, int, int],

@@ -119,7 +119,7 @@ def test_triton_kernels_run_on_a_gpu(name: str) -> None:
     check(fn, "cuda", dynamic=True)
 
 
-def test_launches_without_a_gpu_say_so() -> None:
+def test_launch_without_a_gpu_is_a_clear_error() -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
     programs: list[Any] = []

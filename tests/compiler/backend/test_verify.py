@@ -131,7 +131,7 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
 }  # fmt: skip
 
 
-def test_a_read_that_no_point_reaches_may_lie_outside() -> None:
+def test_unreachable_read_may_be_out_of_bounds() -> None:
     """Which part of a concatenation is read may be known only after inlining."""
     x, before = torch.randn(5, 3), torch.randn(2, 3)
     found = torch.compile(lambda x, before: x.diff(2, 0, before), backend=tcompile)(x, before)
@@ -139,13 +139,13 @@ def test_a_read_that_no_point_reaches_may_lie_outside() -> None:
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_the_verifier_catches(what: str) -> None:
+def test_verifier_rejects_broken_programs(what: str) -> None:
     make, message = BROKEN[what]
     with pytest.raises(BrokenProgramError, match=message):
         verify(make())
 
 
-def test_programs_as_the_passes_make_them_are_whole() -> None:
+def test_programs_from_the_passes_are_valid() -> None:
     verify(program())
     verify(unfused())
 
@@ -160,13 +160,13 @@ def test_a_pass_that_breaks_the_program_is_named() -> None:
         opened.replace("inline", wrong)
 
 
-def test_an_expression_of_another_dtype_is_another_one() -> None:
+def test_expressions_of_different_dtypes_are_distinct() -> None:
     for dtype in (torch.int8, torch.int64):
         (found,) = loads(cast(Load("x", (), dtype), torch.float32))
         assert found.dtype == dtype
 
 
-def test_small_kernels_of_two_devices_stay_apart() -> None:
+def test_small_kernels_on_two_devices_stay_separate() -> None:
     lowered = compiler.open(lambda x, y: (x.exp(), y.sin()), torch.ones(4), torch.ones(4)).lowered
     second = {*lowered.kernels[1].targets, *lowered.kernels[1].reads}
     buffers = tuple(replace(x, device="cuda:0") if x.name in second else x for x in lowered.buffers)
@@ -199,7 +199,7 @@ CALLED_OTHERWISE: dict[str, tuple[Callable[[Program], Program], str]] = {
 
 
 @pytest.mark.parametrize("name", CALLED_OTHERWISE)
-def test_a_pass_leaves_what_the_caller_sees_as_it_is(name: str) -> None:
+def test_pass_must_preserve_the_call_interface(name: str) -> None:
     change, words = CALLED_OTHERWISE[name]
     opened = compiler.open(in_place, torch.ones(4, 6))
     with pytest.raises(BrokenProgramError, match=f"after the pass simplify:\n(.*\n)*{words}"):

@@ -60,25 +60,25 @@ def check(x: torch.Tensor, *names: str, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("interpret", [False, True], ids=["compiled", "interpreted"])
-def test_pools_give_what_eager_mode_gives(interpret: bool) -> None:
+def test_pools_match_eager(interpret: bool) -> None:
     check(torch.randn(2, 3, 11, 9), *POOLS, interpret=interpret)
 
 
-def test_in_low_precision() -> None:
+def test_low_precision_pools() -> None:
     check(torch.randn(2, 3, 11, 9).bfloat16(), *LOW)
 
 
-def test_channels_last() -> None:
+def test_channels_last_pools() -> None:
     check(torch.randn(2, 3, 11, 9).to(memory_format=torch.channels_last), *LOW)
 
 
-def test_nan_infinities_and_ties() -> None:
+def test_pools_of_nan_infinities_and_ties() -> None:
     x = torch.randn(2, 3, 11, 9).round()
     x[0, 0, 2:4, 2:4], x[0, 1] = float("nan"), -float("inf")
     check(x, "max, padded", "max, dilated")
 
 
-def test_whole_numbers() -> None:
+def test_integer_max_pool() -> None:
     x = torch.randint(-9, 9, (1, 2, 6, 6))
     found = torch.compile(lambda x: functional.max_pool2d(x, 3, 1, 1), backend=tcompile)(x)
     assert torch.equal(found, functional.max_pool2d(x, 3, 1, 1))
@@ -92,7 +92,7 @@ def test_sizes_may_change() -> None:
         torch.testing.assert_close(pool(x, *names), together(x, *names))
 
 
-def test_pools_are_fused_with_what_is_around_them() -> None:
+def test_pools_fuse_with_their_neighbours() -> None:
     program = compiler.open(lambda x: functional.avg_pool2d(x, 2).relu() * 2, torch.randn(1, 2, 8, 8)).fused
     assert len(program.kernels) == 1
     backward = compiler.open(
@@ -101,7 +101,7 @@ def test_pools_are_fused_with_what_is_around_them() -> None:
     assert len(backward.fused.kernels) == 1
 
 
-def test_a_forward_keeps_one_byte_a_window_for_its_backward() -> None:
+def test_max_pool_saves_one_byte_per_window() -> None:
     x = torch.randn(1, 2, 8, 8, requires_grad=True)
     opened = compiler.open(lambda x: functional.max_pool2d(x.sin(), 3, 2, 1), x)
     inputs = [opened.backward.lowered.by_name[name] for name in opened.backward.lowered.inputs]
@@ -116,7 +116,7 @@ def test_a_forward_keeps_one_byte_a_window_for_its_backward() -> None:
         (lambda x: functional.adaptive_avg_pool2d(x, 3), "not all equal"),
     ],
 )
-def test_what_has_no_loops_is_a_call_of_pytorch_and_says_why(pool: Pool, why: str) -> None:
+def test_unsupported_pool_is_extern_with_reason(pool: Pool, why: str) -> None:
     opened = compiler.open(pool, torch.randn(1, 2, 8, 8))
     assert any(isinstance(step, Extern) for step in opened.fused.steps)
     assert any(why in decision.why for decision in opened.graph.decisions)

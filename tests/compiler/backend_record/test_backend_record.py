@@ -80,7 +80,7 @@ def source_lines(record: Record, ids: tuple[str, ...]) -> set[str]:
 
 
 @CASES
-def test_each_pass_is_a_stage_of_each_graph_between_the_graphs_and_the_kernels(name: str, target: str) -> None:
+def test_each_pass_is_a_stage_of_each_graph(name: str, target: str) -> None:
     record = record_of(name, target)
     stages = list(dict.fromkeys(artifact.stage for artifact in record.artifacts))
     assert [stage for stage in stages if stage in STAGES_OF_PASSES] == STAGES_OF_PASSES
@@ -91,7 +91,7 @@ def test_each_pass_is_a_stage_of_each_graph_between_the_graphs_and_the_kernels(n
 
 
 @CASES
-def test_every_line_of_the_code_leads_back_to_a_line_of_python(name: str, target: str) -> None:
+def test_every_code_line_links_to_a_python_line(name: str, target: str) -> None:
     record = record_of(name, target)
     kernels = [artifact for artifact in record.of_stage("kernels") if not artifact.id.endswith("call]")]
     assert len(kernels) == 2
@@ -103,7 +103,7 @@ def test_every_line_of_the_code_leads_back_to_a_line_of_python(name: str, target
 
 
 @CASES
-def test_every_computing_line_leads_to_the_operation_that_its_comment_names(name: str, target: str) -> None:
+def test_computing_line_links_to_its_commented_source_line(name: str, target: str) -> None:
     record = record_of(name, target)
     artifact = record["kernels[0/0 forward]"]
     told = [(number, row.strip()) for number, row in enumerate(artifact.text.split("\n"), 1) if "_record.py:" in row]
@@ -114,7 +114,7 @@ def test_every_computing_line_leads_to_the_operation_that_its_comment_names(name
 
 
 @CASES
-def test_every_loop_of_every_pass_leads_back_to_the_graph_and_on_to_the_code(name: str, target: str) -> None:
+def test_loops_link_back_to_graph_and_to_code(name: str, target: str) -> None:
     record = record_of(name, target)
     known = {entity.id for entity in record.entities()}
     for stage in STAGES_OF_PASSES:
@@ -129,7 +129,7 @@ def test_every_loop_of_every_pass_leads_back_to_the_graph_and_on_to_the_code(nam
             assert any(linked.startswith("kernels[") for linked in record.linked_ids(entity.id)), entity.id
 
 
-def test_parts_of_a_split_reduction_lead_back() -> None:
+def test_split_reduction_parts_link_back() -> None:
     options = parse_options(backend="tcompile", target="h100")
     record = explore(lambda x: x.exp().sum(), (torch.randn(1 << 20),), options=options).record
     parts = [entity for entity in record.entities() if entity.kind == "kernel" and entity.label.endswith("_parts")]
@@ -140,7 +140,7 @@ def test_parts_of_a_split_reduction_lead_back() -> None:
 
 
 @CASES
-def test_what_passes_decided_is_about_entities(name: str, target: str) -> None:
+def test_decisions_refer_to_entities(name: str, target: str) -> None:
     record = record_of(name, target)
     known = {entity.id for entity in record.entities()}
     decided = [found for found in record.decisions if found.pass_name in ("lower", *PASSES)]
@@ -154,7 +154,7 @@ def test_what_passes_decided_is_about_entities(name: str, target: str) -> None:
 
 
 @CASES
-def test_kernels_have_bytes_and_loops_and_calls_of_pytorch_are_named(name: str, target: str) -> None:
+def test_kernels_have_bytes_loops_and_extern_names(name: str, target: str) -> None:
     record = record_of(name, target)
     language = "cpp" if target == "cpu" else "triton"
     assert {kernel.language for kernel in record.kernels} <= {language, "aten"}
@@ -169,18 +169,18 @@ def test_kernels_have_bytes_and_loops_and_calls_of_pytorch_are_named(name: str, 
 
 
 @CASES
-def test_it_is_json_and_back(name: str, target: str) -> None:
+def test_record_round_trips_through_json(name: str, target: str) -> None:
     record = record_of(name, target)
     assert Record.from_json(record.to_json()) == record
 
 
-def test_bytes_of_a_kernel_are_each_input_and_output_once() -> None:
+def test_kernel_bytes_count_each_buffer_once() -> None:
     forward = [kernel for kernel in record_of("norm and gelu", "h100").kernels if "forward" in kernel.artifact]
     statistics = 2 * 4 * 4  # a mean and a deviation of each row are saved for the backward
     assert [kernel.bytes for kernel in forward] == [4 * 32 * 4 + 32 * 4 + 4 * 32 * 4 + statistics]
 
 
-def test_one_selection_reaches_from_the_line_of_python_to_the_instructions() -> None:
+def test_python_line_links_to_machine_instructions() -> None:
     record = compiled(record_of("norm and gelu", "h100"), workers=1)
     assert not record.problems
     sass = next(found for found in record.of_stage("sass") if "forward" in found.id)
@@ -192,7 +192,7 @@ def test_one_selection_reaches_from_the_line_of_python_to_the_instructions() -> 
         assert any(each.startswith(f"{stage}[") for each in gelu), stage
 
 
-def test_machine_code_of_our_kernels_has_its_facts() -> None:
+def test_binaries_of_our_kernels_have_facts() -> None:
     record = compiled(record_of("norm and gelu", "h100"), workers=1, stages=["sass"])
     ours = [kernel.id for kernel in record.kernels if kernel.language == "triton"]
     assert [binary.kernel for binary in record.binaries] == ours
@@ -204,7 +204,7 @@ def test_machine_code_of_our_kernels_has_its_facts() -> None:
         assert binary.config == binary.configs[0]
 
 
-def test_another_configuration_is_compiled_when_it_is_asked_for() -> None:
+def test_other_configs_are_compiled_on_request() -> None:
     base = record_of("norm and gelu", "h100")
     kernel = next(kernel for kernel in base.kernels if kernel.language == "triton")
     record = compiled(base, kernels=[kernel.id], config=1, workers=1, stages=["sass"])
@@ -223,7 +223,7 @@ def test_thresholds_reach_the_passes() -> None:
 
 
 @CASES
-def test_the_signature_of_a_kernel_is_about_the_kernel(name: str, target: str) -> None:
+def test_kernel_signature_line_links_to_the_kernel(name: str, target: str) -> None:
     """A click there selects the kernel: its facts, and the link to the kernel lab."""
     found = record_of(name, target)
     for kernel in found.kernels:
@@ -244,12 +244,12 @@ def test_the_signature_of_a_kernel_is_about_the_kernel(name: str, target: str) -
         ({"mode": "reduce-overhead", "options": {"tile": 32}}, "takes a mode or options, not both"),
     ],
 )
-def test_an_option_that_it_has_not_is_told_before_anything_runs(keywords: dict[str, object], words: str) -> None:
+def test_unsupported_option_is_refused_up_front(keywords: dict[str, object], words: str) -> None:
     with pytest.raises(OptionError, match=re.escape(words)):
         parse_options(backend="tcompile", **keywords)
 
 
-def test_what_it_can_not_compile_is_a_problem_of_the_stage_and_the_call_still_runs(
+def test_lowering_failure_is_a_problem_and_call_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> None:
@@ -262,7 +262,7 @@ def test_what_it_can_not_compile_is_a_problem_of_the_stage_and_the_call_still_ru
     assert {(problem.stage, problem.reason) for problem in found.record.problems} == {("lowered", "no such loop")}
 
 
-def test_passes_stand_in_their_order_and_a_new_one_before_the_kernels() -> None:
+def test_stages_keep_pass_order_with_new_ones_last() -> None:
     assert sorted(STAGES_OF_PASSES, key=stage_rank) == STAGES_OF_PASSES
     assert stage_rank(OWN_STAGES[-1]) < stage_rank("tiled") < stage_rank("kernels")
     known = ["forward", "lowered", "fused", "tiled", "ordered", "kernels"]
@@ -270,7 +270,7 @@ def test_passes_stand_in_their_order_and_a_new_one_before_the_kernels() -> None:
     assert set(OWN_STAGES) <= set(STAGES)
 
 
-def test_what_a_pass_leaves_as_it_is_prints_the_same() -> None:
+def test_unchanged_stage_prints_the_same() -> None:
     def shown(artifact: Artifact) -> str:
         return artifact.text
 
@@ -292,7 +292,7 @@ def layers(count: int) -> nn.Sequential:
     return nn.Sequential(*(layer for _ in range(count) for layer in (nn.Linear(256, 256), nn.Softmax(1))))
 
 
-def test_cuda_graphs_that_are_taken_say_what_is_copied_and_those_that_are_not_why() -> None:
+def test_cuda_graph_decisions_state_copies_and_refusals() -> None:
     model = layers(5)
     halves = decisions_of(model, torch.randn(64, 256), mode="reduce-overhead")["cudagraphs"]
     assert [found.verdict for found in halves] == ["captured", "captured"]
@@ -305,7 +305,7 @@ def test_cuda_graphs_that_are_taken_say_what_is_copied_and_those_that_are_not_wh
     assert decisions_of(model, torch.randn(64, 256), mode="default") == {"cudagraphs": [], "tune": []}
 
 
-def test_few_launches_of_inference_are_not_replayed() -> None:
+def test_few_inference_launches_are_not_replayed() -> None:
     def few(x: torch.Tensor) -> torch.Tensor:
         return x.softmax(0)
 
@@ -318,14 +318,14 @@ def test_few_launches_of_inference_are_not_replayed() -> None:
     assert taken.verdict == "captured"
 
 
-def test_a_forward_of_few_launches_and_its_backward_are_not_replayed() -> None:
+def test_short_forward_and_backward_are_not_replayed() -> None:
     halves = decisions_of(layers(1), torch.randn(64, 256), mode="reduce-overhead")["cudagraphs"]
     assert [found.verdict for found in halves] == ["refused", "refused"]
     assert "forward: launched one by one, its steps (2) take the host less time than a replay" in halves[0].why
     assert "backward: the forward is not replayed, and then the backward is not either" in halves[1].why
 
 
-def test_a_training_graph_that_is_not_replayed_has_the_code_of_the_default_mode() -> None:
+def test_unreplayed_training_graph_uses_default_mode_code() -> None:
     """Its backward may check whether the graph is retained, and overwrites donated buffers: a replay can't."""
     model, x = nn.Sequential(nn.Linear(64, 256), nn.GELU()), torch.randn(64, 64, requires_grad=True)
     default, reduced = (
@@ -337,14 +337,14 @@ def test_a_training_graph_that_is_not_replayed_has_the_code_of_the_default_mode(
     assert any("if kept else addmm" in text for text in texts[0])
 
 
-def test_max_autotune_says_which_configurations_it_would_time() -> None:
+def test_max_autotune_names_the_configs_it_would_time() -> None:
     [found] = decisions_of(lambda x: x.softmax(-1), torch.randn(64, 512), mode="max-autotune-no-cudagraphs")["tune"]
     assert found.verdict == "not timed"
     assert found.numbers["configurations"] > 1
     assert "by rule; also tried would be XBLOCK" in found.why
 
 
-def test_lines_of_a_cell_are_named_as_the_cells_of_the_source_are() -> None:
+def test_code_comments_name_notebook_cells() -> None:
     code = "def f(x):\n    return x.sin() + 1\n"
     file = "/tmp/ipykernel_12/345678.py"
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
@@ -367,7 +367,7 @@ class Looked(nn.Module):
         return (nn.functional.dropout(y, 0.25).tanh() * 3).sum()
 
 
-def test_check_kernels_runs_each_triton_kernel_and_finds_the_one_that_is_wrong() -> None:
+def test_check_kernels_finds_the_wrong_triton_kernel() -> None:
     """Forward and backward, with random numbers, a GPU's attention kernel, and scatter-add to rows."""
     asked = parse_options(backend="tcompile", target="h100", check="kernels")
     explored = explore(Looked(), (torch.randint(0, 10, (1, 2, 32)),), options=asked)
@@ -385,7 +385,7 @@ def test_check_kernels_runs_each_triton_kernel_and_finds_the_one_that_is_wrong()
     assert wrong.max_absolute
 
 
-def test_a_call_that_stays_one_comes_from_itself() -> None:
+def test_unchanged_extern_call_originates_from_itself() -> None:
     """A kernel may have the name of another matmul's result."""
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -398,7 +398,7 @@ def test_a_call_that_stays_one_comes_from_itself() -> None:
         assert [targets[origin] for origin in call.origins] == [call.attrs["target"]], call.id
 
 
-def test_a_kernel_is_linked_to_its_own_step_and_has_its_bytes_where_another_step_has_its_name() -> None:
+def test_kernel_links_to_its_step_despite_name_clash() -> None:
     record = record_of("mlp", "h100")
     steps = {entity.id: entity for artifact in record.of_stage("scheduled") for entity in artifact.entities}
     kernels = [kernel for kernel in record.kernels if kernel.category != "extern"]
@@ -410,7 +410,7 @@ def test_a_kernel_is_linked_to_its_own_step_and_has_its_bytes_where_another_step
         assert kernel.bytes == sum(steps[node].attrs["moves"].values())
 
 
-def test_a_long_signature_is_one_parameter_a_line() -> None:
+def test_long_signature_has_one_parameter_per_line() -> None:
     def mix(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
         return first + second + third
 

@@ -54,7 +54,7 @@ def built(trained: Record) -> Record:
     return compiled(trained)
 
 
-def test_every_kernel_of_a_training_step_goes_through_every_stage(built: Record) -> None:
+def test_every_training_kernel_passes_every_stage(built: Record) -> None:
     kernels = [kernel for kernel in built.kernels if kernel.language == "triton"]
     assert len(kernels) == 5
     for stage in NVIDIA:
@@ -64,7 +64,7 @@ def test_every_kernel_of_a_training_step_goes_through_every_stage(built: Record)
     assert not built.of_stage("amdgcn")
 
 
-def test_the_names_are_those_of_the_contract(built: Record) -> None:
+def test_artifact_names_follow_the_contract(built: Record) -> None:
     kernel = next(kernel for kernel in built.kernels if kernel.language == "triton")
     ptx = built[f"ptx[0/0 forward {kernel.name}]"]
     assert (ptx.title, ptx.graph, ptx.language) == (kernel.name, "0/0", "ptx")
@@ -73,7 +73,7 @@ def test_the_names_are_those_of_the_contract(built: Record) -> None:
 
 
 @pytest.mark.parametrize("stage", NVIDIA)
-def test_lines_lead_to_the_triton_lines_they_come_from(built: Record, stage: str) -> None:
+def test_lines_link_to_their_triton_lines(built: Record, stage: str) -> None:
     for source, artifact in zip(triton_sources(built), built.of_stage(stage), strict=True):
         rows = source.text.split("\n")
         groups = {entity.id: entity for entity in artifact.entities if entity.kind == "instructions"}
@@ -93,7 +93,7 @@ def test_lines_lead_to_the_triton_lines_they_come_from(built: Record, stage: str
     [("ttir", "tt.func public @"), ("ttgir", "tt.func public @"), ("llir", "define "), ("ptx", ".visible .entry "),
      ("sass", ".text.")],
 )  # fmt: skip
-def test_the_header_stands_for_the_kernel(built: Record, stage: str, header: str) -> None:
+def test_header_line_links_to_the_kernel(built: Record, stage: str, header: str) -> None:
     artifact = built.of_stage(stage)[0]
     whole = artifact.entity("kernel")
     assert whole.origins == (artifact.attrs["kernel"],)
@@ -101,18 +101,18 @@ def test_the_header_stands_for_the_kernel(built: Record, stage: str, header: str
     assert artifact.text.split("\n")[line - 1].strip().startswith(header)
 
 
-def test_texts_name_no_folder_of_this_machine(built: Record) -> None:
+def test_texts_contain_no_local_paths(built: Record) -> None:
     for artifact in built.artifacts:
         if artifact.stage in NVIDIA:
             assert "site-packages" not in artifact.text
             assert tempfile.gettempdir() not in artifact.text
 
 
-def test_the_same_record_gives_the_same_record(trained: Record, built: Record) -> None:
+def test_equal_records_compile_to_equal_records(trained: Record, built: Record) -> None:
     assert compiled(Record.from_json(trained.to_json()).with_trust("trusted"), workers=1) == built
 
 
-def test_what_comes_of_kernels_stands_in_their_order_whichever_was_done_first(built: Record) -> None:
+def test_artifacts_are_in_kernel_order(built: Record) -> None:
     shuffled = replace(built, artifacts=built.artifacts[::-1], binaries=built.binaries[::-1])
     ordered = in_kernel_order(shuffled)
     kernels = [kernel.id for kernel in built.kernels if kernel.language == "triton"]
@@ -121,11 +121,11 @@ def test_what_comes_of_kernels_stands_in_their_order_whichever_was_done_first(bu
     assert [binary.kernel for binary in built.binaries] == kernels
 
 
-def test_the_record_goes_through_json(built: Record) -> None:
+def test_record_round_trips_through_json(built: Record) -> None:
     assert Record.from_json(built.to_json()) == built
 
 
-def test_facts_are_those_of_the_machine_code(built: Record) -> None:
+def test_binary_facts_match_the_machine_code(built: Record) -> None:
     dropout = built.binaries[0]
     assert dropout.config == {"XBLOCK": 256, "num_warps": 4, "num_stages": 1}
     assert dropout.configs == (dropout.config, {"XBLOCK": 128, "num_warps": 4, "num_stages": 1})
@@ -139,7 +139,7 @@ def test_facts_are_those_of_the_machine_code(built: Record) -> None:
 
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "b200", "mi300x"])
-def test_machine_code_for_other_gpus(name: str) -> None:
+def test_binaries_for_other_gpus(name: str) -> None:
     record = compiled(explored(MLP().eval().requires_grad_(requires_grad=False), torch.randn(8, 64), target=name))
     stages = AMD if target(name).vendor == "amd" else NVIDIA
     assert not record.problems
@@ -154,7 +154,7 @@ def test_machine_code_for_other_gpus(name: str) -> None:
         assert binary.threads % target(name).warp_size == 0
 
 
-def test_another_configuration_stands_beside_the_first() -> None:
+def test_other_config_is_added_to_the_first() -> None:
     record = compiled(compiled(record_of(pointwise())), config=1)
     assert [binary.config["XBLOCK"] for binary in record.binaries] == [256, 128]
     assert [binary.programs for binary in record.binaries] == [16, 32]
@@ -164,12 +164,12 @@ def test_another_configuration_stands_beside_the_first() -> None:
     ]
 
 
-def test_asking_again_changes_nothing(built: Record) -> None:
+def test_recompiling_a_compiled_kernel_changes_nothing(built: Record) -> None:
     assert compiled(built, kernels=[built.binaries[0].kernel]) == built
 
 
 @pytest.mark.parametrize("config", [2, 7])
-def test_a_configuration_that_is_not_there(config: int) -> None:
+def test_missing_config_is_reported(config: int) -> None:
     (problem,) = compiled(record_of(pointwise()), config=config).problems
     assert problem.stage == "ttir"
     assert f"no configuration {config}: Inductor would try 2" in problem.reason
@@ -192,7 +192,7 @@ def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert first.id != copy.id
 
 
-def test_only_the_stages_and_kernels_asked_for_are_kept(trained: Record) -> None:
+def test_only_requested_stages_and_kernels_are_kept(trained: Record) -> None:
     wanted = trained.kernels[0]
     record = compiled(trained, kernels=[wanted.id], stages=["ptx"])
     assert [artifact.id for artifact in record.artifacts if artifact.stage in NVIDIA] == [
@@ -201,13 +201,13 @@ def test_only_the_stages_and_kernels_asked_for_are_kept(trained: Record) -> None
     assert [binary.kernel for binary in record.binaries] == [wanted.id]
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     heard: list[tuple[int, int]] = []
     compiled(many(3), listener=lambda done, total: heard.append((done, total)))
     assert heard == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_listener_that_raises_stops_it() -> None:
+def test_listener_exception_stops_compilation() -> None:
     def stop(_done: int, _total: int) -> None:
         raise LookupError("enough")
 
@@ -215,7 +215,7 @@ def test_a_listener_that_raises_stops_it() -> None:
         compiled(many(3), listener=stop)
 
 
-def test_a_template_with_its_grid_in_the_call() -> None:
+def test_template_grid_is_read_from_the_call() -> None:
     call = "call = lambda: triton_tem_0.run(arg0_1, arg1_1, buf0, 7, 2, 1, stream=raw_stream0)\n"
     (binary,) = compiled(record_of(dot(3), call=call)).binaries
     assert binary.programs == 14
@@ -225,7 +225,7 @@ def test_a_template_with_its_grid_in_the_call() -> None:
     assert binary.shared_memory >= 3 * 2 * 128 * 128 * 2 // 2
 
 
-def test_a_users_own_kernel_with_a_function_that_it_calls() -> None:
+def test_user_kernel_with_a_helper_function() -> None:
     record = compiled(record_of(("users_own_0", USERS)))
     assert not record.problems
     (binary,) = record.binaries
@@ -246,7 +246,7 @@ def test_a_users_own_kernel_with_a_function_that_it_calls() -> None:
     ],
     ids=["dynamic", "scan and sort", "cooperative", "foreach", "tiles"],
 )
-def test_kinds_of_kernels(function: Any, inputs: tuple[int, ...], options: dict[str, Any]) -> None:
+def test_every_kind_of_kernel_compiles(function: Any, inputs: tuple[int, ...], options: dict[str, Any]) -> None:
     record = compiled(explored(function, torch.randn(inputs), target="h100", **options))
     assert not record.problems
     assert record.binaries
@@ -254,7 +254,7 @@ def test_kinds_of_kernels(function: Any, inputs: tuple[int, ...], options: dict[
         assert (binary.programs == 0) == bool(options.get("dynamic"))
 
 
-def test_users_environment_does_not_change_what_is_compiled(built: Record) -> None:
+def test_user_environment_does_not_change_the_output(built: Record) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         patch.setenv("TRITON_DISABLE_LINE_INFO", "1")
@@ -262,7 +262,7 @@ def test_users_environment_does_not_change_what_is_compiled(built: Record) -> No
         assert compiled(built, kernels=[built.binaries[0].kernel]) == built
 
 
-def test_a_thread_waits_for_another_that_has_a_virtual_gpu() -> None:
+def test_thread_waits_for_another_virtual_gpu() -> None:
     found: list[Record] = []
     thread = threading.Thread(target=lambda: found.append(compiled(record_of(pointwise()))))
     with virtual_gpu(target("t4")):
@@ -289,14 +289,14 @@ def listened(stages: Any, **options: Any) -> tuple[Record, list[Event]]:
     return found.record, events
 
 
-def test_nothing_is_compiled_without_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", lambda *_args, **_named: pytest.fail("a process was started"))
     record, _ = listened(None, target="h100")
     assert not record.binaries
     assert not record.of_stage("ttir")
 
 
-def test_all_stages_are_compiled_when_asked() -> None:
+def test_all_stages_are_compiled_on_request() -> None:
     record, events = listened("all", target="h100")
     assert {artifact.stage for artifact in record.artifacts} > {"captured", "post_grad", "kernels", *NVIDIA}
     assert len(record.binaries) == 1
@@ -306,7 +306,7 @@ def test_all_stages_are_compiled_when_asked() -> None:
     assert heard[-1] == ("finished", "")
 
 
-def test_a_machine_stage_by_name_is_compiled_from_hidden_kernels() -> None:
+def test_requested_machine_stage_compiles_hidden_kernels() -> None:
     record, _ = listened("captured,ptx", target="h100")
     assert {artifact.stage for artifact in record.artifacts} == {"source", "captured", "ptx"}
     ptx, known = record["ptx"], {entity.id for entity in record.entities()}
@@ -314,12 +314,12 @@ def test_a_machine_stage_by_name_is_compiled_from_hidden_kernels() -> None:
     assert len(record.binaries) == 1
 
 
-def test_all_stages_of_code_for_the_cpu() -> None:
+def test_all_stages_for_cpu_report_missing_triton_code() -> None:
     record, _ = listened("all", target="cpu")
     assert [problem.stage for problem in record.problems] == ["ttir"]
 
 
-def test_an_interrupt_at_the_end_of_an_exploration_leaves_its_record() -> None:
+def test_interrupt_while_compiling_kernels_keeps_the_record() -> None:
     from compiler.engine import Exploration
 
     def stop(event: Event) -> None:
@@ -333,7 +333,7 @@ def test_an_interrupt_at_the_end_of_an_exploration_leaves_its_record() -> None:
     assert exploration.record.of_stage("ttir")
 
 
-def test_an_error_of_ours_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_becomes_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     from compiler.binary import mix
 
     monkeypatch.setattr(mix, "_RULES", {})
@@ -343,6 +343,6 @@ def test_an_error_of_ours_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> N
     assert record.of_stage("kernels")
 
 
-def test_a_stage_that_there_is_not() -> None:
+def test_unknown_stage_is_refused() -> None:
     with pytest.raises(OptionError, match="did you mean 'ptx'"):
         parse_options(stages="ptxx")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 @pytest.mark.parametrize(("gpu", "stage"), [("t4", "sass"), ("mi300x", "amdgcn")])
-def test_too_much_shared_memory_is_found_before_a_launch(gpu: str, stage: str) -> None:
+def test_excess_shared_memory_is_detected_before_launch(gpu: str, stage: str) -> None:
     import triton
 
     if gpu == "mi300x" and triton.__version__.startswith("3.6."):
@@ -47,13 +47,13 @@ def test_too_much_shared_memory_is_found_before_a_launch(gpu: str, stage: str) -
     assert record[stage].text
 
 
-def test_a_bigger_gpu_has_room_for_it() -> None:
+def test_larger_gpu_has_enough_shared_memory() -> None:
     record = compiled(record_of(transpose()))
     assert not record.problems
     assert record.binaries[0].limiter == "shared memory"
 
 
-def test_what_ptxas_says_is_told_and_the_stages_before_it_are_there() -> None:
+def test_ptxas_error_is_reported_and_earlier_stages_stay() -> None:
     unknown = "tmp1 = tl.inline_asm_elementwise('frobnicate.f32 $0, $1;', '=f,f', [tmp0], tl.float32, True, 1)"
     record = compiled(record_of(pointwise(body=unknown), pointwise("triton_poi_1"), gpu="t4"))
     (problem,) = record.problems
@@ -67,7 +67,7 @@ def test_what_ptxas_says_is_told_and_the_stages_before_it_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["t4", "a100"])
-def test_a_format_that_the_gpu_lacks(name: str) -> None:
+def test_unsupported_gpu_dtype_is_reported(name: str) -> None:
     record = compiled(record_of(pointwise(body="tmp1 = tmp0.to(tl.float8e4nv).to(tl.float32)"), gpu=name))
     (problem,) = record.problems
     assert problem.stage == "ttir"
@@ -85,14 +85,14 @@ def test_a_format_that_the_gpu_lacks(name: str) -> None:
         ("tmp1 = tl.dot(tmp0, tmp0)", "line 23"),
     ],
 )
-def test_mistakes_in_a_source_are_told_with_their_line(body: str, said: str) -> None:
+def test_source_errors_are_reported_with_their_line(body: str, said: str) -> None:
     record = compiled(record_of(pointwise(body=body)))
     (problem,) = record.problems
     assert (problem.stage, problem.graph) == ("ttir", "0/0")
     assert said in problem.reason
 
 
-def test_a_compiler_that_crashes_takes_one_kernel_with_it() -> None:
+def test_compiler_crash_affects_one_kernel() -> None:
     crash = "import os, sys\nif 'compiler.engine' not in sys.modules:\n    os.kill(os.getpid(), 11)\n"
     name, source = pointwise("triton_poi_1")
     broken = (name, source.replace("triton_helpers.set_driver_to_gpu()\n", crash))
@@ -103,21 +103,21 @@ def test_a_compiler_that_crashes_takes_one_kernel_with_it() -> None:
     assert "the compiler's process died of SIGSEGV" in problem.reason
 
 
-def test_a_compiler_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_fails_to_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "HELPERS", "not.there.at.all")
     (problem,) = compiled(record_of(pointwise())).problems
     assert "the compiler's process ended with status 1" in problem.reason
     assert "ModuleNotFoundError: No module named 'not" in problem.reason
 
 
-def test_a_machine_that_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_that_cannot_start_processes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/python")
     (problem,) = compiled(record_of(pointwise())).problems
     assert "no process could be started to compile kernels in" in problem.reason
     assert "/no/python" in problem.reason
 
 
-def test_helpers_that_need_the_whole_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_can_import_the_whole_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "whole" / "inner" / "runtime"
     inner.mkdir(parents=True)
     for folder in (inner, inner.parent, inner.parents[1]):
@@ -131,7 +131,7 @@ def test_helpers_that_need_the_whole_package(tmp_path: Path, monkeypatch: pytest
         del sys.modules[name]
 
 
-def test_an_interrupt_leaves_what_is_done_and_no_process() -> None:
+def test_interrupt_keeps_finished_kernels_and_no_process() -> None:
     record = many(30)
     seen: list[int] = []
 
@@ -151,7 +151,7 @@ def test_an_interrupt_leaves_what_is_done_and_no_process() -> None:
     assert len(compiled(done, kernels=rest).binaries) >= 3
 
 
-def test_closing_early_ends_the_processes() -> None:
+def test_closing_early_stops_the_workers() -> None:
     steps = growing(many(20), workers=2)
     first = next(steps)
     assert len(first.binaries) == 1
@@ -160,7 +160,7 @@ def test_closing_early_ends_the_processes() -> None:
     assert not workers()
 
 
-def test_a_worker_ends_when_its_parent_does() -> None:
+def test_worker_exits_with_its_parent() -> None:
     """If the user's process is killed, its workers see the end of their input."""
     code = (
         "import os, psutil, signal\n"
@@ -196,14 +196,14 @@ def _runs(pid: int) -> bool:
         ("", "multi_processor_count=66, cc=75", "t4"),
     ],
 )
-def test_a_record_of_a_gpu_that_was_there(gpu: str, properties: str, expected: str) -> None:
+def test_record_of_a_former_gpu_compiles(gpu: str, properties: str, expected: str) -> None:
     name, source = pointwise()
     record = record_of((name, source.replace("multi_processor_count=132, cc=90", properties)), gpu="cuda")
     (binary,) = compiled(record.with_fields(environment=Environment(gpu=gpu))).binaries
     assert binary.target == expected
 
 
-def test_a_gpu_that_is_not_in_the_table() -> None:
+def test_unknown_gpu_is_reported() -> None:
     name, source = pointwise()
     record = record_of((name, source.replace("cc=90", "cc=61")), gpu="cuda")
     (problem,) = compiled(record.with_fields(environment=Environment(gpu="NVIDIA Titan X"))).problems
@@ -211,7 +211,7 @@ def test_a_gpu_that_is_not_in_the_table() -> None:
     assert "h100" in problem.hint
 
 
-def test_c_plus_plus_is_nothing_for_triton() -> None:
+def test_cpp_kernels_are_not_compiled_by_triton() -> None:
     record = compiled(
         explore(lambda x: torch.relu(x) + 1, (torch.randn(8),), options=parse_options(target="cpu")).record
     )
@@ -221,13 +221,13 @@ def test_c_plus_plus_is_nothing_for_triton() -> None:
     assert "--target" in problem.hint
 
 
-def test_sass_is_not_for_amd() -> None:
+def test_amd_has_no_sass() -> None:
     record = compiled(record_of(pointwise(), gpu="mi300x"), stages=["sass", "amdgcn"])
     assert [problem.reason for problem in record.problems] == ["there is no SASS for AMD Instinct MI300X 192 GB"]
     assert record.of_stage("amdgcn")
 
 
-def test_without_triton_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_triton_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     from compiler.binary import compiling
 
     monkeypatch.setattr(compiling, "has_triton", lambda: False)
@@ -235,12 +235,12 @@ def test_without_triton_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert problem.reason == "Triton is not installed, so kernels stay source code"
 
 
-def test_a_record_without_its_sources() -> None:
+def test_record_without_sources_is_reported() -> None:
     record = record_of(pointwise())
     (problem,) = compiled(record.with_fields(artifacts=())).problems
     assert "the source of triton_poi_0 is not in this record" in problem.reason
 
 
-def test_a_kernel_that_is_not_there() -> None:
+def test_missing_kernel_is_reported() -> None:
     (problem,) = compiled(record_of(pointwise()), kernels=["triton_poi_7"]).problems
     assert problem.reason == "this record has no Triton kernel 'triton_poi_7'; it has: triton_poi_0"

@@ -84,7 +84,7 @@ def kernel_of(record: Record, start: str) -> Kernel:
         *(("mi300x", stage) for stage in ("ttgir", "llir", "amdgcn")),
     ],
 )
-def test_instructions_lead_to_the_line_of_the_kernel(gpu: str, stage: str, request: pytest.FixtureRequest) -> None:
+def test_instructions_link_to_kernel_lines(gpu: str, stage: str, request: pytest.FixtureRequest) -> None:
     record: Record = request.getfixturevalue(gpu)
     total = placed = 0
     for artifact in binaries(record, stage):
@@ -125,7 +125,7 @@ def test_instructions_lead_to_the_line_of_the_kernel(gpu: str, stage: str, reque
         ("mi300x", "amdgcn", "buffer_store_dword", {"tl.store("}),
     ],
 )
-def test_each_instruction_is_at_the_call_it_was_made_for(
+def test_instruction_is_at_the_call_it_implements(
     gpu: str, stage: str, mnemonic: str, lines: set[str], request: pytest.FixtureRequest
 ) -> None:
     record: Record = request.getfixturevalue(gpu)
@@ -234,7 +234,7 @@ $L__BB0_2:	ret;
 """
 
 
-def test_ptx_places_by_directive_and_by_comment() -> None:
+def test_ptx_locations_from_directives_and_comments() -> None:
     assert source_lines("ptx", PTX, "k.py") == {7: 3, 9: 5, 11: 5, 13: 5, 14: 5, 18: 40}
     found = [mnemonic for _, mnemonic in instructions("ptx", PTX)]
     assert found == ["mov.u32", "add.s32", "bra", "setp.ne.s32", "selp.b32", "ret", "trap", "call.uni"]
@@ -272,7 +272,7 @@ INLINED = """	//## File "/tmp/standard.py", line 293 inlined at "/tmp/k.py", lin
 """
 
 
-def test_sass_says_which_line_of_the_kernel_and_of_ptx() -> None:
+def test_sass_listing_names_kernel_and_ptx_lines() -> None:
     text = sass_listing(NVDISASM, PTX, "k.py")
     assert "//## k.py:3, PTX line 4" in text
     assert "//## k.py:5 (standard.py:293), PTX line 11" in text
@@ -285,7 +285,7 @@ def test_sass_says_which_line_of_the_kernel_and_of_ptx() -> None:
     assert source_lines("sass", INLINED, "k.py") == {3: 9}
 
 
-def test_texts_are_the_same_from_any_folder(h100: Record, mi300x: Record) -> None:
+def test_canonical_text_is_independent_of_the_folder(h100: Record, mi300x: Record) -> None:
     for record in (h100, mi300x):
         for artifact in record.artifacts:
             if "kernel" not in artifact.attrs:
@@ -352,13 +352,13 @@ def test_an_unknown_language_is_refused() -> None:
         ("amdgcn", "other", "s_waitcnt s_nop s_setprio"),
     ],
 )
-def test_classes(language: str, name: str, mnemonics: str) -> None:
+def test_instruction_classes(language: str, name: str, mnemonics: str) -> None:
     assert {mnemonic: instruction_class(language, mnemonic) for mnemonic in mnemonics.split()} == dict.fromkeys(
         mnemonics.split(), name
     )
 
 
-def test_what_zeros_for_operands_make_of_an_instruction() -> None:
+def test_zero_operands_change_the_instruction_class() -> None:
     assert instruction_class("sass", "HFMA2.MMA", "R23, -RZ, RZ, -0.744, 604.5") == "move"
     assert instruction_class("sass", "HFMA2", "R23, R1, R2, R3") == "fma"
     assert instruction_class("sass", "HADD2.F32", "R2, -RZ, R1.H0_H0") == "convert"
@@ -385,7 +385,7 @@ def test_width_of_global_accesses(language: str, line: str, expected: tuple[int 
     assert access_bits(language, f"{{\n{line}\n}}" if language == "ptx" else line) == expected
 
 
-def test_a_vectorized_kernel_loads_and_stores_four_floats_at_once() -> None:
+def test_vectorized_kernel_loads_and_stores_four_floats() -> None:
     """Four warps work on 1024 elements: 8 for a thread, so two loads and stores of 128 bits, and 8 FMAs."""
     record = compiled(explored(lambda x: torch.addcmul(x, x, x, value=2.0), torch.randn(1 << 20)))
     text = record["sass"].text
@@ -406,7 +406,7 @@ def test_the_mix_counts_every_instruction_once(h100: Record, mi300x: Record) -> 
                 assert found.get("other", 0) <= 0.25 * sum(found.values())
 
 
-def test_occupancy_of_amd_kernels_is_what_llvm_prints(mi300x: Record) -> None:
+def test_amd_occupancy_matches_llvm(mi300x: Record) -> None:
     for artifact in binaries(mi300x, "amdgcn"):
         facts = next(binary for binary in mi300x.binaries if binary.kernel == artifact.attrs["kernel"])
         assert facts.registers is not None
@@ -425,20 +425,20 @@ def test_flops_of_fused_kernels(plain: Record) -> None:
     assert flops(fused, plain) == 19 * size + 2 * ROWS
 
 
-def test_both_steps_of_a_split_reduction_count_what_goes_in(plain: Record) -> None:
+def test_both_kernels_of_a_split_reduction_count_flops(plain: Record) -> None:
     first, last = kernel_of(plain, "triton_red_fused_sum_5"), kernel_of(plain, "triton_per_fused_sum_6")
     assert flops(first, plain) == ROWS * 4 * WIDTH
     assert 0 < flops(last, plain) < flops(first, plain) / 16
 
 
-def test_matrix_products_count_what_torch_counts(plain: Record) -> None:
+def test_matmul_flops_match_torch(plain: Record) -> None:
     with FlopCounterMode(display=False) as counter:
         Normalized()(torch.randn(ROWS, WIDTH, requires_grad=True)).sum().backward()
     found = [work(kernel, plain) for kernel in plain.kernels]
     assert sum(each.flops for each in found if each.matmul) == counter.get_total_flops() > 0
 
 
-def test_convolutions_count_once_and_not_where_only_the_layout_changes() -> None:
+def test_convolution_flops_count_once_without_layout_copies() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 3))
     images = torch.randn(2, 3, 32, 32)
     record = explored(net, images, backward=True)
@@ -451,7 +451,7 @@ def test_convolutions_count_once_and_not_where_only_the_layout_changes() -> None
     assert flops(pooling, record) >= 4 * 2 * 8 * 8 * 8
 
 
-def test_what_symbolic_sizes_cost_is_not_known() -> None:
+def test_symbolic_sizes_have_unknown_flops() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(4), nn.Softmax(-1))
     images = torch.randn(2, 3, 32, 32)
     net(images)
@@ -460,7 +460,7 @@ def test_what_symbolic_sizes_cost_is_not_known() -> None:
     assert [flops(kernel, record) for kernel in record.kernels] == [0] * len(record.kernels)
 
 
-def test_moving_data_is_no_arithmetic() -> None:
+def test_data_movement_has_no_flops() -> None:
     record = explored(lambda x: torch.cat([x.t().contiguous(), x.to(torch.float16).float().t()]), torch.randn(64, 32))
     assert [flops(kernel, record) for kernel in record.kernels] == [0] * len(record.kernels)
 
@@ -475,7 +475,7 @@ def test_bounds_by_memory_and_by_arithmetic() -> None:
     assert intensity(flops=10, bytes=0) == 0.0
 
 
-def test_rates_are_of_the_units_that_do_the_work() -> None:
+def test_peak_rates_depend_on_dtype_and_matmul() -> None:
     h100, t4, a100 = target("h100"), target("t4"), target("a100")
     assert rate(h100, "bfloat16", matmul=False) == rate(h100, "float32", matmul=False) == h100.peak["float32"]
     assert rate(h100, "float16", matmul=True) == h100.peak["float16"]

@@ -58,7 +58,7 @@ def blocks(name: str, threads: int, registers: int, shared_memory: int) -> int:
 
 
 @pytest.mark.needs("g++")
-def test_nvidias_own_calculator_counts_the_same_blocks(tmp_path: Path) -> None:
+def test_occupancy_matches_the_nvidia_calculator(tmp_path: Path) -> None:
     """cuda_occupancy.h comes with Triton; cudaOccupancyMaxActiveBlocksPerMultiprocessor follows it."""
     triton = pytest.importorskip("triton")
     header = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
@@ -100,7 +100,9 @@ def test_nvidias_own_calculator_counts_the_same_blocks(tmp_path: Path) -> None:
         ("mi300x", 512, 65, 0, Occupancy(24, 24 / 32, "registers", 3)),
     ],
 )
-def test_known_answers(name: str, threads: int, registers: int, shared_memory: int, expected: Occupancy) -> None:
+def test_occupancy_of_known_configurations(
+    name: str, threads: int, registers: int, shared_memory: int, expected: Occupancy
+) -> None:
     assert occupancy(target(name), threads=threads, registers=registers, shared_memory=shared_memory) == expected
 
 
@@ -110,7 +112,7 @@ def test_known_answers(name: str, threads: int, registers: int, shared_memory: i
     registers=st.integers(0, 254),
     shared_memory=st.integers(0, 240 * 1024),
 )
-def test_less_of_anything_never_leaves_fewer_blocks(gpu, threads: int, registers: int, shared_memory: int) -> None:
+def test_occupancy_is_monotonic_in_resources(gpu, threads: int, registers: int, shared_memory: int) -> None:
     found = blocks(gpu.name, threads, registers, shared_memory)
     assert blocks(gpu.name, threads, registers + 1, shared_memory) <= found
     assert blocks(gpu.name, threads, registers, shared_memory + 1) <= found
@@ -129,6 +131,6 @@ def test_less_of_anything_never_leaves_fewer_blocks(gpu, threads: int, registers
         (32, -1, 0, "no negative amounts"),
     ],
 )
-def test_a_block_that_does_not_fit_is_told_why(threads: int, registers: int, shared_memory: int, message: str) -> None:
+def test_oversized_block_is_refused_with_reason(threads: int, registers: int, shared_memory: int, message: str) -> None:
     with pytest.raises(OccupancyError, match=message):
         occupancy(target("t4"), threads=threads, registers=registers, shared_memory=shared_memory)

@@ -18,8 +18,8 @@ from compiler.record.options import Options
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.traced_lines import Place
 from explorer.findings.breaks import outcome_words
-from tests.compiler.capture.break_cases import CASES, body
 from tests.compiler.broken import FIRST, MODERN, Broken, captured, function, rewritten, settings
+from tests.compiler.capture.break_cases import CASES, body
 
 X_3D = torch.ones(2, 1, 4)
 X = torch.ones(4)
@@ -47,7 +47,7 @@ OTHERWISE = (ON_PYTHON_3_13 if sys.version_info >= (3, 13) else {}) | ({} if MOD
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
-def test_a_break_is_told_where_it_is_and_how_to_be_rid_of_it(case: Broken) -> None:
+def test_break_has_its_location_and_a_working_fix(case: Broken) -> None:
     if not MODERN and ("load_state_dict" in case.code or "deepcopy(y)" in case.code):
         pytest.skip("before torch 2.13 it breaks elsewhere: in state_dict(), inside of deepcopy")
     record = captured(case.code, case.args)
@@ -81,7 +81,7 @@ def gone(record: Record) -> None:
     assert any(frame.graphs for frame in record.frames)
 
 
-def test_the_chain_leads_from_the_compiled_function_to_the_culprit() -> None:
+def test_call_chain_leads_to_the_breaking_code() -> None:
     for case in CASES:
         if case.calls:
             found = next(item for item in captured(case.code, case.args).breaks if len(item.chain) > 1)
@@ -89,7 +89,7 @@ def test_the_chain_leads_from_the_compiled_function_to_the_culprit() -> None:
             assert (found.line, found.code) == (found.chain[-1].line, case.code.split("\n")[found.line - FIRST].strip())
 
 
-def test_the_common_kinds_have_advice() -> None:
+def test_common_break_kinds_have_advice() -> None:
     assert len({case.kind for case in CASES}) >= 40
 
 
@@ -102,7 +102,7 @@ def f(x):
 """
 
 
-def test_a_break_says_which_graph_it_ended_what_goes_on_and_what_it_costs() -> None:
+def test_break_names_its_graphs_and_cost() -> None:
     record = captured(TWO_HALVES)
     (found,) = record.breaks
     before, after = record.frames
@@ -113,7 +113,7 @@ def test_a_break_says_which_graph_it_ended_what_goes_on_and_what_it_costs() -> N
     assert found.outcome == "resumed"
 
 
-def test_a_data_dependent_branch_goes_on_in_the_branch_that_ran() -> None:
+def test_data_dependent_branch_resumes_in_the_taken_branch() -> None:
     record = captured("def f(x):\n    if x.sum() > 0:\n        return x * 2\n    return x * 3 + 1\n")
     (found,) = record.breaks
     assert found.resumed_by == ("1/0",)
@@ -136,7 +136,7 @@ MASKED = (
 
 
 @since_2_12
-def test_a_loop_over_an_open_size_is_told_as_one() -> None:
+def test_loop_over_a_data_dependent_size_is_explained() -> None:
     with settings(("torch._dynamo.config.capture_dynamic_output_shape_ops = True",)):
         (found,) = captured(LOOPED).breaks
     assert (found.kind, found.chain[-1].code) == ("UserError", "hits")
@@ -147,7 +147,7 @@ def test_a_loop_over_an_open_size_is_told_as_one() -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a comprehension is part of the code around it")
 @since_2_13
-def test_a_comprehension_is_left_to_python_with_the_code_around_it() -> None:
+def test_comprehension_break_leaves_surrounding_code_to_python() -> None:
     branch, inside = captured(WITH_A_COMPREHENSION).breaks
     assert (branch.kind, branch.outcome) == ("Data-dependent branching", "skipped")
     assert (inside.function, inside.chain[-1].code) == ("<listcomp>", "[x * n + k for k, n in enumerate((2, 3))]")
@@ -164,13 +164,13 @@ def test_fullgraph_gives_the_card_instead_of_a_traceback() -> None:
     assert record.frames[0].outcome == "failed"
 
 
-def test_a_break_does_not_repeat_what_a_restart_saw_again() -> None:
+def test_break_seen_again_after_restart_is_listed_once() -> None:
     record = captured("layer = nn.LSTM(4, 4)\ndef f(x):\n    y = x + 1\n    return layer(y)[0]\n", (X_3D,))
     assert len(record.breaks) == 1
 
 
 @since_2_12
-def test_a_restart_that_is_no_break_is_told_apart() -> None:
+def test_restart_without_a_break_is_separate() -> None:
     record = captured("def f(x):\n    y = x + 1\n    y.requires_grad_()\n    return y * 2\n")
     assert [found.kind for found in record.breaks] == ["requires_grad_() intermediate leaked as output"]
     assert len(record.frames[0].restarts) == 1
@@ -187,7 +187,7 @@ SKIPS = {
 
 
 @pytest.mark.parametrize("code", list(SKIPS))
-def test_where_nothing_is_compiled_the_reason_is_told(code: str) -> None:
+def test_uncompiled_function_has_a_reason(code: str) -> None:
     record = captured(code)
     assert [frame.outcome for frame in record.frames] != ["compiled"]
     reason, words = SKIPS[code]
@@ -195,7 +195,7 @@ def test_where_nothing_is_compiled_the_reason_is_told(code: str) -> None:
     assert any(words in problem.reason for problem in record.problems)
 
 
-def test_a_module_that_is_kept_out_of_graphs_is_told_where_it_is_called() -> None:
+def test_disabled_module_is_reported_at_its_call() -> None:
     code = (
         "class M(nn.Module):\n    @torch.compiler.disable\n    def forward(self, x):\n        return x + 1\nf = M()\n"
     )
@@ -207,7 +207,7 @@ def test_a_module_that_is_kept_out_of_graphs_is_told_where_it_is_called() -> Non
 
 
 @since_2_13
-def test_torch_compile_that_is_switched_off_is_the_reason() -> None:
+def test_disabled_torch_compile_is_the_reason() -> None:
     with torch._dynamo.config.patch(disable=True):
         record = captured("def f(x):\n    return x + 1\n")
     assert [(frame.function, frame.outcome) for frame in record.frames] == [("f", "skipped")]
@@ -229,7 +229,7 @@ async def f(x):
 """
 
 
-def test_bytecode_that_torch_does_not_read_has_its_card() -> None:
+def test_unsupported_bytecode_has_a_break_card() -> None:
     with Exploration(Options(stages=("captured",))) as exploration:
         coroutine = exploration.compile(function(ASYNC))(X)
         with pytest.raises(StopIteration) as finished:
@@ -240,7 +240,7 @@ def test_bytecode_that_torch_does_not_read_has_its_card() -> None:
     assert found.suggestions[0].text.startswith("Move it out")
 
 
-def test_text_that_differs_from_run_to_run_is_left_out() -> None:
+def test_nondeterministic_text_is_removed() -> None:
     record = captured("@torch.compiler.disable\ndef g(v):\n    return v\ndef f(x):\n    return g(x + 1) * 2\n")
     assert "0x" not in record.breaks[0].explanation
 
@@ -250,7 +250,7 @@ def test_a_record_with_breaks_survives_json() -> None:
     assert Record.from_json(record.to_json()) == record
 
 
-def test_code_of_a_package_is_explained_and_not_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_code_is_explained_without_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody edits an installed package; settings are suggested all the same."""
     monkeypatch.setattr("compiler.capture.breaks.is_installed", lambda _: True)
     (found,) = captured("def f(x):\n    return x * x.sum().item() * 2\n").breaks
@@ -259,7 +259,7 @@ def test_code_of_a_package_is_explained_and_not_rewritten(monkeypatch: pytest.Mo
     assert found.suggestions[-1].settings == ("torch._dynamo.config.capture_scalar_outputs = True",)
 
 
-def test_a_function_left_to_python_by_a_break_is_a_problem_without_fullgraph_in_its_words() -> None:
+def test_skipped_function_problem_does_not_mention_fullgraph() -> None:
     record = captured(WITH_A_COMPREHENSION)
     first = record.problems[0]
     words = "The branch on `x.sum() > i` depends on tensor data."
@@ -278,7 +278,7 @@ def f(x):
 """
 
 
-def test_what_a_break_costs_is_timed_against_its_own_advice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_break_cost_is_timed_against_its_own_rewrite(capsys: pytest.CaptureFixture[str]) -> None:
     original = function(COSTLY)
     code = original.__globals__["shown"].__code__
     options = Options(stages=("captured",), backend="eager")
@@ -308,7 +308,7 @@ OTHER_NUMBERS = body("y = y * random.random()")
         (OTHER_NUMBERS, False, "the call gives another result with line"),
     ],
 )
-def test_a_break_is_timed_only_where_a_version_without_it_does_the_same(code: str, known: bool, note: str) -> None:
+def test_break_is_timed_only_against_an_equivalent_rewrite(code: str, known: bool, note: str) -> None:
     before = torch._dynamo.config.capture_dynamic_output_shape_ops
     found = captured(code, backend="eager", time=True).breaks[0]
     assert (found.lost_seconds is not None) == known
@@ -316,7 +316,7 @@ def test_a_break_is_timed_only_where_a_version_without_it_does_the_same(code: st
     assert torch._dynamo.config.capture_dynamic_output_shape_ops == before
 
 
-def test_nobody_who_did_not_ask_for_times_waits_for_them() -> None:
+def test_breaks_are_not_timed_unless_requested() -> None:
     (found,) = captured(TWO_HALVES).breaks
     assert (found.lost_seconds, found.lost_note) == (None, "")
 
@@ -337,7 +337,7 @@ f = M()
 """
 
 
-def test_lines_that_were_not_analysed_are_named() -> None:
+def test_untraced_lines_are_named() -> None:
     start, loop = captured(BLOCKS).breaks
     line = FIRST + 7
     assert (start.outcome, start.nodes, start.unread) == ("resumed", (1, 0), (line, line + 4))
@@ -368,7 +368,7 @@ def f(x):
 
 
 @pytest.mark.parametrize(("name", "lines"), [("loop", 4), ("three", 4), ("try", 6)])
-def test_unread_lines_below_a_later_break_are_named(name: str, lines: int) -> None:
+def test_untraced_lines_below_a_later_break_are_named(name: str, lines: int) -> None:
     *_, before, last, _skipped = breaks = captured(TWO_BEFORE[name]).breaks
     assert [found.outcome for found in breaks] == ["resumed"] * (len(breaks) - 1) + ["skipped"]
     assert before.unread == last.unread == (last.line, last.line + lines)
@@ -376,13 +376,13 @@ def test_unread_lines_below_a_later_break_are_named(name: str, lines: int) -> No
     assert not any("no ops of its own" in outcome_words(found) for found in breaks)
 
 
-def test_two_breaks_with_nothing_left_have_no_unread_lines() -> None:
+def test_breaks_with_nothing_after_have_no_untraced_lines() -> None:
     assert [found.unread for found in captured(body('print("hm")', 'print("hm")')).breaks] == [None, None]
     without = "def f(x):\n    y = x + 1\n    print(1)\n    print(2)\n    return y\n"
     assert all("no ops of its own" in outcome_words(found) for found in captured(without).breaks)
 
 
-def test_a_break_in_torchs_own_code_is_told_as_such() -> None:
+def test_break_in_torch_code_says_so() -> None:
     w = torch.ones(4, requires_grad=True)
     w.grad = torch.ones(4)
     found = explore(torch.optim.Adam([w]).step, options=Options(stages=("captured",))).record.breaks
@@ -393,7 +393,7 @@ def test_a_break_in_torchs_own_code_is_told_as_such() -> None:
         assert (suggestion.rewrite, suggestion.applicability) == ("", "explanation")
 
 
-def test_torchs_own_hooks_get_no_advice_for_users() -> None:
+def test_torch_hooks_get_no_advice_for_users() -> None:
     hook = "/distributed/fsdp/_fully_shard/_fsdp_state.py"
     place = Place(f"{Path(torch.__file__).parent}{hook}", "_pre_forward", 1)
     facts = BreakFacts("Unsupported function call", "", (), (place,), "")
@@ -403,7 +403,7 @@ def test_torchs_own_hooks_get_no_advice_for_users() -> None:
 
 
 @pytest.mark.parametrize("in_own_code", [False, True])
-def test_a_break_in_a_library_has_no_advice_to_edit_it(in_own_code: bool) -> None:
+def test_break_in_a_library_advises_no_edit(in_own_code: bool) -> None:
     def f(x: torch.Tensor) -> bool:
         return calendar.isleap(x)  # type: ignore[arg-type]
 
@@ -417,7 +417,7 @@ def test_a_break_in_a_library_has_no_advice_to_edit_it(in_own_code: bool) -> Non
         assert (item.rewrite, item.applicability) == ("", "explanation")
 
 
-def test_a_librarys_log_is_left_out_of_graphs_by_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_logging_is_removed_by_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compiler.capture.breaks.is_installed", lambda _: True)
     (found,) = captured(body('log.warning("hm")')).breaks
     library, setting = found.suggestions
@@ -427,7 +427,7 @@ def test_a_librarys_log_is_left_out_of_graphs_by_a_setting(monkeypatch: pytest.M
 
 
 @since_2_13
-def test_a_librarys_break_that_no_rule_knows_has_torchs_words() -> None:
+def test_unknown_library_break_shows_torch_explanation() -> None:
     (found,) = captured(body('logging.getLogger("own")')).breaks
     assert found.whose == "package"
     assert not found.what.endswith("leads to this: ")
@@ -435,7 +435,7 @@ def test_a_librarys_break_that_no_rule_knows_has_torchs_words() -> None:
 
 
 @pytest.mark.parametrize("name", ["SGD", "LBFGS"])
-def test_no_optimizer_is_told_to_edit_torch(name: str) -> None:
+def test_optimizer_breaks_never_advise_editing_torch(name: str) -> None:
     w = torch.ones(4, requires_grad=True)
     w.grad = torch.ones(4)
     optimizer = getattr(torch.optim, name)([w])

@@ -22,8 +22,8 @@ from compiler.capture.rendering import Rendering, render
 from compiler.engine import explore
 from compiler.option_checks import parse_options
 from compiler.record import Record
-from tests.compiler.capture.break_cases import CASES
 from tests.compiler.broken import function
+from tests.compiler.capture.break_cases import CASES
 
 
 def loops_and_breaks(x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -144,7 +144,7 @@ def code_of(python: Rendering, original: CodeType, user_globals: dict[str, Any])
     return namespace["around"](*original.co_freevars).__code__
 
 
-def test_a_numbers_method_is_in_parentheses() -> None:
+def test_method_on_a_number_is_parenthesized() -> None:
     assert render(calls_a_numbers_method.__code__).lines[1:] == ("    return (x * (3).bit_length())",)
 
 
@@ -182,7 +182,7 @@ def called_through_renderings(fn: Any, args: Sequence[Any]) -> tuple[Any, str, i
 
 
 @pytest.mark.parametrize(("fn", "inputs"), CALLS)
-def test_every_rendering_does_what_its_bytecode_does(fn: Any, inputs: Callable[[], tuple[Any, ...]]) -> None:
+def test_rendered_python_behaves_like_its_bytecode(fn: Any, inputs: Callable[[], tuple[Any, ...]]) -> None:
     """Each frame's rewritten code, also of resume functions, runs as its rendering, and matches eager."""
     expected_inputs, got_inputs = inputs(), inputs()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -213,7 +213,7 @@ def with_a_formatted_value(x: torch.Tensor, names: list[str]) -> str:
     return f"{names[0]!r:>9}"
 
 
-def test_what_python_has_no_words_for_is_said_with_the_instruction() -> None:
+def test_unrenderable_instruction_is_named() -> None:
     python = render(with_a_formatted_value.__code__)
     opcode, _, rest = python.stopped.partition(" ")
     assert opcode in dis.opmap
@@ -222,7 +222,7 @@ def test_what_python_has_no_words_for_is_said_with_the_instruction() -> None:
     assert artifact.text.splitlines()[-1].endswith(python.stopped)
 
 
-def test_each_line_of_the_rendering_leads_through_its_instructions_to_the_source() -> None:
+def test_rendered_line_links_through_bytecode_to_source() -> None:
     record = record_of(breaks_at_keywords, torch.ones(4))
     python, modified = record["bytecode[0/0 as Python]"], record["bytecode[0/0 modified]"]
     numbered = python.text.splitlines()
@@ -263,7 +263,7 @@ def test_jumps_point_at_their_targets() -> None:
         assert entity.id in artifact.entity(str(entity.attrs["jump"])).inputs
 
 
-def test_words_say_what_dynamo_inserted() -> None:
+def test_inserted_instructions_are_explained() -> None:
     record = record_of(loops_and_breaks, torch.ones(4), torch.ones(4))
     artifact = record["bytecode[0/0 modified]"]
     says = [entity.attrs["says"] for entity in artifact.entities if "says" in entity.attrs]
@@ -274,7 +274,7 @@ def test_words_say_what_dynamo_inserted() -> None:
     assert not any("says" in entity.attrs for entity in record["bytecode[0/0]"].entities)
 
 
-def test_a_listing_that_fails_leaves_the_compilation_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_listing_leaves_the_compilation_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> None:
         raise RuntimeError("no such opcode")
 
@@ -287,7 +287,7 @@ def test_a_listing_that_fails_leaves_the_compilation_as_it_was(monkeypatch: pyte
     ]
 
 
-def test_resume_functions_have_all_three() -> None:
+def test_resume_functions_have_all_three_listings() -> None:
     record = record_of(loops_and_breaks, torch.ones(4), torch.ones(4))
     frames = [frame.id for frame in record.frames if frame.outcome == "compiled"]
     assert len(frames) == 3
@@ -295,7 +295,7 @@ def test_resume_functions_have_all_three() -> None:
     assert {artifact.id for artifact in record.of_stage("bytecode")} == expected
 
 
-def test_what_goes_on_after_a_break_lists_what_it_reaches_and_says_how_much_is_left_out() -> None:
+def test_resume_listing_omits_unreachable_instructions() -> None:
     record = record_of(loops_and_breaks, torch.ones(4), torch.ones(4))
     whole, rest = record["bytecode[0/0]"], record["bytecode[1/0]"]
     assert "left out" not in whole.text
@@ -305,13 +305,13 @@ def test_what_goes_on_after_a_break_lists_what_it_reaches_and_says_how_much_is_l
     assert body not in {entity.attrs["line"] for entity in rest.entities}
 
 
-def test_text_is_the_same_the_second_time_and_short() -> None:
+def test_bytecode_text_is_short_and_deterministic() -> None:
     first, second = (record_of(returns_a_closure, torch.ones(4)) for _ in range(2))
     assert [each.text for each in first.of_stage("bytecode")] == [each.text for each in second.of_stage("bytecode")]
     assert max(len(line) for each in first.of_stage("bytecode") for line in each.text.splitlines()) < 400
 
 
-def test_what_dynamo_inserted_is_on_no_line_and_what_it_kept_is_on_its_own() -> None:
+def test_inserted_instructions_have_no_line_kept_ones_do() -> None:
     record = record_of(loops_and_breaks, torch.ones(4), torch.ones(4))
     written, rewritten = record["bytecode[0/0]"], record["bytecode[0/0 modified]"]
     calls = [entity for entity in written.entities if entity.label == "CALL" and entity.attrs["line"]]

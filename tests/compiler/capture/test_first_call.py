@@ -46,7 +46,7 @@ def explored(code: str) -> Record:
 
 
 @pytest.mark.parametrize("code", [LAZY.replace("KEEP", "pass"), CACHED])
-def test_a_break_of_lazy_initialisation_is_of_the_first_call(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lazy_initialization_break_belongs_to_first_call(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     record = explored(code)
     assert record.breaks
     assert all(found.first_call for found in record.breaks)
@@ -54,7 +54,7 @@ def test_a_break_of_lazy_initialisation_is_of_the_first_call(code: str, capsys: 
     assert capsys.readouterr().out.count("initialised") == ("print" in code)
 
 
-def test_breaks_that_stay_are_not_of_the_first_call() -> None:
+def test_recurring_breaks_are_not_first_call_breaks() -> None:
     (lazy,) = explored(LAZY.replace("KEEP", "print(len(calls))")).breaks
     assert lazy.first_call
     before = explored(LAZY.replace("KEEP", "pass").replace("if self", 'print("on")\n        if self')).breaks
@@ -84,6 +84,6 @@ def f(x):
 
 
 @pytest.mark.parametrize("code", ["/ x.max().item()", "[x > 0]"])
-def test_breaks_that_fullgraph_captures_stay(code: str) -> None:
+def test_data_dependent_breaks_are_not_first_call_breaks(code: str) -> None:
     (found,) = explored(BY_DATA.replace(" DEPENDING", f" {code}" if code[0] == "/" else code)).breaks
     assert not found.first_call

@@ -68,7 +68,7 @@ def module_record() -> Record:
     return captured(MODULE, (X,))
 
 
-def test_guards_on_the_insides_of_modules_are_marked(module_record: Record) -> None:
+def test_module_internal_guards_are_marked(module_record: Record) -> None:
     shown = {guard.argument for guard in module_record.guards if not guard.internal}
     assert shown == {"", "x", "self", "self.k", "self.training", "self.drop.training"}
     hidden = {guard.argument for guard in module_record.guards if guard.internal}
@@ -93,7 +93,7 @@ f = M()
 """
 
 
-def test_attributes_that_the_users_own_lines_read_are_no_insides() -> None:
+def test_attributes_read_by_user_code_are_not_internal() -> None:
     record = captured(NESTED, (X,))
     shown = {guard.words for guard in record.guards if not guard.internal and guard.argument}
     assert shown == {
@@ -125,7 +125,7 @@ f = make(2, [1, 2])
 """
 
 
-def test_globals_and_what_a_function_closes_over_are_guarded_by_name() -> None:
+def test_globals_and_closures_are_guarded_by_name() -> None:
     record = captured(CLOSURE, (X, X.clone()))
     shown = {guard.words for guard in record.guards if not guard.internal and guard.argument}
     assert shown == {
@@ -146,7 +146,7 @@ def test_globals_and_what_a_function_closes_over_are_guarded_by_name() -> None:
     }
 
 
-def test_a_guard_says_which_line_asked_for_it(module_record: Record) -> None:
+def test_guard_names_the_line_that_required_it(module_record: Record) -> None:
     guard = next(guard for guard in module_record.guards if guard.argument == "self.training")
     source = module_record[f"source[{guard.file}]"]
     code = source.text.splitlines()[source.attrs["numbers"].index(guard.line)]
@@ -157,7 +157,7 @@ def test_words_hold_no_addresses(module_record: Record) -> None:
     assert not [guard.words for guard in module_record.guards if "0x" in guard.words or "___check" in guard.words]
 
 
-def test_a_size_that_is_left_open_has_a_hint_and_a_range() -> None:
+def test_symbolic_size_has_a_hint_and_a_range() -> None:
     code = "def f(x):\n    torch._check(x.shape[0] <= 1024)\n    return x * 2\n"
     record = captured(code, (X,), dynamic=True)
     rows, columns = record.symbols
@@ -182,7 +182,7 @@ def f(x, scale):
 """
 
 
-def test_a_size_that_could_not_stay_open_says_which_line_made_a_constant_of_it() -> None:
+def test_specialized_size_names_the_responsible_line() -> None:
     record = captured(SPECIALIZED, (X, 2.5), dynamic=True)
     columns = next(symbol for symbol in record.symbols if symbol.source == "x.size(1)")
     assert columns.became == "64"
@@ -195,13 +195,13 @@ def test_a_size_that_could_not_stay_open_says_which_line_made_a_constant_of_it()
     assert (scale.hint, scale.low, scale.high) == (2.5, None, None)
 
 
-def test_sizes_that_were_equal_at_first_are_one_symbol() -> None:
+def test_equal_sizes_share_one_symbol() -> None:
     record = captured("def f(x, y):\n    return x.sum() + y.sum()\n", (torch.ones(5), torch.ones(5)), dynamic=True)
     (size,) = record.symbols
     assert {size.source, *size.also} == {"x.size(0)", "y.size(0)"}
 
 
-def test_a_check_has_its_own_cost_and_a_compilation_that_of_all(module_record: Record) -> None:
+def test_each_guard_and_compilation_has_its_cost(module_record: Record) -> None:
     (frame,) = module_record.frames
     costs = {guard.kind: guard.seconds for guard in module_record.guards}
     assert costs.pop("NO_TENSOR_ALIASING", None) is None  # it remembers its input: it can't be called alone
@@ -212,7 +212,7 @@ def test_a_check_has_its_own_cost_and_a_compilation_that_of_all(module_record: R
     assert frame.guard_seconds > 0
 
 
-def test_a_guard_counts_the_calls_that_it_turned_away() -> None:
+def test_guard_counts_the_calls_it_rejected() -> None:
     """The third call compiles nothing: the first call's code fits, and the second's is tried before it."""
     double, single = torch.ones(4, dtype=torch.float64), torch.ones(4)
     calls = [(single,), (double,), (single,)]
@@ -221,7 +221,7 @@ def test_a_guard_counts_the_calls_that_it_turned_away() -> None:
     assert failed == {"`x` is float32, contiguous, 4, on cpu": 1, "`x` is float64, contiguous, 4, on cpu": 1}
 
 
-def test_the_length_of_a_dict_is_a_guard_that_fails_beside_others() -> None:
+def test_dict_length_guard_fails_together_with_others() -> None:
     code = "def f(d, x):\n    for v in d.values():\n        x = x + v\n    return x\n"
     a, b, single, double = torch.ones(4), torch.ones(4), torch.ones(4), torch.ones(4, dtype=torch.float64)
     calls = [({"a": a}, single), ({"a": a, "b": b}, double)]
@@ -231,11 +231,11 @@ def test_the_length_of_a_dict_is_a_guard_that_fails_beside_others() -> None:
     assert {failure.cause for failure in record.recompiles[0].failures} == {"length", "dtype"}
 
 
-def test_static_code_leaves_nothing_open(module_record: Record) -> None:
+def test_static_shapes_have_no_symbols(module_record: Record) -> None:
     assert module_record.symbols == ()
 
 
-def test_what_is_assumed_of_open_sizes_is_told() -> None:
+def test_assumptions_about_symbolic_sizes_are_listed() -> None:
     record = captured("def f(x):\n    return x.view(-1, 4) * 2\n", (X,), dynamic=True)
     conditions = [guard.words for guard in record.guards if guard.kind == "LAMBDA_GUARD" and not guard.internal]
     assert any("x.size(" in words for words in conditions)
@@ -270,7 +270,7 @@ def test_conditions_are_shown_without_comments() -> None:
     assert plain("2 <= L['x'].size()[0]  # line 3 in f") == "2 <= x.size(0)"
 
 
-def test_a_guard_reads_back() -> None:
+def test_guard_round_trips_through_json() -> None:
     record = captured("def f(x):\n    return x * 2\n", (X,))
     assert Record.from_json(record.to_json()).guards == record.guards
     assert all(isinstance(guard, Guard) for guard in record.guards)

@@ -93,7 +93,7 @@ def explored(program: Callable[..., Any], target: str, backend: str) -> Record:
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 @pytest.mark.parametrize("target", ["cpu", "h100"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_stage_with_eagers_numbers(name: str, target: str, backend: str) -> None:
+def test_every_stage_and_values_match_eager(name: str, target: str, backend: str) -> None:
     record = explored(PROGRAMS[name], target, backend)
     assert record.problems == ()
     assert {artifact.stage for artifact in record.artifacts} >= STAGES

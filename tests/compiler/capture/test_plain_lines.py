@@ -42,18 +42,18 @@ def line_of(function: Callable[..., Any], text: str) -> int:
     return first + next(number for number, line in enumerate(source) if text in line)
 
 
-def test_of_a_function_that_ran_the_lines_on_every_way_through_it_are_certain() -> None:
+def test_lines_on_every_path_certainly_ran() -> None:
     certain = ["a = 1", "for k in range(x):", "try:", "first = 1", "if x:"]
     assert texts(lines_run(branches.__code__)) == certain
 
 
-def test_a_line_that_ran_makes_those_on_every_way_to_it_certain() -> None:
+def test_executed_line_makes_its_dominating_lines_certain() -> None:
     known = line_of(branches, "str(a)")
     assert set(texts(lines_run(branches.__code__, [known]))) >= {"a += k", "if a > 3:", "str(a)"}
     assert "a = 0" not in texts(lines_run(branches.__code__, [known]))
 
 
-def test_where_only_the_rest_was_plain_nothing_is_said_of_what_was_before() -> None:
+def test_partly_plain_function_omits_lines_before_the_rest() -> None:
     known = line_of(branches, "str(a)")
     found = texts(lines_run(branches.__code__, [known], whole=False))
     assert "a = 1" not in found
@@ -97,7 +97,7 @@ def frames(function: str) -> list[Frame]:
     return [frame for frame in record().frames if frame.function == function]
 
 
-def test_a_frame_knows_the_frame_and_the_line_that_called_it() -> None:
+def test_frame_knows_its_calling_frame_and_line() -> None:
     (loop,) = frames("in_a_loop")
     called = frames("inner")[0]
     assert called.caller == loop.id
@@ -106,7 +106,7 @@ def test_a_frame_knows_the_frame_and_the_line_that_called_it() -> None:
     assert record().frames[0].caller == ""
 
 
-def test_the_plain_lines_of_a_skipped_function_are_those_that_certainly_ran() -> None:
+def test_plain_lines_of_a_skipped_function_certainly_ran() -> None:
     (loop,) = frames("in_a_loop")
     assert loop.outcome != "compiled"
     assert texts(loop.plain) == [
@@ -114,11 +114,11 @@ def test_the_plain_lines_of_a_skipped_function_are_those_that_certainly_ran() ->
     ]  # fmt: skip
 
 
-def test_of_a_compiled_function_only_the_broken_line_was_plain() -> None:
+def test_compiled_function_has_only_its_breaking_line_plain() -> None:
     assert texts(frames("inner")[0].plain) == ["torch._dynamo.graph_break()"]
 
 
-def test_the_resume_function_of_a_closure_is_known_as_such() -> None:
+def test_resume_function_of_a_closure_is_recognized() -> None:
     (closure,) = frames("closes_over")
     (broken,) = [found for found in record().breaks if found.frame == closure.id]
     (resumed,) = [frame for frame in record().frames if frame.resumes == broken.id]
@@ -126,7 +126,7 @@ def test_the_resume_function_of_a_closure_is_known_as_such() -> None:
     assert resumed.graphs
 
 
-def test_a_line_knows_the_lines_of_functions_that_were_inlined_there() -> None:
+def test_line_links_to_lines_of_inlined_functions() -> None:
     def helper(x: torch.Tensor) -> torch.Tensor:
         return x.relu()
 

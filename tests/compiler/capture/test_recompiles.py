@@ -31,7 +31,7 @@ def names_of(fn: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.cause} {case.argument} {case.new}" for case in CASES])
-def test_what_changed_is_blamed_and_the_advice_ends_it(case: Again) -> None:
+def test_change_is_blamed_and_the_advice_prevents_it(case: Again) -> None:
     if torch.__version__.startswith("2.11") and "requires_grad_(False)" in case.calls:
         pytest.skip("torch 2.11 does not guard whether a parameter requires a gradient")
     found = called(case.code, case.calls, **case.start).recompiles[-1]
@@ -55,7 +55,7 @@ def test_what_changed_is_blamed_and_the_advice_ends_it(case: Again) -> None:
         assert any(frame.graphs for frame in record.frames)
 
 
-def test_what_else_has_to_stay_as_it_was_is_told_with_the_advice() -> None:
+def test_advice_names_everything_else_that_changed() -> None:
     calls = "f(torch.ones(4, 8), 2)\nf(torch.ones(6, 8, requires_grad=True, dtype=torch.float64), 3)"
     found = called("def f(x, n):\n    return x * n\n", calls).recompiles[-1]
     assert found.cause == "shape"
@@ -72,7 +72,7 @@ def test_dtype_is_blamed_before_stride() -> None:
     assert (found.cause, found.argument) == ("dtype", "x")
 
 
-def test_every_failed_guard_of_every_entry_is_told() -> None:
+def test_every_failed_guard_of_every_entry_is_listed() -> None:
     calls = "f(torch.ones(4, 8), 2)\nf(torch.ones(4, 8).double(), 2)\nf(torch.ones(6, 8, dtype=torch.float16), 3)"
     record = called("def f(x, n):\n    return x * n\n", calls)
     last = record.recompiles[-1]
@@ -85,7 +85,7 @@ def test_every_failed_guard_of_every_entry_is_told() -> None:
     ]
 
 
-def test_the_line_that_made_the_call_is_told() -> None:
+def test_calling_line_is_recorded() -> None:
     def many(f: object) -> None:
         f(torch.ones(4))
         f(torch.ones(5))
@@ -97,7 +97,7 @@ def test_the_line_that_made_the_call_is_told() -> None:
     assert (call.function, call.code) == ("many", "f(torch.ones(5))")
 
 
-def test_where_torch_gives_up_the_limit_is_told_and_no_break_is_invented() -> None:
+def test_recompile_limit_is_reported_without_a_break() -> None:
     calls = "for n in [*range(11), 3, 11]:\n    f(torch.ones(4), f'{n}')"
     record = called("def f(x, s):\n    return x * 2 if s == 'a' else x * int(s)\n", calls)
     assert not record.breaks
@@ -109,7 +109,7 @@ def test_where_torch_gives_up_the_limit_is_told_and_no_break_is_invented() -> No
     assert any("recompile_limit" in problem.hint for problem in record.problems)
 
 
-def test_with_a_higher_limit_torch_does_not_give_up() -> None:
+def test_higher_recompile_limit_is_respected() -> None:
     calls = "for n in range(12):\n    f(torch.ones(4), f'{n}')"
     with torch._dynamo.config.patch(recompile_limit=16):
         record = called("def f(x, s):\n    return x * 2 if s == 'a' else x * int(s)\n", calls)
@@ -125,7 +125,7 @@ def test_several_calls_are_explored_in_one_go() -> None:
     assert [item.cause for item in explored.record.recompiles] == ["shape"]
 
 
-def test_a_second_call_that_fits_compiles_nothing() -> None:
+def test_matching_second_call_does_not_compile() -> None:
     record = called(DOUBLE, "f(torch.ones(4))\nf(torch.ones(4))")
     assert (len(record.frames), record.recompiles) == (1, ())
 
@@ -144,7 +144,7 @@ def f(x, mask=None, k=2):
 """
 
 
-def test_a_recompilation_says_what_it_changed_in_the_graph() -> None:
+def test_recompile_describes_the_graph_change() -> None:
     four, six = "torch.ones(4, 8)", "torch.ones(6, 8)"
     record = called(GRAPHS, f"f({four})\nf({six})\nf({six}, {six})\nf({six}, None, 3)")
     told = [(found.closest, found.graph_change) for found in record.recompiles]
@@ -157,7 +157,7 @@ def test_a_recompilation_says_what_it_changed_in_the_graph() -> None:
     assert changes[2].startswith("the same ops with other arguments; s")
 
 
-def test_a_state_that_torch_only_names_is_blamed_all_the_same() -> None:
+def test_changed_global_state_is_blamed_by_name_alone() -> None:
     """torch before 2.13 says which parts of its state differ, but not their values."""
     guard = FailedGuard("GLOBAL_STATE", "L", ("___check_global_state()", "GLOBAL_STATE changed: grad_mode "), None)
     known = Recompile("recompile[0/1]", "0/1", "f", "cell", 1, ())
@@ -167,7 +167,7 @@ def test_a_state_that_torch_only_names_is_blamed_all_the_same() -> None:
     assert [(item.entry, item.words) for item in found.failures] == [("0/0", "grad mode was on, is off")]
 
 
-def test_a_module_of_torchs_own_is_blamed_by_the_names_of_its_forward() -> None:
+def test_torch_module_recompile_is_blamed_on_forward_arguments() -> None:
     """torch compiles it through a wrapper with the arguments `args` and `kwargs`."""
     record = called("f = nn.Sequential(nn.Linear(8, 8), nn.Dropout())\n", "f(torch.ones(4, 8))\nf(torch.ones(6, 8))")
     (found,) = record.recompiles
@@ -201,7 +201,7 @@ THRICE = "for n in range(3):\n    f(torch.ones(4, 8))"
 @pytest.mark.parametrize(
     "kept", ["self.load.append(0.5)", "self.load.append(x.shape[0])", "self.load.append(x.mean())"]
 )
-def test_a_growing_list_is_no_module_structure(kept: str) -> None:
+def test_growing_list_is_not_blamed_on_module_structure(kept: str) -> None:
     found = called(NESTED.replace("KEEP", kept), THRICE).recompiles[-1]
     assert (found.cause, found.argument) == ("length", "self.router.load")
     assert found.failures[0].words == "`self.router.load` had 1 item, now has 2 items"
@@ -211,7 +211,7 @@ def test_a_growing_list_is_no_module_structure(kept: str) -> None:
     assert not called(outside, "load = []\n" + THRICE + "\n    load.append(module.router.last)").recompiles
 
 
-def test_floats_of_a_module_get_no_setting_for_ints() -> None:
+def test_module_floats_get_no_advice_for_ints() -> None:
     calls = "for n in range(3):\n    module.router.scale = n + 0.25\n    f(torch.ones(4, 8))"
     found = called(NESTED.replace("KEEP", "pass"), calls).recompiles[-1]
     assert (found.cause, found.argument, found.settings) == ("module attribute", "self.router.scale", ())
@@ -262,7 +262,7 @@ def f(x):
 """
 
 
-def test_values_on_the_stack_have_the_locals_name() -> None:
+def test_stack_values_are_named_after_locals() -> None:
     record = called(TIMED, "f(torch.ones(4))\nf(torch.ones(4))")
     named = [failure for found in record.recompiles for failure in found.failures]
     assert "`started`" in " ".join(failure.words for failure in named)

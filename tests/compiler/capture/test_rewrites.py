@@ -134,7 +134,7 @@ def edits(record: Record) -> list[tuple[GraphBreak, Suggestion]]:
 
 
 @pytest.mark.parametrize("lines", list(OFFERED), ids="; ".join)
-def test_each_edit_holds_as_it_is_offered(lines: tuple[str, ...]) -> None:
+def test_each_edit_works_as_offered(lines: tuple[str, ...]) -> None:
     code = code_of(lines)
     record = captured(code)
     assert record.breaks
@@ -167,7 +167,7 @@ def as_tensor(value: Any) -> torch.Tensor:
     return value
 
 
-def test_a_check_in_the_graph_raises() -> None:
+def test_assertion_in_the_graph_raises() -> None:
     code = code_of(('assert not torch.isnan(y).any(), "nan in y"',))
     (found,) = captured(code).breaks
     assert not any("torch.cond" in item.text for item in found.suggestions)

@@ -19,7 +19,7 @@ def test_a_short_file_is_shown_whole() -> None:
     assert artifact.lines == {3: (f"{artifact.id}.L3",)}
 
 
-def test_a_long_file_is_cut_to_the_functions_around_the_lines() -> None:
+def test_long_file_is_cut_to_the_functions_used() -> None:
     functional = torch.nn.functional
     first = inspect.getsourcelines(functional.layer_norm)[1]
     source, _ = inspect.getsourcelines(functional.layer_norm)
@@ -62,7 +62,7 @@ def test_names_are_short_and_distinct() -> None:
     assert book.name("/tmp/ipykernel_12/678.py") == "cell 2"
 
 
-def test_what_is_a_cell_and_what_is_installed() -> None:
+def test_cells_and_installed_files_are_recognized() -> None:
     assert is_cell("/tmp/ipykernel_4242/1234567.py")
     assert is_cell("<ipython-input-3-abcdef>")
     assert not is_cell(__file__)

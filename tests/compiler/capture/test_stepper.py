@@ -49,7 +49,7 @@ def test_the_stepper_changes_nothing(fn: Any, inputs: Any) -> None:
     ]
 
 
-def test_every_node_of_the_graph_is_added_by_a_step(stepped: Record) -> None:
+def test_every_graph_node_is_added_by_a_step(stepped: Record) -> None:
     last = max(step.attempt for step in stepped.steps if step.frame == "1/0")
     added = [node for step in stepped.steps if (step.frame, step.attempt) == ("1/0", last) for node in step.nodes]
     calls = [node for node in added if " = call_" in node]
@@ -61,14 +61,14 @@ def test_every_node_of_the_graph_is_added_by_a_step(stepped: Record) -> None:
     assert any(step.guards for step in stepped.steps)
 
 
-def test_steps_lead_to_the_bytecode_of_their_frame(stepped: Record) -> None:
+def test_steps_link_to_the_bytecode_of_their_frame(stepped: Record) -> None:
     opcodes = {entity.attrs["offset"]: entity.attrs["opcode"] for entity in stepped["bytecode[1/0]"].entities}
     own = [step for step in stepped.steps if step.frame == "1/0" and step.depth == 0]
     assert {step.opcode for step in own} >= {"FOR_ITER", "BINARY_OP", "STORE_FAST"}
     assert all(opcodes[step.offset] == step.opcode for step in own)
 
 
-def test_it_is_bounded_in_memory_and_says_so_with_what_to_do() -> None:
+def test_memory_limit_is_reported_with_a_hint() -> None:
     kept: list[tuple[tuple[Step, ...], Problem | None]] = []
     recording = recorded_steps(
         lambda *found: kept.append(found), frame_id=str, book=SourceBook(), names=GeneratedNames(), most=10_000
@@ -85,13 +85,13 @@ def test_it_is_bounded_in_memory_and_says_so_with_what_to_do() -> None:
     assert max(len(text) for step in steps for text in (*step.pushed, *step.nodes, *step.guards)) <= 80
 
 
-def test_every_line_that_was_read_is_in_the_sources(stepped: Record) -> None:
+def test_every_traced_line_is_in_the_sources(stepped: Record) -> None:
     lines = {entity.id for artifact in stepped.of_stage("source") for entity in artifact.entities}
     assert all(f"source[{step.file}].L{step.line}" in lines for step in stepped.steps if step.line > 0)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_no_patch_is_left(error: type[BaseException]) -> None:
+def test_stepper_patches_are_removed(error: type[BaseException]) -> None:
     before = (InstructionTranslatorBase.step, GuardsSet.add)
 
     def backend(module: Any, inputs: Any) -> Any:
@@ -104,11 +104,11 @@ def test_no_patch_is_left(error: type[BaseException]) -> None:
     assert exploration.record.steps
 
 
-def test_it_survives_json(stepped: Record) -> None:
+def test_record_with_steps_round_trips_through_json(stepped: Record) -> None:
     assert Record.from_json(stepped.to_json()) == stepped
 
 
-def test_the_option_is_a_flag_or_an_amount_of_memory() -> None:
+def test_step_option_is_a_flag_or_a_size() -> None:
     assert parse_options(step=256).step == 256
     for wrong in ("yes", -1):
         with pytest.raises(OptionError, match="True, False or how many MiB"):

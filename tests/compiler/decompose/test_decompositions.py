@@ -49,7 +49,7 @@ NAMES_OF_GELU = ["aten.gelu", "gelu", "aten::gelu", "torch.nn.functional.gelu", 
 
 
 @pytest.mark.parametrize("what", [*NAMES_OF_GELU, nn.functional.gelu, aten.gelu, aten.gelu.default])
-def test_an_operator_is_named_in_any_way_that_people_name_it(what: Any) -> None:
+def test_operator_is_found_by_any_common_name(what: Any) -> None:
     found = taken_apart(what, torch.randn(4, 8), approximate="tanh")
     assert [level.name for level in found.levels] == list(LEVELS)
     assert found.level("core").ops() == ["aten.gelu.default"]
@@ -58,7 +58,7 @@ def test_an_operator_is_named_in_any_way_that_people_name_it(what: Any) -> None:
     assert worst(found) in ("equal", "close")
 
 
-def test_each_replacement_names_the_function_that_did_it_with_its_lines_and_code() -> None:
+def test_each_replacement_names_its_decomposition_source() -> None:
     found = taken_apart("aten.gelu", torch.randn(4, 8))
     source = found.sources()["Inductor"]["aten.gelu.default"]
     assert (source.file, source.function) == ("torch/_refs/nn/functional/__init__.py", "gelu")
@@ -67,7 +67,7 @@ def test_each_replacement_names_the_function_that_did_it_with_its_lines_and_code
     assert lines[source.line - 1 : source.end_line] == source.text.splitlines()
 
 
-def test_a_composite_function_goes_through_every_level() -> None:
+def test_composite_function_decomposes_through_every_level() -> None:
     x, weight = torch.randn(4, 8), torch.randn(8)
     found = taken_apart(nn.functional.layer_norm, x, (8,), weight)
     assert found.source is not None
@@ -84,14 +84,14 @@ def test_a_composite_function_goes_through_every_level() -> None:
     assert worst(found) in ("equal", "close")
 
 
-def test_backward_operators_are_operators() -> None:
+def test_backward_operators_can_be_decomposed() -> None:
     x, mean, rstd = torch.randn(4, 8), torch.randn(4, 1), torch.rand(4, 1) + 1
     found = taken_apart("aten.native_layer_norm_backward", x, x + 1, [8], mean, rstd, None, None, [True, False, False])
     assert found.level("core ATen").ops().count("aten.sum.dim_IntList") == 2
     assert worst(found) in ("equal", "close")
 
 
-def test_why_a_decomposition_was_not_used_is_told() -> None:
+def test_unused_decomposition_has_a_reason() -> None:
     x = torch.randn(8, 8)
     product = reasons(taken_apart(torch.mm, x, x), "Inductor")["aten.mm.default"]
     assert "returned NotImplemented for these arguments" in product
@@ -106,7 +106,7 @@ def test_why_a_decomposition_was_not_used_is_told() -> None:
     assert "raised ValueError" in filled["aten.full_like.default"]
 
 
-def test_a_decomposition_that_is_for_inference_is_not_used_where_the_backward_needs_its_results() -> None:
+def test_inference_decomposition_is_skipped_if_backward_needs_results() -> None:
     q = torch.randn(1, 2, 4, 8)
     used = taken_apart("aten._scaled_dot_product_flash_attention_for_cpu", q, q, q)
     assert "gives float32[1, 2, 4, 4] as result 1" in next(iter(reasons(used, "core").values()))
@@ -116,7 +116,7 @@ def test_a_decomposition_that_is_for_inference_is_not_used_where_the_backward_ne
     assert worst(unused) in ("equal", "close")
 
 
-def test_random_numbers_are_compared_by_seed_or_said_not_to_be_comparable() -> None:
+def test_random_operators_are_compared_by_seed_if_possible() -> None:
     x = torch.randn(4, 8)
     before = torch.get_rng_state()
     assert worst(taken_apart("F.dropout", x, 0.5)) == "equal"
@@ -126,7 +126,7 @@ def test_random_numbers_are_compared_by_seed_or_said_not_to_be_comparable() -> N
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_what_an_operator_changes_is_changed_in_copies_alone() -> None:
+def test_mutating_operator_changes_only_copies() -> None:
     x = torch.randn(4)
     before = x.clone()
     found = taken_apart("aten.mul_", x, 2.0)
@@ -136,7 +136,7 @@ def test_what_an_operator_changes_is_changed_in_copies_alone() -> None:
     assert worst(found) == "equal"
 
 
-def test_views_keep_their_place_however_often_they_are_traced() -> None:
+def test_views_are_stable_when_traced_again() -> None:
     for _ in range(2):
         assert worst(taken_apart("aten.constant_pad_nd", torch.randn(1, 1, 4, 4), [1, 1, 1, 1], 1.0)) == "equal"
 
@@ -153,14 +153,12 @@ def test_views_keep_their_place_however_often_they_are_traced() -> None:
         ("aten.relu", (torch.ones(2, device="meta"),), "tensors of device meta have no values"),
     ],
 )
-def test_a_wrong_name_or_wrong_arguments_are_told_in_the_users_terms(
-    what: Any, arguments: tuple[Any, ...], message: str
-) -> None:
+def test_wrong_name_or_arguments_raise_in_user_terms(what: Any, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(OperatorError, match=message):
         taken_apart(what, *arguments)
 
 
-def test_a_level_that_is_not_there_names_those_that_are() -> None:
+def test_unknown_level_error_lists_the_levels() -> None:
     with pytest.raises(ValueError, match="the levels are: torch, ATen, core ATen, Inductor, prims"):
         taken_apart("relu", torch.randn(3)).level("assembler")
 
@@ -217,14 +215,14 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     return record, [LevelGraphs(item.graph, exploration.kept[item.graph], item) for item in record.of_stage("captured")]
 
 
-def test_every_level_of_a_model_in_training_computes_what_eager_does(trained: Trained) -> None:
+def test_every_level_of_training_matches_eager(trained: Trained) -> None:
     for graphs in trained[1]:
         checks = graphs.numbers()
         assert list(checks) == ["ATen", *TABLES]
         assert all(item.verdict in ("equal", "close") for found in checks.values() for item in found), checks
 
 
-def test_every_operator_of_a_model_has_a_tree_and_every_node_of_a_level_is_in_one(trained: Trained) -> None:
+def test_every_operator_and_node_belongs_to_a_tree(trained: Trained) -> None:
     for graphs in trained[1]:
         assert set(graphs.aot.graphs) == {"forward", "backward"}
         for tree in graphs.trees.values():
@@ -236,7 +234,7 @@ def test_every_operator_of_a_model_has_a_tree_and_every_node_of_a_level_is_in_on
             assert all(root.source or root.node for root in roots)
 
 
-def test_nodes_of_a_level_lead_to_the_python_line(trained: Trained) -> None:
+def test_level_nodes_link_to_the_python_line(trained: Trained) -> None:
     record, (graphs, *_) = trained
     found = graphs.artifacts()
     whole = record.with_fields(artifacts=(*record.artifacts, *found))
@@ -248,7 +246,7 @@ def test_nodes_of_a_level_lead_to_the_python_line(trained: Trained) -> None:
             assert whole.linked_ids(entity.id) & lines, entity
 
 
-def test_a_capture_without_gradients_has_one_graph_at_each_level() -> None:
+def test_inference_has_one_graph_per_level() -> None:
     with Exploration(Options(stages=("captured", "decomposed"), grad=False)) as exploration:
         exploration.compile(nn.functional.gelu)(torch.randn(4))
     levels = [artifact.id for artifact in exploration.record.of_stage("decomposed")]
@@ -256,7 +254,7 @@ def test_a_capture_without_gradients_has_one_graph_at_each_level() -> None:
     assert Record.from_json(exploration.record.to_json()) == exploration.record
 
 
-def test_a_node_is_taken_apart_on_the_values_that_it_had() -> None:
+def test_node_is_decomposed_with_its_actual_inputs() -> None:
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x * 3, -1)
 
@@ -271,7 +269,7 @@ def test_a_node_is_taken_apart_on_the_values_that_it_had() -> None:
         node_call(next(entity for entity in captured.entities if entity.kind == "placeholder"), captured, kept)
 
 
-def test_what_was_not_kept_can_not_be_traced_again() -> None:
+def test_unkept_graph_cannot_be_decomposed() -> None:
     with Exploration(Options(stages=("captured",))) as exploration:
         exploration.compile(nn.functional.gelu)(torch.randn(4))
     with pytest.raises(LevelError, match="a saved record has text, and no graph to trace"):
@@ -299,7 +297,7 @@ def _overloads(packet: Any) -> list[Any]:
     return [getattr(packet, name) for name in names]
 
 
-def test_a_tree_knows_its_leaves_and_its_sources() -> None:
+def test_op_tree_lists_its_leaves() -> None:
     leaf = OpCall("aten.mul.Tensor", node="mul", why="a core ATen operator")
     assert list(OpCall("aten.gelu.default", calls=(leaf, leaf)).leaves()) == [leaf, leaf]
 
@@ -322,7 +320,7 @@ def checkpointed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         (checkpointed, {}, False, {"equal", "close"}),
     ],
 )
-def test_sizes_left_open_changed_inputs_autocast_and_checkpoints(
+def test_dynamic_mutating_autocast_and_checkpointed_graphs_decompose(
     function: Callable[..., Any], options: dict[str, Any], autocast: bool, verdicts: set[str]
 ) -> None:
     with Exploration(Options(stages=("captured",), **options)) as exploration, torch.autocast("cpu", enabled=autocast):

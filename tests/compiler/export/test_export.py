@@ -37,7 +37,7 @@ def reads(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_the_program_says_what_each_input_is_and_which_sizes_are_open(strict: bool) -> None:
+def test_export_lists_inputs_and_dynamic_sizes(strict: bool) -> None:
     open_size = {"x": {0: torch.export.Dim.DYNAMIC}}
     found = export_program(Net(), (torch.randn(3, 4),), strict=strict, dynamic_shapes=open_size)
     words = set(found.inputs.values())
@@ -47,7 +47,7 @@ def test_the_program_says_what_each_input_is_and_which_sizes_are_open(strict: bo
     assert "#   p_layer_weight: parameter layer.weight" in found.artifact.text
 
 
-def test_the_nodes_lead_to_the_users_line() -> None:
+def test_exported_nodes_link_to_the_user_line() -> None:
     found = export_program(Net(), (torch.randn(3, 4),))
     relu = next(entity for entity in found.artifact.entities if entity.attrs["target"].startswith("aten.relu"))
     assert relu.attrs["code"] == "return torch.relu(self.norm(self.layer(x)))"
@@ -64,7 +64,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fn", "code", "advice"), [(branches, "x.sum() > 0", "torch.cond"), (reads, "torch.save", "outside")]
 )
-def test_what_export_refuses_is_a_card_with_the_exact_place(strict: bool, fn: object, code: str, advice: str) -> None:
+def test_refused_export_has_a_card_with_its_location(strict: bool, fn: object, code: str, advice: str) -> None:
     card = export_program(fn, (torch.randn(3),), strict=strict).card
     assert card.chain[-1].code.startswith(code)
     assert card.chain[-1].function == fn.__name__
@@ -78,7 +78,7 @@ def test_a_refused_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_export_leaves_compiled_functions_and_random_numbers_as_they_are() -> None:
+def test_export_leaves_compiled_functions_and_generator_unchanged() -> None:
     compilations = []
     compiled = torch.compile(Net().eval(), backend=lambda graph, _: compilations.append(graph) or graph.forward)
     compiled(torch.randn(3, 4))
@@ -91,7 +91,7 @@ def test_an_export_leaves_compiled_functions_and_random_numbers_as_they_are() ->
     assert len(compilations) == 1
 
 
-def test_the_stage_is_made_where_it_is_named_and_a_failure_is_a_problem_there() -> None:
+def test_exported_stage_or_its_problem_is_recorded() -> None:
     options = Options(stages=("captured", "exported"))
     record = explore(Net(), (torch.randn(3, 4),), options=options).record
     assert [artifact.id for artifact in record.of_stage("exported")] == ["exported[non-strict]", "exported[strict]"]
@@ -114,7 +114,7 @@ def test_every_way_to_save_is_tried_and_compared(monkeypatch: pytest.MonkeyPatch
     assert model.training
 
 
-def test_the_failure_names_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_failure_names_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     failed = [way for way in ways_to_save(Net(), (torch.randn(3, 4),)) if way.outcome == "fails"]
     assert "`_orig_mod.`" in failed[0].words
@@ -135,7 +135,7 @@ def test_outputs_that_almost_agree_are_close(monkeypatch: pytest.MonkeyPatch) ->
     assert found <= {"close", "fails", "not tried"}
 
 
-def test_a_load_that_does_nothing_would_be_seen() -> None:
+def test_missing_load_would_be_detected() -> None:
     """The copies that load the file have different weights."""
     from compiler.export.saving import _forget
 
@@ -146,6 +146,6 @@ def test_a_load_that_does_nothing_would_be_seen() -> None:
     assert not torch.allclose(model(x), blank(x))
 
 
-def test_what_is_no_module_is_refused() -> None:
+def test_saving_a_non_module_is_refused() -> None:
     with pytest.raises(TypeError, match="saving is about modules; got function"):
         ways_to_save(branches)

@@ -38,7 +38,7 @@ def notes(record: Record) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["a100", "t4"])
-def test_a_float8_product_needs_float8_tensor_cores(name: str) -> None:
+def test_float8_matmul_needs_float8_tensor_cores(name: str) -> None:
     record = explored(scaled_product, torch.randn(32, 32).half(), name)
     (problem,) = record.problems
     assert "has no float8 tensor cores: torch._scaled_mm raises an error there" in problem.reason
@@ -47,37 +47,37 @@ def test_a_float8_product_needs_float8_tensor_cores(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["h100", "l4", "b200"])
-def test_a_float8_product_is_compiled_where_there_are_some(name: str) -> None:
+def test_float8_matmul_compiles_with_float8_tensor_cores(name: str) -> None:
     record = explored(scaled_product, torch.randn(32, 32).half(), name)
     assert record.problems == ()
     assert "float8" not in notes(record)
     assert any("_scaled_mm" in kernel.name for kernel in record.kernels)
 
 
-def test_float8_that_is_only_stored_is_noted() -> None:
+def test_stored_only_float8_is_noted() -> None:
     assert "float8 is only stored there" in notes(explored(through_float8, torch.randn(8, 8), "a100"))["float8"]
     assert "float8" not in notes(explored(through_float8, torch.randn(8, 8), "h100"))
 
 
 @pytest.mark.parametrize(("name", "part"), [("rtx4090", "1/64"), ("l4", "1/64"), ("t4", "1/32")])
-def test_float64_on_a_gpu_for_graphics_is_noted(name: str, part: str) -> None:
+def test_slow_float64_on_a_graphics_gpu_is_noted(name: str, part: str) -> None:
     why = notes(explored(product, torch.randn(8, 8).double(), name))["float64"]
     assert f"computes float64 at {part} of the rate of float32" in why
 
 
 @pytest.mark.parametrize("name", ["h100", "a100", "mi300x"])
-def test_float64_on_a_gpu_for_science_is_not(name: str) -> None:
+def test_fast_float64_is_not_noted(name: str) -> None:
     assert "float64" not in notes(explored(product, torch.randn(8, 8).double(), name))
 
 
-def test_float32_products_without_tensor_cores_are_noted() -> None:
+def test_float32_matmuls_without_tf32_are_noted() -> None:
     found = notes(explored(product, torch.randn(8, 8), "h100"))["float32"]
     assert "torch.set_float32_matmul_precision('high')" in found
     assert notes(explored(product, torch.randn(8, 8).half(), "h100")) == {}
     assert notes(explored(product, torch.randn(8, 8), "t4")) == {}  # it has no TF32
 
 
-def test_tf32_that_is_allowed_is_not() -> None:
+def test_allowed_tf32_is_not_noted() -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -86,7 +86,7 @@ def test_tf32_that_is_allowed_is_not() -> None:
         torch.set_float32_matmul_precision(before)
 
 
-def test_time_and_check_are_not_refused_for_a_gpu_that_is_not_here() -> None:
+def test_time_and_check_are_allowed_for_absent_gpus() -> None:
     """They run on the CPU then, and say so."""
     options = parse_options(target="h100", time=True, check=True)
     assert (options.target, options.check) == ("h100", True)

@@ -44,7 +44,7 @@ def template(node: ast.expr) -> str:
     return str(ast.literal_eval(node))
 
 
-def test_every_text_with_which_torch_refuses_a_fusion_has_plain_words() -> None:
+def test_every_torch_fusion_refusal_has_plain_words() -> None:
     """A new torch may have new texts: add words for them in compiler/inductor/fusion_words.py."""
     sources = [path.read_text() for path in SOURCES.rglob("*.py")]
     found = {text for source in sources if "WhyNoFuse(" in source for text in texts_in(source)}
@@ -52,14 +52,14 @@ def test_every_text_with_which_torch_refuses_a_fusion_has_plain_words() -> None:
     assert found - set(REASONS) == set()
 
 
-def test_words_are_found_for_a_text_with_sizes_filled_in() -> None:
+def test_refusal_with_sizes_has_plain_words() -> None:
     told = "numel/rnumel mismatch (reduce) (896, 128), (7180, 7)"
     assert reason_words(told) == "both are reductions, over loops of other sizes"
     assert reason_words("buf3 has aliasing or mutation").startswith("what follows the CUTLASS kernel")
     assert reason_words("something new") == "something new"
 
 
-def test_every_fused_node_is_put_together_of_nodes_before_fusion_step_by_step(record: Record) -> None:
+def test_merge_steps_rebuild_every_fused_node(record: Record) -> None:
     loops = {entity.label for entity in record["ir"].entities}
     steps = {merge.name: merge for merge in record.merges}
     fused = [entity for entity in record["fused_ir"].entities if entity.kind == "fused"]
@@ -73,14 +73,14 @@ def test_every_fused_node_is_put_together_of_nodes_before_fusion_step_by_step(re
         assert sorted(found) == sorted(entity.attrs["parts"])
 
 
-def test_a_step_has_its_round_and_the_bytes_that_both_nodes_touch(record: Record) -> None:
+def test_merge_has_its_round_and_shared_bytes(record: Record) -> None:
     assert record.merges
     assert {merge.round for merge in record.merges} <= set(range(1, 12))
     x = 64 * 128 * 4
     assert any(merge.saved == x for merge in record.merges)  # the input, or an intermediate result, in float32
 
 
-def test_decisions_say_in_which_round_and_what_it_saved(record: Record) -> None:
+def test_fusion_decisions_have_round_and_saved_bytes(record: Record) -> None:
     fusion = [decision for decision in record.decisions if decision.pass_name == "fusion"]
     fused = [decision for decision in fusion if decision.verdict == "fused"]
     assert fused
@@ -90,13 +90,13 @@ def test_decisions_say_in_which_round_and_what_it_saved(record: Record) -> None:
     assert all(decision.numbers["round"] >= 1 for decision in refused)
 
 
-def test_what_a_node_moves_is_told_buffer_by_buffer(record: Record) -> None:
+def test_node_bytes_are_split_by_buffer(record: Record) -> None:
     for entity in record["fused_ir"].entities:
         assert sum(entity.attrs["moves"].values()) == entity.attrs["bytes"]
         assert set(entity.attrs["moves"]) <= {*entity.attrs["reads"], *entity.attrs["writes"]}
 
 
-def test_a_record_with_steps_of_fusion_goes_through_json(record: Record) -> None:
+def test_record_with_fusion_steps_round_trips_through_json(record: Record) -> None:
     assert Record.from_json(record.to_json()) == record
 
 
@@ -108,6 +108,6 @@ def test_no_fusion_means_no_steps() -> None:
     assert any("max_fusion_size" in why for why in whys)
 
 
-def test_it_is_the_same_for_the_cpu() -> None:
+def test_cpu_records_fusion_steps() -> None:
     record = explore(normalised, torch.randn(8, 8), torch.randn(8, 4), target="cpu").record
     assert record.merges

@@ -309,7 +309,7 @@ def _half(artifact: Artifact) -> str:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_lines_lead_to_the_nodes_whose_values_they_compute(model: str, graphs: dict[str, GraphModule]) -> None:
+def test_lines_link_to_the_nodes_they_compute(model: str, graphs: dict[str, GraphModule]) -> None:
     torch.manual_seed(0)
     make, inputs = MODELS[model]
     found = list(answered(explored(make(), *inputs()), graphs))
@@ -437,7 +437,7 @@ def test_lines_with_known_answers(name: str) -> None:
             assert any(re.match(rf"({operation})\b", one) for one in linked), f"{line.label} <- {linked}"
 
 
-def test_lines_of_cpp_with_known_answers() -> None:
+def test_cpp_lines_with_known_answers() -> None:
     def f(x: Tensor, weight: Tensor) -> Tensor:
         hidden = functional.gelu(x)
         return functional.rms_norm(hidden, (100,), weight)
@@ -477,7 +477,7 @@ def test_index_arithmetic_is_linked_to_no_node() -> None:
     assert all(entity.origins == () for entity in found)
 
 
-def test_each_line_of_a_kernel_is_an_entity_under_its_number() -> None:
+def test_kernel_lines_are_entities_by_line_number() -> None:
     record = explored(ordered, torch.randn(8, 128))
     (kernel,) = record.kernels
     artifact = record[kernel.artifact]
@@ -495,7 +495,7 @@ def test_each_line_of_a_kernel_is_an_entity_under_its_number() -> None:
     assert artifact.lines[first] == artifact.lines[last] == (kernel.id,)
 
 
-def test_each_line_of_python_lights_its_own_lines_of_triton() -> None:
+def test_python_line_highlights_only_its_triton_lines() -> None:
     def gelu_then_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         hidden = functional.gelu(x)
         return functional.layer_norm(hidden, (256,), weight, bias)
@@ -513,7 +513,7 @@ def test_each_line_of_python_lights_its_own_lines_of_triton() -> None:
     assert not any("erf" in line or "0.5," in line for line in norm)
 
 
-def test_a_kernel_for_several_groups_of_nodes_is_linked_to_all() -> None:
+def test_kernel_shared_by_several_calls_links_to_all() -> None:
     def twice(x: Tensor, w: Tensor) -> Tensor:
         return torch.tanh(torch.tanh(x @ w) @ w)
 
@@ -523,14 +523,14 @@ def test_a_kernel_for_several_groups_of_nodes_is_linked_to_all() -> None:
     assert {origin.rpartition(".")[2] for origin in line.origins} == {"tanh", "tanh_1"}
 
 
-def test_links_reach_across_stages_that_are_left_out() -> None:
+def test_links_cross_omitted_stages() -> None:
     record = explored(ordered, torch.randn(8, 128), stages=("captured", "kernels"))
     (kernel,) = record.kernels
     (line,) = [entity for entity in entities_of(record, kernel) if "sort_with_index" in entity.label]
     assert line.origins == ("captured[0/0].sort",)
 
 
-def test_kernels_of_branches_lead_to_the_lines_inside_them() -> None:
+def test_kernels_of_branches_link_to_their_branch_lines() -> None:
     def branches(x: Tensor) -> Tensor:
         def above(t: Tensor) -> Tensor:
             return t.sin() + t.sum(-1, keepdim=True)
@@ -556,7 +556,7 @@ def test_kernels_of_branches_lead_to_the_lines_inside_them() -> None:
 
 
 @pytest.mark.parametrize("model", ["feed-forward", "embedding and cross-entropy"])
-def test_observing_changes_nothing_in_the_code(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_does_not_change_the_code(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, inputs = MODELS[model]
     torch.manual_seed(0)
     module, args = make(), inputs()

@@ -17,7 +17,7 @@ def record_of(fn: object, *args: Tensor) -> Record:
     return record
 
 
-def test_loops_calls_and_what_was_fused() -> None:
+def test_loops_extern_calls_and_fused_nodes() -> None:
     def f(x: Tensor, w: Tensor) -> Tensor:
         return torch.tanh(x @ w).sum(0) * 2
 
@@ -51,7 +51,7 @@ op2: pointwise
     )
 
 
-def test_indirect_indices_and_additions_in_place() -> None:
+def test_indirect_indices_and_inplace_additions() -> None:
     def f(x: Tensor, rows: Tensor) -> Tensor:
         return torch.zeros(10, 32).index_add(0, rows, x.sin())
 
@@ -76,7 +76,7 @@ op1: pointwise
     )
 
 
-def test_parts_under_a_mask_are_indented() -> None:
+def test_masked_bodies_are_indented() -> None:
     def f(x: Tensor) -> Tensor:
         return functional.pad(x.exp(), (1, 2)) * 2
 

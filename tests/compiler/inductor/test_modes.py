@@ -65,7 +65,7 @@ def candidates(artifact: Artifact) -> list[Entity]:
 
 @pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_every_product_is_a_template_and_its_candidates_are_listed(dtype: torch.dtype, mode: str) -> None:
+def test_every_matmul_is_a_template_with_listed_candidates(dtype: torch.dtype, mode: str) -> None:
     record = explored(Gelu().to(dtype), torch.randn(64, 128, dtype=dtype), mode=mode)
     found = decisions(record, "autotuning")
     assert [decision.subjects[0].rpartition("[")[2] for decision in found] == [
@@ -83,14 +83,14 @@ def test_every_product_is_a_template_and_its_candidates_are_listed(dtype: torch.
     assert bool(decisions(record, "cudagraphs")) == (mode == "max-autotune")
 
 
-def test_what_follows_a_product_is_fused_into_its_template() -> None:
+def test_matmul_epilogue_is_fused_into_the_template() -> None:
     record = explored(Gelu().bfloat16(), torch.randn(64, 128).bfloat16(), mode="max-autotune", grad=False)
     first = templates(record)[0]
     assert "tl.dot" in first
     assert "libdevice.erf" in first
 
 
-def test_the_shown_configuration_is_the_kernels() -> None:
+def test_shown_config_matches_the_kernel() -> None:
     record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", grad=False)
     for decision, text in zip(decisions(record, "autotuning"), templates(record), strict=True):
         settings = dict(setting.split("=") for setting in decision.verdict.split()[1:])
@@ -119,13 +119,13 @@ def test_other_operations_have_templates_too(
     assert len(templates(record)) == 1
 
 
-def test_sizes_that_change_are_symbols_in_the_template() -> None:
+def test_dynamic_sizes_are_symbols_in_the_template() -> None:
     record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", dynamic=True)
     assert len(templates(record)) == 5
     assert all("M = ks" in text or "N = ks" in text or "K = ks" in text for text in templates(record))
 
 
-def test_backends_that_are_asked_for_are_the_only_ones() -> None:
+def test_only_requested_gemm_backends_are_considered() -> None:
     x = torch.randn(64, 128).half()
     only_triton = explored(Gelu().half(), x, grad=False, options={
         "max_autotune": True, "max_autotune_gemm_backends": "TRITON",
@@ -138,20 +138,20 @@ def test_backends_that_are_asked_for_are_the_only_ones() -> None:
     assert templates(only_aten) == []
 
 
-def test_another_candidate_is_shown_where_it_is_asked_for() -> None:
+def test_requested_candidate_is_shown() -> None:
     asked = {"max_autotune": True, "test_configs.autotune_choice_desc_regex": "BLOCK_M=128"}
     record = explored(Gelu().half(), torch.randn(256, 128).half(), grad=False, options=asked)
     assert all("BLOCK_M : tl.constexpr = 128" in text for text in templates(record))
 
 
-def test_a_gpu_with_few_multiprocessors_has_no_templates_and_says_why() -> None:
+def test_small_gpu_has_no_templates_with_reason() -> None:
     record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", target="t4", grad=False)
     for decision in decisions(record, "autotuning"):
         assert decision.verdict in ("extern_kernels.addmm", "extern_kernels.bias_addmm")
         assert "NVIDIA T4 16 GB has 40 multiprocessors, and Inductor considers its templates from 68 on" in decision.why
 
 
-def test_amds_candidates_are_those_of_a_torch_built_for_rocm() -> None:
+def test_amd_candidates_use_rocm_heuristics() -> None:
     """Heuristics are registered when torch is imported, for the vendor that torch was built for."""
     x = torch.randn(64, 128).bfloat16()
     record = explored(Gelu().bfloat16(), x, mode="max-autotune", target="mi300x")
@@ -178,7 +178,7 @@ def collecting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield found
 
 
-def test_the_code_of_each_candidate_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidate_code_can_be_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting(monkeypatch) as selections:
         record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", grad=False)
     artifact = record["kernels[0/0 inference candidates]"]
@@ -191,7 +191,7 @@ def test_the_code_of_each_candidate_can_be_had(monkeypatch: pytest.MonkeyPatch) 
     assert sum(entity.attrs["shown"] for entity in entities) == len(selections) == 2
 
 
-def test_candidates_lead_to_the_line_of_python() -> None:
+def test_candidates_link_to_the_python_line() -> None:
     record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", grad=False)
     sources = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
     for entity in candidates(record["kernels[0/0 inference candidates]"]):
@@ -200,7 +200,7 @@ def test_candidates_lead_to_the_line_of_python() -> None:
     assert sum(row.startswith("# shown triton_mm ") for row in rows) == 2
 
 
-def test_equal_products_are_shown_once() -> None:
+def test_equal_matmuls_are_shown_once() -> None:
     layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).half()
     record = explored(layers, torch.randn(64, 64).half(), mode="max-autotune", grad=False)
     artifact = record["kernels[0/0 inference candidates]"]
@@ -209,7 +209,7 @@ def test_equal_products_are_shown_once() -> None:
     assert artifact.text.count("addmm, addmm_1, addmm_2, addmm_3") == 1
 
 
-def test_nothing_of_the_candidates_stays_in_the_process() -> None:
+def test_candidates_leave_no_process_state() -> None:
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.select_algorithm import TritonTemplate
     from torch._inductor.template_heuristics import registry
@@ -236,7 +236,7 @@ def graphs(record: Record) -> list[Decision]:
     return decisions(record, "cudagraphs")
 
 
-def test_a_graph_that_fits_is_captured_whole() -> None:
+def test_capturable_graph_is_captured_whole() -> None:
     record = explored(Gelu(), torch.randn(64, 128), mode="reduce-overhead")
     forward, backward = graphs(record)
     assert (forward.verdict, backward.verdict) == ("captured", "captured")
@@ -249,7 +249,7 @@ def test_a_graph_that_fits_is_captured_whole() -> None:
         assert "runner = Runner(partitions=[partition_0,])" in artifact.text
 
 
-def test_kernels_in_partitions_are_called_there() -> None:
+def test_kernels_in_partitions_link_to_their_calls() -> None:
     record = explored(Gelu(), torch.randn(64, 128), mode="reduce-overhead", grad=False)
     lines = record["kernels"].text.split("\n")
     calls = [entity for entity in record["kernels"].entities if entity.kind in ("call", "extern")]
@@ -258,12 +258,12 @@ def test_kernels_in_partitions_are_called_there() -> None:
     assert all(entity.attrs["line"] > start for entity in calls)
 
 
-def test_sizes_that_change_make_one_graph_each() -> None:
+def test_dynamic_sizes_capture_one_graph_each() -> None:
     record = explored(Gelu(), torch.randn(64, 128), mode="reduce-overhead", dynamic=True)
     assert all("one CUDA graph is recorded for each set of sizes" in decision.why for decision in graphs(record))
 
 
-def test_an_input_that_is_written_into_is_refused() -> None:
+def test_mutated_input_refuses_cuda_graphs() -> None:
     def accumulated(x: Tensor, total: Tensor) -> Tensor:
         total.add_(x)
         return total * 2
@@ -274,13 +274,13 @@ def test_an_input_that_is_written_into_is_refused() -> None:
     assert "torch: skipping cudagraphs due to mutated inputs (1 instances)" in decision.why
 
 
-def test_buffers_may_be_written_into() -> None:
+def test_mutated_buffers_allow_cuda_graphs() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).train()
     record = explored(net, torch.randn(2, 3, 8, 8), mode="reduce-overhead")
     assert [decision.verdict for decision in graphs(record)] == ["captured", "captured"]
 
 
-def test_an_operation_that_the_cpu_waits_for_splits_the_graph() -> None:
+def test_cpu_synchronization_splits_the_graph() -> None:
     def positions(x: Tensor) -> Tensor:
         return torch.nonzero(x.relu()).sum() + x.sum()
 
@@ -296,7 +296,7 @@ def test_an_operation_that_the_cpu_waits_for_splits_the_graph() -> None:
     assert re.search(r"Runner\(partitions=\[partition_0, *partition_1,?\]\)", record["kernels"].text)
 
 
-def test_without_partitions_such_an_operation_refuses_the_whole() -> None:
+def test_cpu_synchronization_without_partitions_refuses_the_graph() -> None:
     def positions(x: Tensor) -> Tensor:
         return torch.nonzero(x.relu()).sum()
 
@@ -316,7 +316,7 @@ def test_a_backward_is_not_captured_without_its_forward() -> None:
     assert "the forward half is not captured" in backward.why
 
 
-def test_branches_are_decided_on_the_cpu() -> None:
+def test_cond_is_decided_on_the_cpu() -> None:
     def either(x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
 
@@ -329,22 +329,22 @@ def test_the_default_mode_has_no_cuda_graphs() -> None:
     assert graphs(explored(Gelu(), torch.randn(64, 128))) == []
 
 
-def test_cpu_code_can_not_be_captured() -> None:
+def test_cpu_code_cannot_be_captured() -> None:
     record = explored(Gelu(), torch.randn(64, 128), mode="reduce-overhead", target="cpu", grad=False)
     assert [decision.verdict for decision in graphs(record)] == ["refused"]
 
 
 def test_refusals_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """On the user's machine no CUDA graph would have been captured."""
-    test_an_input_that_is_written_into_is_refused()
-    test_without_partitions_such_an_operation_refuses_the_whole()
+    test_mutated_input_refuses_cuda_graphs()
+    test_cpu_synchronization_without_partitions_refuses_the_graph()
     assert "cudagraphs" not in caplog.text
 
 
 # Strides
 
 
-def test_the_backward_takes_what_the_forward_saved_as_the_forward_laid_it_out() -> None:
+def test_saved_activations_keep_their_layout_in_the_backward() -> None:
     """On a GPU Inductor uses channels-last convolutions, and saved activations keep that layout."""
     net = nn.Sequential(nn.Conv2d(128, 160, 3), nn.ReLU(), nn.Conv2d(160, 128, 3))
     record = explored(net, torch.randn(2, 128, 8, 8))
@@ -357,7 +357,7 @@ def test_the_backward_takes_what_the_forward_saved_as_the_forward_laid_it_out() 
 
 
 @pytest.mark.skipif(OLD_TRITON, reason="the interpreter of Triton before 3.7 does not run with NumPy 2.4")
-def test_templates_compute_what_eager_does() -> None:
+def test_templates_match_eager() -> None:
     record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", check="kernels")
     checked = {check.subject: check for check in record.checks}
     shown = [kernel for kernel in record.kernels if kernel.category == "template"]
@@ -376,7 +376,7 @@ def test_templates_are_compiled_to_machine_code() -> None:
         assert "mma" in record[f"ptx[{kernel.graph} inference {kernel.name}]"].text
 
 
-def test_a_compilation_of_the_users_own_is_heard_too() -> None:
+def test_user_max_autotune_compilation_is_recorded() -> None:
     model, x = Gelu().half(), torch.randn(64, 128).half()
     with Exploration(parse_options(target="h100")) as exploration, torch.no_grad():
         torch.compile(model, mode="max-autotune", dynamic=False)(x)

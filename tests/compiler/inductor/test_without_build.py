@@ -48,7 +48,7 @@ def in_a_fresh_process(tmp_path: Path, **environment: str) -> tuple[list[str], l
     return kernels, problems
 
 
-def test_the_compiler_is_asked_for_its_version_only(tmp_path: Path) -> None:
+def test_cpp_compiler_is_asked_only_for_its_version(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     compiler = tmp_path / "g++"
     compiler.write_text(f'#!/bin/sh\necho "$@" >> {calls}\necho "g++ 12.2.0"\n')
@@ -58,14 +58,14 @@ def test_the_compiler_is_asked_for_its_version_only(tmp_path: Path) -> None:
     assert not calls.exists() or set(calls.read_text().split("\n")) <= {"--version", ""}
 
 
-def test_no_compiler_is_needed(tmp_path: Path) -> None:
+def test_cpp_compiler_is_not_required(tmp_path: Path) -> None:
     empty = tmp_path / "bin"
     empty.mkdir()
     kernels, problems = in_a_fresh_process(tmp_path, PATH=str(empty))
     assert (kernels, problems) == (["kernels[0/0 forward]", "kernels[0/0 backward]"], [])
 
 
-def test_what_is_assumed_of_the_cpu_is_forgotten() -> None:
+def test_assumed_cpu_isa_is_reset() -> None:
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
     before = cpu_vec_isa.valid_vec_isa_list
     truths = [vars(type(isa)).get("__bool__") for isa in cpu_vec_isa.supported_vec_isa_list]
@@ -76,7 +76,7 @@ def test_what_is_assumed_of_the_cpu_is_forgotten() -> None:
 
 
 @pytest.mark.needs("g++")
-def test_the_code_is_the_one_that_a_build_would_have_got() -> None:
+def test_code_matches_a_real_build() -> None:
     model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()).train()
     x = torch.randn(16, 64)
     generated, built = (

@@ -70,7 +70,7 @@ def heads() -> tuple[Heads, Tensor]:
     return Heads().train(), torch.randn(16, 8)
 
 
-def test_results_have_the_names_that_their_user_has() -> None:
+def test_results_are_named_as_in_user_code() -> None:
     model, x = heads()
     record = checked(model, x, backend="aot_eager")
     parameters = [f"gradient of {name}" for name, _ in model.named_parameters()]
@@ -80,7 +80,7 @@ def test_results_have_the_names_that_their_user_has() -> None:
     assert own(record)["the call"].words.startswith(("equal", "as close to float64 as eager is", "closer"))
 
 
-def test_a_call_of_four_graphs_is_run_with_each_stage_in_place() -> None:
+def test_call_of_four_graphs_runs_with_each_stage() -> None:
     """Dropout has eager's mask in each of them, although a graph before it and one after it draw no random numbers."""
     model, x = heads()
     state, mean = torch.random.get_rng_state(), model.norm.running_mean
@@ -107,7 +107,7 @@ def replacing(graph: Graph) -> None:
 
 
 @pytest.mark.needs("g++")
-def test_a_pass_that_is_wrong_in_one_of_several_graphs_shows_in_the_users_results() -> None:
+def test_wrong_pass_in_one_graph_differs_in_results() -> None:
     model, x = heads()
     with inductor_config.patch({"joint_custom_pre_pass": replacing}), torch.no_grad():
         record = checked(model.eval(), x)
@@ -124,7 +124,7 @@ def test_a_pass_that_is_wrong_in_one_of_several_graphs_shows_in_the_users_result
 
 
 @pytest.mark.needs("g++")
-def test_dropout_is_compared_with_the_numbers_that_the_compiled_code_draws() -> None:
+def test_inductor_dropout_is_compared_with_its_own_numbers() -> None:
     class Dropped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -169,14 +169,14 @@ def test_random_numbers_of_our_backend_are_replayed(is_checkpointed: bool) -> No
 
 
 @pytest.mark.needs("g++")
-def test_other_random_numbers_than_the_codes_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_random_numbers_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_draws, "SEED", "none")
     call = own(checked(Dropping(False), torch.randn(16, 32), backend="tcompile"))["the call"]
     assert call.verdict == "differs"
 
 
 @pytest.mark.needs("g++")
-def test_eagers_random_numbers_are_compared_with_eager() -> None:
+def test_eager_random_option_is_compared_with_eager() -> None:
     options = {"random": "eager"}
     call = own(checked(Dropping(False), torch.randn(16, 32), backend="tcompile", options=options))["the call"]
     assert call.verdict in ("equal", "close")
@@ -184,7 +184,7 @@ def test_eagers_random_numbers_are_compared_with_eager() -> None:
 
 
 @pytest.mark.needs("g++")
-def test_code_in_bfloat16_says_why_it_is_not_eagers_and_which_setting_makes_it_so() -> None:
+def test_bfloat16_difference_names_the_setting_that_removes_it() -> None:
     def chain(x: Tensor) -> Tensor:
         return torch.sigmoid(torch.tanh(x) * 1.7 + x) * x - torch.exp(-x * x)
 
@@ -204,7 +204,7 @@ def test_code_in_bfloat16_says_why_it_is_not_eagers_and_which_setting_makes_it_s
 
 
 @pytest.mark.needs("g++")
-def test_for_a_gpu_that_is_not_here_the_numbers_are_the_cpus_and_say_so() -> None:
+def test_absent_gpu_check_uses_cpu_numbers() -> None:
     torch.manual_seed(0)
     record = checked(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8), target="h100")
     assert record.target == "h100"
@@ -216,7 +216,7 @@ def test_for_a_gpu_that_is_not_here_the_numbers_are_the_cpus_and_say_so() -> Non
     assert {check.stage for check in record.checks} >= {"captured", "joint", "post_grad"}
 
 
-def test_the_parameters_that_a_function_closes_over_are_compared_too() -> None:
+def test_closure_parameters_are_compared() -> None:
     torch.manual_seed(0)
     net, scale = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(4, requires_grad=True)
 
@@ -235,7 +235,7 @@ def test_the_parameters_that_a_function_closes_over_are_compared_too() -> None:
 @pytest.mark.parametrize(
     "around", [partial(torch.autocast, "cpu", torch.bfloat16), torch.no_grad, torch.inference_mode]
 )
-def test_a_call_is_repeated_as_it_was_made(around: Callable[[], Any]) -> None:
+def test_call_is_repeated_in_its_original_context(around: Callable[[], Any]) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(4, 8)
     with Exploration(Options(check=True, backend="aot_eager")) as exploration:
@@ -254,7 +254,7 @@ def branches(x: Tensor) -> Tensor:
     return x + 1 if (x + 1e-9 == x).all() else x - 1
 
 
-def test_where_float64_goes_another_way_it_is_not_compared() -> None:
+def test_diverging_float64_control_flow_is_not_compared() -> None:
     call = own(checked(branches, torch.ones(4), backend="aot_eager"))["the call"]
     assert call.verdict == "equal"
     assert call.max_absolute_float64 is None
@@ -281,7 +281,7 @@ def test_float64_has_the_random_numbers_of_eager() -> None:
             torch.testing.assert_close(gradient.double(), best.gradients[name], rtol=0, atol=1e-4)
 
 
-def test_what_draws_inside_of_an_operator_has_no_float64() -> None:
+def test_operators_with_internal_randomness_have_no_float64() -> None:
     call = Call(nn.RReLU(), nn.RReLU(), (torch.randn(8),))
     with pytest.raises(WidenedError, match="draws its random numbers inside"):
         exact(call, record_draws(call))
@@ -294,7 +294,7 @@ def judged(mine: Tensor, eager: Tensor, best: Tensor | None = None, largest: flo
     return check_result("output", mine, eager, best, Scope(largest))
 
 
-def test_a_wrong_result_is_told_with_what_is_allowed_and_how_far_eager_is() -> None:
+def test_wrong_result_states_tolerance_and_eager_error() -> None:
     best = torch.linspace(1, 2, 9, dtype=torch.float64)
     check = judged((best + 0.0625).float(), best.float(), best)
     assert check.verdict == "differs"
@@ -304,13 +304,13 @@ def test_a_wrong_result_is_told_with_what_is_allowed_and_how_far_eager_is() -> N
     assert check_call([check]).words.startswith("differs: output off by 0.031")
 
 
-def test_an_error_that_eager_has_too_is_none() -> None:
+def test_error_shared_with_eager_is_accepted() -> None:
     best = torch.tensor([1.0, 1e-3], dtype=torch.float64)
     check = judged((best + 3e-4).float(), (best - 3e-4).float(), best)
     assert (check.verdict, check.words) == ("close", "as close to float64 as eager is: 3.0e-4 from it, eager 3.0e-4")
 
 
-def test_results_that_are_missing_of_other_shapes_or_not_numbers_differ() -> None:
+def test_missing_misshaped_and_nonfinite_results_differ() -> None:
     one = torch.ones(2)
     assert judged(torch.ones(3), one).words == "differs: float32[3] instead of float32[2]"
     assert judged(torch.tensor([1.0, torch.nan]), one).verdict == "differs"
@@ -319,14 +319,14 @@ def test_results_that_are_missing_of_other_shapes_or_not_numbers_differ() -> Non
     assert judged(torch.tensor([1, 2]), torch.tensor([1, 3])).words == "differs: 1 of 2 values are wrong"
 
 
-def test_what_should_be_zero_is_rounding_beside_large_results_and_wrong_beside_small_ones() -> None:
+def test_near_zero_error_is_relative_to_largest_result() -> None:
     mine, eager = torch.tensor([3e-7]), torch.tensor([-4e-7])
     assert judged(mine, eager, largest=1.0).verdict == "close"
     assert judged(mine, eager, largest=1e-6).verdict == "differs"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_units_in_the_last_place_count_the_numbers_between(dtype: torch.dtype) -> None:
+def test_ulps_count_the_numbers_between(dtype: torch.dtype) -> None:
     one, least = torch.tensor([1.0], dtype=dtype), torch.finfo(dtype).smallest_normal
     step = torch.tensor([torch.finfo(dtype).eps], dtype=dtype)
     assert ulps(one + 3 * step, one).tolist() == [3]
@@ -337,7 +337,7 @@ def test_units_in_the_last_place_count_the_numbers_between(dtype: torch.dtype) -
     assert ulps(one, one * torch.nan).isnan().all()
 
 
-def test_outputs_are_called_as_python_reaches_them() -> None:
+def test_outputs_are_named_by_their_python_path() -> None:
     one = torch.ones(1)
     names = dict(outputs_of((one, {"a": one, 3: [one]}, "text", None)))
     assert list(names) == ["output 0", "output 1['a']", "output 1[3][0]"]
@@ -355,5 +355,5 @@ def test_outputs_are_called_as_python_reaches_them() -> None:
         ("", ""),
     ],
 )
-def test_inputs_of_graphs_are_called_as_the_user_does(source: str, name: str) -> None:
+def test_graph_inputs_are_named_as_in_user_code(source: str, name: str) -> None:
     assert input_name(source) == name

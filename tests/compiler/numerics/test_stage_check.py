@@ -99,7 +99,7 @@ def assert_agree(record: Record) -> None:
 
 
 @pytest.mark.needs("g++")
-def test_every_stage_of_a_model_with_dropout_has_eagers_masks() -> None:
+def test_every_stage_uses_the_dropout_masks_of_eager() -> None:
     torch.manual_seed(0)
     model, x = Dropped().train(), torch.randn(8, 16)
     state, weight = torch.random.get_rng_state(), model.first.weight.detach().clone()
@@ -133,14 +133,14 @@ def test_autocast_is_nearer_to_eager_than_to_float64(monkeypatch: pytest.MonkeyP
         assert check.max_absolute_float64 > 1e-4
 
 
-def test_the_tutorials_model_agrees_at_every_level() -> None:
+def test_tutorial_model_agrees_at_every_level() -> None:
     torch.manual_seed(0)
     record = trained(MLP().train(), torch.randn(8, 64), backend="aot_eager")
     assert_agree(record)
     assert {"joint", "forward + backward", *LEVELS} <= set(by_stage(record))
 
 
-def test_a_resnet_keeps_its_numbers_and_what_it_changes_in_place() -> None:
+def test_resnet_values_and_mutations_match_at_every_stage() -> None:
     torch.manual_seed(0)
     model = Residual().train()
     record = trained(model, torch.randn(4, 3, 32, 32), backend="aot_eager")
@@ -151,7 +151,7 @@ def test_a_resnet_keeps_its_numbers_and_what_it_changes_in_place() -> None:
     assert int(model.get_buffer("stem.1.num_batches_tracked")) == 1
 
 
-def test_gpt_2_has_one_answer_at_every_stage() -> None:
+def test_gpt2_agrees_at_every_stage() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -182,7 +182,7 @@ aten = torch.ops.aten
          "post_grad[0/0 forward].exp"),
     ],
 )  # fmt: skip
-def test_a_pass_that_is_wrong_is_found_and_named(setting: str, wrong: Any, stage: str, node: str) -> None:
+def test_wrong_pass_is_found_and_named(setting: str, wrong: Any, stage: str, node: str) -> None:
     torch.manual_seed(0)
     spoil: Callable[[Graph], None] = partial(replacing, *wrong)
     with inductor_config.patch({setting: spoil}):
@@ -196,7 +196,7 @@ def test_a_pass_that_is_wrong_is_found_and_named(setting: str, wrong: Any, stage
 
 
 @pytest.mark.needs("g++")
-def test_a_decomposition_that_is_wrong_is_found_in_the_joint_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_decomposition_is_found_in_the_joint_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """The joint graph's operators differ from the captured ones: values are compared by their nodes' origins."""
 
     def wrong(x: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ def sine_unless_traced(x: Tensor) -> Tensor:
 another_when_traced: Any = torch.compiler.allow_in_graph(sine_unless_traced)
 
 
-def test_the_node_that_departs_is_named_among_aten_operators_too() -> None:
+def test_first_wrong_aten_node_is_named() -> None:
     """An output that is a view of an input can't be compared in the joint graph, so this is the first stage."""
 
     def traced(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,7 +243,7 @@ def test_the_node_that_departs_is_named_among_aten_operators_too() -> None:
     ("function", "trains", "factor"),
     [(lambda x: x.t(), True, 1), (lambda x: x.mul_(2).exp(), False, 2), (lambda x: torch.rand_like(x) + x, True, 1)],
 )
-def test_views_changes_in_place_and_random_numbers_are_compared(
+def test_views_mutations_and_random_numbers_are_compared(
     function: Callable[[Tensor], Tensor], trains: bool, factor: int
 ) -> None:
     x = torch.randn(3, 4, requires_grad=trains)

@@ -100,10 +100,10 @@ def verdicts() -> Iterator[str]:
             yield from (f"    {policy:<14}{answer}" for policy, answer in lines)
 
 
-def test_verdicts_are_those_of_the_list() -> None:
+def test_verdicts_match_the_golden_list() -> None:
     assert_golden(GOLDEN, "\n".join(verdicts()))
 
 
-def test_cases_have_names_of_their_own() -> None:
+def test_case_names_are_unique() -> None:
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) > 100

@@ -39,7 +39,7 @@ def thresholds_while_lowering(model: nn.Module) -> list[tuple[int, int, int]]:
     return heard
 
 
-def test_a_big_graph_is_compiled_with_fewer_full_collections() -> None:
+def test_large_graph_compiles_with_fewer_full_collections() -> None:
     before = gc.get_threshold()
     forward, _, in_the_users_own_code = thresholds_while_lowering(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))))
     assert forward[:2] == before[:2]
@@ -47,11 +47,11 @@ def test_a_big_graph_is_compiled_with_fewer_full_collections() -> None:
     assert in_the_users_own_code == gc.get_threshold() == before
 
 
-def test_a_small_graph_is_compiled_with_as_many() -> None:
+def test_small_graph_keeps_the_collection_threshold() -> None:
     assert set(thresholds_while_lowering(nn.Linear(4, 4))) == {gc.get_threshold()}
 
 
-def test_full_collections_go_on_after_an_interrupt() -> None:
+def test_full_collections_resume_after_an_interrupt() -> None:
     before = gc.get_threshold()
 
     def interrupt(event: Event) -> None:
@@ -79,7 +79,7 @@ class Cyclic:
 
 
 @pytest.mark.parametrize("allocations", range(6))
-def test_a_collection_may_end_finalizers_while_guards_are_released(allocations: int) -> None:
+def test_guards_are_released_despite_concurrent_finalizers(allocations: int) -> None:
     """The next collection, a given number of allocations later, runs another object's finalizer."""
     since = weakref.finalize(release_guards, int)
     other = weakref.finalize(Cyclic, int)
@@ -100,7 +100,7 @@ def test_a_collection_may_end_finalizers_while_guards_are_released(allocations: 
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_what_is_made_to_stay_is_old_and_still_garbage_when_nobody_has_it() -> None:
+def test_objects_made_to_stay_are_still_collectable() -> None:
     with made_to_stay():
         found = weakref.ref(Cyclic())
     assert gc.get_count()[1:] == (0, 0)
@@ -112,7 +112,7 @@ def test_what_is_made_to_stay_is_old_and_still_garbage_when_nobody_has_it() -> N
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_what_the_user_has_frozen_stays_frozen() -> None:
+def test_user_frozen_objects_stay_frozen() -> None:
     gc.freeze()
     before = gc.get_freeze_count()
     with made_to_stay():
@@ -133,14 +133,14 @@ def thresholds_of_compilations(backend: Any, calls: int) -> list[int]:
     return heard
 
 
-def test_most_compilations_of_our_own_are_without_full_collections_from_their_beginning() -> None:
+def test_our_compilations_run_without_full_collections() -> None:
     before = gc.get_threshold()
     heard = thresholds_of_compilations("tcompile", compiler.backend.backend.COLLECTED)
     assert sorted(heard) == [before[2]] + [1_000_000 * before[2]] * (len(heard) - 1)
     assert gc.get_threshold() == before
 
 
-def test_compilations_for_other_backends_have_all_their_collections() -> None:
+def test_other_backends_keep_full_collections() -> None:
     before = gc.get_threshold()
     assert set(thresholds_of_compilations("eager", 3)) == {before[2]}
 

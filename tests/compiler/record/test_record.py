@@ -111,7 +111,7 @@ def test_a_wrong_field_is_named(damage: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", '"text"', "{}", b"\xff\xfe", b"\x80\x04pickle."])
-def test_what_is_no_record_is_refused(content: str | bytes) -> None:
+def test_non_record_is_refused(content: str | bytes) -> None:
     with pytest.raises(RecordError, match="this is not a tcompile record"):
         Record.from_json(content)
 
@@ -125,7 +125,7 @@ def test_another_schema_is_named(version: int) -> None:
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 @settings(max_examples=200)
-def test_no_bytes_make_the_loader_fail_otherwise(content: bytes) -> None:
+def test_random_bytes_raise_only_record_error(content: bytes) -> None:
     try:
         Record.from_json(content)
     except RecordError:
@@ -135,7 +135,7 @@ def test_no_bytes_make_the_loader_fail_otherwise(content: bytes) -> None:
 
 @given(st.data())
 @settings(max_examples=100)
-def test_a_cut_file_is_refused(data: st.DataObject) -> None:
+def test_truncated_file_is_refused(data: st.DataObject) -> None:
     whole_text = simple().to_json()
     end = data.draw(st.integers(0, len(whole_text) - 1))
     with pytest.raises(RecordError):
@@ -161,7 +161,7 @@ def test_an_artifact_by_id_or_stage() -> None:
         record["backward"]
 
 
-def test_a_stage_that_could_not_be_had_says_why() -> None:
+def test_missing_stage_says_why() -> None:
     record = simple().with_fields(problems=(Problem("sass", "this machine has no nvdisasm"),))
     with pytest.raises(KeyError, match="stage 'sass' is not in this record: this machine has no nvdisasm"):
         record["sass"]
@@ -183,16 +183,16 @@ def chain(*links: tuple[str, str]) -> Record:
     return Record("t", Options(), artifacts=(Artifact("a", "forward", "", "", "", entities=entities),))
 
 
-def test_linked_is_all_it_came_from_and_all_that_came_from_it() -> None:
+def test_linked_returns_all_ancestors_and_descendants() -> None:
     record = chain(("captured", "line"), ("forward", "captured"), ("kernel", "forward"), ("other", "line"))
     assert record.linked_ids("forward") == {"line", "captured", "forward", "kernel"}
     assert record.linked_ids("line") == {"line", "captured", "forward", "kernel", "other"}
     assert record.linked_ids("other") == {"other", "line"}
 
 
-def test_links_that_go_in_a_circle_end() -> None:
+def test_circular_links_terminate() -> None:
     assert chain(("a", "b"), ("b", "a")).linked_ids("a") == {"a", "b"}
 
 
-def test_stages_are_named_once() -> None:
+def test_stage_names_are_unique() -> None:
     assert len(set(STAGES)) == len(STAGES)

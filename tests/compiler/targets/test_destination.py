@@ -54,27 +54,27 @@ ASKED = ("", "mi300x")
         (Options(backend="aot_eager"), CPU, "cpu"),
     ],
 )
-def test_what_code_is_written_for(options: Options, device: torch.device, name: str) -> None:
+def test_options_and_devices_decide_the_target(options: Options, device: torch.device, name: str) -> None:
     found = destination(options, [CPU, device])
     assert found.name == name
     assert (found.gpu is not None) == (name in ("h100", "a100"))
     assert found.problem is None
 
 
-def test_an_h100_is_the_default_and_the_record_says_so() -> None:
+def test_default_target_is_h100() -> None:
     record = explore(torch.softmax, (torch.randn(8, 16), -1)).record
     assert record.target == "h100"
     assert {kernel.language for kernel in record.kernels} == {"triton"}
     assert "cc=90" in record["kernels"].text
 
 
-def test_code_for_the_cpu_is_cpp() -> None:
+def test_cpu_target_emits_cpp() -> None:
     record = explore(torch.softmax, (torch.randn(8, 16), -1), options=Options(target="cpu")).record
     assert record.target == "cpu"
     assert {kernel.language for kernel in record.kernels} == {"cpp"}
 
 
-def test_what_the_users_own_torch_compile_makes_is_for_the_same_target() -> None:
+def test_user_torch_compile_has_the_same_target() -> None:
     with Exploration() as exploration:
         torch.compile(torch.sigmoid)(torch.randn(8))
     assert exploration.record.target == "h100"
@@ -94,7 +94,7 @@ def without_triton(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[s
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_without_triton_one_line_says_so_and_every_other_stage_is_there(
+def test_missing_triton_is_one_problem_other_stages_remain(
     asked: str, without_triton: dict[str, dict[str, Any]]
 ) -> None:
     found = without_triton[asked]

@@ -42,7 +42,7 @@ def found(record: Record) -> Estimate:
     return made
 
 
-def test_bytes_and_launches_are_those_of_one_call(found: Estimate) -> None:
+def test_bytes_and_launches_are_per_call(found: Estimate) -> None:
     products = [each for each in found.kernels if each.name == "extern_kernels.mm"]
     assert [each.bytes for each in products] == [4 * (128 * 64 + 64 * 64 + 128 * 64)] * 4
     assert [each.flops for each in products] == [2 * 128 * 64 * 64] * 4
@@ -51,7 +51,7 @@ def test_bytes_and_launches_are_those_of_one_call(found: Estimate) -> None:
     assert (found.launches, found.bytes) == (8, sum(each.bytes for each in found.kernels))
 
 
-def test_the_least_time_is_that_of_the_bytes_at_peak_bandwidth(found: Estimate) -> None:
+def test_minimum_time_is_bytes_at_peak_bandwidth(found: Estimate) -> None:
     h100 = target("h100")
     for each in found.kernels:
         assert each.bound == "memory"
@@ -59,7 +59,7 @@ def test_the_least_time_is_that_of_the_bytes_at_peak_bandwidth(found: Estimate) 
     assert found.kernel_seconds == pytest.approx(sum(each.seconds for each in found.kernels))
 
 
-def test_launches_cost_what_is_stated_and_bound_a_small_call(found: Estimate) -> None:
+def test_launch_cost_is_stated_and_bounds_small_calls(found: Estimate) -> None:
     assert found.launch_seconds == 8 * LAUNCH_SECONDS
     assert (found.seconds, found.bound) == (found.launch_seconds, "launches")
     assert "5 µs" in found.launch_source
@@ -74,7 +74,7 @@ def test_compiled_kernels_give_the_same_estimate(record: Record, found: Estimate
     assert [each.is_compiled for each in again.kernels].count(True) == 1
 
 
-def test_code_for_a_device_that_is_here_has_no_estimate(record: Record) -> None:
+def test_local_device_code_has_no_estimate(record: Record) -> None:
     assert estimate(record.with_fields(target="cpu")) is None
     assert estimate(record.with_fields(kernels=())) is None
 
@@ -86,6 +86,6 @@ def test_a_kernel_of_unknown_size_is_named(record: Record) -> None:
     assert made.unknown == (first.name,)
 
 
-def test_an_estimate_is_no_candidate(record: Record) -> None:
+def test_estimate_adds_no_candidate(record: Record) -> None:
     assert record.candidates == ()
     assert record.measurement is None

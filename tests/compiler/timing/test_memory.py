@@ -69,7 +69,7 @@ def measured(call: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, int]:
 
 
 @pytest.mark.needs("g++")
-def test_the_computed_peak_is_what_the_built_code_really_uses() -> None:
+def test_computed_peak_matches_the_compiled_code() -> None:
     record, net = explored("cpu"), Net()
     compiled = torch.compile(net)
     peak, kept = measured(_without_gradients(net, compiled), torch.randn(ROWS, WIDTH))
@@ -78,7 +78,7 @@ def test_the_computed_peak_is_what_the_built_code_really_uses() -> None:
     assert peak == pytest.approx(computed_peak, rel=0.02)
 
 
-def test_eager_is_computed_as_it_really_runs() -> None:
+def test_computed_eager_peak_matches_the_real_run() -> None:
     record, net = explored("cpu"), Net()
     peak, kept = measured(_without_gradients(net, net), torch.randn(ROWS, WIDTH))
     computed_peak, computed_kept = peak_above_inputs(record, "eager")
@@ -99,7 +99,7 @@ def test_no_garbage_is_collected_in_a_measured_call() -> None:
     assert gc.isenabled()
 
 
-def test_what_is_freed_where_an_earlier_profile_saw_something_is_no_change() -> None:
+def test_frees_of_earlier_allocations_are_ignored() -> None:
     """The profiler remembers the sizes of addresses, and some of these have been reused."""
     held: list[Tensor] = []
     for _ in range(20):
@@ -119,14 +119,14 @@ def _without_gradients(net: nn.Module, call: Callable[[Tensor], Tensor]) -> Call
 
 
 @pytest.mark.parametrize("side", ["compiled", "eager"])
-def test_the_bytes_in_use_are_those_of_what_is_there(record: Record, side: str) -> None:
+def test_bytes_in_use_sum_the_live_buffers(record: Record, side: str) -> None:
     line = timelines(record)[0].lines[side]
     for number, step in enumerate(line.steps):
         assert step.above == sum(each.event.bytes for each in line.alive(number)), step
 
 
 @pytest.mark.parametrize("side", ["compiled", "eager"])
-def test_the_backward_begins_with_what_the_forward_left(record: Record, side: str) -> None:
+def test_backward_starts_with_memory_the_forward_left(record: Record, side: str) -> None:
     for before, after in pairwise(events(record, side)):
         if (before.half, after.half) == ("forward", "backward"):
             added = after.bytes if after.role == "tangent" else 0
@@ -135,7 +135,7 @@ def test_the_backward_begins_with_what_the_forward_left(record: Record, side: st
     pytest.fail("there is no backward")
 
 
-def test_what_the_backward_needs_is_kept_and_the_gradients_stay(record: Record) -> None:
+def test_saved_tensors_and_gradients_have_roles(record: Record) -> None:
     roles = {event.role for event in events(record)}
     assert roles == {"", "input", "saved", "tangent", "result", "gradient"}
     gradients = sum(event.bytes for event in events(record) if event.role == "gradient" and event.what == "output")
@@ -152,13 +152,13 @@ def test_only_the_callers_memory_outlives_the_backward(record: Record, side: str
     assert found[-1].live == given + left
 
 
-def test_inputs_and_parameters_are_there_before_each_once(record: Record) -> None:
+def test_inputs_and_parameters_count_once_in_the_base(record: Record) -> None:
     base = timelines(record)[0].base
     assert base["parameters"] == sum(parameter.nbytes for parameter in Net().parameters())
     assert base["inputs"] == ROWS * WIDTH * 4
 
 
-def test_a_buffer_has_what_writes_it_and_its_line_of_the_wrapper(record: Record) -> None:
+def test_buffer_has_its_writer_and_wrapper_line(record: Record) -> None:
     known = {entity.id for entity in record.entities()}
     rows = {half: record[f"kernels[0/0 {half}]"].text.split("\n") for half in ("forward", "backward")}
     made = [event for event in events(record) if event.what in ("allocate", "reuse")]
@@ -169,7 +169,7 @@ def test_a_buffer_has_what_writes_it_and_its_line_of_the_wrapper(record: Record)
         assert "reuse" not in event.what or "reuse" in rows[event.half][event.at - 1]
 
 
-def test_eager_takes_nothing_and_changes_nothing() -> None:
+def test_eager_memory_leaves_state_unchanged() -> None:
     net, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8)), torch.randn(16, 8)
     with Exploration(Options(target="h100")) as exploration:
         exploration.compile(net)(x)
@@ -210,19 +210,19 @@ def test_a_call_in_several_graphs_is_one_timeline() -> None:
     assert all(step.above == sum(each.event.bytes for each in line.alive(n)) for n, step in enumerate(line.steps))
 
 
-def test_open_sizes_count_as_those_of_the_call() -> None:
+def test_symbolic_sizes_use_the_sizes_of_the_call() -> None:
     record = explore(lambda x: x.exp(), torch.randn(64, 4), target="h100", dynamic=True).record
     assert any(event.what == "allocate" and event.bytes == 64 * 4 * 4 for event in events(record))
     assert any(event.what == "allocate" and event.bytes == 64 * 4 * 4 for event in events(record, "eager"))
 
 
-def test_partitions_for_cuda_graphs_are_one_timeline_too() -> None:
+def test_cuda_graph_partitions_are_one_timeline() -> None:
     record = explored(mode="reduce-overhead")
     assert {event.half for event in events(record)} == {"forward", "backward"}
     assert not [problem for problem in record.problems if problem.stage == "memory"]
 
 
-def test_pools_are_a_problem_that_says_what_to_do() -> None:
+def test_memory_pools_are_a_problem_with_a_hint() -> None:
     def chain(x: Tensor, w: Tensor) -> Tensor:
         return torch.softmax((x @ w).relu() @ w, -1) @ w
 
@@ -234,7 +234,7 @@ def test_pools_are_a_problem_that_says_what_to_do() -> None:
     assert "memory_planning" in problem.hint
 
 
-def test_what_was_measured_stands_beside_what_was_computed(record: Record) -> None:
+def test_measured_memory_is_added_to_the_computed(record: Record) -> None:
     net, x = Net(), torch.randn(ROWS, WIDTH)
     found = with_measured_memory(record, lambda: net(x).sum().backward())
     assert with_measured_memory(found, lambda: None).memory == record.memory
@@ -243,7 +243,7 @@ def test_what_was_measured_stands_beside_what_was_computed(record: Record) -> No
 
 
 @pytest.mark.needs("gpu")
-def test_on_a_gpu_the_allocator_tells_and_nothing_stays_recorded() -> None:
+def test_gpu_memory_history_is_recorded_and_stopped() -> None:
     x = torch.randn(1 << 20, device="cuda")
 
     def call() -> Tensor:
@@ -262,14 +262,14 @@ def test_on_a_gpu_the_allocator_tells_and_nothing_stays_recorded() -> None:
         torch.cuda.memory._record_memory_history(None)
 
 
-def test_the_history_of_the_allocator_counts_what_is_asked_for_and_given_back() -> None:
+def test_allocator_history_counts_requests_and_frees() -> None:
     """The history follows the documentation of `torch.cuda.memory._snapshot()`: a free completes after its request."""
     actions = ("segment_alloc", "alloc", "free_requested", "free_completed", "alloc")
     trace = [{"action": action, "size": 512 * place} for place, action in enumerate(actions, start=1)]
     assert list(history_changes(trace)) == [1024, -1536, 2560]
 
 
-def test_a_record_that_has_eager_already_stays_as_it_is(record: Record) -> None:
+def test_record_with_eager_memory_is_unchanged(record: Record) -> None:
     assert with_eager_memory(record, {}) is record
 
 
@@ -279,7 +279,7 @@ def test_a_graph_without_inputs_has_eager_memory() -> None:
     assert any(event.side == "eager" for event in record.memory)
 
 
-def test_an_optimizers_step_has_eager_memory() -> None:
+def test_optimizer_step_has_eager_memory() -> None:
     w = torch.ones(4, requires_grad=True)
     w.grad = torch.ones(4)
     record = explore(torch.optim.Adam([w]).step).record
@@ -287,7 +287,7 @@ def test_an_optimizers_step_has_eager_memory() -> None:
     assert any(event.side == "eager" for event in record.memory)
 
 
-def test_nested_tensors_are_the_reason_in_words() -> None:
+def test_nested_tensors_are_named_as_the_reason() -> None:
     parts = [torch.ones(2, 4), torch.ones(3, 4)]
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
     (problem,) = [item for item in explore(lambda x: (x * 2).sin(), nested).record.problems if item.stage == "memory"]

@@ -70,7 +70,7 @@ def lines(profile: Profile, side: str, half: str) -> dict[str, LineTime]:
 
 @needs_compiler
 @pytest.mark.parametrize("half", ["forward", "backward"])
-def test_every_call_in_the_generated_code_has_a_time_of_its_own(net: tuple[Record, Profile], half: str) -> None:
+def test_every_call_in_generated_code_has_its_time(net: tuple[Record, Profile], half: str) -> None:
     record, profile = net
     artifacts = [item for item in record.of_stage("kernels") if half in item.id]
     calls = {entity.id for item in artifacts for entity in item.entities if entity.kind in ("call", "extern")}
@@ -83,7 +83,7 @@ def test_every_call_in_the_generated_code_has_a_time_of_its_own(net: tuple[Recor
 
 
 @needs_compiler
-def test_library_calls_have_the_operations_of_their_product(net: tuple[Record, Profile]) -> None:
+def test_library_calls_have_their_matmul_flops(net: tuple[Record, Profile]) -> None:
     _, profile = net
     forward = of(profile.kernel_times, "compiled", "forward")
     products = [time.flops for time in forward if time.name in ("extern_kernels.addmm", "aten.addmm.default")]
@@ -95,9 +95,7 @@ def test_library_calls_have_the_operations_of_their_product(net: tuple[Record, P
 @needs_compiler
 @pytest.mark.parametrize("side", ["eager", "compiled"])
 @pytest.mark.parametrize("half", ["forward", "backward"])
-def test_each_line_that_computes_has_a_time_in_forward_and_backward(
-    net: tuple[Record, Profile], side: str, half: str
-) -> None:
+def test_computing_lines_have_forward_and_backward_times(net: tuple[Record, Profile], side: str, half: str) -> None:
     found = lines(net[1], side, half)
     computing = ["h = self.wide(x)", "h = nn.functional.gelu(self.norm(h))", "return self.head(h).softmax(-1)"]
     assert all(found[line_of(code)].seconds > 0 for code in computing)
@@ -108,7 +106,7 @@ def test_each_line_that_computes_has_a_time_in_forward_and_backward(
 
 @needs_compiler
 @pytest.mark.parametrize("side", ["eager", "compiled"])
-def test_times_of_lines_add_up_to_those_of_kernels(net: tuple[Record, Profile], side: str) -> None:
+def test_line_times_add_up_to_kernel_times(net: tuple[Record, Profile], side: str) -> None:
     _, profile = net
     kernels = sum(time.seconds for time in profile.kernel_times if time.side == side)
     own = sum(time.seconds for time in profile.line_times if time.side == side)
@@ -116,7 +114,7 @@ def test_times_of_lines_add_up_to_those_of_kernels(net: tuple[Record, Profile], 
 
 
 @needs_compiler
-def test_eager_operators_are_on_their_lines_the_backward_by_autograds_numbers(net: tuple[Record, Profile]) -> None:
+def test_eager_operators_are_attributed_to_their_lines(net: tuple[Record, Profile]) -> None:
     eager = [time for time in net[1].kernel_times if time.side == "eager"]
     places = {(time.op, line.rpartition("]")[2]) for time in eager for line in time.lines}
     gelu = line_of("h = nn.functional.gelu(self.norm(h))")
@@ -126,7 +124,7 @@ def test_eager_operators_are_on_their_lines_the_backward_by_autograds_numbers(ne
 
 
 @needs_compiler
-def test_the_line_that_made_the_call_has_all_of_it(net: tuple[Record, Profile]) -> None:
+def test_calling_line_has_the_whole_time(net: tuple[Record, Profile]) -> None:
     call = line_of("exploration.compile(fn)(*args)")
     for side in ("eager", "compiled"):
         found = lines(net[1], side, "forward")
@@ -140,7 +138,7 @@ def broken(x: Tensor) -> Tensor:
 
 
 @needs_compiler
-def test_a_model_without_lines_of_its_own_has_all_its_time_on_the_line_that_calls_it() -> None:
+def test_model_without_user_lines_charges_the_calling_line() -> None:
     """All code of nn.Sequential is torch's. A later profile on a copy still has the user's line as the call site."""
     model, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU()), torch.randn(4, 16)
     with Exploration(parse_options(backend="inductor")) as exploration:
@@ -153,7 +151,7 @@ def test_a_model_without_lines_of_its_own_has_all_its_time_on_the_line_that_call
         assert {line for line in lines if line} == {line for line in lines if line.endswith(called)} != set()
 
 
-def test_kernels_of_several_graphs_are_told_apart() -> None:
+def test_kernels_of_several_graphs_are_distinct() -> None:
     record, profile, _ = explored(broken, torch.randn(64))
     timed = [time for time in profile.kernel_times if time.kernel]
     assert {time.call.partition("[")[2][:3] for time in timed} == {"0/0", "1/0"}
@@ -168,7 +166,7 @@ def reads_a_value(x: Tensor) -> Tensor:
 
 
 @needs_compiler
-def test_what_no_kernel_is_known_for_is_counted_under_its_own_name() -> None:
+def test_unattributed_operators_keep_their_own_name() -> None:
     _, profile, _ = explored(reads_a_value, torch.randn(64))
     other = [time for time in of(profile.kernel_times, "compiled", "forward") if not time.kernel]
     assert "aten::item" in {time.op for time in other}
@@ -177,7 +175,7 @@ def test_what_no_kernel_is_known_for_is_counted_under_its_own_name() -> None:
 
 
 @needs_compiler
-def test_nothing_of_the_users_is_changed() -> None:
+def test_model_gradients_and_generator_are_unchanged() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
     x = torch.randn(16, 8)
     with Exploration(parse_options(target="cpu"), build=True) as exploration:
@@ -193,7 +191,7 @@ def test_nothing_of_the_users_is_changed() -> None:
 
 
 @needs_compiler
-def test_a_run_for_a_gpu_that_is_not_here_is_profiled_on_the_cpu_and_says_so() -> None:
+def test_run_for_absent_gpu_is_profiled_on_cpu() -> None:
     model, x = Net(), torch.randn(16, 32)
     with Exploration() as exploration:
         exploration.compile(model)(x)
@@ -211,7 +209,7 @@ def test_a_run_for_a_gpu_that_is_not_here_is_profiled_on_the_cpu_and_says_so() -
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_kernels_of_a_wrapper_that_cuda_graphs_cut_are_those_of_one_that_is_whole() -> None:
+def test_cuda_graph_partitions_have_the_same_kernels() -> None:
     records = {}
     for mode in ("default", "reduce-overhead"):
         torch.manual_seed(0)
@@ -225,7 +223,7 @@ def test_kernels_of_a_wrapper_that_cuda_graphs_cut_are_those_of_one_that_is_whol
         assert (known[found.kernel].name, known[found.kernel].artifact) == (kernel.name, kernel.artifact)
 
 
-def test_a_fused_kernel_counts_for_the_operations_that_it_computes_and_a_product_for_itself() -> None:
+def test_fused_kernel_counts_for_all_its_operations() -> None:
     with Exploration() as exploration:
         exploration.compile(Net())(torch.randn(16, 32))
     record = exploration.record
@@ -252,7 +250,7 @@ class Convolutions(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
-def test_a_copy_into_another_layout_counts_for_the_operation_that_wants_or_made_what_it_copies(backend: str) -> None:
+def test_layout_copy_counts_for_the_operation_needing_it(backend: str) -> None:
     with Exploration(parse_options(backend=backend, target="h200")) as exploration:
         exploration.compile(Convolutions())(torch.randn(2, 3, 16, 16))
     record = exploration.record
@@ -274,7 +272,7 @@ def drops_twice(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
-def test_seeds_that_are_drawn_together_count_for_all_lines_with_random_numbers(backend: str) -> None:
+def test_shared_seed_call_counts_for_all_random_lines(backend: str) -> None:
     with Exploration(parse_options(backend=backend, target="h200")) as exploration:
         exploration.compile(drops_twice)(torch.randn(16, 16))
     record = exploration.record
@@ -284,7 +282,7 @@ def test_seeds_that_are_drawn_together_count_for_all_lines_with_random_numbers(b
     assert {chain[-1].rpartition("]")[2] for chain in seeds.chains} == set(map(line_of, codes))
 
 
-def test_chains_are_the_lines_of_the_stack_from_the_outermost() -> None:
+def test_chains_are_stack_lines_from_the_outermost() -> None:
     with Exploration(parse_options(stages="captured")) as exploration:
         exploration.compile(Net())(torch.randn(16, 32))
     record = exploration.record
@@ -300,7 +298,7 @@ def only_when_compiled(x: Tensor) -> Tensor:
     raise ValueError("only once")
 
 
-def test_a_failure_of_the_repeated_call_is_a_problem_of_the_record() -> None:
+def test_failing_repeated_call_is_a_recorded_problem() -> None:
     with Exploration(parse_options(target="cpu"), build=True) as exploration:
         exploration.compile(torch.relu)(torch.randn(4))
         assert exploration.call is not None
@@ -312,7 +310,7 @@ def test_a_failure_of_the_repeated_call_is_a_problem_of_the_record() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "told"), [([1.0] * 8, []), ([1.0, 3.0] * 4, ["varied by"])])
-def test_calls_that_vary_are_told_of(seconds: list[float], told: list[str]) -> None:
+def test_varying_calls_are_reported(seconds: list[float], told: list[str]) -> None:
     class Calls(Trace):
         def spent_times(self) -> list[Spent]:
             return [Spent("forward", call, each, "gemm") for call, each in enumerate(seconds)]

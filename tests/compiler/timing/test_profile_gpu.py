@@ -67,7 +67,7 @@ def explored(
         return record, kernel_and_line_times(exploration.call, record, exploration.files())
 
 
-def test_shares_of_the_peaks_are_known_for_a_gpu_of_the_table() -> None:
+def test_peak_shares_are_known_for_a_listed_gpu() -> None:
     def wide(x: Tensor, w: Tensor) -> Tensor:
         return torch.relu(x @ w + 1) * 2
 
@@ -81,7 +81,7 @@ def test_shares_of_the_peaks_are_known_for_a_gpu_of_the_table() -> None:
     assert 0 < (pointwise.memory_share or 0) < 1.2
 
 
-def test_with_cuda_graphs_the_same_kernels_are_profiled_without_them() -> None:
+def test_cuda_graph_kernels_are_profiled_without_graphs() -> None:
     model, args, kwargs = mlp()
     explored = explore(model, args, kwargs, parse_options(mode="reduce-overhead"))
     assert explored.call is not None
@@ -90,7 +90,7 @@ def test_with_cuda_graphs_the_same_kernels_are_profiled_without_them() -> None:
     assert sum(time.seconds for time in times if time.kernel) >= MATCHED * sum(time.seconds for time in times)
 
 
-def test_time_puts_both_into_the_record() -> None:
+def test_time_option_records_kernel_and_line_times() -> None:
     model, args, kwargs = mlp()
     record = explore(model, args, kwargs, parse_options(time="default")).record
     assert record.kernel_times

@@ -59,7 +59,7 @@ def of(found: Measured, name: str) -> Candidate:
     return next(candidate for candidate in found.candidates if candidate.name == name)
 
 
-def test_on_a_cpu_what_pays_is_tried_and_the_rest_is_named() -> None:
+def test_cpu_default_candidates_and_the_omitted_are_named() -> None:
     chosen, left_out = specs(True, Options(), gpu=False)
     assert [spec.name for spec in chosen] == ["eager", "aot_eager", "inductor"]
     assert len(chosen) == len(ON_CPU)
@@ -67,7 +67,7 @@ def test_on_a_cpu_what_pays_is_tried_and_the_rest_is_named() -> None:
     assert "--time=all" in left_out
 
 
-def test_on_a_gpu_every_mode_is_tried() -> None:
+def test_gpu_times_every_mode() -> None:
     chosen, left_out = specs(None, Options(), gpu=True)
     assert [spec.name for spec in chosen] == [
         "eager", "aot_eager", "inductor", "inductor reduce-overhead", "inductor max-autotune-no-cudagraphs",
@@ -77,14 +77,14 @@ def test_on_a_gpu_every_mode_is_tried() -> None:
     assert left_out == ""
 
 
-def test_what_the_cell_compiles_by_is_among_the_candidates() -> None:
+def test_cell_options_are_among_the_candidates() -> None:
     chosen, _ = specs(True, parse_options(mode="max-autotune"), gpu=False)
     assert chosen[-1].name == "inductor max-autotune"
     chosen, _ = specs(True, parse_options(options={"max_autotune": True}), gpu=False)
     assert (chosen[-1].name, chosen[-1].settings) == ("inductor with the cell's options", {"max_autotune": True})
 
 
-def test_candidates_are_named_as_modes_and_backends_are() -> None:
+def test_candidates_are_named_by_mode_and_backend() -> None:
     chosen, _ = specs("default, reduce-overhead,cudagraphs", Options(), gpu=False)
     assert [spec.name for spec in chosen] == ["eager", "inductor", "inductor reduce-overhead", "cudagraphs"]
 
@@ -97,13 +97,13 @@ def test_candidates_are_named_as_modes_and_backends_are() -> None:
         (3, "time=3: it is True, False, 'all', or names"),
     ],
 )
-def test_a_candidate_that_there_is_not_is_told(asked: Any, expected: str) -> None:
+def test_unknown_candidate_is_refused(asked: Any, expected: str) -> None:
     with pytest.raises(OptionError) as told:
         parse_options(time=asked)
     assert expected in str(told.value)
 
 
-def test_a_call_is_timed_with_its_backward_where_there_is_one() -> None:
+def test_call_is_timed_with_its_backward_if_any() -> None:
     x = torch.randn(4, 8)
     assert of(timed(Normed(), x), "eager").what == "forward and backward"
     assert of(timed(Normed(), x, backward=False), "eager").what == "forward"
@@ -111,17 +111,17 @@ def test_a_call_is_timed_with_its_backward_where_there_is_one() -> None:
     assert of(timed(Normed(), x, optimizer="AdamW"), "eager").what == "training step"
 
 
-def test_a_backward_that_there_is_not_is_told() -> None:
+def test_missing_backward_is_refused() -> None:
     with pytest.raises(OptionError, match="nothing that has a gradient"):
         timed(torch.relu, torch.randn(4), backward=True)
 
 
-def test_an_optimizer_that_there_is_not_is_told() -> None:
+def test_unknown_optimizer_is_refused() -> None:
     with pytest.raises(OptionError, match="did you mean 'AdamW'"):
         timed(Normed(), torch.randn(4, 8), optimizer="adamw")
 
 
-def test_a_function_that_trains_is_a_training_step() -> None:
+def test_training_function_is_a_training_step() -> None:
     model = Normed()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -137,7 +137,7 @@ def test_a_function_that_trains_is_a_training_step() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_each_candidate_has_median_and_quartiles_of_rounds_in_turns() -> None:
+def test_interleaved_rounds_give_median_and_quartiles() -> None:
     found = timed(MLP(), torch.randn(8, 64))
     assert names(found) == ["eager", "aot_eager"]
     for candidate in found.candidates:
@@ -150,7 +150,7 @@ def test_each_candidate_has_median_and_quartiles_of_rounds_in_turns() -> None:
     assert (of(found, "aot_eager").host.guards or 0) > 0  # type: ignore[union-attr]
 
 
-def test_a_measurement_says_how_and_where_it_was_made() -> None:
+def test_measurement_states_method_and_machine() -> None:
     found = timed(MLP(), torch.randn(8, 64)).measurement
     assert (found.device, found.threads) == ("cpu", torch.get_num_threads())
     assert found.device_name
@@ -158,7 +158,7 @@ def test_a_measurement_says_how_and_where_it_was_made() -> None:
     assert f"torch.utils.benchmark, {found.threads} threads" in found.method
 
 
-def test_the_users_model_is_as_it_was() -> None:
+def test_user_model_is_unchanged() -> None:
     model, x = Normed(), torch.randn(4, 8, requires_grad=True)
     model(x).sum().backward()
     state = copy.deepcopy(model.state_dict())
@@ -175,7 +175,7 @@ def test_the_users_model_is_as_it_was() -> None:
     assert torch.equal(x.grad, gradient)  # type: ignore[arg-type]
 
 
-def test_the_users_process_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_process_is_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     import torch._dynamo.config as dynamo_config
 
     settings = {name: getattr(dynamo_config, name) for name in ("suppress_errors", "recompile_limit")}
@@ -196,7 +196,7 @@ def test_the_users_process_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == ""
 
 
-def test_the_users_compiled_code_is_as_it_was() -> None:
+def test_user_compiled_code_is_unchanged() -> None:
     model, x, compilations = MLP(), torch.randn(8, 64), []
 
     def backend(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -213,7 +213,7 @@ def test_the_users_compiled_code_is_as_it_was() -> None:
     torch.compiler.reset()
 
 
-def test_every_candidate_starts_with_the_weights_and_random_numbers_of_the_others() -> None:
+def test_candidates_start_with_equal_weights_and_random_numbers() -> None:
     seen: list[Tensor] = []
 
     def backend(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -236,7 +236,7 @@ def test_every_candidate_starts_with_the_weights_and_random_numbers_of_the_other
     assert torch.equal(seen[0], first)
 
 
-def test_a_candidate_that_fails_has_its_problem_and_the_others_stay() -> None:
+def test_failing_candidate_has_a_problem_others_continue() -> None:
     def broken(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         raise RuntimeError("no code today")
 
@@ -247,7 +247,7 @@ def test_a_candidate_that_fails_has_its_problem_and_the_others_stay() -> None:
     assert of(found, "aot_eager").seconds is not None
 
 
-def test_a_candidate_that_fails_late_has_no_time() -> None:
+def test_candidate_failing_later_has_no_time() -> None:
     def tires(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         calls = 0
 
@@ -266,7 +266,7 @@ def test_a_candidate_that_fails_late_has_no_time() -> None:
     assert len(of(found, "aot_eager").rounds) == 3
 
 
-def test_an_interrupt_leaves_what_is_finished() -> None:
+def test_interrupt_keeps_finished_candidates() -> None:
     told: list[str] = []
 
     def stop(progress: Progress) -> None:
@@ -284,7 +284,7 @@ def test_an_interrupt_leaves_what_is_finished() -> None:
     assert told[-1] == "cudagraphs: compiling (3 of 3)"
 
 
-def test_an_interrupt_of_the_rounds_leaves_those_that_are_done() -> None:
+def test_interrupt_keeps_finished_rounds() -> None:
     def stop(progress: Progress) -> None:
         if progress.doing == "rounds" and progress.done == 5:
             raise KeyboardInterrupt
@@ -295,7 +295,7 @@ def test_an_interrupt_of_the_rounds_leaves_those_that_are_done() -> None:
     assert found.measurement.interrupted
 
 
-def test_the_call_is_made_under_the_users_autocast_and_gradient_mode() -> None:
+def test_call_keeps_user_autocast_and_grad_mode() -> None:
     seen: list[tuple[torch.dtype, bool]] = []
 
     def product(x: Tensor, w: Tensor) -> Tensor:
@@ -330,9 +330,7 @@ class Probe(nn.Module):
 
 
 @pytest.mark.needs("g++")
-def test_inductor_is_compiled_with_empty_caches_and_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inductor_compiles_with_temporary_empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "users"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -348,7 +346,7 @@ def test_inductor_is_compiled_with_empty_caches_and_leaves_none(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_exploration_has_the_candidates_that_it_was_asked_for() -> None:
+def test_exploration_has_the_requested_candidates() -> None:
     record = explore(MLP(), (torch.randn(8, 64),), options=parse_options(time="aot_eager", stages="captured")).record
     assert [candidate.name for candidate in record.candidates] == ["eager", "aot_eager"]
     assert record.measurement is not None
@@ -356,7 +354,7 @@ def test_an_exploration_has_the_candidates_that_it_was_asked_for() -> None:
     assert type(record).from_json(record.to_json()) == record
 
 
-def test_with_a_gpu_that_is_not_here_the_times_are_the_cpus() -> None:
+def test_absent_gpu_times_are_measured_on_cpu() -> None:
     options = parse_options(time="aot_eager", target="h100")
     record = explore(MLP(), (torch.randn(8, 64),), options=options).record
     assert record.target == "h100"
@@ -366,7 +364,7 @@ def test_with_a_gpu_that_is_not_here_the_times_are_the_cpus() -> None:
     assert record.measurement.device == "cpu"
 
 
-def test_a_cell_that_compiles_by_itself_is_told_why_nothing_is_timed() -> None:
+def test_cell_with_torch_compile_explains_missing_times() -> None:
     from compiler.engine import Exploration
 
     x = torch.randn(4)

@@ -61,14 +61,14 @@ def interrupted(tmp_path: Path, asked: str, when: str, *, rounds: int) -> dict[s
 
 
 @pytest.mark.needs("g++")
-def test_while_inductor_compiles(tmp_path: Path) -> None:
+def test_interrupt_while_inductor_compiles(tmp_path: Path) -> None:
     told = interrupted(tmp_path, "aot_eager,default", "inductor: compiling", rounds=3)
     assert told["names"] == ["eager", "aot_eager"]
     assert told["interrupted"] is True
     assert told["gradients"] == [False] * 4
 
 
-def test_while_candidates_are_timed_in_turns(tmp_path: Path) -> None:
+def test_interrupt_while_candidates_are_timed(tmp_path: Path) -> None:
     told = interrupted(tmp_path, "aot_eager", "all in turns: rounds (4", rounds=100_000)
     assert told["names"] == ["eager", "aot_eager"]
     assert told["interrupted"] is True

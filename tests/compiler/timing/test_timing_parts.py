@@ -48,7 +48,7 @@ class Tied(nn.Module):
         return self.second(self.first(x))
 
 
-def test_a_copy_of_a_module_has_its_own_equal_weights_and_ties() -> None:
+def test_module_copy_has_separate_weights_and_keeps_ties() -> None:
     model = Tied()
     made = copy_of(model, torch.ones(1, 4)).fn
     assert made.first.weight is made.second.weight
@@ -56,14 +56,14 @@ def test_a_copy_of_a_module_has_its_own_equal_weights_and_ties() -> None:
     assert torch.equal(made.first.weight, model.first.weight)
 
 
-def test_a_weight_that_is_passed_too_is_one_weight_in_the_copy() -> None:
+def test_weight_passed_as_argument_stays_shared() -> None:
     model = nn.Linear(4, 4)
     made = copy_of(model, model.weight)
     assert made.args[0] is made.fn.weight
     assert len(made.leaves()) == 2
 
 
-def test_a_tensor_that_is_passed_twice_is_one_in_the_copy_with_its_strides() -> None:
+def test_tensor_passed_twice_is_copied_once_with_strides() -> None:
     x = torch.randn(4, 6).t()
     made = copy_of(torch.add, x, other=x)
     assert made.args[0] is made.kwargs["other"]
@@ -71,14 +71,14 @@ def test_a_tensor_that_is_passed_twice_is_one_in_the_copy_with_its_strides() -> 
     assert made.args[0].data_ptr() != x.data_ptr()
 
 
-def test_a_tensor_in_the_middle_of_a_graph_is_a_leaf_in_the_copy() -> None:
+def test_nonleaf_tensor_becomes_a_leaf_in_the_copy() -> None:
     x = torch.randn(4, requires_grad=True) * 2
     made = copy_of(torch.relu, x)
     assert made.args[0].is_leaf
     assert made.args[0].requires_grad
 
 
-def test_a_function_is_copied_with_what_it_closes_over_and_names() -> None:
+def test_function_is_copied_with_closure_and_globals() -> None:
     model, seen = nn.Linear(3, 3), []
 
     def call(x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def test_a_function_is_copied_with_what_it_closes_over_and_names() -> None:
     assert all(leaf.grad is not None for leaf in made.leaves())
 
 
-def test_a_bound_method_and_a_partial_are_copied_with_their_module() -> None:
+def test_bound_method_and_partial_copy_their_module() -> None:
     model = Tied()
     for fn in (model.forward, functools.partial(model, torch.ones(1, 4))):
         made = copy_of(fn, *(() if isinstance(fn, functools.partial) else (torch.ones(1, 4),)))
@@ -102,7 +102,7 @@ def test_a_bound_method_and_a_partial_are_copied_with_their_module() -> None:
         assert model.first.weight.grad is None
 
 
-def test_an_optimizer_of_a_copied_function_trains_the_copied_weights() -> None:
+def test_copied_optimizer_trains_copied_weights() -> None:
     model = nn.Linear(3, 3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
 
@@ -117,7 +117,7 @@ def test_an_optimizer_of_a_copied_function_trains_the_copied_weights() -> None:
     assert not torch.equal(made.modules[0].weight, before)
 
 
-def test_what_can_not_be_copied_is_told() -> None:
+def test_uncopyable_module_is_reported() -> None:
     class Guarded(nn.Module):
         def __deepcopy__(self, _memo: object) -> None:
             raise RuntimeError("there can be only one")
@@ -140,7 +140,7 @@ class Told:
         pass
 
 
-def test_warming_up_ends_when_calls_get_no_faster() -> None:
+def test_warmup_ends_when_calls_stop_improving() -> None:
     falling = [2.0**-number for number in range(20)]
     warm = warm_up(lambda: None, Told([*falling, falling[-1]]), seconds=100)
     assert warm.is_stable
@@ -148,12 +148,12 @@ def test_warming_up_ends_when_calls_get_no_faster() -> None:
     assert warm.seconds == falling[-1]
 
 
-def test_warming_up_of_slow_calls_ends_after_three() -> None:
+def test_warmup_of_slow_calls_ends_after_three() -> None:
     warm = warm_up(lambda: None, Told([5.0]), seconds=1)
     assert (warm.calls, warm.seconds) == (3, 5.0)
 
 
-def test_warming_up_that_does_not_end_says_so() -> None:
+def test_unstable_warmup_is_reported() -> None:
     warm = warm_up(lambda: None, Told([0.9**number for number in range(200)]), seconds=5)
     assert not warm.is_stable
 
@@ -173,20 +173,20 @@ def test_a_round_lasts_about_twenty_milliseconds() -> None:
     assert calls_a_round(0.0) == 1000
 
 
-def test_the_cpus_clock_counts_seconds_a_call() -> None:
+def test_cpu_clock_counts_seconds_per_call() -> None:
     x = torch.randn(64, 64)
     found = time_in_turns({"once": lambda: x @ x, "many times": lambda: [x @ x for _ in range(50)]})
     assert found["many times"].seconds > found["once"].seconds
     assert CpuClock().seconds(lambda: None, 10) < found["many times"].seconds
 
 
-def test_garbage_is_left_where_it_is_while_calls_are_timed() -> None:
+def test_garbage_collection_is_disabled_while_timing() -> None:
     with without_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
-def test_quartiles_are_those_of_the_rounds() -> None:
+def test_quartiles_of_the_rounds() -> None:
     assert Spread.of_numbers([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
     assert Spread.of_numbers([2.0]) == Spread(2.0, 2.0, 2.0)
 
@@ -196,7 +196,7 @@ def candidate(*rounds: float, **facts: Any) -> Candidate:
     return Candidate("eager", seconds=spread.middle, low=spread.low, high=spread.high, rounds=rounds, **facts)
 
 
-def test_rounds_that_vary_are_told_with_how_far_to_trust_them() -> None:
+def test_varying_rounds_state_their_uncertainty() -> None:
     varied = candidate(0.91, 1.0, 1.09, 0.91, 1.0, 1.09, 1.0, 0.91, 1.09)
     assert list(noise.notes([varied], [], None)) == ["eager varied by 18 %: read its time as ±9 %"]
 
@@ -205,18 +205,18 @@ def test_rounds_that_agree_have_no_note() -> None:
     assert list(noise.notes([candidate(1.0, 1.01, 1.0, 0.99)], [1980.0, 1965.0], 0.1)) == []
 
 
-def test_halves_that_disagree_are_told() -> None:
+def test_drift_between_halves_is_reported() -> None:
     drifted = candidate(1.0, 1.0, 1.0, 1.0, 1.1, 1.1, 1.1, 1.1)
     assert any("became slower by 10 %" in note for note in noise.notes([drifted], [], None))
 
 
-def test_a_clock_that_changed_and_a_busy_machine_are_told() -> None:
+def test_clock_changes_and_busy_machine_are_reported() -> None:
     notes = list(noise.notes([], [1980.0, 1500.0], 100.0 * (os.cpu_count() or 1)))
     assert "the GPU's clock was between 1500 and 1980 MHz while it was measured" in notes
     assert any(note.startswith("the machine was busy") for note in notes)
 
 
-def test_when_compiling_has_paid_for_itself() -> None:
+def test_break_even_number_of_calls() -> None:
     eager = Candidate("eager", seconds=3e-3, rounds=(3e-3,))
     faster = Candidate("inductor", seconds=2e-3, rounds=(2e-3,), compile_seconds=10.0)
     slower = Candidate("inductor", seconds=4e-3, rounds=(4e-3,), compile_seconds=10.0)
@@ -227,7 +227,7 @@ def test_when_compiling_has_paid_for_itself() -> None:
     assert calls_to_pay(Candidate("broken", problem="no"), eager) is None
 
 
-def test_speed_ups_are_taken_round_by_round() -> None:
+def test_speedups_are_paired_by_round() -> None:
     """A machine that becomes slower for both does not change the ratio."""
     eager, faster = candidate(2.0, 4.0, 6.0, 8.0), candidate(1.0, 2.0, 3.0, 4.0)
     assert speed_up_spread(faster, eager) == Spread(2.0, 2.0, 2.0)
@@ -237,7 +237,7 @@ def test_speed_ups_are_taken_round_by_round() -> None:
     assert speed_up_spread(Candidate("broken"), eager) is None
 
 
-def test_candidates_that_vary_together_are_told_apart_from_their_speed_ups() -> None:
+def test_common_variation_is_separated_from_speedup_variation() -> None:
     eager = candidate(2.0, 4.0, 6.0, 8.0, 2.0, 4.0, 6.0, 8.0)
     faster = replace(candidate(1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0), name="inductor")
     notes = list(noise.notes([eager, faster], [], None))
@@ -258,7 +258,7 @@ def test_a_steady_speed_up_is_steadier_than_both_times() -> None:
     assert not [note for note in noise.notes([eager, other], [], None) if "round by round" in note]
 
 
-def test_the_peak_is_what_was_live_at_once() -> None:
+def test_peak_is_the_memory_live_at_once() -> None:
     x = torch.randn(1000, 1000)
     square = 4_000_000
 
@@ -279,14 +279,14 @@ def test_the_peak_is_what_was_live_at_once() -> None:
     assert cpu_peak_bytes(held) == pytest.approx(3 * square, rel=0.001)
 
 
-def test_the_profiler_says_nothing_and_leaves_no_setting(capfd: pytest.CaptureFixture[str]) -> None:
+def test_profiler_is_silent_and_leaves_no_setting(capfd: pytest.CaptureFixture[str]) -> None:
     before = dict(os.environ)
     cpu_peak_bytes(lambda: None)
     assert dict(os.environ) == before
     assert capfd.readouterr().err == ""
 
 
-def test_generated_code_is_counted_as_it_stands() -> None:
+def test_kernels_and_calls_in_generated_code_are_counted() -> None:
     code = """
 aten = torch.ops.aten
 cpp_fused_add_0 = async_compile.cpp_pybinding(['float*'], r'''void kernel()''')
@@ -304,7 +304,7 @@ def call(args):
     assert (generated_code.kernels(code), generated_code.calls(code)) == (2, 6)
 
 
-def test_one_check_of_the_guards_is_timed_and_code_compiled_apart_is_forgotten() -> None:
+def test_guard_check_is_timed_and_its_compilation_dropped() -> None:
     seconds: list[float] = []
     compilations: list[object] = []
 

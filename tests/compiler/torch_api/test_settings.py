@@ -51,22 +51,22 @@ def wrapper(x: torch.Tensor) -> torch.Tensor:
     "made",
     [lambda: compiled(f), lambda: compiled(Net()), compiled_in_place, NetWithCompiledForward, lambda: Net().loss],
 )
-def test_what_torch_compile_made_is_compiled(made: Callable[[], Any]) -> None:
+def test_result_of_torch_compile_is_compiled(made: Callable[[], Any]) -> None:
     assert settings.is_compiled(made())
 
 
 @pytest.mark.parametrize("target", [f, Net(), Net().forward, torch.compiler.disable(f), wrapper, Mock(), len, 3])
-def test_all_else_is_not(target: Any) -> None:
+def test_other_functions_are_not_compiled(target: Any) -> None:
     assert not settings.is_compiled(target)
 
 
-def test_settings_have_the_type_they_are_declared_with() -> None:
+def test_settings_have_their_declared_type() -> None:
     known = settings.inductor_settings()
     assert (known["max_autotune"].annotation, known["max_autotune"].value) == (bool, False)
     assert known["triton.cudagraphs"].annotation is bool
 
 
-def test_the_modes_of_the_documentation_are_there() -> None:
+def test_documented_modes_exist() -> None:
     assert {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"} <= settings.modes().keys()
 
 

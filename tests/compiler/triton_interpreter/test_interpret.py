@@ -109,7 +109,7 @@ FUNCTIONS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_give_what_torch_gives(name: str, interpreter: Interpreter) -> None:
+def test_functions_match_torch(name: str, interpreter: Interpreter) -> None:
     body, expected = FUNCTIONS[name]
     x = torch.linspace(-3, 3, 128)
     result, outcome = ran(interpreter, body, x)
@@ -117,7 +117,7 @@ def test_functions_give_what_torch_gives(name: str, interpreter: Interpreter) ->
     torch.testing.assert_close(result, expected(x))
 
 
-def test_reductions_with_any_function_are_in_the_order_of_a_gpus_threads(interpreter: Interpreter) -> None:
+def test_custom_reductions_follow_the_gpu_thread_order(interpreter: Interpreter) -> None:
     """Adjacent elements first; a value and its index stay together, and the first of equal values wins."""
     x = torch.tensor([1.0, 5.0, 5.0, 2.0] * 32)
     body = "tl.argmax(tmp0, 0).to(tl.float32) + 0 * tmp0"
@@ -143,7 +143,7 @@ def test_reductions_with_any_function_are_in_the_order_of_a_gpus_threads(interpr
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(body: str, kind: str, message: str, interpreter: Interpreter) -> None:
+def test_error_is_reported_with_its_line(body: str, kind: str, message: str, interpreter: Interpreter) -> None:
     _, outcome = ran(interpreter, body, torch.ones(128))
     assert outcome.error is not None
     assert outcome.error.kind == kind
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_told_with_its_line(body: str, kind: str, message: str,
     assert outcome.error.line == LOAD + 1
 
 
-def test_an_access_outside_is_stopped_before_it_is_made(interpreter: Interpreter) -> None:
+def test_out_of_bounds_access_is_stopped_first(interpreter: Interpreter) -> None:
     x, right = torch.ones(128), ADD.replace("BODY", "tmp0")
     wild = right.replace("tl.store(out_ptr0 + (x0)", "tl.store(out_ptr0 + (x0 * 10**9)")
     outcome = interpreter.run(wild, "kernel", [x, torch.zeros(128), 128])
@@ -160,13 +160,13 @@ def test_an_access_outside_is_stopped_before_it_is_made(interpreter: Interpreter
     assert ran(interpreter, "tmp0 + 1", x)[0].unique().tolist() == [2.0]  # the process is still alive
 
 
-def test_what_a_kernel_prints_is_handed_back(interpreter: Interpreter) -> None:
+def test_kernel_prints_are_returned(interpreter: Interpreter) -> None:
     _, outcome = ran(interpreter, "tmp0\n    tl.device_print('value', tl.sum(tmp0, 0))", torch.ones(128))
     assert "value" in outcome.printed
     assert "128." in outcome.printed
 
 
-def test_only_so_many_programs_are_run(interpreter: Interpreter) -> None:
+def test_number_of_programs_is_limited(interpreter: Interpreter) -> None:
     source = with_configuration("kernel", ADD.replace("BODY", "tmp0"), {"XBLOCK": 16, "num_warps": 1, "num_stages": 1})
     result = torch.full((128,), torch.nan)
     outcome = interpreter.run(source, "kernel", [torch.ones(128), result, 128], config=0, most=3)
@@ -174,7 +174,7 @@ def test_only_so_many_programs_are_run(interpreter: Interpreter) -> None:
     assert int(result.isfinite().sum()) == 48
 
 
-def test_a_kernel_that_does_not_end_is_ended() -> None:
+def test_endless_kernel_is_stopped() -> None:
     with Interpreter(seconds=2) as started:
         _, endless = ran(started, "tmp0\n    while xnumel > 0:\n        tmp1 = tmp1", torch.ones(128))
         assert endless.error is not None
@@ -182,7 +182,7 @@ def test_a_kernel_that_does_not_end_is_ended() -> None:
         assert ran(started, "tmp0 + 1", torch.ones(128))[0].unique().tolist() == [2.0]
 
 
-def test_no_process_and_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_process_or_file_remains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found: list[int] = []
 
@@ -235,7 +235,7 @@ def test_all_kernels_match_eager(case: str, dtype: torch.dtype) -> None:
     assert Record.from_json(record.to_json()) == record
 
 
-def test_a_wrong_kernel_is_blamed_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_wrong_kernel_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """GELU's kernel computes something else; its readers are not blamed."""
     from compiler.numerics import kernel_check as module
 
@@ -252,14 +252,14 @@ def test_a_wrong_kernel_is_blamed_and_no_other(monkeypatch: pytest.MonkeyPatch) 
     assert len(record.checks) > 1
 
 
-def test_dynamic_shapes_and_other_gpus() -> None:
+def test_kernels_with_dynamic_shapes_on_other_gpus() -> None:
     torch.manual_seed(0)
     record = checked(FeedForward(), torch.randn(4, 16, 64), dynamic=True, target="mi300x", grad=False)
     assert {check.verdict for check in record.checks} <= {"equal", "close"}
     assert record.checks
 
 
-def test_the_users_tensors_and_random_state_are_as_without() -> None:
+def test_user_tensors_and_random_state_are_unchanged() -> None:
     torch.manual_seed(0)
     model, x = Block(4, 8, 2).train(), torch.randn(2, 4, 16, 16)
     expected = Block(4, 8, 2).train()
@@ -282,7 +282,7 @@ def test_the_users_tensors_and_random_state_are_as_without() -> None:
         ({"time": True, "check": "kernels"}, "Name the GPU as target"),
     ],
 )
-def test_where_there_is_nothing_to_check_the_reason_is_told(options: dict[str, Any], message: str) -> None:
+def test_impossible_kernel_check_has_a_reason(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_options(**options)
 
@@ -290,7 +290,7 @@ def test_where_there_is_nothing_to_check_the_reason_is_told(options: dict[str, A
 # The parts
 
 
-def test_philox_is_tritons(interpreter: Interpreter) -> None:
+def test_philox_matches_triton(interpreter: Interpreter) -> None:
     x = torch.zeros(128)
     uniform, _ = ran(interpreter, "tl.rand(1234567890123, x0) + tmp0", x)
     by_four, _ = ran(interpreter, "triton_helpers.rand4x(tmp0.to(tl.int64) + 99, x0, XBLOCK) + tmp0", x)
@@ -300,7 +300,7 @@ def test_philox_is_tritons(interpreter: Interpreter) -> None:
     np.testing.assert_allclose(philox.normal(99, 128, by_four=True), normal.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_blocks_are_as_large_as_there_is_room() -> None:
+def test_blocks_are_as_large_as_possible() -> None:
     largest = {"XBLOCK": 4096, "R0_BLOCK": 65536}
     assert launch.tile({"XBLOCK": 128}, {"XBLOCK": 1000}, largest) == {"XBLOCK": 1024}
     assert launch.tile({"XBLOCK": 128}, {"XBLOCK": 10**6}, largest) == {"XBLOCK": 4096}
@@ -310,7 +310,7 @@ def test_blocks_are_as_large_as_there_is_room() -> None:
     assert persistent == {"XBLOCK": launch.TILE // 1024}
 
 
-def test_lanes_are_inside_or_masked() -> None:
+def test_out_of_bounds_lanes_must_be_masked() -> None:
     memory = bounds.Bounds([bounds.Memory("a", 100, 200), bounds.Memory("b", 300, 400)])
     inside = np.array([100, 196, 300], dtype=np.uint64)
     memory.check("it reads", inside, np.ones(3, dtype=bool), 4)
@@ -319,7 +319,7 @@ def test_lanes_are_inside_or_masked() -> None:
         memory.check("it reads", inside + np.uint64(4), np.ones(3, dtype=bool), 4)
 
 
-def test_every_function_that_inductor_calls_has_an_equivalent() -> None:
+def test_every_inductor_triton_function_has_an_equivalent() -> None:
     """All functions in Inductor's Triton code generation, except fast_tanhf, which this Triton's libdevice lacks."""
     import torch._inductor.codegen.triton as generated
     import triton.language.extra.cuda.libdevice as device
@@ -334,7 +334,7 @@ def test_every_function_that_inductor_calls_has_an_equivalent() -> None:
             assert {symbol, symbol.removesuffix("f")} & known, symbol
 
 
-def test_what_a_kernel_changes_is_read_from_its_source() -> None:
+def test_written_arguments_are_read_from_the_source() -> None:
     own = signature("kernel", ADD.replace("BODY", "tmp0"))
     assert own.arguments == ("in_ptr0", "out_ptr0", "xnumel")
     assert own.written == {"out_ptr0"}

@@ -44,7 +44,7 @@ def lines_of(record: Record, identity: str) -> set[str]:
     return {code for code in found if "explore(" not in code}
 
 
-def test_bytes_count_what_is_read_and_written_once() -> None:
+def test_bytes_count_one_read_and_one_write() -> None:
     def doubled(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
@@ -52,7 +52,7 @@ def test_bytes_count_what_is_read_and_written_once() -> None:
     assert kernel.bytes == 2 * 4 * 1024
 
 
-def test_of_an_embeddings_table_the_rows_that_are_read_are_counted() -> None:
+def test_embedding_bytes_count_only_the_rows_read() -> None:
     def normed(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(torch.nn.functional.embedding(ids, table), (64,))
 
@@ -61,7 +61,7 @@ def test_of_an_embeddings_table_the_rows_that_are_read_are_counted() -> None:
     assert kernel.bytes == 16 * (index + row + row)  # read, read, and written
 
 
-def test_calls_follow_the_data() -> None:
+def test_calls_follow_data_flow() -> None:
     record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
     calls = [entity for entity in record["kernels"].entities if entity.kind in ("call", "extern")]
     first, second, third = calls
@@ -71,7 +71,7 @@ def test_calls_follow_the_data() -> None:
     assert [call.kind for call in calls] == ["call", "extern", "call"]
 
 
-def test_a_kernel_launched_twice_is_one_kernel_with_two_calls() -> None:
+def test_kernel_launched_twice_has_two_calls() -> None:
     def twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = torch.relu(x @ w)
         return torch.relu(y @ w)
@@ -83,7 +83,7 @@ def test_a_kernel_launched_twice_is_one_kernel_with_two_calls() -> None:
     assert len({call.origins for call in calls}) == 2
 
 
-def test_definition_lines_hold_the_kernel() -> None:
+def test_definition_lines_span_the_kernel() -> None:
     endings = {"cpp": "''')", "triton": "''', device_str='cuda')"}
     for target in ("cpu", "h100"):
         record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8), target=target)
@@ -94,7 +94,7 @@ def test_definition_lines_hold_the_kernel() -> None:
             assert rows[last - 1].endswith(endings.get(kernel.language, ""))
 
 
-def test_code_names_no_path_of_this_machine() -> None:
+def test_code_contains_no_local_paths() -> None:
     record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
     for artifact in (artifact for artifact in record.artifacts if artifact.stage != "source"):
         assert "/tmp/" not in artifact.text, artifact.id
@@ -115,7 +115,7 @@ def test_fusion_says_what_was_fused_and_why_not() -> None:
     assert all(set(decision.subjects) & known for decision in record.decisions)
 
 
-def test_a_kernel_is_launched_in_the_configuration_asked_for() -> None:
+def test_user_kernel_launches_with_the_requested_config() -> None:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     with reading_kernels(virtual_gpu(target_of("h100"))):
         blocks = [load_kernel("users_own", USERS, config).configs[0].kwargs["BLOCK"] for config in (0, 1)]

@@ -132,7 +132,7 @@ def test_user_kernels_are_checked_against_eager() -> None:
     assert verdicts["add_kernel_0"] in ("equal", "close")  # it is compared after the following sine
 
 
-def test_builds_for_a_cpu_say_why_not() -> None:
+def test_cpu_builds_say_why_they_fail() -> None:
     x, y = torch.linspace(-1, 1, 100), torch.linspace(1, 3, 100)
     found = explore(called, (x, y), options=Options(stages=("kernels",), check=True))
     assert "Triton can't compile the kernel add_kernel for the CPU" in found.record.problems[0].reason

@@ -93,7 +93,7 @@ print("as it was")
 """
 
 
-def test_the_first_explorations_of_a_process_leave_torch_cuda_alone() -> None:
+def test_first_exploration_leaves_torch_cuda_unchanged() -> None:
     found = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=300, check=False)
     assert found.stdout == "as it was\n", found.stderr
 
@@ -113,7 +113,7 @@ def test_every_target_leaves_torch_cuda_alone(name: str) -> None:
         ("backward", "reduce-overhead"),
     ],
 )
-def test_an_interrupt_leaves_what_is_finished_and_torch_cuda_alone(stage: str, mode: str) -> None:
+def test_interrupt_keeps_finished_stages_and_torch_cuda(stage: str, mode: str) -> None:
     finished: list[str] = []
 
     def interrupt(event: Event) -> None:
@@ -147,7 +147,7 @@ def test_a_failing_stage_leaves_torch_cuda_alone(monkeypatch: pytest.MonkeyPatch
 
 
 @without_gpu
-def test_torch_still_says_that_there_is_no_gpu() -> None:
+def test_torch_still_reports_no_gpu() -> None:
     explored(Words(), torch.randint(0, 32, (2, 8)), target="h100")
     assert not torch.cuda.is_available()
     assert not torch.cuda.is_initialized()
@@ -177,7 +177,7 @@ def test_tensors_on_a_gpu_and_code_for_another(name: str) -> None:
 
 
 @with_gpu
-def test_what_is_on_the_cpu_beside_a_gpu_stays_there() -> None:
+def test_cpu_tensors_beside_a_gpu_stay_there() -> None:
     def scaled(x: Tensor, factor: Tensor) -> Tensor:
         return (x * factor).relu()
 
@@ -189,7 +189,7 @@ def test_what_is_on_the_cpu_beside_a_gpu_stays_there() -> None:
 
 
 @with_gpu
-def test_cuda_graphs_of_code_that_runs_are_told_too() -> None:
+def test_cuda_graph_decisions_of_running_code_are_recorded() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU()).cuda(), torch.randn(8, 64, device="cuda")
     record, _ = explored(model, x, mode="reduce-overhead")
     found = [decision.verdict for decision in record.decisions if decision.pass_name == "cudagraphs"]
@@ -197,7 +197,7 @@ def test_cuda_graphs_of_code_that_runs_are_told_too() -> None:
 
 
 @with_gpu
-def test_candidates_are_those_that_inductor_times_on_this_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_match_those_inductor_times(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
     name = torch.cuda.get_device_name()

@@ -156,7 +156,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Tensor, ...]], list
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_stage_is_there_and_the_value_is_eagers(case: str) -> None:
+def test_every_stage_exists_and_value_matches_eager(case: str) -> None:
     make, inputs, expected_stages = CASES[case]
     torch.manual_seed(0)
     fn, args = make(), inputs()
@@ -187,7 +187,7 @@ def test_gpt2_in_training() -> None:
             assert share_reaching_source(record, artifact.id) >= 0.95, artifact.id
 
 
-def test_the_graph_moves_after_autograd_and_before_inductors_passes() -> None:
+def test_graph_moves_to_gpu_between_autograd_and_inductor() -> None:
     record, _ = explored(MLP().train(), torch.randn(8, 64))
     assert devices(record, "captured") == devices(record, "pre_grad") == {"cpu"}
     for stage in ("joint", "forward", "backward", "post_grad", "ir", "fused_ir"):
@@ -204,7 +204,7 @@ def test_passes_run_as_they_would_on_the_gpu() -> None:
 
 
 @pytest.mark.parametrize("gpu", TARGETS, ids=lambda gpu: gpu.name)
-def test_kernels_name_the_gpu_they_are_for(gpu: Target) -> None:
+def test_kernels_name_their_gpu(gpu: Target) -> None:
     record, _ = explored(softmax_of_matmul, torch.randn(64, 128), torch.randn(128, 256), target=gpu.name)
     assert_written_for_the_gpu(record, INFERENCE)
     text = record["kernels"].text
@@ -213,7 +213,7 @@ def test_kernels_name_the_gpu_they_are_for(gpu: Target) -> None:
     assert f"warp_size={gpu.warp_size}" in text
 
 
-def test_amds_kernels_are_amds() -> None:
+def test_amd_kernels_use_amd_settings() -> None:
     """A wavefront has 64 threads, and Inductor uses the settings of a torch built for ROCm."""
     record, _ = explored(FeedForward(), torch.randn(4, 16, 64), target="mi300x")
     assert_written_for_the_gpu(record, TRAINING)
@@ -227,20 +227,20 @@ def test_dynamic_shapes() -> None:
     assert any(isinstance(size, str) for e in record["joint"].entities for size in e.attrs.get("shape", ()))
 
 
-def test_branches_are_moved_too() -> None:
+def test_branches_move_to_the_gpu() -> None:
     record, _ = explored(either, torch.randn(8, 8))
     assert record.problems == ()
     assert {kernel.language for kernel in record.kernels} == {"triton"}
     assert {"sin", "cos"} <= {word for kernel in record.kernels for word in kernel.name.split("_")}
 
 
-def test_constants_are_made_on_the_cpu_and_copied_as_on_a_gpu_machine() -> None:
+def test_constants_are_created_on_cpu_and_copied() -> None:
     record, _ = explored(with_constants, torch.randn(8, 4))
     copies = [entity for entity in record["inference"].entities if entity.attrs["target"] == "prims.device_put.default"]
     assert {entity.attrs["device"] for entity in copies} == {"cuda:0"}
 
 
-def test_max_autotune_shows_a_template_and_says_how_it_was_chosen() -> None:
+def test_max_autotune_shows_a_template_and_its_choice() -> None:
     x = torch.randn(4, 16, 64, dtype=torch.bfloat16)
     record, _ = explored(FeedForward().bfloat16(), x, mode="max-autotune")
     assert_written_for_the_gpu(record, TRAINING)
@@ -252,7 +252,7 @@ def test_max_autotune_shows_a_template_and_says_how_it_was_chosen() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("dtype", "verdict"), [(torch.bfloat16, "padded"), (torch.float32, "left as it is")])
-def test_padding_is_chosen_by_a_rule_that_is_told(dtype: torch.dtype, verdict: str, dynamic: bool) -> None:
+def test_padding_rule_is_reported(dtype: torch.dtype, verdict: str, dynamic: bool) -> None:
     linear = nn.Linear(1021, 2048, bias=False, dtype=dtype)
     record, _ = explored(linear, torch.randn(1024, 1021, dtype=dtype), dynamic=dynamic, grad=False)
     (decision,) = [decision for decision in record.decisions if decision.pass_name == "padding"]
@@ -261,7 +261,7 @@ def test_padding_is_chosen_by_a_rule_that_is_told(dtype: torch.dtype, verdict: s
     assert ("constant_pad_nd" in record["post_grad"].text) == (verdict == "padded")
 
 
-def test_the_same_input_gives_the_same_text_whatever_was_explored_before() -> None:
+def test_text_is_deterministic_across_explorations() -> None:
     def once(name: str) -> list[tuple[str, str]]:
         torch.manual_seed(0)
         record, _ = explored(MLP().train(), torch.randn(8, 64), target=name)
@@ -288,7 +288,7 @@ def test_the_same_input_gives_the_same_text_whatever_was_explored_before() -> No
         ("mi300x", torch.bfloat16, "flash"),
     ],
 )
-def test_attention_is_what_the_target_runs(name: str, dtype: torch.dtype, kernel: str) -> None:
+def test_attention_kernel_depends_on_the_target(name: str, dtype: torch.dtype, kernel: str) -> None:
     x = torch.randn(2, 32, 64, dtype=dtype)
     record, _ = explored(Attention(fused=True).to(dtype), x, target=name)
     (decision,) = [decision for decision in record.decisions if decision.pass_name == "attention"]
@@ -324,7 +324,7 @@ def test_attention_follows_the_rules_of_the_h100(shape: tuple[int, ...], options
     assert [decision.verdict for decision in record.decisions if decision.pass_name == "attention"] == [kernel]
 
 
-def test_a_format_that_the_target_lacks_is_a_problem_in_plain_words() -> None:
+def test_unsupported_dtype_is_a_clear_problem() -> None:
     record, _ = explored(softmax_of_matmul, *2 * [torch.randn(8, 8, dtype=torch.bfloat16)], target="t4")
     (problem,) = record.problems
     assert problem.reason.startswith("NVIDIA T4 16 GB has no bfloat16 instructions")
@@ -341,7 +341,7 @@ def test_a_mask_is_padded_for_efficient_attention() -> None:
     assert "constant_pad_nd" in record["inference"].text
 
 
-def test_a_user_who_turns_a_kernel_off_is_heard() -> None:
+def test_disabled_attention_kernel_is_respected() -> None:
     x = torch.randn(2, 32, 64, dtype=torch.bfloat16)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         record, _ = explored(Attention(fused=True).bfloat16(), x)
@@ -373,7 +373,7 @@ class Normalised(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda'")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_autocast_casts_as_cudas_does(device: str) -> None:
+def test_autocast_casts_as_on_cuda(device: str) -> None:
     """CUDA's autocast runs the matmul in bfloat16, and powers, sums and normalisation in float32."""
     record, _ = explored(Normalised(device), torch.randn(8, 64))
     assert_written_for_the_gpu(record, TRAINING)
@@ -381,12 +381,12 @@ def test_autocast_casts_as_cudas_does(device: str) -> None:
     assert dtypes(record, "aten.pow.Tensor_Scalar") == {"float32"}
 
 
-def test_autocast_on_the_cpu_stays_the_cpus() -> None:
+def test_cpu_autocast_stays_on_cpu() -> None:
     record, _ = explored(Normalised("cpu"), torch.randn(8, 64), target="cpu")
     assert dtypes(record, "aten.pow.Tensor_Scalar") == {"bfloat16"}
 
 
-def test_autocast_attention_is_chosen_by_the_low_format() -> None:
+def test_autocast_attention_is_chosen_by_low_precision() -> None:
     class Rotated(Attention):
         def forward(self, x: Tensor) -> Tensor:
             with torch.autocast("cpu", torch.bfloat16):
@@ -482,7 +482,7 @@ def test_process_is_untouched_when_a_stage_fails(monkeypatch: pytest.MonkeyPatch
     assert "broken" in found.record.problems[0].reason
 
 
-def test_torch_cuda_answers_for_the_target_in_the_block_only() -> None:
+def test_torch_cuda_reports_the_target_only_inside() -> None:
     before = torch.cuda.is_available()
     with virtual_gpu(target("a100")):
         assert torch.cuda.is_available()
@@ -495,7 +495,7 @@ def test_torch_cuda_answers_for_the_target_in_the_block_only() -> None:
 # The device guard
 
 
-def test_the_guard_is_lent_and_given_back() -> None:
+def test_device_guard_is_installed_and_removed() -> None:
     before = guard_slots()
     with device_guard.no_op_cuda_guard():
         assert guard_slots()[1]
@@ -503,7 +503,7 @@ def test_the_guard_is_lent_and_given_back() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU has a guard of its own")
-def test_a_torch_without_the_registry_is_a_problem_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_guard_registry_is_a_clear_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_guard, "REGISTRY", "_ZN3c104impl7no_suchE")
     x = torch.ones(4, 4)
     found = explore(softmax_of_matmul, (x, x), options=Options(target="h100"))
@@ -512,13 +512,13 @@ def test_a_torch_without_the_registry_is_a_problem_in_plain_words(monkeypatch: p
     assert "captured" in stages(found.record)
 
 
-def test_the_registry_is_read_as_pointers() -> None:
+def test_guard_registry_is_read_as_pointers() -> None:
     slots = device_guard._registry()
     assert isinstance(slots, ctypes.Array)
     assert slots[0]  # the CPU's
 
 
-def test_a_gpu_that_is_here_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_present_gpu_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     before = guard_slots()
     with device_guard.no_op_cuda_guard(), nullcontext():
@@ -526,7 +526,7 @@ def test_a_gpu_that_is_here_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("gradients", [True, False])
-def test_a_product_with_zero_is_folded_without_a_gpu(gradients: bool) -> None:
+def test_multiplication_by_zero_is_folded_without_a_gpu(gradients: bool) -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + (x * 2) * 0 + y * 1
 

@@ -44,14 +44,14 @@ def attention(record: Record) -> list[str]:
 # Attention
 
 
-def test_attention_inside_a_function_of_torch_is_the_targets() -> None:
+def test_attention_inside_a_torch_module_uses_the_target() -> None:
     """nn.MultiheadAttention is one call in the captured graph, and calls scaled_dot_product_attention itself."""
     record = explored(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).train(), torch.randn(2, 16, 64))
     assert attention(record) == ["efficient"]
     assert nodes(record, "forward", "aten._scaled_dot_product_efficient_attention.default")
 
 
-def test_a_mask_that_is_expanded_along_its_rows_leaves_attention_to_matrix_products() -> None:
+def test_row_expanded_mask_falls_back_to_math_attention() -> None:
     mask = torch.ones(16, 1, dtype=torch.bool)
 
     def attend(x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def test_a_mask_that_is_expanded_along_its_rows_leaves_attention_to_matrix_produ
 # Autocast
 
 
-def test_autocast_reaches_the_sums_that_derivatives_make() -> None:
+def test_autocast_applies_to_gradient_sums() -> None:
     """The gradient of a bias is a sum, and CUDA's autocast sums in float32."""
     with torch.autocast("cpu", torch.bfloat16):
         record = explored(nn.Linear(64, 32), torch.randn(8, 64))
@@ -97,13 +97,13 @@ def test_autocast_casts_the_last_argument_first() -> None:
         (lambda x: functional.pad(x, (1, 1), mode="replicate"), torch.bfloat16),  # float32 by the CPU's autocast
     ],
 )
-def test_autocast_gives_the_formats_of_cuda(call: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+def test_autocast_dtypes_match_cuda(call: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     x = torch.randn(16, 16, dtype=torch.bfloat16)
     with python_kernels(autocast_kernels()), enable_python_dispatcher(), torch.autocast("cpu", torch.bfloat16):
         assert call(x).dtype == dtype
 
 
-def test_interpolation_is_traced_in_the_format_that_cuda_traces_it_in() -> None:
+def test_interpolation_is_traced_in_the_cuda_dtype() -> None:
     """AOTAutograd's trace decomposes it before autocast sees it, so it stays in bfloat16.
 
     Eager mode on CUDA uses float32: all of torch's own backends except TorchDynamo's "eager" differ from it here.
@@ -134,7 +134,7 @@ def cuda_autocast() -> Iterator[None]:
         torch.set_autocast_dtype("cuda", before[1])
 
 
-def test_every_operator_that_cuda_casts_to_float32_is_known() -> None:
+def test_every_cuda_float32_autocast_operator_is_known() -> None:
     """Operators of CUDA's own list without a rule here are cast to the low precision, as by the CPU's autocast."""
     from compiler.virtual_gpu import autocast
 
@@ -144,7 +144,7 @@ def test_every_operator_that_cuda_casts_to_float32_is_known() -> None:
     assert [name for name in left if not any(product in name for product in products)] == []
 
 
-def test_autocast_casts_inside_what_only_the_cpu_casts_as_a_whole() -> None:
+def test_autocast_casts_inside_cpu_composite_operators() -> None:
     """The CPU's autocast casts cross_entropy; CUDA's casts the log_softmax inside."""
     x, words = torch.randn(8, 16, dtype=torch.bfloat16), torch.randint(0, 16, (8,))
     with python_kernels(autocast_kernels()), enable_python_dispatcher(), torch.autocast("cpu", torch.bfloat16):
@@ -154,7 +154,7 @@ def test_autocast_casts_inside_what_only_the_cpu_casts_as_a_whole() -> None:
 # Decompositions
 
 
-def test_the_gradient_of_a_convolutions_bias_is_a_sum() -> None:
+def test_convolution_bias_gradient_is_a_sum() -> None:
     record = explored(nn.Conv2d(3, 8, 3), torch.randn(2, 3, 8, 8))
     assert nodes(record, "joint", "aten.sum.dim_IntList")
 
@@ -170,13 +170,13 @@ def test_random_masks_are_drawn_by_the_kernel() -> None:
     assert not [kernel for kernel in record.kernels if kernel.language == "aten" and "bernoulli" in kernel.name]
 
 
-def test_small_products_are_not_written_out() -> None:
+def test_small_matmuls_are_not_decomposed() -> None:
     """On the CPU a matmul of two vectors becomes a sum of products."""
     record = explored(lambda a, b: a @ b, torch.randn(1, 64), torch.randn(64, 1))
     assert nodes(record, "inference", "aten.mm.default")
 
 
-def test_decompositions_of_a_graph_for_the_cpu_stay_the_cpus() -> None:
+def test_cpu_decompositions_are_unchanged_for_cpu() -> None:
     record = explored(lambda a, b: a @ b, torch.randn(1, 64), torch.randn(64, 1), target="cpu")
     assert not nodes(record, "inference", "aten.mm.default")
 
@@ -203,7 +203,7 @@ class Cells(nn.Module):
         ("GRUCell", "aten._thnn_fused_gru_cell.default", "aten._thnn_fused_gru_cell_backward.default"),
     ],
 )
-def test_cells_are_one_fused_operator(kind: str, operator: str, backward: str) -> None:
+def test_rnn_cells_are_one_fused_operator(kind: str, operator: str, backward: str) -> None:
     record = explored(Cells(kind), torch.randn(2, 4, 8))
     assert len(nodes(record, "forward", operator)) == 2
     assert len(nodes(record, "backward", backward)) == 2
@@ -219,14 +219,14 @@ def rnns_allowed() -> Iterator[None]:
 
 @pytest.mark.usefixtures("rnns_allowed")
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_layers_are_unrolled_where_dynamo_captures_them(kind: str) -> None:
+def test_captured_rnn_layers_are_unrolled(kind: str) -> None:
     layer = getattr(nn, kind)(8, 16)
     record = explored(lambda x: layer(x)[0], torch.randn(3, 4, 8), grad=False)
     assert not nodes(record, "inference", "aten.mkldnn_rnn_layer.default")
     assert len(nodes(record, "inference", "aten.tanh.default")) >= 3
 
 
-def test_a_recurrent_layer_is_left_to_eager_and_said_to_be() -> None:
+def test_recurrent_layer_is_reported_as_left_to_eager() -> None:
     layer = nn.LSTM(8, 16)
     with Exploration(Options(target="h200")) as exploration:
         exploration.compile(lambda x: layer(x)[0])(torch.randn(3, 4, 8))
@@ -237,7 +237,7 @@ def test_a_recurrent_layer_is_left_to_eager_and_said_to_be() -> None:
 # Kernels in Python
 
 
-def test_kernels_in_python_are_taken_back() -> None:
+def test_python_kernels_are_unregistered() -> None:
     x = torch.randn(4, 4, dtype=torch.bfloat16)
     kernels = {**autocast_kernels(), **cell_kernels()}
     before = [dict(operator.py_kernels) for operator, _ in kernels]
@@ -256,7 +256,7 @@ def test_kernels_in_python_are_taken_back() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_convolutions_have_cudnns_layout(dtype: torch.dtype) -> None:
+def test_convolutions_have_the_cudnn_layout(dtype: torch.dtype) -> None:
     """Inductor uses channels last, and cuDNN keeps it."""
     record = explored(
         nn.Sequential(nn.Conv2d(64, 128, 3), nn.ReLU()).to(dtype), torch.randn(8, 64, 16, 16, dtype=dtype)
@@ -283,5 +283,5 @@ H200 = target("h200")
         (Product((1024, 768, 50257), (768, 768, 50257), torch.float32, 768 * 50257), False),
     ],
 )
-def test_padding_is_chosen_as_inductors_timing_did_on_an_h200(product: Product, padded: bool) -> None:
+def test_padding_choice_matches_inductor_timing_on_h200(product: Product, padded: bool) -> None:
     assert (product.why_not_padded(H200) == "") == padded

@@ -25,7 +25,7 @@ def mlp() -> AutogradRun:
     return explorer.autograd(lambda: model(x).square().mean(), health=True)
 
 
-def test_tables_have_the_nodes_what_they_save_and_the_leaves(mlp: AutogradRun) -> None:
+def test_tables_have_nodes_saved_tensors_and_leaves(mlp: AutogradRun) -> None:
     nodes, saved, leaves = mlp.nodes, mlp.saved, mlp.leaves
     assert list(nodes.name[:2]) == ["mean", "pow"]
     assert nodes.set_index("name").rule["addmm"] == "matrix product and sum"
@@ -39,7 +39,7 @@ def test_tables_have_the_nodes_what_they_save_and_the_leaves(mlp: AutogradRun) -
     assert f"{kept:,} bytes, besides the leaves" in str(mlp)
 
 
-def test_the_graph_reads_as_a_program_and_says_where_each_node_was_made(mlp: AutogradRun) -> None:
+def test_text_is_a_program_with_locations(mlp: AutogradRun) -> None:
     text = str(mlp)
     assert "relu_1 = ReluBackward0(addmm_2[1], result=f32[32, 128])  # -> mul_1" in text
     assert "# head (Linear)  tests/explorer/explored.py:27  return self.head(x)" in text
@@ -47,7 +47,7 @@ def test_the_graph_reads_as_a_program_and_says_where_each_node_was_made(mlp: Aut
     assert text.splitlines()[-1] == "All gradients, and all results that are known, are finite."
 
 
-def test_health_has_the_norms_that_torch_gives(mlp: AutogradRun) -> None:
+def test_health_norms_match_torch(mlp: AutogradRun) -> None:
     table = mlp.health.set_index("name")
     value = mlp.value
     assert isinstance(value, Tensor)
@@ -61,7 +61,7 @@ def test_health_has_the_norms_that_torch_gives(mlp: AutogradRun) -> None:
         _ = explorer.autograd(value).health
 
 
-def test_it_is_shown_saved_and_loaded_as_any_run(mlp: AutogradRun, tmp_path: Path) -> None:
+def test_autograd_run_is_shown_saved_and_loaded(mlp: AutogradRun, tmp_path: Path) -> None:
     stages = {stage["name"]: stage for stage in Payload(mlp.record).manifest()["stages"]}
     assert stages["autograd"]["title"] == "Autograd"
     assert stages["autograd"]["artifacts"][0]["drawable"]
@@ -74,7 +74,7 @@ def test_it_is_shown_saved_and_loaded_as_any_run(mlp: AutogradRun, tmp_path: Pat
     assert mlp.save(tmp_path / "graph.html").stat().st_size > 10_000
 
 
-def test_a_run_has_the_graphs_that_its_calls_built() -> None:
+def test_run_has_the_autograd_graphs_of_its_calls() -> None:
     run = explorer.Run(mlp_record())
     graph = run.autograd
     assert set(graph.nodes.graph) == {"0/0"}
@@ -86,7 +86,7 @@ def test_a_run_has_the_graphs_that_its_calls_built() -> None:
 SHIFT = torch.randn(3, requires_grad=True)
 
 
-def test_leaves_that_are_globals_are_called_as_the_code_calls_them() -> None:
+def test_global_leaves_have_their_variable_name() -> None:
     def shifted(x: Tensor) -> Tensor:
         return (x * SHIFT).exp().sum()
 
@@ -98,7 +98,7 @@ def test_leaves_that_are_globals_are_called_as_the_code_calls_them() -> None:
     assert ": 3 ops, 1 leaf" in source
 
 
-def test_modules_functions_blocks_and_tensors_are_all_taken() -> None:
+def test_modules_functions_blocks_and_tensors_are_accepted() -> None:
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     by_module = explorer.autograd(model, x)
     assert by_module.record.title == "Linear"
@@ -114,7 +114,7 @@ def test_modules_functions_blocks_and_tensors_are_all_taken() -> None:
     assert by_tensor.nodes["where"].isna().all()
 
 
-def test_what_can_not_be_explored_says_why() -> None:
+def test_unsupported_value_says_why() -> None:
     with pytest.raises(ValueError, match="nothing that it was computed from wants a gradient"):
         explorer.autograd(torch.randn(3).sum())
     with pytest.raises(TypeError, match="has no tensor to look behind: got int"):
@@ -143,7 +143,7 @@ def chain() -> ChainRule:
     return explorer.chain_rule(weighted, x, w)
 
 
-def test_the_chain_rule_reads_forward_and_then_backward(chain: ChainRule) -> None:
+def test_chain_rule_text_goes_forward_then_backward(chain: ChainRule) -> None:
     text = str(chain)
     assert text.startswith("The chain rule on weighted: 4 operations forward, 4 steps backward, to 2 leaves.")
     assert text.index("mul_1 = self · other") < text.index("mul_1: product rule (MulBackward0)")
@@ -166,7 +166,7 @@ def test_the_chain_rule_reads_forward_and_then_backward(chain: ChainRule) -> Non
         chain.step(10)
 
 
-def test_its_table_and_checks(chain: ChainRule) -> None:
+def test_chain_rule_steps_table_and_checks(chain: ChainRule) -> None:
     steps = chain.steps
     assert list(steps.direction) == ["forward"] * 4 + ["backward"] * 4 + ["leaf"] * 2
     assert steps.loc[7, "added"] == 2
@@ -177,7 +177,7 @@ def test_its_table_and_checks(chain: ChainRule) -> None:
     assert (checks.difference < 1e-6).all()
 
 
-def test_of_a_graph_that_is_there_only_saved_values_are_known() -> None:
+def test_existing_graph_has_only_saved_values() -> None:
     w = torch.randn(3, 2, requires_grad=True)
     chain = explorer.chain_rule((torch.randn(4, 3) @ w).log_softmax(1).sum())
     text = str(chain)
@@ -187,7 +187,7 @@ def test_of_a_graph_that_is_there_only_saved_values_are_known() -> None:
     assert chain.check().difference.isna().all()
 
 
-def test_sparse_complex_and_checkpointed_gradients_are_taken_too() -> None:
+def test_sparse_complex_and_checkpointed_gradients_are_supported() -> None:
     torch.manual_seed(0)
     rows = nn.Embedding(5, 3, sparse=True)
     checks = explorer.chain_rule(lambda: rows(torch.tensor([1, 1, 2])).sin().sum()).check()
@@ -202,7 +202,7 @@ def test_sparse_complex_and_checkpointed_gradients_are_taken_too() -> None:
     assert again.note.isna()[0] or "can't be repeated in float64: CheckpointError" in again.note[0]
 
 
-def test_of_several_results_the_last_is_what_is_differentiated() -> None:
+def test_last_of_several_results_is_differentiated() -> None:
     x = torch.randn(3, requires_grad=True)
 
     def loss_and_more() -> tuple[Tensor, Tensor]:
@@ -215,7 +215,7 @@ def test_of_several_results_the_last_is_what_is_differentiated() -> None:
     assert (checks.difference < 1e-6).all()
 
 
-def test_what_has_no_formula_says_so() -> None:
+def test_missing_formula_is_stated() -> None:
     x = torch.eye(3, requires_grad=True)
     assert "linalg_matrix_exp: formula not in the table (LinalgMatrixExpBackward0)" in str(
         explorer.chain_rule(lambda: torch.linalg.matrix_exp(x).sum())
@@ -229,7 +229,7 @@ def view_of(chain: ChainRule) -> dict[str, Any]:
     return part.content()
 
 
-def test_the_chain_rule_has_a_view_with_the_numbers_of_its_steps(chain: ChainRule) -> None:
+def test_chain_rule_view_has_the_step_values(chain: ChainRule) -> None:
     view = view_of(chain)
     assert [step["direction"] for step in view["steps"]] == [step.direction for step in chain.data]
     product = next(step for step in view["steps"] if step["node"] == "mul_1" and step["direction"] == "backward")
@@ -247,7 +247,7 @@ def test_the_chain_rule_has_a_view_with_the_numbers_of_its_steps(chain: ChainRul
     assert [part["source"] for part in added["arrivals"]] == ["mul_1", "exp"]
 
 
-def test_it_opens_as_a_stepper_beside_the_graph_which_shows_health(chain: ChainRule) -> None:
+def test_chain_rule_opens_beside_the_autograd_graph(chain: ChainRule) -> None:
     manifest = Payload(chain.record).manifest()
     assert manifest["first"] == ["chain_rule", "autograd"]
     stage = next(stage for stage in manifest["stages"] if stage["name"] == "chain_rule")
@@ -260,7 +260,7 @@ def test_it_opens_as_a_stepper_beside_the_graph_which_shows_health(chain: ChainR
     assert any(name.startswith("source[") for name in selected)
 
 
-def test_the_chain_rule_is_saved_and_loaded_and_kept_in_a_notebook(chain: ChainRule, tmp_path: Path) -> None:
+def test_chain_rule_is_saved_loaded_and_shown_statically(chain: ChainRule, tmp_path: Path) -> None:
     page = chain.save(tmp_path / "chain.html")
     loaded = explorer.load(page)
     assert loaded.record == chain.record
@@ -274,7 +274,7 @@ def test_the_chain_rule_is_saved_and_loaded_and_kept_in_a_notebook(chain: ChainR
     assert "grad · other" in chain.step(5)._repr_mimebundle_()["text/html"]
 
 
-def test_numbers_that_are_not_finite_are_words_and_the_first_step_with_them_is_known() -> None:
+def test_nonfinite_values_are_words_and_first_is_known() -> None:
     x = torch.tensor([1.0, 0.0, 4.0], requires_grad=True)
     chain = explorer.chain_rule(lambda: torch.sum(x.sqrt() * 0))
     view = view_of(chain)
@@ -284,7 +284,7 @@ def test_numbers_that_are_not_finite_are_words_and_the_first_step_with_them_is_k
     assert any("first gradient that is not finite comes out of sqrt" in line for line in view["health"])
 
 
-def test_a_view_of_many_large_jacobians_keeps_its_size() -> None:
+def test_view_of_many_large_jacobians_is_limited() -> None:
     net = nn.Sequential(*[layer for _ in range(40) for layer in (nn.Linear(8, 8), nn.Tanh())])
     x = torch.randn(8, 8)
     chain = explorer.chain_rule(lambda: net(x).sum())
@@ -294,7 +294,7 @@ def test_a_view_of_many_large_jacobians_keeps_its_size() -> None:
     assert all(each["density"].endswith("not zero") for each in shown)
 
 
-def test_stops_are_a_table_and_no_nodes() -> None:
+def test_stops_are_a_table_without_nodes() -> None:
     net, x = nn.Linear(2, 2), torch.randn(3, 2)
     frozen = nn.Linear(2, 2).requires_grad_(False)
     run = explorer.autograd(lambda: torch.sum(net(x) * frozen(x) * net(x).detach()))
@@ -315,7 +315,7 @@ def test_values_of_three_dimensions_are_one_line() -> None:
     assert "7" in html
 
 
-def test_large_derivatives_are_not_called_numbers() -> None:
+def test_large_derivative_is_described_without_elements() -> None:
     chain = explorer.chain_rule(torch.randn(1000, requires_grad=True).sin().sum())
     (step,) = [step for step in chain.data if step.direction == "backward" and step.node == "sin"]
     html = chain.step(step.index)._repr_mimebundle_()["text/html"]

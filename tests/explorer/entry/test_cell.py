@@ -181,7 +181,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize("code", CELLS)
-def test_a_cell_does_what_the_bare_cell_does(cells: Comparison, code: str) -> None:
+def test_cell_behaves_as_without_the_magic(cells: Comparison, code: str) -> None:
     assert cells.magic(code) == cells.bare(code)
 
 
@@ -229,7 +229,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("code", ERRORS)
-def test_an_error_is_the_bare_cells(cells: Comparison, code: str) -> None:
+def test_error_is_the_same_as_without_the_magic(cells: Comparison, code: str) -> None:
     assert cells.magic(code) == cells.bare(code)
 
 
@@ -237,7 +237,7 @@ def test_an_error_is_the_bare_cells(cells: Comparison, code: str) -> None:
 @pytest.mark.parametrize(
     "code", ["f(x)\ng(x)", "f(x)\ny = g(x)", "for i in range(2):\n    i\n    f(x)", "f(x)\ng(x);", "y = f(x);"]
 )
-def test_values_are_shown_as_ipython_is_set_to(cells: Comparison, interactivity: str, code: str) -> None:
+def test_values_follow_the_ipython_display_setting(cells: Comparison, interactivity: str, code: str) -> None:
     cells.shell.ast_node_interactivity = interactivity
     assert cells.magic(code) == cells.bare(code)
 
@@ -250,12 +250,12 @@ def test_a_silent_request_shows_nothing(cells: Comparison) -> None:
     assert (result.success, captured.stdout, captured.outputs) == (True, "", [])
 
 
-def test_a_generator_that_outlives_the_cell_runs_bare(cells: Comparison) -> None:
+def test_generator_that_outlives_the_cell_runs_uncompiled(cells: Comparison) -> None:
     cells.magic("lazy = (f(x + i) for i in range(2))")
     assert len(list(cells.shell.user_ns["lazy"])) == 2
 
 
-def test_what_the_cell_defines_is_as_written(cells: Comparison) -> None:
+def test_functions_defined_in_the_cell_are_unmodified(cells: Comparison) -> None:
     cells.magic("def h(v):\n    return f(v)\nh(x)")
     assert cells.shell.user_ns["h"].__code__.co_names == ("f",)
 
@@ -273,7 +273,7 @@ def test_ast_transformers_of_the_shell_are_applied(cells: Comparison) -> None:
         cells.shell.ast_transformers.pop()
 
 
-def test_what_the_cell_sets_stays_set(cells: Comparison) -> None:
+def test_settings_changed_by_the_cell_stay(cells: Comparison) -> None:
     limit = sys.getrecursionlimit()
     code = "import warnings\nsys.setrecursionlimit(4321)\nwarnings.filterwarnings('ignore', 'of the cell')\nf(x)"
     try:
@@ -285,7 +285,7 @@ def test_what_the_cell_sets_stays_set(cells: Comparison) -> None:
         warnings.filters[:] = [entry for entry in warnings.filters if not entry[1] or entry[1].pattern != "of the cell"]
 
 
-def test_line_numbers_are_those_of_the_cell_as_it_is_seen(cells: Comparison) -> None:
+def test_line_numbers_match_the_visible_cell(cells: Comparison) -> None:
     cells.set_up()
     printed = cells.printed("%%tcompile\ny = f(x)\n\n1 / 0")
     assert "line 4" in printed
@@ -297,7 +297,7 @@ def test_line_numbers_count_blank_lines(cells: Comparison) -> None:
     assert "----> 5 1 / 0" in cells.printed("\n%%tcompile\n\n\n1 / 0")
 
 
-def test_tracebacks_have_no_frames_of_torch_compile_or_ours(cells: Comparison) -> None:
+def test_tracebacks_omit_frames_of_torch_compile_and_ours(cells: Comparison) -> None:
     cells.set_up()
     printed = cells.printed("%%tcompile\nc = torch.compile(deep, backend='eager')\nc(x)")
     assert "in deep(x)" in printed
@@ -305,14 +305,14 @@ def test_tracebacks_have_no_frames_of_torch_compile_or_ours(cells: Comparison) -
     assert not re.search(r"_dynamo|/explorer/|/compiler/|run_cell_magic", printed)
 
 
-def test_an_error_of_torch_compile_itself_is_shown_whole(cells: Comparison) -> None:
+def test_torch_compile_errors_keep_their_full_traceback(cells: Comparison) -> None:
     cells.set_up()
     printed = cells.printed("%%tcompile\nc = torch.compile(f, backend='no_such_backend')\nc(x)")
     assert "InvalidBackend" in printed
     assert "_dynamo" in printed
 
 
-def test_an_error_raised_again_later_is_shown_as_it_is_then(cells: Comparison) -> None:
+def test_error_raised_again_later_has_a_full_traceback(cells: Comparison) -> None:
     cells.magic("error = ValueError('kept')\nraise error")
     assert "in reraise()" in cells.printed("def reraise():\n    raise error\nreraise()")
 

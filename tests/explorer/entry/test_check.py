@@ -32,7 +32,7 @@ def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
     return x * n
 
 
-def test_what_stays_in_one_piece_passes_and_gives_the_run() -> None:
+def test_function_without_breaks_passes_and_returns_the_run() -> None:
     run = explorer.check(whole, X)
     assert isinstance(run, Run)
     assert torch.equal(run.value, whole(X))
@@ -63,7 +63,7 @@ graph break 1 of 1, 2 times: Failed to trace builtin operator (GB0059)
     assert cards(caught.value.run.record) in text.partition("\n\n")[2]
 
 
-def test_as_many_breaks_as_allowed_pass() -> None:
+def test_allowed_number_of_breaks_passes() -> None:
     assert len(explorer.check(broken, X, breaks=2).record.breaks) == 2
 
 
@@ -86,7 +86,7 @@ def test_recompilations_are_counted_over_all_calls() -> None:
         assert words in text
 
 
-def test_what_is_not_compiled_at_all_fails() -> None:
+def test_uncompiled_function_fails() -> None:
     def idle(x: torch.Tensor) -> torch.Tensor:
         return x
 
@@ -99,7 +99,7 @@ def test_fullgraph_fails_with_the_same_card() -> None:
         explorer.check(broken, X, fullgraph=True)
 
 
-def test_errors_of_the_function_are_its_own() -> None:
+def test_errors_of_the_function_are_raised_unchanged() -> None:
     def wrong(x: torch.Tensor) -> torch.Tensor:
         raise ValueError("own")
 
@@ -114,13 +114,13 @@ def test_errors_of_the_function_are_its_own() -> None:
         (((), {"calls": [X]}), r"each of `calls` is a tuple of arguments, like \(x,\); got Tensor"),
     ],
 )
-def test_calls_that_are_none_are_refused(arguments: tuple, message: str) -> None:
+def test_invalid_calls_are_refused(arguments: tuple, message: str) -> None:
     positional, named = arguments
     with pytest.raises(TypeError, match=message):
         explorer.explore(whole, *positional, **named)
 
 
-def test_a_loop_says_that_all_of_the_function_is_left_to_python() -> None:
+def test_break_in_a_loop_skips_the_whole_function() -> None:
     def looping(x: torch.Tensor) -> torch.Tensor:
         for n in range(2):
             x = x + n
@@ -131,14 +131,14 @@ def test_a_loop_says_that_all_of_the_function_is_left_to_python() -> None:
     assert "The whole function runs as plain Python (a graph break in loop)." in text
 
 
-def test_cards_of_a_run_print_and_can_be_taken_one_by_one() -> None:
+def test_cards_print_and_can_be_indexed() -> None:
     run = explorer.explore(broken, X, stages=("captured",))
     assert str(run.cards) == repr(run.cards) == cards(run.record)
     assert run.cards[0].startswith("graph break 1 of 1, 2 times: Failed to trace builtin operator")
     assert str(explorer.explore(whole, X, stages=("captured",)).cards) == "no graph breaks and no recompilations"
 
 
-def test_guards_that_failed_in_the_same_way_are_told_once() -> None:
+def test_equal_guard_failures_are_shown_once() -> None:
     failures = [
         GuardFailure("0/0", "training mode", f"self.layers.{n}.training", "True", "False", f"`layers.{n}` was, is")
         for n in range(12)

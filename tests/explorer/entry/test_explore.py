@@ -48,7 +48,7 @@ def test_a_call_is_made_and_recorded(fn: Any, expected: torch.Tensor) -> None:
     assert run["captured"].text
 
 
-def test_keyword_arguments_have_a_place_of_their_own() -> None:
+def test_keyword_arguments_are_passed_by_kwargs() -> None:
     assert torch.equal(explorer.explore(f, X, kwargs={"w": 5.0}, backend="eager").value, f(X, 5.0))
 
 
@@ -57,7 +57,7 @@ class Labelled(torch.nn.Module):
         return (x if labels is None else x - labels) * more.get("factor", 1)
 
 
-def test_an_argument_given_as_option_is_told_kwargs() -> None:
+def test_argument_passed_as_option_suggests_kwargs() -> None:
     model = Labelled()
     with pytest.raises(OptionError, match=r"labels is no option .* Labelled takes it: .*kwargs=\{'labels': …\}"):
         explorer.explore(model, X, labels=X)
@@ -75,12 +75,12 @@ def test_options_are_in_the_record() -> None:
     assert (run.record.options.backend, run.record.options.dynamic) == ("eager", True)
 
 
-def test_a_wrong_option_is_answered_before_the_call() -> None:
+def test_wrong_option_is_refused_before_the_call() -> None:
     with pytest.raises(OptionError, match=r"model\.train\(\)"):
         explorer.explore(fails, X, mode="training")
 
 
-def test_what_the_function_raises_is_raised() -> None:
+def test_exception_of_the_function_is_raised() -> None:
     with pytest.raises(LookupError, match="the user's own"):
         explorer.explore(fails, X, backend="eager")
 
@@ -98,7 +98,7 @@ def test_what_the_function_raises_is_raised() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_what_can_not_be_compiled_is_refused(what: Any, message: str) -> None:
+def test_uncompilable_object_is_refused(what: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         explorer.explore(what, X)
 

@@ -174,7 +174,7 @@ def test_fn_picks_another_call(shell: Shell, fn: str, code: str, name: str) -> N
     assert shell.explored(code, f"--backend eager --fn {fn}").record.title == name
 
 
-def test_one_callable_is_compiled_once_for_all_its_calls(shell: Shell) -> None:
+def test_callable_is_compiled_once_for_all_calls(shell: Shell) -> None:
     run = shell.explored("for _ in range(3):\n    y = f(g(f(x)))")
     assert [frame.function for frame in run.record.frames] == ["f"]
 
@@ -196,7 +196,7 @@ def test_forward_and_backward_are_explored(shell: Shell) -> None:
         ("n = Net()\nn.compile(backend='eager')\nf(n(x))", "forward"),
     ],
 )
-def test_a_cell_that_compiles_by_itself_is_recorded_as_it_is(shell: Shell, code: str, function: str) -> None:
+def test_cell_with_torch_compile_is_recorded_unchanged(shell: Shell, code: str, function: str) -> None:
     assert [frame.function for frame in shell.explored(code).record.frames] == [function]
 
 
@@ -216,9 +216,7 @@ class Model(nn.Module):
 """
 
 
-def test_a_packages_method_runs_its_module_compiled(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_method_runs_its_module_compiled(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "generating.py").write_text(GENERATES)
     monkeypatch.syspath_prepend(str(tmp_path))
     known = callee._package_folders()
@@ -236,7 +234,7 @@ def test_a_packages_method_runs_its_module_compiled(
     assert "forward" not in vars(shell["model"])
 
 
-def test_what_was_compiled_before_is_recorded_as_it_is(shell: Shell) -> None:
+def test_function_compiled_before_is_recorded_unchanged(shell: Shell) -> None:
     shell.ran("def h(v):\n    return v + 3\nc = torch.compile(h, backend='eager')")
     assert [frame.function for frame in shell.explored("g(c(x))").record.frames] == ["h"]
     shell.ran("c(x)")
@@ -270,7 +268,7 @@ def test_what_was_compiled_before_is_recorded_as_it_is(shell: Shell) -> None:
         ("(lambda: 1)()", "nothing was captured of lambda: 1", "torch.compile captures operations on tensors"),
     ],
 )
-def test_where_nothing_is_compiled_the_user_is_told_why(shell: Shell, code: str, reason: str, what_to_do: str) -> None:
+def test_uncompiled_cell_explains_why(shell: Shell, code: str, reason: str, what_to_do: str) -> None:
     ran = shell.ran(f"%%tcompile\n{code}")
     assert ran.error == ""
     assert reason in ran.text
@@ -305,7 +303,7 @@ def test_where_nothing_is_compiled_the_user_is_told_why(shell: Shell, code: str,
         ("f(x)", "takes options on its line and the code below"),
     ],
 )
-def test_a_wrong_option_is_answered_and_nothing_runs(shell: Shell, line: str, expected: str) -> None:
+def test_wrong_option_is_refused_and_nothing_runs(shell: Shell, line: str, expected: str) -> None:
     ran = shell.ran(f"%%tcompile {line}\nnoted = list\ny = noted(f(x))")
     assert ran.error.startswith("UsageError: ")
     assert expected in ran.error
@@ -313,7 +311,7 @@ def test_a_wrong_option_is_answered_and_nothing_runs(shell: Shell, line: str, ex
     assert "_tc" not in shell
 
 
-def test_fn_that_only_a_function_calls_is_told_so(shell: Shell) -> None:
+def test_fn_called_only_inside_a_function_is_refused(shell: Shell) -> None:
     ran = shell.ran("%%tcompile --fn net\ndef train():\n    return net(x)\ntrain()")
     assert "the cell's own statements don't call it" in ran.error
 
@@ -339,18 +337,18 @@ def test_options_are_read_from_the_magics_line(shell: Shell, line: str, expected
     assert {name: getattr(options, name) for name in expected} == expected
 
 
-def test_a_backend_may_be_a_function_of_the_notebook(shell: Shell) -> None:
+def test_notebook_function_may_be_the_backend(shell: Shell) -> None:
     assert shell.explored("f(x)", "--backend my_backend").record.options.backend.endswith("my_backend")
 
 
-def test_the_result_is_kept_under_a_name(shell: Shell) -> None:
+def test_run_is_stored_under_the_given_name(shell: Shell) -> None:
     shell.ran("%%tcompile -o first --backend eager\nf(x)")
     assert isinstance(shell["first"], Run)
     assert "_tc" not in shell
     assert torch.equal(shell["first"].value, shell["f"](shell["x"]))
 
 
-def test_the_run_of_a_cell_that_fails_is_kept(shell: Shell) -> None:
+def test_run_of_a_failing_cell_is_kept(shell: Shell) -> None:
     ran = shell.ran("%%tcompile --backend eager\ny = f(x)\n1 / (f(x).sum() * 0).int().item()")
     assert ran.error == "ZeroDivisionError: division by zero"
     assert shell["_tc"]["captured"].text
@@ -381,28 +379,28 @@ def test_the_docstring_has_the_options(shell: Shell) -> None:
         ("y = %tcompile --backend eager f(x)", "f(x)"),
     ],
 )
-def test_a_line_does_what_the_bare_line_does(shell: Shell, line: str, code: str) -> None:
+def test_line_magic_behaves_as_the_bare_line(shell: Shell, line: str, code: str) -> None:
     ran = shell.ran(line)
     value = shell["y"] if line.startswith("y =") else ran.result.result
     assert ran.error == ""
     assert str(value) == str(shell.ran(code).result.result)
 
 
-def test_a_line_that_ends_in_a_semicolon_shows_no_value(shell: Shell) -> None:
+def test_line_ending_in_a_semicolon_shows_no_value(shell: Shell) -> None:
     assert shell.ran("%tcompile --backend eager f(x);").result.result is None
 
 
-def test_an_error_in_a_line_is_the_users(shell: Shell) -> None:
+def test_line_magic_error_is_shown_as_user_error(shell: Shell) -> None:
     ran = shell.ran("%tcompile --backend eager f(undefined)")
     assert ran.error == "NameError: name 'undefined' is not defined"
     assert "/explorer/" not in ran.text
 
 
-def test_a_line_needs_something_to_run(shell: Shell) -> None:
+def test_line_magic_needs_code(shell: Shell) -> None:
     assert "needs something to run" in shell.ran("%tcompile --fullgraph").error
 
 
-def test_below_another_magic_a_cell_is_explored(shell: Shell) -> None:
+def test_cell_below_another_magic_is_explored(shell: Shell) -> None:
     ran = shell.ran("%%time\n%%tcompile --backend eager\ny = f(x)\ny + 1")
     assert "Wall time" in ran.text
     assert torch.equal(ran.result.result, shell["y"] + 1)
@@ -410,7 +408,7 @@ def test_below_another_magic_a_cell_is_explored(shell: Shell) -> None:
     assert "inside" in shell["seen"].stdout
 
 
-def test_below_another_magic_a_cell_that_awaits_is_refused(shell: Shell) -> None:
+def test_awaiting_cell_below_another_magic_is_refused(shell: Shell) -> None:
     ran = shell.ran("%%time\n%%tcompile\nawait awaited(x)")
     assert "'await' outside function" in ran.error
 
@@ -418,22 +416,22 @@ def test_below_another_magic_a_cell_that_awaits_is_refused(shell: Shell) -> None
 @pytest.mark.parametrize(
     "cell", ["%tcompile await awaited(x)", "_ = get_ipython().run_cell_magic('tcompile', '', 'await awaited(x)')"]
 )
-def test_where_ipython_can_not_await_the_user_is_told_so(shell: Shell, cell: str) -> None:
+def test_unsupported_await_is_reported(shell: Shell, cell: str) -> None:
     assert "make %%tcompile the first line of the cell" in shell.ran(cell).error
 
 
-def test_a_cell_that_awaits_shows_its_value(shell: Shell) -> None:
+def test_awaiting_cell_shows_its_value(shell: Shell) -> None:
     assert torch.equal(shell.ran("%%tcompile\ny = await awaited(x)\nf(y)").result.result, shell["f"](shell["y"]))
     assert shell.ran("%%tcompile\ny = await awaited(x)\nf(y);").result.result is None
 
 
-def test_in_a_terminal_a_summary_is_printed(shell: Shell) -> None:
+def test_terminal_prints_a_summary(shell: Shell) -> None:
     ran = shell.ran("%%tcompile --backend eager\nf(x)")
     assert "captured" in ran.text
     assert str(shell["_tc"]).strip() in ran.text
 
 
-def test_a_display_that_fails_does_not_break_the_cell(ipython: InteractiveShell, shell: Shell) -> None:
+def test_failing_display_does_not_break_the_cell(ipython: InteractiveShell, shell: Shell) -> None:
     class Broken(magics.TextOutput):
         heard = 0
 

@@ -15,11 +15,11 @@ def test_every_target_is_a_row() -> None:
     assert table.loc["a100", "memory_gib"] == 80
 
 
-def test_a_format_that_a_gpu_lacks_is_missing() -> None:
+def test_unsupported_format_of_a_gpu_is_missing() -> None:
     assert pd.isna(explorer.targets().loc["t4", "tflops_bfloat16"])
 
 
-def test_columns_have_a_type_and_no_row_is_without_a_source() -> None:
+def test_columns_are_typed_and_every_row_has_sources() -> None:
     table = explorer.targets()
     assert "object" not in {str(dtype) for dtype in table.dtypes}
     assert table["sources"].str.len().min() > 0

@@ -263,7 +263,7 @@ def name_of(cell: Written) -> str:
 
 
 @pytest.mark.parametrize("cell", [*WRITTEN, *COMPILED], ids=name_of)
-def test_a_written_cell_is_explored_and_unchanged(cells: Comparison, cell: Written) -> None:
+def test_typical_cell_is_explored_and_unchanged(cells: Comparison, cell: Written) -> None:
     bare = cells.bare(cell.code)
     assert cells.magic(cell.code, "--stages captured,autograd") == bare
     run: Run = cells.shell.user_ns["_tc"]
@@ -281,17 +281,17 @@ def explored(cells: Comparison, cell: str) -> Run:
 
 
 @pytest.mark.parametrize("cell", [STEP, "trainer.step(x, y)", "Fitter().fit(classifier, loader)"])
-def test_forward_and_backward_of_a_training_cell(cells: Comparison, cell: str) -> None:
+def test_training_cell_has_forward_and_backward(cells: Comparison, cell: str) -> None:
     assert explored(cells, cell)["backward"].text
 
 
-def test_of_a_loop_the_first_iteration_compiles(cells: Comparison) -> None:
+def test_first_iteration_of_a_loop_compiles(cells: Comparison) -> None:
     run = explored(cells, f"for _ in range(3):\n{textwrap.indent(STEP, '    ')}")
     assert [frame.id for frame in run.record.frames] == ["0/0"]
     assert run.record.calls == 3
 
 
-def test_another_call_of_the_cell_is_one_step_away(cells: Comparison) -> None:
+def test_run_can_switch_to_another_call(cells: Comparison) -> None:
     run = explored(cells, "xb = batch()\nout = model(xb)\nloss = square_loss(out, target)\nloss.backward()")
     assert (run.record.title, run.record.explored.others) == ("Net", ("batch", "square_loss"))
     assert "explored: model (line 3); to switch: --fn batch or --fn square_loss" in str(run)
@@ -310,20 +310,20 @@ def test_another_call_of_the_cell_is_one_step_away(cells: Comparison) -> None:
         run.switch("criterion")
 
 
-def test_what_trains_is_not_called_again(cells: Comparison) -> None:
+def test_training_call_is_not_repeated(cells: Comparison) -> None:
     run = explored(cells, "xb = batch()\ntrainer.step(xb, y)")
     assert (run.record.explored.others, run.record.explored.scripts) == (("batch",), ("trainer.step",))
     with pytest.raises(KeyError, match="no call of 'trainer"):
         run.switch("trainer.step")
 
 
-def test_fn_names_the_others_too(cells: Comparison) -> None:
+def test_fn_option_lists_the_other_calls(cells: Comparison) -> None:
     cells.magic("xb = batch()\nmodel(xb)", "--fn batch --stages captured")
     record = cells.shell.user_ns["_tc"].record
     assert (record.title, record.explored.others) == ("batch", ("model",))
 
 
-def test_an_unforeseen_model_takes_the_place(cells: Comparison) -> None:
+def test_undetected_model_replaces_the_explored_function(cells: Comparison) -> None:
     """The magic cannot know that a dictionary holds a model, so it first explores the function called before."""
     cell = "zoo = {'net': model}\nxb = scale(x)\nzoo['net'](xb).sum().backward()"
     assert cells.magic(cell, "--stages captured") == cells.bare(cell)
@@ -333,7 +333,7 @@ def test_an_unforeseen_model_takes_the_place(cells: Comparison) -> None:
     assert [frame.function for frame in record.frames] == ["forward"]
 
 
-def test_a_warm_model_is_called_again(cells: Comparison) -> None:
+def test_warm_model_is_called_again_on_copies(cells: Comparison) -> None:
     """A compiled model that ran before the cell compiles nothing in it, so its call is explored on copies."""
     cells.set_up()
     cells.printed("model.eval().compile(backend='eager')\nmodel(x)")
@@ -344,7 +344,7 @@ def test_a_warm_model_is_called_again(cells: Comparison) -> None:
     assert "nothing was compiled" not in str(record.problems)
 
 
-def test_compile_in_place_of_a_sequential_is_told(cells: Comparison) -> None:
+def test_inplace_compile_of_a_sequential_is_reported(cells: Comparison) -> None:
     """torch.compile skips the forward of torch's own containers; following the hint compiles it."""
     cells.magic("G.compile(); G(torch.randn(2, 2))", "--stages captured")
     problem = cells.shell.user_ns["_tc"].record.problems[0]
@@ -356,7 +356,7 @@ def test_compile_in_place_of_a_sequential_is_told(cells: Comparison) -> None:
 
 
 @pytest.mark.parametrize("code", TRACED)
-def test_a_traced_model_is_traced_as_it_is(cells: Comparison, code: str) -> None:
+def test_traced_model_is_explored_unchanged(cells: Comparison, code: str) -> None:
     bare = cells.bare(code)
     assert cells.magic(code, "--stages captured") == bare
     assert bare.error == "NoneType: None"
@@ -370,7 +370,7 @@ def test_a_model_has_no_more_attributes_than_before(cells: Comparison) -> None:
     assert sorted(vars(cells.shell.user_ns["model"])) == before
 
 
-def test_blocks_that_are_compiled_each_are_left_as_they_are(cells: Comparison) -> None:
+def test_blocks_compiled_separately_stay_separate(cells: Comparison) -> None:
     cell = "model = nn.Sequential(Net(4), nn.Linear(2, 3), Net(4)).eval()\nfor part in model:\n    part.compile(backend='eager')\nmodel(x)"
     assert cells.magic(cell, "--stages captured") == cells.bare(cell)
     cells.magic(cell, "--stages captured")
@@ -380,7 +380,7 @@ def test_blocks_that_are_compiled_each_are_left_as_they_are(cells: Comparison) -
     assert record.title != "Sequential"
 
 
-def test_what_a_package_calls_has_the_users_name(cells: Comparison) -> None:
+def test_callable_called_by_a_package_keeps_its_name(cells: Comparison) -> None:
     cells.magic(
         "from torch.utils.checkpoint import checkpoint\ncheckpoint(model.first, x, use_reentrant=False)",
         "--stages captured",

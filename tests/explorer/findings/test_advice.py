@@ -38,7 +38,7 @@ def tried(**facts: object) -> Trial:
     return Trial("break", **(known | facts))  # type: ignore[arg-type]
 
 
-def test_advice_reads_from_the_finding_to_the_code_to_write(run: Run) -> None:
+def test_advice_text_goes_from_finding_to_code(run: Run) -> None:
     text = str(run.advice)
     heading = text.index("TF32 is off · saves an estimated")
     assert heading < text.index("Estimate: 65 %", heading) < text.index("change: Let products", heading)
@@ -47,7 +47,7 @@ def test_advice_reads_from_the_finding_to_the_code_to_write(run: Run) -> None:
     assert max(map(len, text.splitlines())) <= 115
 
 
-def test_a_failed_trial_keeps_what_was_claimed(run: Run) -> None:
+def test_failed_trial_keeps_the_claimed_gain(run: Run) -> None:
     before = run.advice.table
     number = next(index for index, advice in enumerate(run.advice) if advice.rule == "tf32")
     failed = Trial(run.advice[number].id, problem="the call raises ValueError")
@@ -56,7 +56,7 @@ def test_a_failed_trial_keeps_what_was_claimed(run: Run) -> None:
     assert after["holds"].isna()[number]
 
 
-def test_what_needs_a_gpu_that_is_not_here_is_not_offered(run: Run) -> None:
+def test_trial_on_an_absent_gpu_is_not_offered(run: Run) -> None:
     assert "run.try_advice" not in str(run.advice)
     number = next(index for index, advice in enumerate(run.advice) if advice.rule == "tf32")
     with pytest.raises(ValueError, match="which is not here"):
@@ -65,7 +65,7 @@ def test_what_needs_a_gpu_that_is_not_here_is_not_offered(run: Run) -> None:
         run.try_advice(99)
 
 
-def test_the_table_has_what_was_claimed(run: Run) -> None:
+def test_table_has_the_claimed_gains(run: Run) -> None:
     table = run.advice.table.set_index("rule")
     assert table.loc["tf32", "gain_of"] == "call"
     assert table.loc["tf32", "gain_seconds"] > 0
@@ -73,7 +73,7 @@ def test_the_table_has_what_was_claimed(run: Run) -> None:
     assert table["holds"].isna().all()
 
 
-def test_the_stage_links_each_finding_to_what_shows_it(run: Run) -> None:
+def test_advice_stage_links_findings_to_evidence(run: Run) -> None:
     finding = advice_finding(run.record)
     assert finding is not None
     known = {entity.id for entity in run.record.entities()}
@@ -86,7 +86,7 @@ def test_the_stage_links_each_finding_to_what_shows_it(run: Run) -> None:
     assert str(run["advice"]) == finding.artifact.text
 
 
-def test_a_break_in_advice_leads_to_the_card_of_the_break(broken: Run) -> None:
+def test_break_advice_links_to_the_break_card(broken: Run) -> None:
     finding = advice_finding(broken.record)
     assert finding is not None
     card = next(card for card in parts_of(finding.data, "card") if card["title"].startswith("Graph break"))
@@ -96,7 +96,7 @@ def test_a_break_in_advice_leads_to_the_card_of_the_break(broken: Run) -> None:
     assert "breaks.break[0/0].0" in broken.linked(finding.artifact.entities[0].id)["id"].to_list()
 
 
-def test_trying_advice_puts_the_result_beside_it(broken: Run) -> None:
+def test_trying_advice_adds_the_result(broken: Run) -> None:
     number = next(index for index, advice in enumerate(broken.advice) if advice.rule == "break")
     result = broken.try_advice(number)
     assert result.trial.same == "equal"
@@ -108,14 +108,14 @@ def test_trying_advice_puts_the_result_beside_it(broken: Run) -> None:
     assert Run(broken.record).advice.trial(broken.advice[number]) == result.trial
 
 
-def test_a_run_that_was_loaded_has_advice_and_nothing_to_try_it_on(broken: Run) -> None:
+def test_loaded_run_has_advice_but_no_trials(broken: Run) -> None:
     loaded = Run(broken.record)
     assert len(loaded.advice) == len(broken.advice)
     with pytest.raises(ValueError, match="no call to try advice on"):
         loaded.try_advice(0)
 
 
-def test_what_a_trial_showed_is_told_beside_what_was_claimed() -> None:
+def test_trial_result_is_stated_against_the_claim() -> None:
     assert "It gains 2 ms a call" in trial_words(tried(expected=1e-3))
     assert "as claimed (1 ms was expected)" in trial_words(tried(expected=1e-3))
     assert "less than claimed (5 ms was expected)" in trial_words(tried(expected=5e-3))
@@ -133,7 +133,7 @@ def test_a_claim_holds_within_the_noise() -> None:
     assert holds(tried(expected=1.0, of="compile", compile_before=3.0, compile_after=1.5)) is True
 
 
-def test_phases_are_a_table_with_seconds_of_their_own(run: Run) -> None:
+def test_phases_table_has_own_seconds(run: Run) -> None:
     phases = run.phases
     assert phases["own_seconds"].is_monotonic_decreasing
     whole = phases.loc[phases["parent"].isna(), "seconds"].sum()

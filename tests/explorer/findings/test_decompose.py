@@ -53,11 +53,11 @@ def silu() -> Decomposition:
     return Decomposition("torch.nn.functional.silu", MATRIX, (("inplace", False),), MATRIX, source, levels, "made up")
 
 
-def test_it_prints_as_numbers_and_a_tree_for_each_level() -> None:
+def test_text_has_numbers_and_a_tree_per_level() -> None:
     assert_golden("decompose_silu.txt", str(OpLevels(silu())))
 
 
-def test_html_has_the_same_and_the_code_without_script_or_tags_of_the_code() -> None:
+def test_html_has_escaped_code_and_no_script() -> None:
     html = OpLevels(silu())._repr_html_()
     assert html.count("<details") == 5 + 5 + 2
     assert "2.4e-07" in html
@@ -67,7 +67,7 @@ def test_html_has_the_same_and_the_code_without_script_or_tags_of_the_code() -> 
     assert "<script" not in html
 
 
-def test_tables_and_code_of_one_operator() -> None:
+def test_operator_tables_and_code() -> None:
     found = explorer.decompose("torch.nn.functional.silu", torch.randn(4, 8))
     assert list(found.ops.columns) == LEVELS
     assert found.ops.loc["prims.mul.default", "Inductor"] == 0
@@ -77,7 +77,7 @@ def test_tables_and_code_of_one_operator() -> None:
     assert "torch.ops.prims" in found.code("prims")
 
 
-def test_one_level_of_an_operator_prints_as_its_trees() -> None:
+def test_level_of_an_operator_prints_its_trees() -> None:
     levels = explorer.decompose("aten.gelu", torch.randn(4))
     prims = levels.level("prims")
     assert prims.ops == levels.found.level("prims").ops()
@@ -89,7 +89,7 @@ def test_one_level_of_an_operator_prints_as_its_trees() -> None:
         levels.level("assembly")
 
 
-def test_operators_is_a_table_with_the_method_and_what_the_literature_says() -> None:
+def test_operators_table_has_method_and_quoted_counts() -> None:
     table = explorer.operators()
     assert table.loc["registered in aten", "quoted"] == "2000+ overloads, 1200+ names"
     assert (table.overloads >= table.names).all()
@@ -120,7 +120,7 @@ def run() -> Run:
     return made
 
 
-def test_levels_are_made_when_they_are_asked_for_and_listeners_are_told(run: Run) -> None:
+def test_levels_are_computed_on_request_and_listeners_notified(run: Run) -> None:
     heard: list[Record] = []
     assert not run.record.of_stage("decomposed")
     run.compiler.listen(lambda record, _: heard.append(record))
@@ -135,7 +135,7 @@ def test_levels_are_made_when_they_are_asked_for_and_listeners_are_told(run: Run
     assert len(heard) == 1
 
 
-def test_in_the_live_view_the_levels_are_pending_until_their_chip_is_opened() -> None:
+def test_live_view_computes_levels_when_opened() -> None:
     run = explorer.explore(Classifier(), torch.randn(3, 8), stages=("captured", "forward"))
     widget = run.widget()
 
@@ -155,7 +155,7 @@ def test_in_the_live_view_the_levels_are_pending_until_their_chip_is_opened() ->
     assert chip()["pending"] == 0
 
 
-def test_the_live_view_can_have_any_call_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_view_decomposes_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
     run = explorer.explore(Classifier(), torch.randn(3, 8), stages=("captured", "forward"))
     widget = run.widget()
     sent: list[dict[str, Any]] = []
@@ -170,7 +170,7 @@ def test_the_live_view_can_have_any_call_taken_apart(monkeypatch: pytest.MonkeyP
     assert not Explorer(run.record).manifest["trees"]
 
 
-def test_what_can_not_be_made_is_told_on_its_chip() -> None:
+def test_failed_level_is_reported_on_its_chip() -> None:
     run = explorer.explore(Classifier(), torch.randn(3, 8), stages=("captured",))
     widget = run.widget()
 
@@ -187,7 +187,7 @@ def test_what_can_not_be_made_is_told_on_its_chip() -> None:
     assert widget.compiling == {}
 
 
-def test_levels_is_a_table_of_counts_and_numbers(run: Run) -> None:
+def test_levels_table_has_counts_and_numbers(run: Run) -> None:
     table = run.levels
     assert list(dict.fromkeys(table.level)) == LEVELS
     assert set(table.half) == {"", "forward", "backward"}
@@ -201,7 +201,7 @@ def test_levels_is_a_table_of_counts_and_numbers(run: Run) -> None:
     assert isinstance(table, pd.DataFrame)
 
 
-def test_a_node_says_what_made_it_and_why_it_stays(run: Run) -> None:
+def test_node_names_its_decomposition_and_why_it_stays(run: Run) -> None:
     entities = run["decomposed[0/0 backward Inductor]"].entities
     erf = next(entity for entity in entities if entity.attrs.get("target") == "aten.erf.default")
     assert erf.attrs["decomposed_from"] == "aten.gelu_backward.default"
@@ -209,7 +209,7 @@ def test_a_node_says_what_made_it_and_why_it_stays(run: Run) -> None:
     assert "Inductor lowers it" in erf.attrs["stays"]
 
 
-def test_the_front_end_gets_the_levels_as_a_stage_that_can_be_drawn(run: Run) -> None:
+def test_frontend_gets_levels_as_a_drawable_stage(run: Run) -> None:
     run.at_level("ATen")
     stage = next(stage for stage in manifest(run.record)["stages"] if stage["name"] == "decomposed")
     assert (stage["title"], stage["count"], stage["unit"]) == ("Decomposed", 8, "graphs")
@@ -217,7 +217,7 @@ def test_the_front_end_gets_the_levels_as_a_stage_that_can_be_drawn(run: Run) ->
 
 
 @pytest.mark.parametrize("name", ["captured.{}", "captured[0/0].{}"])
-def test_any_node_of_a_run_can_be_taken_apart_on_its_own_values(run: Run, name: str) -> None:
+def test_any_captured_node_can_be_decomposed(run: Run, name: str) -> None:
     gelu = next(entity for entity in run["captured"].entities if "gelu" in str(entity.attrs.get("target")))
     found = run.decompose(name.format(gelu.label))
     assert found.levels[0].ops() == ["aten.gelu.default"]
@@ -226,27 +226,27 @@ def test_any_node_of_a_run_can_be_taken_apart_on_its_own_values(run: Run, name: 
 
 
 @pytest.mark.parametrize("stage", ["joint", "forward", "backward", "post_grad"])
-def test_nodes_of_the_graphs_of_aotautograd_can_be_taken_apart(run: Run, stage: str) -> None:
+def test_aot_autograd_nodes_can_be_decomposed(run: Run, stage: str) -> None:
     product = next(entity for entity in run[stage].entities if "mm" in str(entity.attrs.get("target")))
     found = run.decompose(product.id)
     assert "mm" in found.levels[0].ops()[0]
     assert found.numbers.verdict.isin(["equal", "close"]).all()
 
 
-def test_nodes_of_a_level_can_be_taken_apart_in_the_backward_too(run: Run) -> None:
+def test_nodes_of_a_level_can_be_decomposed_further(run: Run) -> None:
     found = run.decompose(f"{run.at_level('ATen')[1].id}.gelu_backward")
     assert "aten.erf.default" in found.levels[3].ops()
     assert found.found.note == ""
 
 
-def test_a_name_that_is_not_there_says_which_is_meant(run: Run) -> None:
+def test_unknown_node_suggests_a_similar_name(run: Run) -> None:
     with pytest.raises(KeyError, match=r"no entity 'captured.gelo': did you mean captured\.gelu\?"):
         run.decompose("captured.gelo")
     with pytest.raises(ValueError, match="the levels are: torch, ATen, core ATen, Inductor, prims"):
         run.at_level("assembler")
 
 
-def test_a_loaded_run_has_the_levels_that_it_was_saved_with_and_says_why_no_others(run: Run, tmp_path: Path) -> None:
+def test_loaded_run_has_only_its_saved_levels(run: Run, tmp_path: Path) -> None:
     bare = explorer.load(Run(run.record.with_fields(artifacts=tuple(
         artifact for artifact in run.record.artifacts if artifact.stage != "decomposed"
     ))).save(tmp_path / "bare.json"))  # fmt: skip
@@ -259,7 +259,7 @@ def test_a_loaded_run_has_the_levels_that_it_was_saved_with_and_says_why_no_othe
     pd.testing.assert_frame_equal(loaded.levels, run.levels)
 
 
-def test_the_command_takes_an_operator_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_decomposes_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["decompose", "aten.silu", "--input", "randn(4, 8)"]) == 0
     assert "aten.silu(f32[4, 8]) -> f32[4, 8]" in capsys.readouterr().out
     assert cli.main(["decompose", "aten.silo"]) == cli.WRONG_USE

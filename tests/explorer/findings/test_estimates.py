@@ -20,14 +20,14 @@ def run() -> Iterator[Run]:
     torch.set_num_threads(threads)
 
 
-def test_the_summary_says_what_is_measured_and_what_is_estimated(run: Run) -> None:
+def test_summary_separates_measured_from_estimated(run: Run) -> None:
     told = " ".join(str(run).split())
     assert "Times of the CPU, not of the NVIDIA H100 SXM5 80 GB" in told
     assert "An estimate, not a measurement: on the NVIDIA H100 SXM5 80 GB the kernels of a call need at least" in told
     assert "5 launches take the host about 25.0 µs (5 µs for each launch" in told
 
 
-def test_the_table_of_estimates_is_no_table_of_times(run: Run) -> None:
+def test_estimates_are_separate_from_timings(run: Run) -> None:
     assert set(run.estimates["basis"]) == {"estimate"}
     assert run.estimates.attrs["target"] == "h100"
     assert run.estimates.attrs["launches"] == run.estimates["launches"].sum() == 5
@@ -35,6 +35,6 @@ def test_the_table_of_estimates_is_no_table_of_times(run: Run) -> None:
     assert not {"h100", "cuda"} & set(run.timings["name"])
 
 
-def test_code_for_this_machine_has_no_estimates() -> None:
+def test_local_code_has_no_estimates() -> None:
     run = explore(MLP().eval(), torch.randn(64, 64), target="cpu", stages="captured")
     assert run.estimates.empty

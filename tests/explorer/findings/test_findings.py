@@ -8,16 +8,15 @@ from compiler.record import Record
 from explorer.findings import findings, with_findings
 from explorer.run.payload import Payload
 from explorer.run.run import Run
-
 from tests.explorer.small_record import small_record
 
 
-def test_a_finding_stands_between_the_code_that_was_read_and_the_graphs() -> None:
+def test_findings_come_between_source_and_graphs() -> None:
     stages = [artifact.stage for artifact in with_findings(small_record()).artifacts]
     assert stages.index("source") < stages.index("breaks") < stages.index("captured")
 
 
-def test_every_entity_of_a_finding_is_on_a_line_and_its_links_lead_somewhere() -> None:
+def test_finding_entities_are_on_lines_and_link() -> None:
     record = with_findings(small_record())
     known = {entity.id for entity in record.entities()}
     for finding in findings(small_record()):
@@ -26,7 +25,7 @@ def test_every_entity_of_a_finding_is_on_a_line_and_its_links_lead_somewhere() -
         assert {origin for entity in finding.artifact.entities for origin in entity.origins} <= known
 
 
-def test_findings_are_derived_once_and_are_not_in_the_record() -> None:
+def test_findings_are_derived_and_not_saved() -> None:
     record = small_record()
     twice = with_findings(with_findings(record))
     assert twice == with_findings(record)
@@ -37,7 +36,7 @@ def test_a_record_without_facts_has_no_findings() -> None:
     assert findings(Record("nothing", small_record().options)) == ()
 
 
-def test_a_finding_that_did_not_change_is_not_sent_again() -> None:
+def test_unchanged_finding_is_not_sent_again() -> None:
     payload = Payload(small_record())
     before = payload.parts_of("breaks")
     payload.update(small_record())
@@ -52,7 +51,7 @@ def test_a_finding_is_a_stage_of_a_run() -> None:
     assert run.selection == (run["breaks"].entities[0].id,)
 
 
-def test_findings_are_made_once_for_a_run_and_its_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_computed_once_per_run_and_view(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Record] = []
     monkeypatch.setattr("explorer.findings.MAKERS", (made.append,))
     run = Run(small_record())

@@ -67,7 +67,7 @@ def marked(step: dict[str, Any]) -> str:
     return "\n".join(text[first:last] for text, (first, last) in zip(code["lines"], code["marks"], strict=True))
 
 
-def test_every_break_has_the_exact_piece_of_code_marked(record: Record, cards: list[dict[str, Any]]) -> None:
+def test_every_break_marks_its_exact_code(record: Record, cards: list[dict[str, Any]]) -> None:
     culprits = {f"breaks.{found.id}": found.chain[-1].code for found in record.breaks}
     assert [marked(meant(card)) for card in cards] == [culprits[card["ids"][0]] for card in cards]
     assert [marked(meant(card)) for card in cards][:3] == [
@@ -77,20 +77,20 @@ def test_every_break_has_the_exact_piece_of_code_marked(record: Record, cards: l
     ]
 
 
-def test_a_break_in_a_call_has_the_way_there(cards: list[dict[str, Any]]) -> None:
+def test_break_in_a_callee_shows_the_call_chain(cards: list[dict[str, Any]]) -> None:
     assert [(step["function"], marked(step), "how" not in step) for step in way_of(cards[0])] == [
         ("three_breaks", "shout(torch.relu(x))", False),
         ("shout", 'print("rows", y.shape[0])', True),
     ]
 
 
-def test_each_place_leads_to_its_row_in_the_source(record: Record, cards: list[dict[str, Any]]) -> None:
+def test_each_location_links_to_its_source_row(record: Record, cards: list[dict[str, Any]]) -> None:
     for card in cards:
         artifact, row = card["about"]["row"]
         assert record[artifact].text.splitlines()[row - 1].strip() == meant(card)["code"]["lines"][0]
 
 
-def test_a_rewrite_stands_against_the_lines_it_replaces(cards: list[dict[str, Any]]) -> None:
+def test_rewrite_is_shown_against_the_replaced_lines(cards: list[dict[str, Any]]) -> None:
     branch = parts_of(cards[2], "change")[0]
     assert [line.strip() for line in branch["old"]] == [
         "if h.mean() > 0.1:  # noqa: SIM108 - this is how people write it",
@@ -102,7 +102,7 @@ def test_a_rewrite_stands_against_the_lines_it_replaces(cards: list[dict[str, An
     assert "torch._dynamo.config.capture_scalar_outputs = True" in parts_of(cards[1], "change")[1]["settings"]
 
 
-def test_a_break_says_which_graph_it_ended_and_which_go_on(record: Record, cards: list[dict[str, Any]]) -> None:
+def test_break_names_the_graphs_before_and_after(record: Record, cards: list[dict[str, Any]]) -> None:
     graphs = {artifact.id for artifact in record.of_stage("captured")}
     (flow,) = parts_of(cards[2], "flow")
     assert flow["before"]["open"] in graphs
@@ -111,7 +111,7 @@ def test_a_break_says_which_graph_it_ended_and_which_go_on(record: Record, cards
     assert flow["across"] == "2 tensors, 129 B"
 
 
-def test_selecting_a_break_lights_its_lines_and_the_end_of_its_graph(record: Record) -> None:
+def test_selected_break_highlights_its_line_and_graph_end(record: Record) -> None:
     shown = with_findings(record)
     known = {entity.id: entity for entity in shown.entities()}
     (found,) = [found for found in record.breaks if "item()" in found.chain[-1].code]
@@ -120,7 +120,7 @@ def test_selecting_a_break_lights_its_lines_and_the_end_of_its_graph(record: Rec
     assert {name for name in linked if known[name].kind == "output"} == {f"{found.ended}.output"}
 
 
-def test_where_nothing_is_compiled_the_reason_is_told_and_no_break() -> None:
+def test_uncompiled_function_shows_a_reason_without_breaks() -> None:
     def unchanged(h: torch.Tensor) -> torch.Tensor:
         return h
 
@@ -163,7 +163,7 @@ def unsure(x: torch.Tensor) -> torch.Tensor:
     return torch.cos(y)
 
 
-def test_what_goes_on_without_a_graph_is_not_said_to_have_one() -> None:
+def test_break_without_a_next_graph_says_so() -> None:
     found = breaks_finding(explore(unsure, torch.randn(3), stages=("captured",)).record)
     assert found is not None
     first, second = parts_of(found.data, "flow")

@@ -51,7 +51,7 @@ def branches_of(branch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from branches_of(below)
 
 
-def test_every_guard_is_in_one_tree_once_and_on_a_line_of_the_text(record: Record, finding: Finding) -> None:
+def test_every_guard_is_in_one_tree_and_line(record: Record, finding: Finding) -> None:
     shown = [
         guard["id"]
         for frame in finding.data["frames"]
@@ -63,7 +63,7 @@ def test_every_guard_is_in_one_tree_once_and_on_a_line_of_the_text(record: Recor
     assert sorted(on_lines) == sorted(shown)
 
 
-def test_branches_count_what_is_in_them_and_are_named_by_what_that_is_about(record: Record, finding: Finding) -> None:
+def test_tree_branches_count_and_name_their_guards(record: Record, finding: Finding) -> None:
     names = {f"guards.{guard.id}": "".join(argument_parts(guard)) for guard in record.guards}
     for frame in finding.data["frames"]:
         for branch in [*branches_of(frame["own"]), *branches_of(frame["inside"])]:
@@ -72,7 +72,7 @@ def test_branches_count_what_is_in_them_and_are_named_by_what_that_is_about(reco
             assert all(names[guard["id"]].startswith(branch["name"]) for guard in guards)
 
 
-def test_arguments_come_first_then_globals_then_torchs_own_state(finding: Finding) -> None:
+def test_guards_order_arguments_globals_and_torch_state(finding: Finding) -> None:
     names = [branch["name"] for branch in finding.data["frames"][0]["own"]["branches"]]
     assert names[-1] == "torch and the process"
     assert names.index("x") < names.index("global SCALE")
@@ -80,7 +80,7 @@ def test_arguments_come_first_then_globals_then_torchs_own_state(finding: Findin
     assert {"`x` is float32, contiguous, 4×4, on cpu", "global `SCALE` is the int 3"} <= words
 
 
-def test_the_guard_that_turned_a_call_away_says_so(finding: Finding) -> None:
+def test_guard_that_rejected_a_call_says_so(finding: Finding) -> None:
     first, second = finding.data["frames"]
     failed = [guard["words"] for guard in guards_of(first["own"]) if guard["failed"]]
     assert failed == ["`x` is float32, contiguous, 4×4, on cpu"]
@@ -94,7 +94,7 @@ def test_each_guard_has_its_measured_seconds(record: Record, finding: Finding) -
     assert shown == {name: seconds[name] for name in shown}
 
 
-def test_what_is_left_open_is_one_constraint(finding: Finding) -> None:
+def test_symbolic_size_is_one_constraint(finding: Finding) -> None:
     (symbol,) = finding.data["frames"][1]["symbols"]
     assert symbol["range"].startswith("2 <= s")
     assert (symbol["source"], symbol["hint"]) == ("x.size(0)", 5)
@@ -103,7 +103,7 @@ def test_what_is_left_open_is_one_constraint(finding: Finding) -> None:
     assert finding.data["frames"][0]["symbols"] == []
 
 
-def test_a_guard_is_linked_to_the_graph_input_that_it_is_about(record: Record) -> None:
+def test_guard_links_to_its_graph_input(record: Record) -> None:
     shown = with_findings(record)
     known = {entity.id: entity for entity in shown.entities()}
     (about_x,) = [

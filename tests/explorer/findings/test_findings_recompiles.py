@@ -49,21 +49,21 @@ def calls_of(finding: Finding) -> list[str]:
     return list(map(words_of, finding.data["parts"][0]["head"][1:]))
 
 
-def test_a_storm_is_a_row_of_recompilations_up_to_the_limit(finding: Finding) -> None:
+def test_repeated_recompiles_are_one_row_to_the_limit(finding: Finding) -> None:
     (row,) = rows_of(finding)
     assert [mark["style"] for mark in row] == ["compiled", *["recompiled"] * 7, "limit", "plain"]
     assert calls_of(finding) == [*map(str, range(1, 10)), "10-11"]
     assert {mark["detail"] for mark in row[1:9]} == {"self.calls"}
 
 
-def test_each_recompilation_in_the_row_leads_to_its_card(finding: Finding) -> None:
+def test_each_recompile_links_to_its_card(finding: Finding) -> None:
     (row,) = rows_of(finding)
     led = [mark["id"] for mark in row if "id" in mark]
     assert led == [name for card in parts_of(finding.data, "card") for name in card["ids"]]
     assert led == [entity.id for entity in finding.artifact.entities]
 
 
-def test_a_card_has_old_beside_new_for_every_entry_the_closest_first(finding: Finding) -> None:
+def test_card_compares_every_entry_closest_first(finding: Finding) -> None:
     card = parts_of(finding.data, "card")[2]
     tables = parts_of(card, "table")
     assert [table["caption"] for table in tables] == [
@@ -78,7 +78,7 @@ def test_a_card_has_old_beside_new_for_every_entry_the_closest_first(finding: Fi
     ]
 
 
-def test_the_last_card_says_that_torch_gave_up(finding: Finding) -> None:
+def test_last_card_reports_the_recompile_limit(finding: Finding) -> None:
     *others, last = parts_of(finding.data, "card")
     (warning,) = (text["words"] for text in parts_of(last, "text") if text.get("style") == "warning")
     assert "recompile_limit of 8 is reached; calls 9 to 11 ran as plain Python" in warning
@@ -86,7 +86,7 @@ def test_the_last_card_says_that_torch_gave_up(finding: Finding) -> None:
     assert not any(text.get("style") == "warning" for card in others for text in parts_of(card, "text"))
 
 
-def test_a_recompilation_is_linked_to_the_guard_that_failed_and_so_to_its_line(storm: Record, finding: Finding) -> None:
+def test_recompile_links_to_its_failed_guard_and_line(storm: Record, finding: Finding) -> None:
     shown = with_findings(storm)
     known = {entity.id: entity for entity in shown.entities()}
     linked = shown.linked_ids(finding.artifact.entities[0].id)
@@ -94,7 +94,7 @@ def test_a_recompilation_is_linked_to_the_guard_that_failed_and_so_to_its_line(s
     assert "self.calls += 1" in {known[name].label for name in linked if known[name].kind == "line"}
 
 
-def test_calls_that_use_the_code_again_are_told_and_one_call_tells_nothing() -> None:
+def test_reused_code_is_shown_single_call_is_not() -> None:
     def double(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 

@@ -77,7 +77,7 @@ def branching() -> Record:
 
 
 @pytest.mark.needs("node")
-def test_the_view_comes_to_the_states_that_the_replay_comes_to(record: Record) -> None:
+def test_view_states_match_the_replay(record: Record) -> None:
     """Checks every seventh step, which covers each frame, attempt and depth, against the state of `run.replay()`."""
     finding = steps_finding(record)
     assert finding is not None
@@ -100,7 +100,7 @@ def test_the_view_comes_to_the_states_that_the_replay_comes_to(record: Record) -
         assert (there["depth"], there["first"], there["ended"]) == (step.depth, step.first, step.ended)
 
 
-def test_every_break_has_its_step_and_every_attempt_its_reason(record: Record) -> None:
+def test_every_break_has_a_step_and_restart_reason(record: Record) -> None:
     finding = steps_finding(record)
     assert finding is not None
     assert [step for step, _ in finding.data["breaks"]] == [
@@ -110,7 +110,7 @@ def test_every_break_has_its_step_and_every_attempt_its_reason(record: Record) -
     assert [reading["why"] for reading in again] == ["the graph has to end before the instruction that broke it."] * 2
 
 
-def test_the_outline_leads_to_the_lines_that_were_read(record: Record) -> None:
+def test_outline_links_to_the_traced_lines(record: Record) -> None:
     artifact = with_findings(record)["steps"]
     rows = artifact.text.splitlines()
     assert rows[0] == "frame 0/0, attempt 1"
@@ -128,13 +128,13 @@ def test_the_outline_leads_to_the_lines_that_were_read(record: Record) -> None:
     assert next(each for each in record.entities() if each.id == origin).label == "x = x * 2"
 
 
-def test_the_ribbon_counts_steps_and_the_stage_opens_as_a_view(record: Record) -> None:
+def test_ribbon_counts_steps_and_opens_a_view(record: Record) -> None:
     stage = next(stage for stage in Payload(record).manifest()["stages"] if stage["name"] == "steps")
     assert (stage["count"], stage["unit"]) == (len(record.steps), "steps")
     assert [(item["opens"], item["view"]) for item in stage["artifacts"]] == [("view", "steps")]
 
 
-def test_what_was_not_recorded_is_told_in_the_view(record: Record) -> None:
+def test_truncated_steps_are_reported_in_the_view(record: Record) -> None:
     short = record.with_fields(
         problems=(Problem("steps", "these are the first 9 instructions", "explore with step=256"),)
     )
@@ -143,14 +143,14 @@ def test_what_was_not_recorded_is_told_in_the_view(record: Record) -> None:
     assert finding.data["cut"] == "these are the first 9 instructions: explore with step=256"
 
 
-def test_without_the_stepper_there_are_no_steps(branching: Record) -> None:
+def test_record_without_stepper_has_no_steps(branching: Record) -> None:
     assert steps_finding(branching) is None
 
 
 # Bytecode
 
 
-def test_every_frame_has_both_listings_and_python_in_its_view(branching: Record) -> None:
+def test_every_frame_view_has_both_listings_and_python(branching: Record) -> None:
     shown = {finding.artifact.id: finding.data for finding in views(branching)}
     frames = [frame.id for frame in branching.frames if frame.outcome == "compiled"]
     assert len(frames) == 3
@@ -162,14 +162,14 @@ def test_every_frame_has_both_listings_and_python_in_its_view(branching: Record)
         assert [name for name, _ in data["frames"]] == [f"bytecode[{other}]" for other in frames]
 
 
-def test_a_resume_function_is_called_by_where_it_goes_on(branching: Record) -> None:
+def test_resume_function_is_titled_by_its_line(branching: Record) -> None:
     titles = [title for _, title in next(bytecode_views(branching)).data["frames"]]
     lines = [found.line for found in branching.breaks]
     assert titles[0] == "loops_and_breaks (0/0)"
     assert titles[1] == f"loops_and_breaks, from line {lines[0]} on (1/0)"
 
 
-def test_what_dynamo_inserted_is_grouped_by_what_it_is_for(branching: Record) -> None:
+def test_inserted_instructions_are_grouped_by_purpose(branching: Record) -> None:
     data = next(bytecode_views(branching)).data
     words = [words for _, _, words in data["groups"]]
     assert words[0].startswith("call the compiled graph 0/0 with ")
@@ -183,7 +183,7 @@ def test_what_dynamo_inserted_is_grouped_by_what_it_is_for(branching: Record) ->
         assert not any(entity.attrs["line"] for entity in stretch)
 
 
-def test_bytecode_opens_side_by_side_and_python_as_text(branching: Record) -> None:
+def test_bytecode_opens_side_by_side_python_as_text(branching: Record) -> None:
     stage = next(stage for stage in Payload(branching).manifest()["stages"] if stage["name"] == "bytecode")
     opens = {item["id"]: (item["view"], item["opens"]) for item in stage["artifacts"]}
     assert opens["bytecode[0/0]"] == opens["bytecode[0/0 modified]"] == ("bytecode", "view")

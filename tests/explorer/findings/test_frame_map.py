@@ -15,7 +15,6 @@ from compiler.record.options import Options
 from explorer.findings import findings, with_findings
 from explorer.run.payload import Payload
 from explorer.run.run import Run
-
 from tests.explorer.explored import mlp_record
 
 BREAKS = 30
@@ -72,7 +71,7 @@ def labels(entities: dict[str, Entity], names: tuple[str, ...]) -> list[str]:
     return [entities[name].label for name in names]
 
 
-def test_a_function_of_thirty_breaks_is_one_chain_from_its_head_to_its_last_graph() -> None:
+def test_thirty_breaks_are_one_chain_of_graphs() -> None:
     entities = shown(thirty())
     last = entities["frame_map.captured[30/0]"]
     chain = [last]
@@ -84,7 +83,7 @@ def test_a_function_of_thirty_breaks_is_one_chain_from_its_head_to_its_last_grap
     assert len(chain) == len(entities)
 
 
-def test_its_text_reads_by_itself() -> None:
+def test_frame_map_text_is_readable() -> None:
     lines = with_findings(thirty())["frame_map"].text.splitlines()
     assert lines[0] == "31 graphs of 61 ops, 30 breaks, 1 function"
     assert lines[1] == "f  [cell:1]"
@@ -93,7 +92,7 @@ def test_its_text_reads_by_itself() -> None:
     assert lines[4] == "f resumes from line 3  [cell:3]"
 
 
-def test_compilations_of_one_code_stand_beside_each_other_with_what_triggered_them() -> None:
+def test_recompiles_stand_side_by_side_with_their_cause() -> None:
     entities = shown(looping())
     function = next(entity for entity in entities.values() if entity.label == "scaled")
     graphs = [entity for entity in entities.values() if entity.kind == "graph" and function.id in entity.inputs]
@@ -106,13 +105,13 @@ def test_compilations_of_one_code_stand_beside_each_other_with_what_triggered_th
     assert broken.inputs == tuple(graph.id for graph in graphs)
 
 
-def test_calls_lead_from_the_plain_python_that_makes_them() -> None:
+def test_calls_start_from_plain_python() -> None:
     entities = shown(looping())
     function = next(entity for entity in entities.values() if entity.label == "scaled")
     assert labels(entities, function.inputs) == ["plain Python: loops"]
 
 
-def test_a_part_is_linked_to_its_lines_and_to_the_nodes_of_its_graph() -> None:
+def test_frame_map_part_links_to_lines_and_nodes() -> None:
     record = with_findings(looping())
     known = {entity.id for entity in record.entities()}
     assert all(origin in known for entity in shown(looping()).values() for origin in entity.origins)
@@ -146,7 +145,7 @@ def three(found: list[torch.Tensor]) -> int:
     return len(found) + 2
 
 
-def test_functions_with_nothing_to_compile_are_one_part_and_a_line_each() -> None:
+def test_functions_without_tensors_are_grouped_as_plain_python() -> None:
     record = with_findings(explored(three_without_tensors, torch.randn(4)))
     (part,) = [entity for entity in record["frame_map"].entities if entity.label == "plain Python: 3 functions"]
     assert part.attrs["about"] == "one, two, three"
@@ -155,14 +154,14 @@ def test_functions_with_nothing_to_compile_are_one_part_and_a_line_each() -> Non
     assert [row.strip().split("  ")[0] for row in rows] == [f"plain Python: {name}" for name in ("one", "two", "three")]
 
 
-def test_the_plain_part_leads_to_the_lines_that_ran_as_plain_python() -> None:
+def test_plain_part_links_to_its_lines() -> None:
     (plain,) = [entity for entity in shown(looping()).values() if entity.kind == "plain"]
     (source,) = looping().of_stage("source")
     (call,) = source.lines[_row(looping(), "x = scaled(x")]
     assert call in plain.origins
 
 
-def test_it_is_drawn_for_print_and_opens_as_a_graph() -> None:
+def test_frame_map_is_drawable_and_opens_as_graph() -> None:
     drawn = Run(thirty()).drawing("frame_map").source
     assert drawn.count("<B>break: ") == BREAKS
     assert "31 graphs of 61 ops" in drawn
@@ -170,5 +169,5 @@ def test_it_is_drawn_for_print_and_opens_as_a_graph() -> None:
     assert (stage["artifacts"][0]["opens"], stage["count"]) == ("graph", 31)
 
 
-def test_a_record_of_one_frame_without_breaks_has_none() -> None:
+def test_single_frame_record_has_no_frame_map() -> None:
     assert "frame_map" not in {finding.artifact.stage for finding in findings(mlp_record())}

@@ -43,7 +43,7 @@ def only(record: Record) -> Fusion:
     return half
 
 
-def test_a_chain_of_pointwise_operations_moves_its_input_and_output_once() -> None:
+def test_pointwise_chain_moves_input_and_output_once() -> None:
     half = only(explore(chain, torch.randn(ROWS, COLUMNS), target="h100").record)
     [kernel] = half.kernels
     assert (kernel.least, kernel.after, half.least) == (2 * SIZE, 2 * SIZE, 2 * SIZE)
@@ -61,7 +61,7 @@ def test_fused_nodes_that_share_a_function_are_one_launch() -> None:
     assert finding.artifact.attrs["counted"] == "1 launch"
 
 
-def test_a_reduction_that_goes_over_its_input_again_moves_more_than_the_least() -> None:
+def test_looped_reduction_moves_more_than_the_minimum() -> None:
     half = only(explore(looped_softmax, torch.randn(ROWS, COLUMNS), target="h100").record)
     assert half.least == 2 * SIZE
     assert half.after == half.least_each + sum(kernel.again for kernel in half.kernels)
@@ -69,7 +69,7 @@ def test_a_reduction_that_goes_over_its_input_again_moves_more_than_the_least() 
     assert half.before > half.after
 
 
-def test_a_library_call_is_a_neighbour_that_nothing_can_be_joined_with() -> None:
+def test_extern_call_is_an_unfusable_neighbour() -> None:
     half = only(explore(turned, torch.randn(64, 64), torch.randn(64, 64), target="h100").record)
     [refusal] = half.refusals
     assert refusal.words.startswith("one of them is an extern call")
@@ -77,7 +77,7 @@ def test_a_library_call_is_a_neighbour_that_nothing_can_be_joined_with() -> None
     assert refusal.bytes == 2 * 64 * 64 * 4  # the matmul's result would be neither written nor read
 
 
-def test_the_steps_of_a_kernel_are_a_tree_of_its_nodes() -> None:
+def test_kernel_merge_steps_form_a_tree() -> None:
     for half in fusions(mlp_record()):
         for kernel in half.kernels:
             found, todo = [], [tree(kernel, half.merges)]
@@ -100,20 +100,20 @@ def test_the_steps_of_a_kernel_are_a_tree_of_its_nodes() -> None:
         ("tl.load(in_ptr0 + (tl.broadcast_to(x0, [XBLOCK])), xmask)\n    tl.load(in_ptr1 + (x0), xmask)", {}),
     ],
 )
-def test_loads_at_the_same_place_count_again(loads: str, expected: object) -> None:
+def test_repeated_loads_count_again(loads: str, expected: object) -> None:
     source = f"def kernel(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):\n    tmp0 = {loads}\n"
     call = "kernel.run(reinterpret_tensor(buf3, (4, 4), (4, 1), 0), buf1, buf4, 16, stream=raw_stream0)"
     found = read_again(source, call, {"buf3": 100, "buf1": 7, "buf4": 100})
     assert found == ({"buf3": expected} if expected else {})
 
 
-def test_the_text_says_what_a_call_moves_and_why_more_was_not_joined() -> None:
+def test_text_states_bytes_and_fusion_refusals() -> None:
     found = fusion_finding(mlp_record())
     assert found is not None
     assert_golden("fusion.txt", found.artifact.text.rstrip("\n"))
 
 
-def test_every_kernel_is_linked_to_its_code_and_its_lines() -> None:
+def test_every_kernel_links_to_code_and_lines() -> None:
     record = with_findings(mlp_record())
     known = {entity.id: entity for entity in record.entities()}
     kernels = [entity for entity in record["fusion"].entities if entity.label.startswith("triton")]
@@ -126,7 +126,7 @@ def test_every_kernel_is_linked_to_its_code_and_its_lines() -> None:
     assert kernels[0].id in record.linked_ids(first.id)
 
 
-def test_the_view_names_kernels_and_reasons_by_numbers() -> None:
+def test_view_refers_to_kernels_and_reasons_by_index() -> None:
     found = fusion_finding(mlp_record())
     assert isinstance(found, Finding)
     assert found.view == "fusion"
@@ -139,7 +139,7 @@ def test_the_view_names_kernels_and_reasons_by_numbers() -> None:
         assert sum(count for _, count, _ in half["reasons"]) == len(half["refusals"])
 
 
-def test_the_tables_have_a_row_for_each_kernel_and_each_pair() -> None:
+def test_tables_have_rows_per_kernel_and_pair() -> None:
     run = Run(mlp_record())
     halves = fusions(mlp_record())
     assert len(run.fusion) == sum(len(half.kernels) for half in halves)
@@ -149,7 +149,7 @@ def test_the_tables_have_a_row_for_each_kernel_and_each_pair() -> None:
     assert run.fusion["not_joined"].sum() == 2 * len(run.unfused)
 
 
-def test_a_record_without_loops_has_no_such_finding_and_empty_tables() -> None:
+def test_record_without_loops_has_no_fusion_finding() -> None:
     record = explore(chain, torch.randn(4), stages=("captured",)).record
     assert "fusion" not in {finding.artifact.stage for finding in findings(record)}
     run = Run(record)

@@ -71,13 +71,13 @@ def test_the_summary_names_what_changed() -> None:
     assert f"ptx[0/0 inference {SUM}]" not in str(diff)  # the same on both sides
 
 
-def test_a_stage_of_machine_code_is_compared_when_it_is_asked_for(compiled: list[str]) -> None:
+def test_machine_stage_is_compared_on_request(compiled: list[str]) -> None:
     diff = Run(fused_record("h100")).diff(Run(fused_record("a100")))
     assert diff["PTX"].verdict == "the same"
     assert sorted(compiled) == ["a100", "h100"]
 
 
-def test_a_side_that_is_not_compiled_yet_is_said_to_be_so(compiled: list[str]) -> None:
+def test_uncompiled_side_is_reported(compiled: list[str]) -> None:
     before, after = Run(fused_record("h100")).compile_kernels(), Run(fused_record("a100"))
     diff = before.diff(after)
     assert "not compiled yet in f (a100): " in diff._repr_html_()
@@ -87,7 +87,7 @@ def test_a_side_that_is_not_compiled_yet_is_said_to_be_so(compiled: list[str]) -
     assert repr(diff) == "<RunDiff f (h100) against f (a100); print(diff) tells what differs>"
 
 
-def test_addresses_and_places_are_no_differences() -> None:
+def test_addresses_and_locations_are_ignored() -> None:
     before, after = (Run(fused_record(target)).compile_kernels().record for target in ("h100", "a100"))
     sass = after["sass"]
     moved = replace(sass, text=sass.text.replace("/*0010*/", "/*0050*/").replace(".py:5", ".py:9"))
@@ -95,7 +95,7 @@ def test_addresses_and_places_are_no_differences() -> None:
     assert Run(before).diff(after)["sass"].verdict == "the same"
 
 
-def test_kernels_of_different_names_match_by_the_nodes_they_compute() -> None:
+def test_renamed_kernels_match_by_computed_nodes() -> None:
     before, after = fused_record(), renamed(fused_record())
     names = [(first.name, second.name) for first, second in matched(before, after) if first and second]
     assert names == [(SUM, SUM), (DOUBLE, OTHER)]
@@ -104,7 +104,7 @@ def test_kernels_of_different_names_match_by_the_nodes_they_compute() -> None:
     assert f"{DOUBLE} is {OTHER} in second" in str(diff)
 
 
-def test_a_library_call_stands_against_the_kernel_that_replaced_it() -> None:
+def test_extern_call_is_paired_with_its_replacement_kernel() -> None:
     before = fused_record()
     called = Kernel(f"{ARTIFACT}.{DOUBLE}", "extern_kernels.mm", "0/0", ARTIFACT, "aten", "extern", (20, 20))
     libraries = before.with_fields(kernels=(before.kernels[0], called))
@@ -115,7 +115,7 @@ def test_a_library_call_stands_against_the_kernel_that_replaced_it() -> None:
     ]
 
 
-def test_a_kernel_that_one_side_lacks() -> None:
+def test_kernel_missing_on_one_side() -> None:
     before = fused_record()
     diff = Run(before).diff(before.with_fields(kernels=before.kernels[:1]))
     assert f"{DOUBLE}: only in first" in str(diff)
@@ -133,7 +133,7 @@ def test_both_sides_share_the_source_and_nothing_else() -> None:
     assert len(entities) == len(set(entities))
 
 
-def test_both_sides_are_compiled_each_for_its_own_target(compiled: list[str]) -> None:
+def test_each_side_compiles_for_its_target(compiled: list[str]) -> None:
     sides = Run(fused_record("h100")).compiler, Run(fused_record("a100")).compiler
     both = BothSides(*sides, ("h100", "a100"))
     heard: list[dict[str, Any]] = []
@@ -146,7 +146,7 @@ def test_both_sides_are_compiled_each_for_its_own_target(compiled: list[str]) ->
     assert both.pending() == {}
 
 
-def test_a_diff_has_a_view_that_opens_where_the_sides_differ() -> None:
+def test_diff_view_opens_at_the_first_difference() -> None:
     after = renamed(fused_record("a100"))
     widget = Run(fused_record("h100")).diff(after).widget()
     assert widget.manifest["compare"] == [ARTIFACT, f"a100: {ARTIFACT}"]

@@ -26,7 +26,7 @@ def line_of(*steps: tuple[str, str, int, str]) -> Line:
     return Line("compiled", tuple(made))
 
 
-def test_memory_that_is_taken_over_has_one_name_at_a_time() -> None:
+def test_reused_memory_has_one_name_at_a_time() -> None:
     line = line_of(("allocate", "a", 8, ""), ("reuse", "b", 8, "a"), ("allocate", "c", 4, ""), ("free", "b", 8, ""))
     assert [[each.event.buffer for each in line.alive(number)] for number in range(4)] == [
         ["a"], ["b"], ["b", "c"], ["c"],
@@ -34,18 +34,18 @@ def test_memory_that_is_taken_over_has_one_name_at_a_time() -> None:
     assert (line.peak, line.peak_bytes) == (2, 12)
 
 
-def test_another_name_for_the_same_memory_is_no_tensor_of_its_own() -> None:
+def test_alias_is_not_a_separate_tensor() -> None:
     line = line_of(("allocate", "a", 8, ""), ("alias", "v", 8, "a"), ("free", "v", 8, ""))
     assert [each.event.buffer for each in line.tensors] == ["a"]
 
 
-def test_the_text_has_the_peaks_and_what_is_in_memory_then() -> None:
+def test_text_shows_peaks_and_the_tensors_live_then() -> None:
     found = memory_finding(mlp_record())
     assert found is not None
     assert_golden("memory.txt", found.artifact.text.rstrip("\n"))
 
 
-def test_a_tensor_is_linked_to_its_kernel_and_its_line_and_they_to_it() -> None:
+def test_tensor_links_to_its_kernel_and_line() -> None:
     record = with_findings(mlp_record())
     tensors = [entity for entity in record["memory"].entities if "eager" not in entity.id.partition(".")[0]]
     made = [entity for entity in tensors if any(".triton" in origin for origin in entity.origins)]
@@ -59,7 +59,7 @@ def test_a_tensor_is_linked_to_its_kernel_and_its_line_and_they_to_it() -> None:
     assert made[0].id in record.linked_ids(line)
 
 
-def test_the_view_tells_steps_tensors_and_between_which_steps_they_are_there() -> None:
+def test_view_has_steps_and_tensor_lifetimes() -> None:
     found = memory_finding(mlp_record())
     assert found is not None
     assert found.view == "memory"
@@ -72,7 +72,7 @@ def test_the_view_tells_steps_tensors_and_between_which_steps_they_are_there() -
                 assert end == -1 or first < end <= len(side["above"])
 
 
-def test_tables_and_chart_are_of_the_whole_call() -> None:
+def test_tables_and_chart_cover_the_whole_call() -> None:
     run = Run(mlp_record())
     line = timelines(mlp_record())[0].lines["compiled"]
     mine = run.memory[run.memory["side"] == "compiled"]
@@ -84,7 +84,7 @@ def test_tables_and_chart_are_of_the_whole_call() -> None:
     assert isinstance(run.plot_memory(), Figure)
 
 
-def test_a_trace_of_a_real_call_is_set_beside_what_was_computed() -> None:
+def test_trace_of_a_real_call_is_compared() -> None:
     run, x = Run(mlp_record()), torch.randn(1024)
 
     def call() -> torch.Tensor:
@@ -97,7 +97,7 @@ def test_a_trace_of_a_real_call_is_set_beside_what_was_computed() -> None:
     assert "what was measured" in str(run["memory"])
 
 
-def test_a_record_without_code_has_none() -> None:
+def test_record_without_code_has_no_memory_timeline() -> None:
     record: Record = explore(lambda x: x + 1, torch.randn(4), stages=("captured",)).record
     assert "memory" not in {finding.artifact.stage for finding in findings(record)}
     run = Run(record)

@@ -16,7 +16,7 @@ def run() -> Run:
     return explore(loops_and_breaks, torch.ones(4), torch.ones(4), step=True, stages="bytecode,captured")
 
 
-def test_it_stands_before_the_break(run: Run) -> None:
+def test_replay_stops_before_the_break(run: Run) -> None:
     state = run.replay().before_break(0)
     assert state.step.opcode in ("CALL", "CALL_KW")
     assert state.step.line == run.record.breaks[0].line
@@ -35,7 +35,7 @@ def test_forward_and_back_come_to_the_same_state(run: Run) -> None:
     assert replay.forward(10**6).index == len(replay) - 1
 
 
-def test_a_state_prints(run: Run) -> None:
+def test_replay_state_is_printable(run: Run) -> None:
     text = str(run.replay().before_break(0))
     assert "stack, top first:\n  'one'" in text
     assert "graph: " in text
@@ -43,14 +43,14 @@ def test_a_state_prints(run: Run) -> None:
     assert f":{run.record.breaks[0].line} in loops_and_breaks" in text
 
 
-def test_the_table_has_a_row_a_step(run: Run) -> None:
+def test_steps_table_has_a_row_per_step(run: Run) -> None:
     table = run.steps
     assert len(table) == len(run.record.steps)
     assert table["nodes"].str.contains("mul").any()
     assert table["frame"].tolist()[0] == "0/0"
 
 
-def test_wrong_places_are_told(run: Run) -> None:
+def test_invalid_positions_are_refused(run: Run) -> None:
     with pytest.raises(IndexError, match="there is no step"):
         run.replay().at(len(run.record.steps))
     with pytest.raises(IndexError, match="there is no graph break 99"):

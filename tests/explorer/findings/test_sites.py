@@ -53,7 +53,7 @@ def test_sites_and_causes_are_counted_first() -> None:
     assert "and again: 0/2 in call 3, dtype of `x`" in cards[1]
 
 
-def test_a_problem_leads_to_the_card_of_its_break() -> None:
+def test_problem_links_to_the_card_of_its_break() -> None:
     original = function("def f(x):\n    y = x + 1\n    for n in range(2):\n        print(n)\n    return y\n")
     with Exploration(Options(stages=("captured",))) as exploration:
         exploration.compile(original)(torch.ones(4))
@@ -76,7 +76,7 @@ def f(x):
 """
 
 
-def test_advice_ranks_breaks_by_what_is_left_in_python() -> None:
+def test_advice_ranks_breaks_by_lines_left_in_python() -> None:
     record = explore(function(EVICTS), (torch.ones(4),), options=Options(target="h100")).record
     first, second, *others = advise(record)
     assert [first.rule, second.rule] == ["break", "break"]
@@ -85,7 +85,7 @@ def test_advice_ranks_breaks_by_what_is_left_in_python() -> None:
     assert not any("at least" in gain_words(advice.gain) for advice in advise(record))
 
 
-def test_nothing_to_change_counts_no_finding() -> None:
+def test_no_advice_counts_no_findings() -> None:
     record = explore(lambda x: x.sin() + 1, (torch.ones(4),), options=Options(stages=("captured",))).record
     assert [advice.title for advice in advise(record)] == ["Nothing to change"]
     (chip,) = [stage for stage in Payload(record).manifest()["stages"] if stage["name"] == "advice"]
@@ -93,7 +93,7 @@ def test_nothing_to_change_counts_no_finding() -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu", "h100"])
-def test_a_graph_that_returns_its_input_has_nothing_to_compute(target: str) -> None:
+def test_graph_returning_its_input_has_nothing_to_compute(target: str) -> None:
     record = explore(lambda x: x.contiguous(), (torch.ones(4),), options=Options(target=target)).record
     (problem,) = record.problems
     assert problem.reason.startswith("there is nothing to compute")

@@ -60,7 +60,7 @@ def swept(classifier: Run) -> Sweep:
 # Real calls
 
 
-def test_each_size_in_each_format_is_timed_eager_and_compiled(swept: Sweep) -> None:
+def test_each_size_and_dtype_times_eager_and_compiled(swept: Sweep) -> None:
     table = swept.table
     assert table[["batch", "dtype", "name"]].to_numpy().tolist() == [
         [size, dtype, name]
@@ -73,7 +73,7 @@ def test_each_size_in_each_format_is_timed_eager_and_compiled(swept: Sweep) -> N
     assert table.loc[table["name"] == "aot_eager", "speedup"].notna().all()
 
 
-def test_it_prints_what_it_comes_to_and_draws_it(swept: Sweep) -> None:
+def test_sweep_prints_and_plots_its_result(swept: Sweep) -> None:
     assert "It was stopped" not in str(swept)
     told = str(swept)
     assert "Classifier: time of one call (forward and backward) on the CPU" in told
@@ -86,7 +86,7 @@ def test_it_prints_what_it_comes_to_and_draws_it(swept: Sweep) -> None:
     assert "data:image/svg+xml" in shown["text/html"]
 
 
-def test_nothing_of_the_users_changes() -> None:
+def test_user_state_is_unchanged() -> None:
     model, x = Classifier(), torch.randn(6, 4, requires_grad=True)
     labels = torch.zeros(6, dtype=torch.int64)
     run = explored(model, x, labels)
@@ -100,7 +100,7 @@ def test_nothing_of_the_users_changes() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_point_that_fails_keeps_its_reason_and_the_others_stay() -> None:
+def test_failing_point_keeps_its_reason_and_others_continue() -> None:
     swept = explored(OnlyEvenRows(), torch.randn(4, 4)).sweep(batch=[3, 8], rounds=1)
     table = swept.table.set_index("batch")
     assert "shape '[-1, 2, 4]' is invalid" in table.loc[3, "problem"]
@@ -108,7 +108,7 @@ def test_a_point_that_fails_keeps_its_reason_and_the_others_stay() -> None:
     assert "batch 3: RuntimeError: shape '[-1, 2, 4]' is invalid" in str(swept)
 
 
-def test_an_interrupt_leaves_what_is_finished(classifier: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_keeps_finished_points(classifier: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interrupt comes while the second of three points is compiled."""
 
     @contextmanager
@@ -150,14 +150,14 @@ def test_inputs_can_be_made_by_a_function(classifier: Run) -> None:
         (lambda run: run.sweep(batch=2, mode="fastest"), "fastest"),
     ],
 )
-def test_what_cannot_be_asked_is_answered_in_words(
+def test_invalid_arguments_are_refused_in_words(
     classifier: Run, ask: Callable[[Run], Sweep], words: str
 ) -> None:  # fmt: skip
     with pytest.raises((OptionError, TypeError), match=words):
         ask(classifier)
 
 
-def test_a_run_that_was_loaded_has_no_call(classifier: Run, tmp_path: object) -> None:
+def test_loaded_run_has_no_call_to_sweep(classifier: Run, tmp_path: object) -> None:
     with pytest.raises(ValueError, match="no call to time"):
         load(classifier.save(f"{tmp_path}/run.json")).sweep(batch=2)
 
@@ -172,18 +172,18 @@ def call_of(*args: object, **kwargs: object) -> Call:
     return Call(fn, fn, args, kwargs)
 
 
-def test_all_tensors_whose_first_dimension_is_that_of_the_first_take_the_size() -> None:
+def test_batch_tensors_share_the_first_dimension() -> None:
     call = call_of(torch.ones(8, 3), torch.ones(3, 8), mask=torch.ones(8), other=torch.tensor(1.0))
     assert scaled_dims(call, Axes((2,))) == {0: (0,), 2: (0,)}
 
 
-def test_other_dimensions_go_by_the_names_of_arguments() -> None:
+def test_other_dimensions_are_chosen_by_argument_name() -> None:
     call = call_of([torch.ones(2, 8), torch.ones(3, 8)], mask=torch.ones(1, 8, 8), other=torch.ones(8))
     dims = {"x": 1, "mask": (1, 2), "other": 0}
     assert scaled_dims(call, Axes((2,), dims=dims)) == {0: (1,), 1: (1,), 2: (1, 2), 3: (0,)}
 
 
-def test_rows_are_cut_or_come_again_so_that_values_stay_what_they_mean() -> None:
+def test_resizing_cuts_or_repeats_rows() -> None:
     rows = torch.arange(3)
     assert resize(rows, (0,), 2).tolist() == [0, 1]
     assert resize(rows, (0,), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
@@ -201,7 +201,7 @@ def ratio(value: float, spread: float = 0.02) -> Ratio:
     return Ratio(value, value * (1 - spread), value * (1 + spread))
 
 
-def test_where_it_begins_to_pay_is_between_two_sizes_on_a_logarithmic_scale() -> None:
+def test_break_even_size_is_interpolated_logarithmically() -> None:
     assert crossing((8, ratio(0.5)), (32, ratio(2))) == pytest.approx(16)
     assert crossing((8, ratio(1.1)), (32, ratio(2))) is None
     told = pays_from([(8, ratio(0.5)), (32, ratio(2))])
@@ -224,7 +224,7 @@ def test_where_it_begins_to_pay_is_between_two_sizes_on_a_logarithmic_scale() ->
         ([], "could not be compared with eager"),
     ],
 )  # fmt: skip
-def test_where_it_pays_in_words(measured: list[tuple[int, Ratio]], words: str) -> None:
+def test_break_even_size_in_words(measured: list[tuple[int, Ratio]], words: str) -> None:
     assert pays_from(measured) == words
 
 
@@ -237,7 +237,7 @@ def by_hand() -> Sweep:
     return Sweep("f", "the CPU, 2 threads", "", "in turns", (*spots, Spot(64, "", problem="<b>OOM</b>")), 3)
 
 
-def test_the_plot_has_a_point_a_size_with_error_bars_and_a_line_at_eager() -> None:
+def test_plot_has_points_error_bars_and_eager_line() -> None:
     [axes] = by_hand().plot().axes
     [container] = axes.containers
     points = container.lines[0]
@@ -247,7 +247,7 @@ def test_the_plot_has_a_point_a_size_with_error_bars_and_a_line_at_eager() -> No
     assert axes.get_yscale() == "log"
 
 
-def test_without_sizes_the_formats_stand_side_by_side_and_nothing_is_interpolated() -> None:
+def test_dtypes_without_sizes_are_not_interpolated() -> None:
     dtypes = ("float32", "bfloat16")
     spots = [Spot(None, dtype, at.timed) for dtype, at in zip(dtypes, by_hand().spots[:2], strict=True)]
     swept = replace(by_hand(), spots=tuple(spots), total=2)
@@ -256,7 +256,7 @@ def test_without_sizes_the_formats_stand_side_by_side_and_nothing_is_interpolate
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["inductor, float32", "inductor, bfloat16"]
 
 
-def test_a_reason_is_shown_as_text() -> None:
+def test_failure_reason_is_escaped() -> None:
     assert "&lt;b&gt;OOM&lt;/b&gt;" in by_hand()._repr_mimebundle_()["text/html"]
 
 
@@ -268,7 +268,7 @@ def test_all_points_are_inside_the_plot() -> None:
     assert high > max(1.1, *speedups)
 
 
-def test_nothing_to_compare_is_no_plot_but_a_table() -> None:
+def test_sweep_without_comparisons_has_a_table_only() -> None:
     failed = replace(by_hand(), spots=by_hand().spots[2:])
     with pytest.raises(ValueError, match="no point of this sweep"):
         failed.plot()

@@ -23,9 +23,9 @@ from explorer.reading.plain_text import WIDTH
 from explorer.run import tables, text
 from explorer.run.run import Run
 from tests.explorer.findings.documents import parts_of
+from tests.explorer.findings.timed_record import MS, NOISE, candidate, measurement, timed_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
-from tests.explorer.findings.timed_record import MS, NOISE, candidate, measurement, timed_record
 
 
 def with_candidates(*candidates: Candidate) -> Record:
@@ -38,7 +38,7 @@ def lead(*candidates: Candidate) -> str:
     return " ".join(lead_sentences(group, record))
 
 
-def test_the_table_has_a_row_a_candidate_with_its_speed_up_and_when_that_pays() -> None:
+def test_table_has_candidates_with_speedup_and_break_even() -> None:
     table = timings(timed_record()).set_index("name")
     assert list(table.index) == [
         "eager", "aot_eager", "inductor", "inductor max-autotune", "openxla", "inductor reduce-overhead",
@@ -51,13 +51,13 @@ def test_the_table_has_a_row_a_candidate_with_its_speed_up_and_when_that_pays() 
     assert table.loc["inductor reduce-overhead", "problem"].startswith("CUDA graphs need a GPU")
 
 
-def test_what_is_slower_or_within_the_noise_never_pays() -> None:
+def test_slower_or_noisy_candidate_never_breaks_even() -> None:
     table = timings(timed_record()).set_index("name")
     assert table["break_even_calls"].isna()[["eager", "aot_eager", "openxla", "inductor reduce-overhead"]].all()
     assert table["speedup"].isna()[["eager", "inductor reduce-overhead"]].all()
 
 
-def test_calls_of_another_kind_have_an_eager_of_their_own() -> None:
+def test_each_kind_of_call_has_its_own_eager() -> None:
     forward = [replace(item, what="forward") for item in (candidate("eager", 3 * MS), candidate("inductor", 1 * MS))]
     found = timed(with_candidates(candidate("eager", 2 * MS), candidate("inductor", 1 * MS), *forward))
     assert [item.ratio and round(item.ratio.value) for item in found] == [None, 2, None, 3]
@@ -65,20 +65,20 @@ def test_calls_of_another_kind_have_an_eager_of_their_own() -> None:
     assert len({item.id for item in found}) == 4
 
 
-def test_without_eager_there_are_times_and_no_speed_up() -> None:
+def test_times_without_eager_have_no_speedup() -> None:
     table = timings(with_candidates(candidate("inductor", 1 * MS)))
     assert table["seconds"].notna().all()
     assert table["speedup"].isna().all()
     assert "Nothing that was compiled could be compared" in lead(candidate("inductor", 1 * MS))
 
 
-def test_the_seconds_of_compiling_each_stage_have_a_table_of_their_own() -> None:
+def test_stage_compile_times_have_their_own_table() -> None:
     table = tables.stage_times(small_record())
     assert table["artifact"].tolist() == ["captured[0/0]", "forward[0/0]"]
     assert table["seconds"].tolist() == [0.121, 0.0042]
 
 
-def test_what_it_comes_to_is_said_first() -> None:
+def test_conclusion_comes_first() -> None:
     eager = candidate("eager", 2 * MS)
     assert lead(eager, candidate("inductor", 1 * MS, compile_seconds=10)).startswith("Compiled it is 2.00 × as fast")
     assert "have paid after 10,000 calls" in lead(eager, candidate("inductor", 1 * MS, compile_seconds=10))
@@ -89,43 +89,43 @@ def test_what_it_comes_to_is_said_first() -> None:
     assert same.startswith("Compiled it takes as long as eager, within noise")
 
 
-def test_where_none_that_was_tried_is_faster_it_says_so() -> None:
+def test_no_faster_candidate_is_stated() -> None:
     told = lead(candidate("eager", 2 * MS), candidate("aot_eager", 3 * MS), candidate("inductor", 4 * MS))
     assert told.endswith("None that was tried is faster than eager.")
     assert "Fastest" not in told
 
 
-def test_without_rounds_the_speed_up_is_what_the_quartiles_allow() -> None:
+def test_speedup_without_rounds_uses_quartiles() -> None:
     eager, compiled = (replace(candidate(name, seconds * MS), rounds=()) for name, seconds in (("eager", 2), ("x", 1)))
     ratio = timed(with_candidates(eager, compiled))[1].ratio
     assert ratio is not None
     assert (ratio.low, ratio.high) == pytest.approx((1.96 / 1.02, 2.04 / 0.98))
 
 
-def test_the_fastest_is_named_where_it_is_not_what_was_explored() -> None:
+def test_fastest_other_candidate_is_named() -> None:
     told = lead(candidate("eager", 2 * MS), candidate("inductor", 1 * MS), candidate("inductor max-autotune", 0.5 * MS))
     assert "Fastest is inductor max-autotune: 0.500 ms, 4.00 ×" in told
 
 
-def test_the_stage_says_all_of_it() -> None:
+def test_golden_timing_stage() -> None:
     assert_golden("timing.txt", Run(timed_record())["timing"].text.rstrip("\n"))
 
 
-def test_the_summary_has_the_comparison_in_its_width() -> None:
+def test_summary_comparison_fits_the_width() -> None:
     lines = text.summary(timed_record()).splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("time of one call"))
     assert_golden("timing_summary.txt", "\n".join(lines[first : lines.index("", first)]))
     assert max(map(len, lines)) <= WIDTH
 
 
-def test_times_of_a_cpu_are_never_told_as_those_of_a_gpu_that_is_not_here() -> None:
+def test_cpu_times_are_never_presented_as_gpu_times() -> None:
     told = "not of the NVIDIA H100 SXM5 80 GB that the code is for"
     for shown in (text.summary(timed_record()), timing_html(timed_record()), Run(timed_record())["timing"].text):
         assert told in " ".join(shown.split())
     assert "that the code is for" not in text.summary(timed_record("cpu"))
 
 
-def test_an_estimate_stands_apart_from_what_was_measured_and_says_that_it_is_none() -> None:
+def test_estimate_is_separate_from_measurements() -> None:
     heading = "Estimate, not a measurement: NVIDIA H100 SXM5 80 GB, which is not here"
     shown = Run(timed_record())["timing"].text
     assert shown.index(heading) > shown.index("inductor max-autotune  0.800 ms")
@@ -141,7 +141,7 @@ def test_an_estimate_stands_apart_from_what_was_measured_and_says_that_it_is_non
     assert not any("stimate" in entity.label for entity in finding.artifact.entities)
 
 
-def test_noise_and_an_interrupt_stand_before_the_numbers() -> None:
+def test_noise_and_interrupt_come_before_the_numbers() -> None:
     record = timed_record("cpu").with_fields(measurement=measurement(interrupted=True))
     shown = Run(record)["timing"].text
     assert shown.index("It was stopped before all candidates were measured") < shown.index("a call  ")
@@ -160,7 +160,7 @@ def test_each_candidate_is_an_entity_on_its_line() -> None:
     assert [row["id"] for row in rows] == [item.id for item in finding.artifact.entities]
 
 
-def test_nothing_timed_is_no_stage_and_no_chart() -> None:
+def test_untimed_record_has_no_stage_or_chart() -> None:
     record = small_record().with_fields(candidates=())
     assert "timing" not in {found.artifact.stage for found in findings(record)}
     assert timing_html(record) == ""
@@ -168,7 +168,7 @@ def test_nothing_timed_is_no_stage_and_no_chart() -> None:
         timing_chart(record)
 
 
-def test_the_chart_has_a_bar_and_quartiles_for_each_that_was_measured_and_a_line_for_eager() -> None:
+def test_chart_has_bars_quartiles_and_eager_line() -> None:
     [axes] = timing_chart(timed_record()).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "eager", "aot_eager", "inductor", "inductor max-autotune", "openxla",
@@ -179,14 +179,14 @@ def test_the_chart_has_a_bar_and_quartiles_for_each_that_was_measured_and_a_line
     assert "H100" in axes.get_title(loc="left")
 
 
-def test_the_same_record_gives_the_same_picture_and_its_text_is_text() -> None:
+def test_chart_is_deterministic_with_text_as_text() -> None:
     first, second = (svg(timing_chart(timed_record())) for _ in range(2))
     assert first == second
     words = " ".join("".join(node.itertext()) for node in ElementTree.parse(io.StringIO(first)).iter())
     assert "2.00 × as fast" in words
 
 
-def test_the_run_draws_what_it_was_measured() -> None:
+def test_run_plots_its_timings() -> None:
     run = Run(timed_record())
     assert len(run.plot_timings()._repr_png_()) > 1000
     assert len(run.timings) == 6
@@ -201,7 +201,7 @@ def test_times_have_three_digits(seconds: float, words: str) -> None:
     assert time_text(seconds) == words
 
 
-def test_small_numbers_keep_three_digits_and_counts_claim_no_more() -> None:
+def test_small_numbers_keep_three_digits_counts_are_rounded() -> None:
     assert [three_digits(value) for value in (0.0312, 0.8, 0.9999, 9.999, 0.0)] == [
         "0.0312",
         "0.800",
@@ -213,7 +213,7 @@ def test_small_numbers_keep_three_digits_and_counts_claim_no_more() -> None:
     assert [ratio_text(Ratio(value, 1, 2)) for value in (0.046, 9.999, 14.09)] == ["0.05 ×", "10.0 ×", "14.1 ×"]
 
 
-def test_a_time_that_is_missing_is_not_a_zero() -> None:
+def test_missing_time_is_not_zero() -> None:
     failed = Candidate("inductor", "inductor", "default", "forward", "cpu", problem="g++ is missing")
     record = Record("f", Options(), candidates=(failed,))
     assert "inductor: not measured: g++ is missing" in Run(record)["timing"].text

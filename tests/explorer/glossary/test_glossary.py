@@ -237,7 +237,7 @@ def disassembled(cubin: bytes, folder: Path) -> str:
         ),
     ],
 )
-def test_known_words(language: str, token: str, name: str, words: str, link: str) -> None:
+def test_known_terms_are_explained(language: str, token: str, name: str, words: str, link: str) -> None:
     found = explain(language, token)
     assert found is not None
     assert found.name == name
@@ -245,7 +245,7 @@ def test_known_words(language: str, token: str, name: str, words: str, link: str
     assert found.link.startswith(link)
 
 
-def test_what_is_not_known_is_not_explained() -> None:
+def test_unknown_terms_are_not_explained() -> None:
     assert explain("ptx", "frobnicate.b32") is None
     assert explain("python", "aten.no_such_operator.default") is None
     assert explain("python", "torch.float32") is None
@@ -253,7 +253,7 @@ def test_what_is_not_known_is_not_explained() -> None:
     assert for_text("bytecode", "LOAD_FAST 0 (x)") == {}
 
 
-def test_only_what_occurs_in_a_text_is_given_as_it_stands_there() -> None:
+def test_only_terms_in_the_text_are_explained() -> None:
     ptx = "{\n\tld.global.L1::evict_first.b32 %r1, [%rd1];\n\t@%p1 bra $L__BB0_2;\n\tret;\n}"
     assert {token: meaning.name for token, meaning in for_text("ptx", ptx).items()} == {
         "bra": "bra",
@@ -269,7 +269,7 @@ def test_only_what_occurs_in_a_text_is_given_as_it_stands_there() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_entry_is_one_line_and_leads_to_documentation(name: str) -> None:
+def test_each_entry_is_short_and_links_to_documentation(name: str) -> None:
     for group in groups(name):
         host = re.match(r"https://([\w.-]+)/\S+$", group["link"])
         assert host
@@ -280,7 +280,7 @@ def test_each_entry_is_one_line_and_leads_to_documentation(name: str) -> None:
             assert words == words.strip()
 
 
-def test_there_is_enough_to_read_by() -> None:
+def test_glossary_has_enough_entries() -> None:
     counts = {name: sum(len(group["words"]) for group in groups(name)) for name in FILES}
     assert counts["ptx"] >= 120
     assert counts["sass"] >= 150
@@ -309,7 +309,7 @@ def test_functions_of_triton_and_its_helpers_exist(group: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "group", [g for g in groups("aten") if g["namespace"] == "aten"], ids=lambda g: g["link"].rsplit("/", 1)[1]
 )
-def test_operators_exist_and_their_pages_are_of_documented_functions(group: dict[str, Any]) -> None:
+def test_operators_and_their_documentation_pages_exist(group: dict[str, Any]) -> None:
     place = group["link"].partition("generated/")[2].removesuffix(".{name}.html")
     owner = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": nn.functional}.get(place)
     for name in group["words"]:
@@ -354,7 +354,7 @@ def test_meanings_are_plain_data() -> None:
     )
 
 
-def test_an_operator_in_place_has_its_operators_page() -> None:
+def test_inplace_operator_shares_the_documentation_page() -> None:
     found = from_torch("aten.digamma_.default")
     assert found is not None
     assert found == from_torch("aten.digamma.default")

@@ -115,7 +115,7 @@ def test_a_kernel_is_put_in_a_cell(shell: InteractiveShell) -> None:
     assert kernel_cell.cell_text(run.record, "softmax", "mine").startswith(f"%%tkernel mine {NAME}\n")
 
 
-def test_unedited_it_is_the_same_kernel(shell: InteractiveShell) -> None:
+def test_unedited_kernel_is_the_same(shell: InteractiveShell) -> None:
     trial, text, html = ran(shell, opened(shell))
     assert trial.is_right
     assert trial.diff == ""
@@ -145,7 +145,7 @@ def test_an_edit_that_keeps_the_numbers(shell: InteractiveShell) -> None:
     assert "close to the original's numbers" in text
 
 
-def test_a_launch_configuration_of_ones_own(shell: InteractiveShell) -> None:
+def test_custom_launch_config(shell: InteractiveShell) -> None:
     """The source does not change; 60 rows in blocks of 8: the last block is masked."""
     trial, _, _ = ran(shell, opened(shell).replace("\n", " --XBLOCK 8 --num-warps 8\n", 1))
     assert trial.is_right
@@ -155,7 +155,7 @@ def test_a_launch_configuration_of_ones_own(shell: InteractiveShell) -> None:
     assert trial.diff == ""
 
 
-def test_another_gpu(shell: InteractiveShell) -> None:
+def test_kernel_for_another_gpu(shell: InteractiveShell) -> None:
     trial, _, _ = ran(shell, opened(shell).replace("\n", " --target a100 --no-check -o _tk\n", 1))
     assert trial.edited.binary is not None
     assert trial.edited.binary.target == "a100"
@@ -187,13 +187,13 @@ def test_a_mistake_is_reported_with_its_line(shell: InteractiveShell, code: str,
     assert "#b3261e" in html
 
 
-def test_what_is_shown_is_text_and_no_markup(shell: InteractiveShell) -> None:
+def test_displayed_text_is_escaped(shell: InteractiveShell) -> None:
     _, _, html = ran(shell, opened(shell).replace(LOAD, f"'<b>&' {LOAD}"))
     assert "<b>&'" not in html
     assert "&lt;b&gt;&amp;" in html
 
 
-def test_backward_kernels_get_what_the_forward_saved(shell: InteractiveShell) -> None:
+def test_backward_kernels_get_the_saved_tensors(shell: InteractiveShell) -> None:
     run = shell.user_ns["trained"]
     kernels = [kernel for kernel in run.record.kernels if kernel.language == "triton" and "backward]" in kernel.id]
     trial, text, _ = ran(shell, opened(shell, f'trained "{kernels[0].id}"'))
@@ -203,7 +203,7 @@ def test_backward_kernels_get_what_the_forward_saved(shell: InteractiveShell) ->
     assert "random" not in text
 
 
-def test_kernels_of_our_own_backend_run_on_what_the_exploration_gave_them(shell: InteractiveShell) -> None:
+def test_our_kernels_run_on_recorded_inputs(shell: InteractiveShell) -> None:
     """Random numbers, a GPU's attention kernel, and the forward run before the last of these."""
     kernels = [kernel for kernel in shell.user_ns["ours"].record.kernels if kernel.language == "triton"]
     assert {kernel.artifact for kernel in kernels} == {"kernels[0/0 forward]", "kernels[0/0 backward]"}
@@ -228,9 +228,7 @@ def test_kernels_of_our_own_backend_run_on_what_the_exploration_gave_them(shell:
          "what it stores to div_ptr differs from the original's"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_kernel_of_ours_is_reported_with_its_line(
-    shell: InteractiveShell, code: str, edit: str, message: str
-) -> None:
+def test_error_in_our_kernel_has_its_line(shell: InteractiveShell, code: str, edit: str, message: str) -> None:
     cell = opened(shell, "plain kernel")
     assert code in cell
     edited = cell.replace(code, edit, 1)
@@ -240,7 +238,7 @@ def test_a_mistake_in_a_kernel_of_ours_is_reported_with_its_line(
     assert finding.line == line_of(edited, edit)
 
 
-def test_a_kernel_of_ours_in_a_configuration_of_ones_own(shell: InteractiveShell) -> None:
+def test_our_kernel_with_a_custom_config(shell: InteractiveShell) -> None:
     cell = opened(shell, "plain kernel")
     trial, _, _ = ran(shell, cell.replace("\n", " --XBLOCK 4 --num-warps 8\n", 1))
     assert trial.is_right
@@ -269,7 +267,7 @@ def test_a_loaded_kernel_asks_for_trust(shell: InteractiveShell, tmp_path: objec
     assert "call run.trust()" in captured.stderr + captured.stdout
 
 
-def test_what_a_loaded_cell_may_hold_is_checked(shell: InteractiveShell, tmp_path: object) -> None:
+def test_loaded_cell_content_is_checked(shell: InteractiveShell, tmp_path: object) -> None:
     """Both the original in the file and the cell's source are checked; `%tkernel` copied the latter from the file."""
     for name, code, evil in (("plain", "exp(", "__import__('os').system("), ("on_cpu", "expf(", "system(")):
         cell = opened(shell, f"{loaded(shell, name, tmp_path)} softmax").replace(code, evil)
@@ -289,7 +287,7 @@ def test_what_a_loaded_cell_may_hold_is_checked(shell: InteractiveShell, tmp_pat
         ("class Runner:", "class Runner(open(MARK, 'w')):", "bases or decorators"),
     ],
 )
-def test_host_code_of_a_file_is_read_strictly(
+def test_host_code_from_files_is_parsed_strictly(
     shell: InteractiveShell, tmp_path: Path, place: str, evil: str, message: str
 ) -> None:
     run, mark = shell.user_ns["run"], tmp_path / "mark"
@@ -308,7 +306,7 @@ def test_host_code_of_a_file_is_read_strictly(
 
 
 @pytest.mark.parametrize(("name", "code"), [("plain", "exp(sub"), ("on_cpu", "expf(sub")])
-def test_a_loaded_kernel_of_ours_is_tried_on_random_inputs(
+def test_loaded_own_kernel_runs_on_random_inputs(
     shell: InteractiveShell, tmp_path: object, name: str, code: str
 ) -> None:
     cell = opened(shell, f"{loaded(shell, name, tmp_path)} kernel")
@@ -319,7 +317,7 @@ def test_a_loaded_kernel_of_ours_is_tried_on_random_inputs(
     assert [check.verdict for check in trial.checks] == ["differs"]
 
 
-def test_what_an_earlier_version_saved_says_so(shell: InteractiveShell, tmp_path: Path) -> None:
+def test_record_of_an_earlier_version_says_so(shell: InteractiveShell, tmp_path: Path) -> None:
     path = tmp_path / "old.json"
     shell.user_ns["plain"].save(path)
     path.write_text(path.read_text().replace('"arguments"', '"other"'))
@@ -329,7 +327,7 @@ def test_what_an_earlier_version_saved_says_so(shell: InteractiveShell, tmp_path
     assert "an earlier version saved it, without its arguments: explore it again" in text
 
 
-def test_a_kernel_in_cpp_is_built_run_and_timed(shell: InteractiveShell) -> None:
+def test_cpp_kernel_is_built_run_and_timed(shell: InteractiveShell) -> None:
     """The cell has only the kernel, without the shared helpers."""
     cell = opened(shell, "on_cpu kernel")
     assert cell.split("\n")[1].startswith('extern "C" int kernel_softmax(')
@@ -353,7 +351,7 @@ def test_a_kernel_in_cpp_is_built_run_and_timed(shell: InteractiveShell) -> None
         ("= div;", "= div * 2;", "what it stores to out_div differs from the original's", True),
     ],
 )
-def test_a_mistake_in_cpp_is_reported_and_ends_nothing(
+def test_error_in_cpp_is_reported_without_crashing(
     shell: InteractiveShell, code: str, edit: str, message: str, has_line: bool
 ) -> None:
     cell = opened(shell, "on_cpu kernel")
@@ -365,12 +363,12 @@ def test_a_mistake_in_cpp_is_reported_and_ends_nothing(
     assert finding.line == (line_of(edited, edit) if has_line else 0)
 
 
-def test_a_kernel_in_cpp_has_no_configuration(shell: InteractiveShell) -> None:
+def test_cpp_kernel_has_no_config(shell: InteractiveShell) -> None:
     _, text, _ = ran(shell, opened(shell, "on_cpu kernel").replace("\n", " --XBLOCK 4\n", 1))
     assert "a kernel in C++ has no GPU to be compiled for, and no configuration" in text
 
 
-def test_a_loaded_run_is_tried_on_random_inputs(shell: InteractiveShell, tmp_path: object) -> None:
+def test_loaded_kernel_runs_on_random_inputs(shell: InteractiveShell, tmp_path: object) -> None:
     trial, text, _ = ran(shell, opened(shell, f"{loaded(shell, 'run', tmp_path)} softmax"))
     assert trial.is_right
     assert "inputs are random: the exploration's own were not kept" in text
@@ -386,7 +384,7 @@ def test_a_loaded_run_is_tried_on_random_inputs(shell: InteractiveShell, tmp_pat
         ("trained triton", "kernels have 'triton' in their names"),
     ],
 )
-def test_wrong_use_says_what_is_right(shell: InteractiveShell, line: str, message: str) -> None:
+def test_wrong_usage_shows_the_right_one(shell: InteractiveShell, line: str, message: str) -> None:
     with capture_output():
         result = shell.run_cell(f"%tkernel {line}")
     assert isinstance(result.error_in_exec, UsageError)
@@ -401,14 +399,14 @@ def test_wrong_use_says_what_is_right(shell: InteractiveShell, line: str, messag
         ("--YBLOCK 8", "this kernel has no YBLOCK; it has XBLOCK"),
     ],
 )
-def test_options_that_do_not_fit(shell: InteractiveShell, options: str, message: str) -> None:
+def test_incompatible_options_are_refused(shell: InteractiveShell, options: str, message: str) -> None:
     with capture_output() as captured:
         result = shell.run_cell(opened(shell).replace("\n", f" {options}\n", 1))
     shown = "".join(output.data["text/plain"] for output in captured.outputs)
     assert message in shown + str(result.error_in_exec)
 
 
-def test_a_kernel_of_the_other_side_says_how_to_get_it(shell: InteractiveShell) -> None:
+def test_kernel_of_other_side_says_how_to_edit(shell: InteractiveShell) -> None:
     with capture_output():
         cell = "%%tcompile --backend tcompile --vs inductor --target h100 -o both\nsoftmax_of(torch.randn(60, 64))"
         assert shell.run_cell(cell).success
@@ -439,5 +437,5 @@ def test_check_kernels_in_the_magic(shell: InteractiveShell) -> None:
         (["kernels", "--check"], ["kernels", "--check=yes"]),
     ],
 )
-def test_the_flag_takes_one_word_only(words: list[str], expected: list[str]) -> None:
+def test_check_flag_takes_one_word(words: list[str], expected: list[str]) -> None:
     assert check_flag.joined(words) == expected

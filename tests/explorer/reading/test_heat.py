@@ -69,7 +69,7 @@ def timed() -> Record:
     )
 
 
-def test_the_table_of_kernels_has_what_they_took_and_their_share_of_the_peaks() -> None:
+def test_kernel_times_table_has_time_and_peak_shares() -> None:
     table = kernel_times(timed()).set_index("name")
     product = table.loc["extern_kernels.mm"]
     assert product["us"] == pytest.approx(30)
@@ -80,7 +80,7 @@ def test_the_table_of_kernels_has_what_they_took_and_their_share_of_the_peaks() 
     assert product["functions"] == "gemm; Memset (Device)"
 
 
-def test_what_is_matched_to_nothing_keeps_its_name_and_its_share() -> None:
+def test_unmatched_kernels_keep_their_name_and_share() -> None:
     table = kernel_times(timed())
     assert list(table["name"]) == [
         "optimizer: sgd",
@@ -100,7 +100,7 @@ def test_calls_of_one_kernel_are_one_row() -> None:
     assert (row["us"], row["launches"]) == (pytest.approx(15), 2)
 
 
-def test_the_table_of_lines_has_time_with_and_without_what_they_call() -> None:
+def test_line_times_table_has_own_and_total_time() -> None:
     table = line_times(timed())
     first = table[(table["where"] == "cell:2") & (table["side"] == "eager") & (table["half"] == "forward")].iloc[0]
     assert (first["us"], first["total_us"]) == (pytest.approx(40), pytest.approx(60))
@@ -116,7 +116,7 @@ def test_tables_without_rows_have_the_same_columns(make: object) -> None:
     assert list(empty.dtypes.map(str)) == list(full.dtypes.map(str))
 
 
-def test_the_list_of_kernels_has_columns_for_what_was_measured() -> None:
+def test_kernel_list_has_columns_for_measurements() -> None:
     shown = list_of_kernels(timed())
     assert shown is not None
     titles = [column["title"] for column in shown["columns"]]
@@ -130,7 +130,7 @@ def test_the_list_of_kernels_has_columns_for_what_was_measured() -> None:
     assert "Measured" not in [column["title"] for column in before["columns"]]
 
 
-def test_times_of_a_cpu_have_no_share_of_a_gpus_peaks() -> None:
+def test_cpu_times_have_no_gpu_peak_share() -> None:
     record = timed()
     times = tuple(replace(time, device="cpu", memory_share=None) for time in record.kernel_times)
     shown = list_of_kernels(record.with_fields(kernel_times=times))
@@ -140,7 +140,7 @@ def test_times_of_a_cpu_have_no_share_of_a_gpus_peaks() -> None:
     assert "Bandwidth" not in about
 
 
-def test_the_front_end_gets_microseconds_by_row_side_and_half() -> None:
+def test_frontend_gets_microseconds_by_row_side_and_half() -> None:
     assert source_heat(timed()) == {
         "device": "GPU",
         "halves": ["forward", "backward"],
@@ -155,7 +155,7 @@ def test_the_front_end_gets_microseconds_by_row_side_and_half() -> None:
     assert source_heat(small_record()) == {}
 
 
-def test_nodes_share_what_their_kernels_took_and_no_time_is_made_or_lost() -> None:
+def test_nodes_share_kernel_time_without_loss() -> None:
     found = measured(timed())
     assert found["forward[0/0].mm"] == pytest.approx(30)
     assert found["captured[0/0].scores"] == pytest.approx(30)
@@ -168,13 +168,13 @@ def test_nodes_share_what_their_kernels_took_and_no_time_is_made_or_lost() -> No
     assert shown[FIRST]["compiled_time"] == "40 µs forward"
 
 
-def test_a_record_without_times_is_shown_as_it_is() -> None:
+def test_record_without_times_is_unchanged() -> None:
     record = small_record()
     assert with_measured(record) is record
     assert heat_text(record) == ""
 
 
-def test_the_summary_names_the_lines_that_take_most_and_what_is_in_none() -> None:
+def test_summary_names_hottest_lines_and_unmatched_time() -> None:
     text = summary(timed())
     assert [line.split("  ")[0] for line in heat_text(timed()).splitlines()] == [
         "time by line (GPU)",
@@ -189,7 +189,7 @@ def test_the_summary_names_the_lines_that_take_most_and_what_is_in_none() -> Non
     assert seconds_in_words(first, "compiled") == "40 µs forward"
 
 
-def test_the_static_view_has_the_same_escaped() -> None:
+def test_static_view_escapes_the_same_content() -> None:
     html = twin(timed())
     assert "Time by line" in html
     assert "unmatched: in no line" in html

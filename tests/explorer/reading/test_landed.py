@@ -81,36 +81,36 @@ def graphs(at: int) -> set[str]:
     return {graph for graph, rows in marks()["landed"][file].items() if at in rows}
 
 
-def test_lines_are_of_the_graphs_that_they_landed_in() -> None:
+def test_lines_belong_to_their_graphs() -> None:
     assert graphs(row("x = self.layers(parts[0] + parts[1])")) == {"0/0"}
     assert graphs(row("x = doubled(x)")) == {"1/0"}
     assert graphs(row("return fn(x) * 2", decorated)) == {"1/0"}
     assert graphs(row("return self + 1")) == {"1/0"}
 
 
-def test_a_function_that_is_called_from_two_graphs_is_of_both() -> None:
+def test_function_called_from_two_graphs_belongs_to_both() -> None:
     assert graphs(row("torch.ones_like(x)", doubled)) == {"0/0", "1/0"}
 
 
-def test_an_expression_over_many_lines_is_of_its_graph_as_a_whole() -> None:
+def test_multiline_expression_belongs_to_one_graph() -> None:
     assert graphs(row("* 2", doubled)) == {"0/0", "1/0"}
     assert graphs(row("doubled(part)")) == {"0/0"}
     assert graphs(row("x,")) == {"1/0"}
 
 
-def test_lines_that_were_not_reached_and_the_call_from_outside_are_of_none() -> None:
+def test_unreached_lines_and_outer_calls_have_no_graph() -> None:
     assert graphs(row("x = x.cos()")) == set()
     assert graphs(row("exploration.compile(Model())(torch.randn(2, 4))", record.__wrapped__)) == set()
 
 
-def test_a_break_has_its_columns_and_its_line_was_plain_python() -> None:
+def test_break_has_columns_and_a_plain_python_line() -> None:
     at, code = row("torch._dynamo.graph_break()"), "torch._dynamo.graph_break()"
     ((file, (span,)),) = marks()["spans"].items()
     assert span == [at, 8, 8 + len(code), record().breaks[0].id, True]
     assert marks()["plain"][file] == [at]
 
 
-def test_calls_lead_to_whole_functions_by_name() -> None:
+def test_calls_link_to_whole_functions_by_name() -> None:
     (calls,) = [calls for file, calls in marks()["calls"].items() if file.endswith("test_landed.py]")]
     names = {at: [name for *_, name in called] for at, called in calls.items()}
     assert names[row("x = doubled(x)")] == ["doubled"]
@@ -122,11 +122,11 @@ def test_calls_lead_to_whole_functions_by_name() -> None:
     assert (first, last) == (start, start + len(lines) - 1)
 
 
-def test_the_file_of_the_explored_function_is_shown_first() -> None:
+def test_file_of_the_explored_function_comes_first() -> None:
     assert manifest(record())["home"][0].endswith("test_landed.py]")
 
 
-def test_of_two_sides_each_has_its_own_calls_and_the_first_its_breaks() -> None:
+def test_each_side_has_calls_the_first_has_breaks() -> None:
     (source,) = (artifact for artifact in record().artifacts if artifact.title.endswith("test_landed.py"))
     longer = replace(source, text=f"\n{source.text}", attrs=source.attrs | {"numbers": [0, *source.attrs["numbers"]]},
                      lines={at + 1: ids for at, ids in source.lines.items()})  # fmt: skip
@@ -146,7 +146,7 @@ def noisy(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-def test_a_break_over_several_lines_is_marked_without_indentation_and_empty_lines() -> None:
+def test_multiline_break_is_marked_without_indentation_or_blanks() -> None:
     with Exploration(Options(stages=("captured",))) as exploration:
         exploration.compile(noisy)(torch.randn(2, 4))
     ((source, spans),) = source_marks(exploration.record)["spans"].items()

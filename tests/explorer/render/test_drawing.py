@@ -43,7 +43,7 @@ def test_inputs_and_outputs_are_chips_and_not_boxes() -> None:
     assert [chip.kind for chip in drawn["div"].gives] == ["output", "saved"]
 
 
-def test_the_backward_shows_what_it_gets_from_the_forward() -> None:
+def test_backward_shows_tangents_and_saved_tensors() -> None:
     drawn = boxes(small_record(), "backward")
     assert [(chip.kind, chip.label) for chip in drawn["mul"].takes.values()] == [
         ("input", "tangents_1"),
@@ -51,7 +51,7 @@ def test_the_backward_shows_what_it_gets_from_the_forward() -> None:
     ]
 
 
-def test_parameters_have_the_name_that_their_module_gives_them() -> None:
+def test_parameters_have_their_module_attribute_names() -> None:
     drawn = boxes(mlp_record(), "captured")
     first = next(iter(drawn.values()))
     assert [(chip.kind, chip.label, chip.type) for chip in first.takes.values()] == [
@@ -72,13 +72,13 @@ def test_parameters_have_the_name_that_their_module_gives_them() -> None:
         ("", "input", "arg"),
     ],
 )
-def test_inputs_have_the_name_that_the_user_gave_them(source: str, kind: str, label: str) -> None:
+def test_inputs_have_their_user_names(source: str, kind: str, label: str) -> None:
     argument = Entity(f"{CAPTURED}.arg", "placeholder", "arg", tensor(4, source=source))
     (chip,) = boxes(record_with(argument, call("a", "arg")), "captured")["a"].takes.values()
     assert (chip.kind, chip.label) == (kind, label)
 
 
-def test_names_of_inputs_follow_the_graph_through_later_stages() -> None:
+def test_input_names_persist_in_later_stages() -> None:
     takes = [chip.label for box in boxes(mlp_record(), "forward").values() for chip in box.takes.values()]
     assert sorted(set(takes)) == ["bias", "weight", "x"]
 
@@ -93,7 +93,7 @@ def test_every_op_and_every_flow_is_drawn() -> None:
     assert set(found.edges) == flows
 
 
-def test_depth_closes_modules() -> None:
+def test_depth_collapses_modules() -> None:
     drawn = boxes(mlp_record(), "captured", depth=0)
     assert list(drawn) == ["module hidden", "module deeper", "module head"]
     assert [box.closed for box in drawn.values()] == [3, 3, 1]
@@ -101,7 +101,7 @@ def test_depth_closes_modules() -> None:
     assert drawn["module hidden"].type == "f32[32, 128]"
 
 
-def test_a_drawing_with_too_many_boxes_closes_modules_until_it_fits() -> None:
+def test_large_drawing_collapses_modules_to_fit() -> None:
     record = mlp_record()
     found = plan(record, record["captured"], readable=3)
     assert len(found.boxes) == 3
@@ -109,7 +109,7 @@ def test_a_drawing_with_too_many_boxes_closes_modules_until_it_fits() -> None:
     assert plan(record, record["captured"], readable=7).depth is None
 
 
-def test_an_op_of_the_outermost_module_stays_there() -> None:
+def test_outermost_op_stays_outside_modules() -> None:
     record = record_with(call("a", module="h.1.mlp"), call("outer", "a", module=""))
     assert boxes(record, "captured")["outer"].module == ()
 
@@ -128,7 +128,7 @@ def test_names_from_user_code_are_escaped() -> None:
     assert "<i>" not in re.sub(r'"[^"]*"', "", source)
 
 
-def test_text_is_no_graph() -> None:
+def test_text_artifact_cannot_be_drawn() -> None:
     record = small_record()
     with pytest.raises(ValueError, match=r"source\[cell\] is text, not a graph"):
         drawing(record, record["source"])

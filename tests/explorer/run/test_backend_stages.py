@@ -46,7 +46,7 @@ def beside_inductor() -> Run:
     return explorer.explore(norm_and_gelu, torch.randn(512, 512), weight, backend="tcompile", vs="inductor")
 
 
-def test_the_summary_has_a_row_for_each_pass_and_the_table_of_both_sides() -> None:
+def test_summary_lists_each_pass_and_compares_both_sides() -> None:
     lines = str(beside_inductor()).splitlines()
     titles = [line.split("  ")[0] for line in lines]
     assert [title for title in titles if title in PASSES] == PASSES
@@ -57,7 +57,7 @@ def test_the_summary_has_a_row_for_each_pass_and_the_table_of_both_sides() -> No
     assert len(row) == len(head)
 
 
-def test_both_sides_are_counted_alike() -> None:
+def test_both_sides_are_counted_the_same_way() -> None:
     run = beside_inductor()
     first, second = run.record, run.record.versus
     assert second is not None
@@ -72,7 +72,7 @@ def test_both_sides_are_counted_alike() -> None:
     assert table.loc["bytes moved by extern calls", "tcompile"] == table.loc["bytes moved by extern calls", "inductor"]
 
 
-def test_kernels_that_compute_the_same_stand_against_each_other() -> None:
+def test_kernels_computing_the_same_nodes_are_paired() -> None:
     record = beside_inductor().record
     assert record.versus is not None
     pairs = [(first.nodes, second.nodes) for first, second in matched(record, record.versus) if first and second]
@@ -80,14 +80,14 @@ def test_kernels_that_compute_the_same_stand_against_each_other() -> None:
     assert all("scheduled[" in ours[0] and "fused_ir[" in theirs[0] for ours, theirs in pairs)
 
 
-def test_the_diff_of_the_two_names_them_by_their_backends() -> None:
+def test_versus_diff_names_sides_by_backend() -> None:
     diff = beside_inductor().versus
     assert diff.labels == ("tcompile", "inductor")
     assert diff["fused"].verdict.startswith("only in")
     assert diff["captured"].verdict == "the same"
 
 
-def test_one_line_of_python_lights_up_both_codes() -> None:
+def test_python_line_highlights_code_of_both_backends() -> None:
     both = shown(beside_inductor().record)
     line = next(entity.id for artifact in both.of_stage("source") for entity in artifact.entities
                 if "gelu(nn.functional" in entity.label)  # fmt: skip
@@ -96,7 +96,7 @@ def test_one_line_of_python_lights_up_both_codes() -> None:
         assert any(entity.startswith(artifact) for entity in reached)
 
 
-def test_the_view_begins_with_both_codes_and_their_numbers() -> None:
+def test_view_opens_with_both_codes_and_their_numbers() -> None:
     manifest = Payload(shown(beside_inductor().record)).manifest()
     assert manifest["first"] == ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"]
     assert manifest["versus"]["names"] == ("tcompile", "inductor")
@@ -142,12 +142,12 @@ def test_findings_of_both_sides_have_their_views(stage: str, view: str) -> None:
         assert any(lines & single.linked_ids(entity.id) for entity in single[stage].entities)
 
 
-def test_the_frames_of_either_side_are_told_apart() -> None:
+def test_frames_of_both_sides_are_distinct() -> None:
     view = Payload(shown(beside_inductor().record)).parts_of("bytecode[0/0]")["view"].content()
     assert [title for _, title in view["frames"]] == ["tcompile: norm_and_gelu (0/0)", "inductor: norm_and_gelu (0/0)"]
 
 
-def test_what_both_sides_have_is_counted_side_by_side() -> None:
+def test_shared_stages_are_counted_per_side() -> None:
     record = beside_inductor().record
     assert record.versus is not None
     manifest = Payload(shown(record)).manifest()
@@ -164,7 +164,7 @@ def test_what_both_sides_have_is_counted_side_by_side() -> None:
     assert {"fuse", "inline"} <= {item["pass"] for item in alone["decisions"]}
 
 
-def test_a_side_without_code_has_no_numbers_in_the_text_and_in_the_view() -> None:
+def test_side_without_code_has_no_numbers() -> None:
     record = beside_inductor().record
     kept = tuple(artifact for artifact in record.artifacts if artifact.stage != "kernels")
     failed = record.with_fields(artifacts=kept, kernels=())
@@ -176,12 +176,12 @@ def test_a_side_without_code_has_no_numbers_in_the_text_and_in_the_view() -> Non
     assert len(line.split()) == 3
 
 
-def test_a_run_of_one_backend_has_no_table_and_opens_as_before() -> None:
+def test_single_backend_run_has_no_versus_table() -> None:
     manifest = Payload(beside_inductor().record.with_fields(versus=None)).manifest()
     assert (manifest["first"], manifest["versus"]) == ([], None)
 
 
-def test_loops_inside_a_kernel_are_no_boxes_of_its_drawing() -> None:
+def test_loops_inside_a_kernel_are_not_drawn() -> None:
     run = beside_inductor()
     source = run.drawing("fused").source
     inside = [entity for entity in run["fused"].entities if "inside" in entity.attrs]
@@ -192,7 +192,7 @@ def test_loops_inside_a_kernel_are_no_boxes_of_its_drawing() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".json", ".html"])
-def test_both_sides_are_saved_and_come_back(tmp_path: Path, suffix: str) -> None:
+def test_both_sides_round_trip_through_files(tmp_path: Path, suffix: str) -> None:
     run = beside_inductor()
     path = run.save(tmp_path / f"run{suffix}")
     assert explorer.load(path).record == run.record
@@ -200,7 +200,7 @@ def test_both_sides_are_saved_and_come_back(tmp_path: Path, suffix: str) -> None
         assert "inductor: kernels[0/0 forward]" in path.read_text()
 
 
-def test_a_saved_comparison_keeps_the_views_of_both_sides_and_has_each_once(tmp_path: Path) -> None:
+def test_saved_comparison_has_views_of_both_sides_once(tmp_path: Path) -> None:
     diff = beside_inductor().versus
     path = diff.save(tmp_path / "both.html")
     loaded, made = explorer.load(path).record, shown(beside_inductor().record)
@@ -215,14 +215,14 @@ def test_a_saved_comparison_keeps_the_views_of_both_sides_and_has_each_once(tmp_
     assert len(facts) - len(page_record.with_facts("<body></body>", without)) < 500
 
 
-def test_the_static_view_has_the_table_and_the_stages() -> None:
+def test_static_view_has_the_table_and_stages() -> None:
     html = beside_inductor()._repr_mimebundle_()["text/html"]
     assert "tcompile and inductor side by side" in html
     for title in PASSES:
         assert f"<b>{title}</b>" in html
 
 
-def test_the_table_is_a_stage_that_prints() -> None:
+def test_versus_table_is_a_printable_stage() -> None:
     text = str(beside_inductor()["versus"])
     assert text.splitlines()[0].split() == ["tcompile", "inductor"]
     assert "--time runs both" in text
@@ -239,7 +239,7 @@ def test_the_table_is_a_stage_that_prints() -> None:
         _ = Run(beside_inductor().record.with_fields(versus=None)).versus
 
 
-def test_fusion_is_told_step_by_step_with_the_bytes_that_it_saves() -> None:
+def test_fusion_steps_have_their_saved_bytes() -> None:
     run = Run(beside_inductor().record.with_fields(versus=None))
     forward, backward = fusions(run.record)
     assert (forward.title, backward.title) == ("0/0 forward", "0/0 backward")
@@ -253,7 +253,7 @@ def test_fusion_is_told_step_by_step_with_the_bytes_that_it_saves() -> None:
     assert str(run["fusion"]).startswith("Fusion, 0/0 forward")
 
 
-def test_what_a_later_pass_joins_is_one_kernel_of_the_fusion_view() -> None:
+def test_later_fused_kernels_are_one_fusion_view_kernel() -> None:
     first, second = nn.Linear(64, 64), nn.Linear(64, 64)
     model = nn.Sequential(first, nn.GELU(), second, nn.GELU())
     run = explorer.explore(model, torch.randn(16, 64), backend="tcompile", target="h100")
@@ -275,7 +275,7 @@ def test_what_a_later_pass_joins_is_one_kernel_of_the_fusion_view() -> None:
     assert any("was a call of PyTorch when loops were fused" in each for each in words), words
 
 
-def test_memory_of_both_sides_ends_alike() -> None:
+def test_memory_of_both_sides_ends_equal() -> None:
     record = beside_inductor().record
     assert record.versus is not None
     ends = [[event.live for event in side.memory if event.side == "compiled"][-1] for side in (record, record.versus)]
@@ -285,7 +285,7 @@ def test_memory_of_both_sides_ends_alike() -> None:
     assert text[made[0].at - 1].strip().startswith(f"{made[0].buffer} = ")
 
 
-def test_each_pass_is_told_in_words() -> None:
+def test_each_pass_is_described_in_words() -> None:
     for stage in ("lowered", *map(stage_name, pipeline.PASSES)):
         words = stage_words(stage)
         assert words.group == "tcompile"
@@ -294,7 +294,7 @@ def test_each_pass_is_told_in_words() -> None:
 
 
 @pytest.mark.skipif(not build_cpp.compiler(), reason="no C++ compiler")
-def test_both_sides_write_code_for_the_same_device_where_the_first_has_to_run() -> None:
+def test_both_sides_target_the_device_that_must_run() -> None:
     run = explorer.explore(norm_and_gelu, torch.randn(8, 512), torch.randn(512, 16), backend="tcompile", vs="inductor",
                            check=True)  # fmt: skip
     other = run.record.versus
@@ -312,13 +312,13 @@ def test_both_sides_write_code_for_the_same_device_where_the_first_has_to_run() 
         ("tcompile", "is the backend itself: to compare, name 'inductor'"),
     ],
 )
-def test_another_side_that_there_is_not_is_told_before_anything_runs(vs: str, words: str) -> None:
+def test_unknown_other_side_is_refused_up_front(vs: str, words: str) -> None:
     with pytest.raises(OptionError) as error:
         explorer.explore(norm_and_gelu, backend="tcompile", vs=vs)
     assert words in str(error.value)
 
 
-def test_the_callers_tensors_are_as_after_one_call() -> None:
+def test_callers_tensors_change_as_after_one_call() -> None:
     calls = []
 
     def counting(x: torch.Tensor) -> torch.Tensor:
@@ -332,7 +332,7 @@ def test_the_callers_tensors_are_as_after_one_call() -> None:
     assert torch.equal(run.value, torch.full((4,), 2.0))
 
 
-def test_the_command_line_compiles_with_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_compiles_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "double.py"
     script.write_text("def double(x):\n    return (x * 2).relu()\n")
     page = tmp_path / "run.html"
@@ -343,7 +343,7 @@ def test_the_command_line_compiles_with_both(tmp_path: Path, capsys: pytest.Capt
     assert files.read(page).versus is not None
 
 
-def test_a_cell_shows_both_sides_when_all_is_there() -> None:
+def test_cell_shows_both_sides_at_the_end() -> None:
     shell = start_ipython() or __import__("IPython").get_ipython()
     outputs: list[NotebookOutput] = []
 
@@ -362,7 +362,7 @@ def test_a_cell_shows_both_sides_when_all_is_there() -> None:
         magics.tcompile("--vs aot_eager", "f(x)")
 
 
-def test_calls_of_pytorch_in_a_program_are_explained() -> None:
+def test_extern_calls_in_a_program_are_explained() -> None:
     meaning = for_text("program", beside_inductor()["lowered"].text)["aten.mm.default"]
     assert "matri" in meaning.words
     assert meaning.link.startswith("https://")

@@ -56,31 +56,31 @@ def called(*calls: tuple, fn: Callable[..., torch.Tensor] = scaled, **options: o
     return explorer.explore(fn, calls=calls, stages=("captured",), **options)
 
 
-def test_a_break_that_was_fixed_is_gone_though_lines_have_moved() -> None:
+def test_fixed_break_is_gone_despite_moved_lines() -> None:
     breaks = explored(printing).diff(explored(quiet)).breaks
     (row,) = breaks.to_dict("records")
     line = printing.__code__.co_firstlineno + 2
     assert (row["change"], row["where"], row["code"]) == ("gone", f"test_capture_diff.py:{line}", 'print("between")')
 
 
-def test_seen_from_the_other_side_it_is_new() -> None:
+def test_break_is_new_in_the_reverse_diff() -> None:
     assert explored(quiet).diff(explored(printing)).breaks["change"].to_list() == ["new"]
 
 
-def test_graphs_that_were_cut_there_are_one() -> None:
+def test_graphs_split_by_the_break_are_merged() -> None:
     assert explored(printing).diff(explored(quiet)).merged == {"0/0": ("0/0", "1/0")}
     assert explored(quiet).diff(explored(printing)).merged == {}
 
 
-def test_lines_that_were_rewritten_are_in_the_only_graph_that_is_left() -> None:
+def test_rewritten_lines_are_in_the_merged_graph() -> None:
     assert explored(printing).diff(explored(rewritten)).merged == {"0/0": ("0/0", "1/0", "2/0")}
 
 
-def test_graphs_of_other_code_are_not_called_merged() -> None:
+def test_graphs_of_other_code_are_not_merged() -> None:
     assert explored(printing).diff(explored(unlike)).merged == {}
 
 
-def test_the_text_leads_with_it() -> None:
+def test_diff_text_starts_with_captures() -> None:
     diff = explored(printing).diff(explored(quiet))
     assert str(diff).split("\n\n")[1] == diff.capture
     there = diff.capture.splitlines()
@@ -94,14 +94,14 @@ def test_the_text_leads_with_it() -> None:
     assert "  0/0 of quiet is cut up in printing: 0/0, 1/0\n" in back
 
 
-def test_the_same_has_nothing_to_tell() -> None:
+def test_equal_runs_have_no_differences() -> None:
     diff = explored(quiet).diff(explored(quiet))
     assert [len(table) for table in (diff.breaks, diff.guards, diff.recompiles)] == [0, 0, 0]
     assert diff.capture == ""
     assert "captured graphs" not in str(diff)
 
 
-def test_a_recompilation_and_the_guards_that_it_was_for_are_gone() -> None:
+def test_fixed_recompile_and_its_guards_are_gone() -> None:
     calls = ((X, 2), (torch.ones(6), 2))
     before, after = called(*calls), called(*calls, dynamic=True)
     diff = before.diff(after)
@@ -113,7 +113,7 @@ def test_a_recompilation_and_the_guards_that_it_was_for_are_gone() -> None:
     assert "recompilations: 1 -&gt; 0" in diff._repr_html_()
 
 
-def test_a_recompilation_shows_its_graph_beside_that_of_the_code_that_came_closest() -> None:
+def test_recompile_diff_compares_with_the_closest_graph() -> None:
     run = called((X, 2), (torch.ones(6), 2))
     (found,) = run.record.recompiles
     assert (found.closest, found.frame) == ("0/0", "0/1")
@@ -130,7 +130,7 @@ def test_a_recompilation_shows_its_graph_beside_that_of_the_code_that_came_close
         called((X, 2)).recompile_diff()
 
 
-def test_where_torch_gives_up_the_card_says_which_calls_ran_as_plain_python() -> None:
+def test_recompile_limit_card_lists_the_plain_python_calls() -> None:
     numbers = [*range(2, 13), 5, 12]
     run = called(*((torch.ones(2), str(number)) for number in numbers), fn=repeated)
     text = " ".join(run.cards[-1].split())
@@ -138,7 +138,7 @@ def test_where_torch_gives_up_the_card_says_which_calls_ran_as_plain_python() ->
     assert run.recompiles.plain_calls.dropna().to_list() == ["9; 10; 11; 13"]
 
 
-def test_findings_count_those_of_both_sides() -> None:
+def test_finding_counts_include_both_sides() -> None:
     def breaks(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
         torch._dynamo.graph_break()

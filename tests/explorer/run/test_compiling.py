@@ -37,7 +37,7 @@ def run(calls: list[dict[str, Any]]) -> Run:
     return Run(fused.fused_record())
 
 
-def test_a_stage_of_machine_code_is_made_when_it_is_asked_for(run: Run, calls: list[dict[str, Any]]) -> None:
+def test_machine_stage_is_compiled_on_request(run: Run, calls: list[dict[str, Any]]) -> None:
     assert run.record == fused.fused_record()
     assert run["ptx"].title == fused.SUM
     assert run["SASS"].stage == "sass"
@@ -46,13 +46,13 @@ def test_a_stage_of_machine_code_is_made_when_it_is_asked_for(run: Run, calls: l
     assert [artifact.stage for artifact in run.record.artifacts][-4:] == ["ptx", "ptx", "sass", "sass"]
 
 
-def test_what_comes_of_kernels_stands_in_their_order(run: Run) -> None:
+def test_binaries_are_in_kernel_order(run: Run) -> None:
     names = [kernel.name for kernel in run.record.kernels]
     assert list(run.binaries["kernel"]) == names
     assert [artifact.title for artifact in run.record.of_stage("ptx")] == names
 
 
-def test_facts_are_in_the_table_of_kernels_once_they_are_known(run: Run) -> None:
+def test_kernels_table_has_facts_after_compilation(run: Run) -> None:
     assert run.kernels["registers"].isna().all()
     run.compile_kernels()
     assert list(run.kernels["registers"]) == [26, 26]
@@ -65,7 +65,7 @@ def test_the_table_of_binaries(run: Run) -> None:
     assert (row["bound_us"], row["intensity"], row["mix_fma"], row["mix_global_load"]) == (2.0, 0.244, 3, 2)
 
 
-def test_another_configuration_is_compiled_beside_the_first(run: Run, calls: list[dict[str, Any]]) -> None:
+def test_other_config_is_added_to_the_first(run: Run, calls: list[dict[str, Any]]) -> None:
     assert run.compile_kernels(config=1) is run
     assert calls[0]["config"] == 1
     assert list(run.record.binaries[0].config.values()) == [8]
@@ -75,7 +75,7 @@ def test_another_configuration_is_compiled_beside_the_first(run: Run, calls: lis
         run.compile_kernels(config=-1)
 
 
-def test_a_kernel_as_text_is_headed_by_its_facts(run: Run) -> None:
+def test_kernel_text_starts_with_its_facts(run: Run) -> None:
     assert run.kernel(fused.SUM).source.startswith("import triton\n@triton.jit\n")
     assert "registers" not in str(run.kernel(fused.SUM))
     assert "26 registers" in str(run.compile_kernels().kernel(fused.SUM))
@@ -83,7 +83,7 @@ def test_a_kernel_as_text_is_headed_by_its_facts(run: Run) -> None:
         run.kernel(fused.SUM[:-1])
 
 
-def test_linked_follows_a_line_of_python_to_the_instructions(run: Run) -> None:
+def test_linked_follows_a_line_to_its_instructions(run: Run) -> None:
     run.compile_kernels()
     table = run.linked("source[cell].L2").set_index("id")
     assert list(table.index)[:2] == ["source[cell].L2", "post_grad[0/0 inference].sigmoid"]
@@ -96,7 +96,7 @@ def test_linked_follows_a_line_of_python_to_the_instructions(run: Run) -> None:
         run.linked(["nothing"])
 
 
-def test_a_kernel_that_ptxas_refuses_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_kernel_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler.binary, "compile_incrementally", fused.failing, raising=False)
     run = Run(fused.fused_record())
     with pytest.raises(KeyError, match="too much shared memory"):
@@ -105,7 +105,7 @@ def test_a_kernel_that_ptxas_refuses_is_not_tried_again(monkeypatch: pytest.Monk
     assert list(run.problems["stage"]) == ["ptx"]
 
 
-def test_an_interrupt_keeps_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_keeps_finished_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(record: Record, **options: Any) -> Iterator[Record]:
         yield next(fused.growing(record, **options))
         raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def test_an_interrupt_keeps_what_was_done(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.compiler.pending()["ptx"] == 1
 
 
-def test_stages_are_those_of_the_target() -> None:
+def test_stages_depend_on_the_target() -> None:
     assert machine_stages(fused.fused_record("a100")) == ("ttir", "ttgir", "llir", "ptx", "sass")
     assert machine_stages(fused.fused_record("mi300x")) == ("ttir", "ttgir", "llir", "amdgcn")
     assert machine_stages(small_record()) == ()
@@ -149,7 +149,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return gate
 
 
-def test_the_widget_compiles_without_blocking_and_shows_how_far_it_is(gate: Gate) -> None:
+def test_widget_compiles_in_background_with_progress(gate: Gate) -> None:
     run = Run(fused.fused_record())
     widget = run.widget()
     assert {stage["name"]: stage["pending"] for stage in widget.manifest["stages"]}["ptx"] == 2
@@ -165,7 +165,7 @@ def test_the_widget_compiles_without_blocking_and_shows_how_far_it_is(gate: Gate
     assert run["ptx"].title == fused.SUM
 
 
-def test_a_cancelled_compilation_keeps_what_was_done_and_can_be_taken_up(gate: Gate) -> None:
+def test_cancelled_compilation_keeps_finished_kernels(gate: Gate) -> None:
     compiler_ = KernelCompiler(fused.fused_record())
     widget = Explorer(compiler_)
     widget._on_message(widget, {"type": "compile"}, [])
@@ -185,7 +185,7 @@ def test_compiling_resumes_after_a_cancel(run: Run) -> None:
     assert len(run.record.binaries) == 2
 
 
-def test_an_error_in_the_background_is_shown_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_error_is_shown_on_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(record: Record, **_: Any) -> Iterator[Record]:
         raise OSError("no processes left")
 
@@ -200,7 +200,7 @@ def test_an_error_in_the_background_is_shown_where_it_was_asked_for(monkeypatch:
     assert "no processes left" in str(widget.manifest["stages"])
 
 
-def test_a_closed_widget_hears_no_more(run: Run) -> None:
+def test_closed_widget_receives_no_updates(run: Run) -> None:
     widget = run.widget()
     widget.close()
     run.compile_kernels()
@@ -208,7 +208,7 @@ def test_a_closed_widget_hears_no_more(run: Run) -> None:
     assert "ptx" not in [stage["name"] for stage in widget.manifest["stages"] if stage["artifacts"]]
 
 
-def test_a_configuration_that_no_kernel_has_is_an_error_and_leaves_nothing() -> None:
+def test_missing_config_is_an_error_without_side_effects() -> None:
     pytest.importorskip("triton")
     run = Run(explore(torch.nn.functional.gelu, (torch.randn(64),)).record)
     before = run.record

@@ -21,13 +21,13 @@ def test_every_module_comes_after_those_it_imports() -> None:
         assert {file for file in needed if file != name} <= set(order[:index])
 
 
-def test_every_module_is_part_of_the_widget_or_the_page() -> None:
+def test_every_module_is_in_the_widget_or_page() -> None:
     joined = {*frontend.in_order("widget.js"), *frontend.in_order("page.js")}
     assert joined == {path.name for path in STATIC.glob("*.js")}
 
 
 @pytest.mark.parametrize("entry", ["widget.js", "page.js"])
-def test_joining_leaves_no_import_and_no_comment_block(entry: str) -> None:
+def test_bundling_removes_imports_and_comment_blocks(entry: str) -> None:
     text = frontend.joined(entry)
     assert not re.search(r"^\s*import\s", text, re.MULTILINE)
     assert "/**" not in text
@@ -39,7 +39,7 @@ def test_joining_leaves_no_import_and_no_comment_block(entry: str) -> None:
     "script",
     [frontend.widget_module, frontend.late_module, frontend.page_script, frontend.page_loader],
 )
-def test_what_browsers_get_is_javascript(script: Callable[[], str], tmp_path: Path) -> None:
+def test_bundle_is_valid_javascript(script: Callable[[], str], tmp_path: Path) -> None:
     path = tmp_path / "script.mjs"
     path.write_text(script())
     subprocess.run(["node", "--check", path], check=True)
@@ -49,7 +49,7 @@ def test_what_browsers_get_is_javascript(script: Callable[[], str], tmp_path: Pa
 @pytest.mark.parametrize(
     ("packed", "script"), [(frontend.widget_module, "widget.js"), (frontend.page_loader, "page.js")]
 )
-def test_what_is_packed_unpacks_to_the_joined_script(packed: Callable[[], str], script: str, tmp_path: Path) -> None:
+def test_packed_script_unpacks_to_the_bundle(packed: Callable[[], str], script: str, tmp_path: Path) -> None:
     """Node runs the script up to its start line, which needs a browser."""
     reading, _, _ = packed().partition("const code = ")
     path = tmp_path / "read.mjs"
@@ -58,7 +58,7 @@ def test_what_is_packed_unpacks_to_the_joined_script(packed: Callable[[], str], 
     assert read == frontend.joined(script)
 
 
-def test_late_modules_take_from_the_core_only_what_it_gives() -> None:
+def test_lazy_modules_import_only_shared_core_names() -> None:
     """A late module imports only other late modules, or names that the core exports to them."""
     core = frontend.in_order("widget.js")
     given = re.search(r"Object\.assign\(CORE, \{ (.*?) \}\)", frontend.joined("widget.js"))
@@ -71,11 +71,11 @@ def test_late_modules_take_from_the_core_only_what_it_gives() -> None:
             assert module not in core or wanted <= set(given[1].split(", "))
 
 
-def test_the_widgets_module_is_small_enough_to_be_sent_with_each_widget() -> None:
+def test_widget_module_is_small() -> None:
     assert len(frontend.widget_module()) < 100_000
 
 
-def test_two_modules_that_export_the_same_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_exports_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "a.js": 'import { twice } from "./b.js";\n\nexport const size = twice(1);\n',
         "b.js": "export const size = 2;\nexport function twice(n) {\n  return n * size;\n}\n",
@@ -85,7 +85,7 @@ def test_two_modules_that_export_the_same_name_are_refused(monkeypatch: pytest.M
         frontend.joined("a.js")
 
 
-def test_joining_keeps_what_a_module_does_not_export_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundling_keeps_unexported_names_private(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "a.js": '// Uses b.\n\nimport {\n  one,\n  two,\n} from "./b.js";\n\nexport default () => one + two;\n',
         "b.js": "/**\n * Text.\n */\nexport const one = 1; // stays\nexport async function two() {\n  return 2;\n}\n",
@@ -101,7 +101,7 @@ NODE_TESTS = STATIC.parents[1] / "tests" / "explorer" / "static"
 
 
 @pytest.mark.needs("node")
-def test_the_parts_that_need_no_page() -> None:
+def test_javascript_unit_tests() -> None:
     """The tests of single modules, in JavaScript."""
     files = sorted(NODE_TESTS.glob("*.test.mjs"))
     assert files

@@ -22,8 +22,8 @@ from compiler.record.limits import MOST_ENTITIES
 from explorer.run.page_record import FACTS_TYPE
 from explorer.run.run import Run, load
 from tests.explorer.findings import fused_record as fused
-from tests.explorer.small_record import small_record
 from tests.explorer.findings.timed_record import timed_record
+from tests.explorer.small_record import small_record
 
 MUTANTS = int(os.environ.get("TCOMPILE_MUTANTS", "150"))
 
@@ -80,7 +80,7 @@ MERGE = {"graph": "0/0", "kind": "forward", "round": 1, "first": "b", "second": 
         (lambda plain: plain.update(versus=plain | {"versus": dict(plain)}), r"\$\.versus\.versus"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_shown_is_refused_by_field(change: Callable[[dict[str, Any]], object], field: str) -> None:
+def test_invalid_field_is_refused_by_name(change: Callable[[dict[str, Any]], object], field: str) -> None:
     with pytest.raises(RecordError, match=field):
         Record.from_json(changed(change))
 
@@ -182,7 +182,7 @@ def test_a_large_file_takes_bounded_time_and_memory(tmp_path: Path, name: str) -
 
 
 @on_linux
-def test_as_many_entities_as_are_allowed_are_loaded(tmp_path: Path) -> None:
+def test_maximum_number_of_entities_loads(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     chains = with_entities(MOST_ENTITIES).replace(b'"origins":["forward[0/0].n', b'"inputs":["forward[0/0].n')
     path.write_bytes(chains)

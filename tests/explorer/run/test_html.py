@@ -46,7 +46,7 @@ def test_the_same_record_gives_the_same_page() -> None:
     assert page(record) == page(Record.from_json(record.to_json()))
 
 
-def test_the_policy_lets_exactly_these_scripts_and_this_style_through() -> None:
+def test_csp_allows_exactly_these_scripts_and_styles() -> None:
     html = page(small_record())
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
     (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
@@ -58,13 +58,13 @@ def test_the_policy_lets_exactly_these_scripts_and_this_style_through() -> None:
     assert set(re.findall(r"([\w-]+-src) ", policy)) == {"default-src", "script-src", "style-src"}
 
 
-def test_the_page_names_no_address() -> None:
+def test_page_contains_no_urls() -> None:
     html = BLOCK.sub("", page(small_record()))
     assert not re.findall(r"(?:src|href)\s*=", re.sub(r"<script.*</script>", "", html, flags=re.DOTALL))
     assert re.findall(r"https?://[^\s\"']+", html + page_script()) == ["http://www.w3.org/2000/svg"]
 
 
-def test_what_users_wrote_can_end_no_element() -> None:
+def test_user_text_cannot_close_elements() -> None:
     record = replace(small_record(), title=HOSTILE)
     hostile = Artifact("source[</script>]", "source", HOSTILE, "python", HOSTILE)
     html = page(replace(record, artifacts=(hostile, *record.artifacts)))
@@ -75,9 +75,9 @@ def test_what_users_wrote_can_end_no_element() -> None:
     assert "&lt;/script&gt;&lt;script&gt;alert(" in re.findall("<title>(.*)</title>", html)[0]
 
 
-def test_without_javascript_the_page_says_what_it_needs() -> None:
+def test_page_without_javascript_says_so() -> None:
     assert "needs JavaScript" in re.findall("<noscript>(.*?)</noscript>", page(small_record()), re.DOTALL)[0]
 
 
-def test_the_page_of_an_mlp_is_at_most_300_kb() -> None:
+def test_mlp_page_is_at_most_300_kb() -> None:
     assert len(page(mlp_record()).encode()) <= 300_000

@@ -99,7 +99,7 @@ def test_static_html_then_the_widget_then_the_value(kernel: Kernel) -> None:
     assert order.index("display_data") < order.index("comm_open") < order.index("execute_result")
 
 
-def test_the_static_html_ends_as_the_twin_of_the_run(kernel: Kernel) -> None:
+def test_static_html_is_updated_to_the_final_view(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile -o run\nf(x)")
     last = shown(messages, "update_display_data")[-1]
     assert 'title="tcompile-static"' in last["text/html"]
@@ -109,7 +109,7 @@ def test_the_static_html_ends_as_the_twin_of_the_run(kernel: Kernel) -> None:
     assert len(set(transient)) == 1
 
 
-def test_the_widget_is_there_before_the_cell_is_done(kernel: Kernel) -> None:
+def test_widget_appears_before_the_cell_ends(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile\ny = f(x)\nfor part in (net, net):\n    z = part(x)\nprint('the end')\nnet(x)")
     order = [kind + str(m["content"].get("text", "")) for kind, m in zip(kinds(messages), messages, strict=True)]
     assert order.index("comm_open") < order.index("execute_result")
@@ -120,7 +120,7 @@ def test_the_widget_is_there_before_the_cell_is_done(kernel: Kernel) -> None:
     assert order.index("comm_open") < order.index("stream")
 
 
-def test_the_run_has_the_widget_that_is_shown(kernel: Kernel) -> None:
+def test_run_returns_the_displayed_widget(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile -o run\nf(x)")
     model = shown(messages, "display_data")[1][WIDGET]["model_id"]
     assert kernel.value("run.widget().model_id") == repr(model)
@@ -128,13 +128,13 @@ def test_the_run_has_the_widget_that_is_shown(kernel: Kernel) -> None:
     assert kernel.value("run.widget().selection == list(run.selection)") == "True"
 
 
-def test_without_the_widget_there_is_the_html(kernel: Kernel) -> None:
+def test_no_widget_option_shows_html_only(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile --no-widget\nf(x)")
     assert len(shown(messages, "display_data")) == 1
     assert "comm_open" not in kinds(messages)
 
 
-def test_a_cell_run_again_closes_its_widget(kernel: Kernel) -> None:
+def test_rerun_cell_closes_its_old_widget(kernel: Kernel) -> None:
     for _ in range(3):
         messages = kernel.run("%%tcompile -o run\nf(x)", cell="first")
     assert "comm_close" in kinds(messages)
@@ -142,38 +142,38 @@ def test_a_cell_run_again_closes_its_widget(kernel: Kernel) -> None:
     assert kernel.value("run.widget().comm is not None, other.widget().comm is not None") == "(True, True)"
 
 
-def test_a_run_that_was_kept_gets_a_new_widget(kernel: Kernel) -> None:
+def test_kept_run_gets_a_new_widget(kernel: Kernel) -> None:
     kernel.run("%%tcompile -o run\nf(x)", cell="third")
     kernel.run("kept = run")
     kernel.run("%%tcompile -o run\nf(x)", cell="third")
     assert kernel.value("kept.widget().comm is not None and kept.widget() is not run.widget()") == "True"
 
 
-def test_two_lines_of_one_cell_keep_both_widgets(kernel: Kernel) -> None:
+def test_two_magics_in_one_cell_keep_both_widgets(kernel: Kernel) -> None:
     messages = kernel.run("%tcompile -o one f(x)\n%tcompile -o two f(x + 1)", cell="fourth")
     assert kinds(messages).count("comm_open") >= 2
     assert kernel.value("one.widget().comm is not None and two.widget().comm is not None") == "True"
 
 
-def test_where_the_front_end_names_no_cells_no_widget_is_closed(kernel: Kernel) -> None:
+def test_no_widget_is_closed_without_cell_ids(kernel: Kernel) -> None:
     kernel.run("%%tcompile -o one\nf(x)")
     kernel.run("%%tcompile -o two\nf(x)")
     assert kernel.value("one.widget().comm is not None and two.widget().comm is not None") == "True"
 
 
-def test_where_nothing_is_compiled_the_note_takes_the_place_of_the_html(kernel: Kernel) -> None:
+def test_note_replaces_html_if_nothing_is_compiled(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile\nx.sum()")
     last = shown(messages, "update_display_data")[-1]
     assert "nothing was compiled: the last statement" in last["text/plain"]
     assert "<code>x.sum()</code>" in last["text/html"]
 
 
-def test_a_name_in_angle_brackets_is_shown_as_text(kernel: Kernel) -> None:
+def test_angle_brackets_are_escaped(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile\nlen('<script>')")
     assert "<script>" not in shown(messages, "update_display_data")[-1]["text/html"]
 
 
-def test_an_error_is_sent_once_and_shows_the_users_lines(kernel: Kernel) -> None:
+def test_error_is_sent_once_with_user_lines(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile\ny = f(x)\nf(x) @ torch.ones(7, 7)")
     errors = [message["content"] for message in messages if message["msg_type"] == "error"]
     assert [error["ename"] for error in errors] == ["RuntimeError"]
@@ -185,14 +185,14 @@ def test_an_error_is_sent_once_and_shows_the_users_lines(kernel: Kernel) -> None
 
 
 @pytest.mark.parametrize("code", ["1 +", "return 1", "f(x)\n  y"])
-def test_a_syntax_error_is_the_bare_cells(kernel: Kernel, code: str) -> None:
+def test_syntax_error_matches_the_bare_cell(kernel: Kernel, code: str) -> None:
     sent = [m["content"] for m in kernel.run(f"%%tcompile\n{code}") if m["msg_type"] == "error"]
     bare = [m["content"] for m in kernel.run(code) if m["msg_type"] == "error"]
     assert [error["ename"] for error in sent] == [error["ename"] for error in bare]
     assert [len(error["traceback"]) for error in sent] == [len(error["traceback"]) for error in bare]
 
 
-def test_a_wrong_option_is_one_line(kernel: Kernel) -> None:
+def test_wrong_option_is_a_one_line_error(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile --mode training\nf(x)")
     assert messages[-1]["content"]["ename"] == "UsageError"
     told = "".join(message["content"]["text"] for message in messages if message["msg_type"] == "stream")
@@ -216,7 +216,7 @@ def test_await_runs_in_the_kernels_own_loop(kernel: Kernel) -> None:
         ("print('started', flush=True)\nwhile True:\n    await asyncio.sleep(0.01)", "started"),
     ],
 )
-def test_an_interrupt_leaves_what_is_done_and_a_kernel_that_works(kernel: Kernel, code: str, interrupt_at: str) -> None:
+def test_interrupt_keeps_the_run_and_a_working_kernel(kernel: Kernel, code: str, interrupt_at: str) -> None:
     interrupted = kernel.run(f"%%tcompile -o stopped\n{code}", interrupt_at=interrupt_at)
     assert interrupted[-1]["content"]["ename"] in ("KeyboardInterrupt", "CancelledError")
     assert kernel.value("type(stopped).__name__") == "'Run'"
@@ -225,7 +225,7 @@ def test_an_interrupt_leaves_what_is_done_and_a_kernel_that_works(kernel: Kernel
     assert len(shown(messages, "execute_result")) == 1
 
 
-def test_memory_does_not_grow_with_runs_of_a_cell(kernel: Kernel) -> None:
+def test_repeated_cells_do_not_leak_memory(kernel: Kernel) -> None:
     process = psutil.Process(int(kernel.value("os.getpid()")))
     for run in range(20):
         assert kernel.run("%%tcompile\nf(x)", cell="again")[-1]["content"]["status"] == "ok"

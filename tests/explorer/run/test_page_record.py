@@ -30,7 +30,7 @@ def odd_record() -> Record:
 
 
 @pytest.mark.parametrize("make", [small_record, mlp_record, broken_record, odd_record])
-def test_the_record_comes_back_exactly(make: Callable[[], Record]) -> None:
+def test_record_round_trips_through_a_page(make: Callable[[], Record]) -> None:
     record = make()
     assert record_of(page(record)) == record
 

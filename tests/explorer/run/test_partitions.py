@@ -17,7 +17,7 @@ def run() -> Run:
     return explore(model, torch.randn(32, 16), stages=("joint", "forward", "backward"))
 
 
-def test_the_table_has_eager_torchs_default_and_each_budget(run: Run) -> None:
+def test_table_has_eager_default_and_each_budget(run: Run) -> None:
     table = run.partitions.table(budgets=(1.0, 0.0)).set_index("partition")
     assert list(table.index) == ["eager", "default (keep all)", "min-cut", "min-cut"]
     assert table.loc["eager", "activation_bytes"] > 0
@@ -25,7 +25,7 @@ def test_the_table_has_eager_torchs_default_and_each_budget(run: Run) -> None:
     assert list(table.loc["min-cut", "recomputed_flops"])[1] > 0
 
 
-def test_every_value_is_told_with_its_reason(run: Run) -> None:
+def test_every_value_has_a_reason(run: Run) -> None:
     table = run.partitions.decisions()
     assert set(table.verdict) == {"saved", "recomputed"}
     assert table.why.str.len().min() > 20
@@ -38,7 +38,7 @@ def test_the_chart_has_a_point_for_each_budget(run: Run) -> None:
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 
-def test_the_control_divides_anew_when_the_budget_is_moved(run: Run) -> None:
+def test_budget_slider_repartitions(run: Run) -> None:
     box = run.partitions.control()
     slider, shown = box.children[0].children[2], box.children[1]
     before = shown.value
@@ -47,6 +47,6 @@ def test_the_control_divides_anew_when_the_budget_is_moved(run: Run) -> None:
     assert "0 B</b> of activations kept" in shown.value
 
 
-def test_a_loaded_run_says_why_it_can_not_be_divided() -> None:
+def test_loaded_run_says_why_it_cannot_repartition() -> None:
     with pytest.raises(ValueError, match="holds texts and facts, not graphs"):
         Run(small_record()).partitions.table()

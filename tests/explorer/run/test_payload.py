@@ -20,7 +20,7 @@ def empty(*stages: str, problems: tuple[Problem, ...] = ()) -> Record:
     return Record("", Options(), artifacts=artifacts, problems=problems)
 
 
-def test_the_parts_hold_every_entity_line_and_text_of_the_record() -> None:
+def test_parts_contain_every_entity_line_and_text() -> None:
     record = mlp_record()
     payload = Payload(record)
     for artifact in record.artifacts:
@@ -48,19 +48,19 @@ def test_the_manifest_names_each_part_with_its_digest() -> None:
     assert named == {(part.artifact, part.name, part.digest) for part in payload.parts()}
 
 
-def test_the_manifest_is_json_and_holds_no_text_of_an_artifact() -> None:
+def test_manifest_is_json_without_artifact_text() -> None:
     record = mlp_record()
     assert "async_compile" in record["kernels"].text
     assert "async_compile" not in json.dumps(manifest(record))
 
 
-def test_an_mlp_is_at_most_300_kb_on_the_wire() -> None:
+def test_mlp_payload_is_at_most_300_kb() -> None:
     payload = Payload(mlp_record())
     total = len(json.dumps(payload.manifest())) + sum(len(part.data) for part in payload.parts())
     assert total <= 300_000
 
 
-def test_a_growing_record_keeps_the_parts_of_what_did_not_change() -> None:
+def test_growing_record_keeps_unchanged_parts() -> None:
     record = mlp_record()
     own = {artifact.id for artifact in record.artifacts}
     payload = Payload(replace(record, artifacts=record.artifacts[:4]))
@@ -80,7 +80,7 @@ def test_an_artifact_that_changed_gets_a_new_digest() -> None:
     assert payload.parts_of("source[cell]")["text"].digest != first
 
 
-def test_a_stage_without_artifacts_stands_where_it_belongs() -> None:
+def test_stage_without_artifacts_keeps_its_position() -> None:
     record = empty("source", "captured", "kernels", problems=(Problem("forward", "no gradients"),))
     assert stage_names(record) == ["source", "captured", "forward", "kernels"]
     stage = manifest(record)["stages"][2]
@@ -88,12 +88,12 @@ def test_a_stage_without_artifacts_stands_where_it_belongs() -> None:
     assert stage["problems"][0]["reason"] == "no gradients"
 
 
-def test_a_stage_that_nobody_knows_is_shown_under_its_own_name() -> None:
+def test_unknown_stage_is_shown_under_its_name() -> None:
     record = empty("source", "tile_loops", "kernels")
     assert [stage["title"] for stage in manifest(record)["stages"]] == ["Source", "Tile loops", "Kernels"]
 
 
-def test_the_seconds_of_a_stage_are_those_of_compiling_it() -> None:
+def test_stage_seconds_are_its_compile_time() -> None:
     timings = (
         Timing("captured[0]", "compile", 0.25),
         Timing("captured", "compile", 0.5),
@@ -104,14 +104,14 @@ def test_the_seconds_of_a_stage_are_those_of_compiling_it() -> None:
     assert (seconds["source"], seconds["captured"]) == (None, 0.75)
 
 
-def test_a_chip_counts_what_its_stage_is_about() -> None:
+def test_chip_counts_the_entities_of_its_stage() -> None:
     stages = {stage["name"]: (stage["count"], stage["unit"]) for stage in manifest(small_record())["stages"]}
     assert stages["source"] == (2, "lines")
     assert stages["captured"] == (2, "ops")
     assert stages["kernels"] == (1, "kernel")
 
 
-def test_source_lines_are_told_by_the_graph_they_landed_in() -> None:
+def test_source_lines_are_grouped_by_graph() -> None:
     record = broken_record()
     (source,) = (artifact for artifact in record.of_stage("source") if "explored" in artifact.id)
     code = source.text.splitlines()
@@ -123,13 +123,13 @@ def test_source_lines_are_told_by_the_graph_they_landed_in() -> None:
     assert "return y.sin() + 1" in second
 
 
-def test_a_graph_break_has_its_place_in_the_source_shown() -> None:
+def test_graph_break_has_its_source_span() -> None:
     record = broken_record()
     ((artifact, ((row, start, end, *_),)),) = manifest(record)["spans"].items()
     assert record[artifact].text.splitlines()[row - 1][start:end] == "torch._dynamo.graph_break()"
 
 
-def test_the_users_own_file_comes_before_installed_ones() -> None:
+def test_user_files_come_before_installed_files() -> None:
     own, library = (
         Artifact("source[a]", "source", "a", "python", "x\n"),
         Artifact("source[b]", "source", "b", "python", "y\n", attrs={"installed": True}),
@@ -138,7 +138,7 @@ def test_the_users_own_file_comes_before_installed_ones() -> None:
     assert manifest(record)["home"] == ["source[a]", "source[b]"]
 
 
-def test_decisions_go_with_the_artifact_they_are_about() -> None:
+def test_decisions_belong_to_their_artifact() -> None:
     record = empty("source", "ir")
     entity = Entity("ir[0].op0", "pointwise", "op0")
     decision = Decision("fusion", "0", ("ir[0].op0", "ir[0].gone"), "refused", "too big")
@@ -157,7 +157,7 @@ def test_an_unknown_artifact_is_a_key_error() -> None:
         Payload(small_record()).parts_of("nothing")
 
 
-def test_a_part_says_how_long_it_is_unpacked() -> None:
+def test_part_has_its_uncompressed_size() -> None:
     part = Part.of("a", "text", {"text": "x" * 1000})
     assert part.size == len(json.dumps({"text": "x" * 1000}, separators=(",", ":")))
     assert len(part.data) < part.size

@@ -47,7 +47,7 @@ def test_a_stage_prints_as_its_text(run: Run) -> None:
     assert run["forward[0/0]"] is run["forward"]
 
 
-def test_a_stage_that_is_not_there_says_why_or_what_there_is(run: Run) -> None:
+def test_missing_stage_gives_a_reason_or_the_choices(run: Run) -> None:
     with pytest.raises(KeyError, match="this machine has no Triton"):
         run["ttir"]
     findings = "frame_map, breaks, guards, recompiles"
@@ -69,7 +69,7 @@ def test_drawing_is_a_digraph(run: Run) -> None:
     assert "rankdir=LR" in run.drawing("forward", direction="LR").source
 
 
-def test_shown_as_text_always_and_as_html_that_needs_no_script(run: Run) -> None:
+def test_run_shows_text_and_html_without_script(run: Run) -> None:
     bundle = run._repr_mimebundle_()
     assert bundle["text/plain"] == str(run)
     assert bundle["text/html"].startswith('<div class="tcompile-twin"')
@@ -83,7 +83,7 @@ def test_selection_without_a_widget(run: Run) -> None:
     assert run.selection == ("forward[0/0].mm", "source[cell].L2")
 
 
-def test_selection_goes_through_to_the_widget() -> None:
+def test_selection_is_forwarded_to_the_widget() -> None:
     widget = FakeWidget()
     run = Run(small_record(), widget=widget)
     run.selection = "forward[0/0].mm"
@@ -93,7 +93,7 @@ def test_selection_goes_through_to_the_widget() -> None:
     assert run.widget() is widget
 
 
-def test_the_real_widget_is_made_once_and_takes_the_selection(run: Run) -> None:
+def test_widget_is_created_once_with_the_selection(run: Run) -> None:
     run.selection = "forward[0/0].mm"
     widget = run.widget()
     assert widget is run.widget()
@@ -102,32 +102,32 @@ def test_the_real_widget_is_made_once_and_takes_the_selection(run: Run) -> None:
     assert run.selection == ("source[cell].L3",)
 
 
-def test_selecting_what_is_not_there_names_what_was_meant(run: Run) -> None:
+def test_unknown_selection_suggests_a_similar_id(run: Run) -> None:
     with pytest.raises(ValueError, match=r"did you mean 'forward\[0/0\]\.mm'"):
         run.selection = "forward[0/0].mmm"
     assert run.selection == ()
 
 
-def test_json_comes_back_the_same(run: Run, tmp_path: Path) -> None:
+def test_json_round_trip(run: Run, tmp_path: Path) -> None:
     path = run.save(tmp_path / "run.json")
     again = load(path)
     assert again.record == run.record
     assert again.value is None
 
 
-def test_a_real_record_comes_back_the_same(tmp_path: Path) -> None:
+def test_real_record_round_trips_through_json(tmp_path: Path) -> None:
     path = Run(mlp_record()).save(tmp_path / "run.json")
     assert load(path).record == mlp_record()
 
 
 @pytest.mark.parametrize("name", ["run.pkl", "run", "run.htm", "run.json.gz"])
-def test_an_unknown_suffix_is_refused_before_anything_is_touched(run: Run, tmp_path: Path, name: str) -> None:
+def test_unknown_suffix_is_refused_before_writing(run: Run, tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"a run is saved as '\.html' \(a page to explore\) or '\.json' \(data\)"):
         run.save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_save_leaves_the_file_as_it_was(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_leaves_the_file_unchanged(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run.save(tmp_path / "run.json")
     before = path.read_bytes()
 
@@ -152,25 +152,25 @@ def test_saving_keeps_links_and_permissions(run: Run, tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_damaged_file_is_refused_by_name_and_field(run: Run, tmp_path: Path) -> None:
+def test_damaged_file_is_refused_by_name_and_field(run: Run, tmp_path: Path) -> None:
     path = run.save(tmp_path / "run.json")
     path.write_text(path.read_text().replace('"line":2,', '"line":"two",', 1))
     with pytest.raises(RecordError, match=r"run\.json: .*`int`, got `str` - at `\$\.breaks\[0\]\.line`"):
         load(path)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "run.json")
 
 
-def test_the_page_comes_back_the_same(run: Run, tmp_path: Path) -> None:
+def test_page_round_trip(run: Run, tmp_path: Path) -> None:
     path = run.save(tmp_path / "run.html")
     assert load(path).record == run.record
 
 
 @pytest.mark.parametrize("content", [b"<!doctype html><p>hello</p>", b"\xff\xfe\x00"])
-def test_another_page_is_no_run(tmp_path: Path, content: bytes) -> None:
+def test_other_page_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "run.html"
     path.write_bytes(content)
     with pytest.raises(RecordError, match=r"run\.html: "):
@@ -210,7 +210,7 @@ def test_diff_counts_ops(run: Run) -> None:
     assert (row["stage"], row["op"], row["change"]) == ("forward", "aten.div.Tensor", -1)
 
 
-def test_diff_of_the_same_says_so(run: Run) -> None:
+def test_diff_of_equal_runs_says_so(run: Run) -> None:
     diff = run.diff(run)
     assert len(diff.ops) == 0
     assert "@@" not in str(diff)

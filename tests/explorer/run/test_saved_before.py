@@ -22,7 +22,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return explorer.load(path)
 
 
-def test_saved_files_of_before_load_and_print(loaded: Run, tmp_path: Path) -> None:
+def test_files_saved_by_earlier_versions_load_and_print(loaded: Run, tmp_path: Path) -> None:
     expected = STAGES["training" if "Classifier" in str(loaded) else "backend"]
     stages = {artifact.stage for artifact in loaded.record.artifacts}
     assert len(stages) == expected
@@ -32,7 +32,7 @@ def test_saved_files_of_before_load_and_print(loaded: Run, tmp_path: Path) -> No
     assert explorer.load(again).record == loaded.record
 
 
-def test_saved_files_of_before_know_halves_of_graphs(loaded: Run) -> None:
+def test_files_saved_by_earlier_versions_have_halves(loaded: Run) -> None:
     trains = "Classifier" in str(loaded)
     halves = {"forward", "backward"} if trains else {"inference"}
     assert {found.half for stage in ("post_grad", "kernels") for found in loaded.record.of_stage(stage)} <= halves

@@ -25,7 +25,7 @@ def made(name: str, record: Record) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_columns_and_dtypes_do_not_depend_on_the_rows(name: str) -> None:
+def test_columns_and_dtypes_are_independent_of_rows(name: str) -> None:
     full = made(name, small_record())
     empty = made(name, Record("", Options()))
     assert list(empty.columns) == list(COLUMNS[name])
@@ -55,7 +55,7 @@ def test_ops_of_a_record_without_graphs_is_empty() -> None:
     assert tables.ops(Record("", Options())).shape == (0, 0)
 
 
-def test_ops_sums_the_graphs_of_a_stage_and_puts_the_commonest_first() -> None:
+def test_ops_sums_graphs_and_sorts_by_count() -> None:
     record = small_record()
     twice = record.with_fields(artifacts=record.artifacts + (record["backward"],) * 2)
     ops = tables.ops(twice)
@@ -71,13 +71,13 @@ def test_graphs_counts_nodes_inputs_calls_and_bytes_written() -> None:
     assert row["function"] == "f"
 
 
-def test_stages_sort_as_the_pipeline_does() -> None:
+def test_stages_sort_in_pipeline_order() -> None:
     stages = tables.graphs(small_record())["stage"]
     assert stages.cat.ordered
     assert list(stages.sort_values()) == ["captured", "forward", "backward"]
 
 
-def test_saved_is_what_the_backward_takes_from_the_forward() -> None:
+def test_saved_lists_forward_values_the_backward_reads() -> None:
     saved = tables.saved(small_record()).set_index("name")
     assert list(saved.index) == ["primals_1", "div"]
     facts = saved.loc["div", ["op", "dtype", "shape", "bytes"]].to_list()
@@ -94,14 +94,14 @@ def test_kernels_has_bytes_only_where_they_are_counted() -> None:
     assert pd.isna(kernels.loc["cpp_fused_div_0", "bytes"])
 
 
-def test_numbers_of_decisions_become_columns() -> None:
+def test_decision_numbers_become_columns() -> None:
     decisions = tables.decisions(small_record())
     assert decisions.columns[-1] == "bytes"
     assert decisions["bytes"].to_list() == [128.0, pd.NA]
     assert decisions.loc[0, "subjects"] == "ir.op0; ir.op1"
 
 
-def test_guards_read_as_one_condition() -> None:
+def test_guards_are_joined_to_one_condition() -> None:
     assert tables.guards(small_record()).set_index("id").loc["guard[0/0].0", "code"] == "check(x) and x.dim() == 2"
 
 
@@ -112,7 +112,7 @@ def test_changing_a_table_changes_no_other() -> None:
     assert tables.breaks(record).loc[0, "code"] == "print(x)"
 
 
-def test_a_break_tells_where_what_and_what_to_change() -> None:
+def test_breaks_table_has_location_reason_and_advice() -> None:
     (row,) = tables.breaks(small_record()).to_dict("records")
     place = ("where", "file", "line", "column", "end_column", "function", "code")
     assert [row[name] for name in place] == ["cell:2", "cell", 2, 4, 12, "f", "print(x)"]
@@ -124,7 +124,7 @@ def test_a_break_tells_where_what_and_what_to_change() -> None:
     assert (row["outcome"], row["resumed_by"]) == ("resumed", "1/0")
 
 
-def test_where_only_the_line_of_a_break_is_known_there_is_no_column() -> None:
+def test_break_with_only_a_line_has_no_column() -> None:
     record = small_record()
     line_only = replace(record.breaks[0], chain=(replace(record.breaks[0].chain[1], column=0, end_column=0),))
     unplaced = replace(record.breaks[0], chain=(), ended="", suggestions=())
@@ -134,7 +134,7 @@ def test_where_only_the_line_of_a_break_is_known_there_is_no_column() -> None:
     assert table.loc[1, ["graph", "change", "rewrite", "settings"]].isna().all()
 
 
-def test_guards_on_the_users_arguments_come_first_and_say_if_they_failed() -> None:
+def test_argument_guards_come_first_with_failures() -> None:
     guards = tables.guards(small_record())
     assert guards["argument"].to_list() == ["x", "sin"]
     assert guards["failed"].to_list() == [1, 0]
@@ -143,7 +143,7 @@ def test_guards_on_the_users_arguments_come_first_and_say_if_they_failed() -> No
     assert guards.loc[0, "words"] == "`x` is float32, contiguous, 8×16, on cpu"
 
 
-def test_a_recompilation_names_the_argument_its_values_and_the_call() -> None:
+def test_recompiles_table_has_argument_values_and_call() -> None:
     (row,) = tables.recompiles(small_record()).to_dict("records")
     told = ("cause", "argument", "old", "new", "call", "called_from", "entries")
     assert [row[name] for name in told] == ["shape", "x", "8", "9", 2, "cell:12", 1]
@@ -155,13 +155,13 @@ def test_frames_count_their_breaks_and_guards() -> None:
     assert (row["breaks"], row["guards"], row["graphs"]) == (1, 2, "captured[0/0]")
 
 
-def test_symbols_have_no_number_where_there_is_no_bound() -> None:
+def test_unbounded_symbols_have_no_number() -> None:
     (row,) = tables.symbols(small_record()).to_dict("records")
     assert (row["name"], row["source"], row["hint"], row["low"]) == ("s77", "x.size(0)", 9, 2)
     assert row["high"] is None
 
 
 @pytest.mark.parametrize("name", ["breaks", "guards", "recompiles", "frames", "symbols"])
-def test_what_is_read_first_fits_120_columns(name: str) -> None:
+def test_first_columns_fit_120_characters(name: str) -> None:
     table = made(name, small_record()).iloc[:, :6]
     assert max(map(len, table.to_string(max_colwidth=50).splitlines())) <= 120

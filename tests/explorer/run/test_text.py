@@ -19,11 +19,11 @@ from tests.explorer.small_record import small_record
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def test_summary() -> None:
+def test_golden_summary() -> None:
     assert_golden("summary.txt", text.summary(small_record()))
 
 
-def test_listing_shows_numbers_and_the_lines_it_came_from() -> None:
+def test_listing_shows_numbers_and_source_lines() -> None:
     record = small_record()
     assert_golden("listing_forward.txt", text.listing(record, record["forward"]))
     assert_golden("listing_source.txt", text.listing(record, record["source"]))
@@ -68,7 +68,7 @@ def test_a_break_that_repeats_is_shown_once() -> None:
     assert "(3 times)" in shown
 
 
-def test_what_is_compiled_anew_for_one_reason_is_told_once() -> None:
+def test_equal_recompiles_are_shown_once() -> None:
     record = small_record()
     last = replace(record.recompiles[0], id="recompile[0/2]", limit="recompile_limit (2)")
     shown = text.summary(record.with_fields(recompiles=(*record.recompiles, last)))
@@ -76,7 +76,7 @@ def test_what_is_compiled_anew_for_one_reason_is_told_once() -> None:
     assert "recompile_limit (2) is reached: torch gave up on it" in shown
 
 
-def test_where_it_is_not_known_what_differed_torch_tells() -> None:
+def test_unexplained_recompile_shows_the_torch_text() -> None:
     record = small_record()
     bare = replace(record.recompiles[0], failures=(), advice="")
     unexplained = replace(record.breaks[0], what="", suggestions=())
@@ -85,20 +85,20 @@ def test_where_it_is_not_known_what_differed_torch_tells() -> None:
     assert "  cell:2  print(x)  Dynamo does not know how to trace builtin operator `print`\n\n" in shown
 
 
-def test_functions_left_to_python_say_why() -> None:
+def test_skipped_functions_say_why() -> None:
     record = small_record()
     skipped = Frame("1/0", "torch_dynamo_resume_in_g_at_7", "m.py", 7, "skipped", "a decorator keeps it out", code=1)
     shown = text.summary(record.with_fields(frames=(*record.frames, skipped)))
     assert "1 function left to Python\n  g (m.py:7): a decorator keeps it out" in shown
 
 
-def test_kernels_of_one_name_are_summed_and_the_biggest_come_first() -> None:
+def test_kernels_are_summed_by_name_largest_first() -> None:
     record = small_record()
     totals = text.kernel_totals(record.with_fields(kernels=record.kernels * 2))
     assert totals == [("extern_kernels.mm", "extern", "2", "1.8 KiB"), ("cpp_fused_div_0", "reduction", "4", "1.0 KiB")]
 
 
-def test_kernels_of_one_name_in_two_graphs_are_told_apart() -> None:
+def test_same_kernel_name_in_two_graphs_stays_separate() -> None:
     homes = [(half, f"kernels[0/0 {half}]") for half in ("forward", "backward")]
     kernels = [
         Kernel(f"{home}.{name}", name, "0/0", home, "triton", category, (1, 1), (), 1, size, half)
@@ -116,25 +116,25 @@ def test_kernels_of_one_name_in_two_graphs_are_told_apart() -> None:
     }
 
 
-def test_what_is_left_out_is_counted() -> None:
+def test_omitted_kernels_are_counted() -> None:
     record = small_record()
     many = tuple(Kernel(f"k{i}", f"k{i}", "0/0", "kernels", "cpp", "pointwise", (1, 1)) for i in range(40))
     assert "… and 28 more: run.kernels" in text.summary(record.with_fields(kernels=many))
 
 
-def test_compile_times_only_are_added_up() -> None:
+def test_only_compile_times_are_summed() -> None:
     record = small_record()
     assert stage_seconds(record, "forward") == pytest.approx(0.0042)
     again = record.with_fields(timings=(*record.timings, Timing("forward[0/0]", "compile", 1.0)))
     assert stage_seconds(again, "forward") == pytest.approx(1.0042)
 
 
-def test_only_options_that_were_chosen_are_named() -> None:
+def test_only_changed_options_are_named() -> None:
     assert text.changed_options(Options()) == []
     assert text.changed_options(small_record().options) == ["mode=max-autotune", "stages=source,forward"]
 
 
-def test_a_line_ends_at_a_newline_and_nowhere_else() -> None:
+def test_line_ends_only_at_a_newline() -> None:
     assert text_lines("a\x0cb\u2028c\nd\n") == ["a\x0cb\u2028c", "d"]
 
 
@@ -169,7 +169,7 @@ def test_excerpts_keep_the_numbers_of_their_file() -> None:
     assert text.listing(record, excerpt).splitlines() == ["    ⋮", "71  a = 1", "72  b = 2"]
 
 
-def test_a_call_chain_links_to_the_line_it_stands_on() -> None:
+def test_call_chain_links_to_its_innermost_line() -> None:
     record = small_record()
     chain = ("source[cell].L2", "source[cell].L3")
     made = Entity("forward[1/0].mm", "call", "mm", {}, (), chain)
@@ -177,7 +177,7 @@ def test_a_call_chain_links_to_the_line_it_stands_on() -> None:
     assert text.listing(record.with_fields(artifacts=(*record.artifacts, artifact)), artifact) == "1  cell:3  mm"
 
 
-def test_the_rendering_of_bytecode_is_not_counted_beside_its_instructions() -> None:
+def test_rendered_bytecode_is_not_counted_as_instructions() -> None:
     instruction = Entity("bytecode[0/0].0", "instruction", "RESUME")
     statement = Entity("bytecode[0/0 as Python].L1", "statement", "return x")
     listing = Artifact("bytecode[0/0]", "bytecode", "f", "bytecode", "", entities=(instruction,))

@@ -57,7 +57,7 @@ def test_a_loaded_run_asks_before_it_compiles(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_a_trusted_run_refuses_what_no_generator_writes(tmp_path: Path) -> None:
+def test_trusted_run_refuses_non_generated_source(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     run = loaded(hostile(EVIL, mark), tmp_path)
     with pytest.raises(KeyError, match=r"its source is not what a code generator writes: line .* is no definition"):
@@ -71,7 +71,7 @@ def test_a_trusted_run_compiles_its_kernels(tmp_path: Path) -> None:
     assert list(run.binaries["registers"] > 0) == [True]
 
 
-def test_host_code_of_a_file_is_read_strictly(tmp_path: Path) -> None:
+def test_host_code_from_files_is_parsed_strictly(tmp_path: Path) -> None:
     """To make a kernel's inputs, the functions around it are called; no other line of its module is executed."""
     mark = tmp_path / "mark"
     host = "def get_args():\n    return []\n\ndef call(args):\n    return ()\n"
@@ -105,7 +105,7 @@ def test_hostile_host_code_is_refused(code: str) -> None:
 
 
 @pytest.mark.parametrize("evil", ["x[{}] = y", "x.y = z[{}]", "x = y", "x"])
-def test_kernels_of_host_code_are_plain_assignments(evil: str) -> None:
+def test_kernel_definitions_are_plain_assignments(evil: str) -> None:
     """All targets of an assignment are evaluated, not only the first."""
     code = f"{evil.format('exec(1)')} = k = async_compile.triton('name', 'source')\n"
     assert "async_compile" not in executable_host_code(code)
@@ -113,7 +113,7 @@ def test_kernels_of_host_code_are_plain_assignments(evil: str) -> None:
     assert "async_compile" in executable_host_code("k = async_compile.triton('name', 'source')\n")
 
 
-def test_types_of_a_launch_are_types(tmp_path: Path) -> None:
+def test_launch_types_must_be_types(tmp_path: Path) -> None:
     """Triton evaluates the layout of a tensor descriptor's type."""
     kernel = {"line": 1, "launch": LAUNCH | {"types": {"x_ptr": "tensordesc<fp32[64],exec('1')>"}}}
     plain = json.loads(record_of(pointwise(NAME)).to_json())
@@ -163,7 +163,7 @@ def test_trust_is_not_saved(tmp_path: Path) -> None:
             again["ptx"]
 
 
-def test_a_file_can_not_say_that_it_is_trusted(tmp_path: Path) -> None:
+def test_file_cannot_declare_itself_trusted(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     plain = json.loads(fused.fused_record().to_json())
     path.write_text(json.dumps(plain | {"trust": "trusted", "versus": plain | {"trust": "trusted"}}))
@@ -178,7 +178,7 @@ def test_a_run_of_this_process_is_trusted() -> None:
     Run(fused.fused_record()).record.require_trust()
 
 
-def test_the_widget_asks_and_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_widget_asks_before_executing_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = loaded(fused.fused_record(), tmp_path)
     widget = run.widget()
     sent: list[dict[str, Any]] = []
@@ -199,7 +199,7 @@ def test_the_widget_compiles_after_a_click(tmp_path: Path, monkeypatch: pytest.M
     assert len(run.record.binaries) == 2
 
 
-def test_both_sides_ask_if_one_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_with_a_loaded_side_requires_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compiler.binary.growing", fused.growing, raising=False)
     mine, theirs = Run(fused.fused_record()), loaded(fused.fused_record("a100"), tmp_path)
     widget = mine.diff(theirs).widget()

@@ -15,11 +15,11 @@ from compiler.record import Artifact, Entity, Measurement, Problem, Record, Sugg
 from compiler.record.options import Options
 from explorer.run import static_view as twin_module
 from explorer.run.static_view import twin
-from tests.explorer.findings import fused_record
 from tests.explorer.explored import broken_record, mlp_record
+from tests.explorer.findings import fused_record
+from tests.explorer.findings.timed_record import candidates
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
-from tests.explorer.findings.timed_record import candidates
 
 KEPT_TAGS = {
     "b",
@@ -138,7 +138,7 @@ def hostile_record() -> Record:
 @pytest.mark.parametrize(
     "make", [small_record, mlp_record, broken_record, hostile_record, lambda: Record("", Options())]
 )
-def test_only_what_a_sanitiser_keeps_is_used(make: object) -> None:
+def test_only_sanitizer_safe_html_is_used(make: object) -> None:
     read = Reader(twin(make()))  # type: ignore[operator]
     assert set(read.tags) <= KEPT_TAGS
     properties = {declaration.split(":")[0].strip() for style in read.styles for declaration in style.split(";")}
@@ -146,26 +146,26 @@ def test_only_what_a_sanitiser_keeps_is_used(make: object) -> None:
     assert all(source.startswith("data:image/svg+xml;base64,") for source in read.images)
 
 
-def test_it_is_one_marked_element() -> None:
+def test_static_view_is_one_marked_element() -> None:
     html = twin(small_record())
     assert html.startswith('<div class="tcompile-twin" title="tcompile-static"')
     assert html.endswith("</div>")
 
 
-def test_strings_of_user_code_show_as_text() -> None:
+def test_user_strings_are_escaped() -> None:
     html = twin(hostile_record())
     assert "<script" not in html
     assert "onerror" not in re.sub(r"&lt;.*?&gt;", "", html)
     assert Reader(html).text.count("<script>alert(1)</script>") >= 10
 
 
-def test_golden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden_static_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # without `dot`: its drawing depends on its version
     without_picture = small_record().with_fields(candidates=())  # matplotlib's drawing depends on its version
     assert_golden("twin.html", twin(without_picture))
 
 
-def test_without_graphviz_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_graphviz_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     read = Reader(twin(mlp_record()))
     assert read.images == []
@@ -182,14 +182,14 @@ def test_the_captured_graph_is_drawn() -> None:
 
 
 @pytest.mark.needs("dot")
-def test_a_picture_that_is_too_big_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_picture_is_omitted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twin_module, "PICTURE_BYTES", 100)
     read = Reader(twin(mlp_record()))
     assert read.images == []
     assert "run.drawing('captured[0/0]') draws it" in read.text
 
 
-def test_every_stage_is_there_with_its_text() -> None:
+def test_every_stage_has_its_text() -> None:
     record = mlp_record()
     read = Reader(twin(record))
     for artifact in record.artifacts:
@@ -198,20 +198,20 @@ def test_every_stage_is_there_with_its_text() -> None:
         assert line in read.text
 
 
-def test_lines_are_marked_with_the_graph_that_they_landed_in() -> None:
+def test_lines_are_marked_with_their_graph() -> None:
     text = Reader(twin(mlp_record())).text
     assert re.search(r"\d+ 0/0 +x = self\.hidden\(x\)", text)
     assert re.search(r"\d+ +def forward\(self", text)
 
 
-def test_the_line_of_the_call_is_in_no_graph() -> None:
+def test_calling_line_is_in_no_graph() -> None:
     text = Reader(twin(mlp_record())).text
     assert re.search(r"\d+ 0/0 +return self.head\(x\)", text)
     assert not re.search(r"\d+ 0/0[^\n]*exploration.compile", text)
 
 
 @pytest.mark.needs("dot")
-def test_a_drawing_has_no_background_and_a_dark_form() -> None:
+def test_drawing_has_no_background_and_a_dark_style() -> None:
     (image,) = Reader(twin(mlp_record())).images
     svg = base64.b64decode(image.partition(",")[2]).decode()
     assert 'fill="white"' not in svg
@@ -219,7 +219,7 @@ def test_a_drawing_has_no_background_and_a_dark_form() -> None:
     assert "background:#ffffff" not in twin(mlp_record())
 
 
-def test_the_line_of_a_graph_break_is_marked_and_explained() -> None:
+def test_graph_break_line_is_marked_and_explained() -> None:
     record = broken_record()
     text = Reader(twin(record)).text
     assert re.search(r"\d+ break +torch\._dynamo\.graph_break\(\)", text)
@@ -228,7 +228,7 @@ def test_the_line_of_a_graph_break_is_marked_and_explained() -> None:
     assert re.search(r"\d+ 1/0 +return y\.sin\(\) \+ 1", text)
 
 
-def test_the_card_of_a_break_opens_to_what_it_cost_and_what_to_change() -> None:
+def test_break_card_has_cost_and_advice() -> None:
     html = twin(small_record())
     card = html[html.index("1 graph break</b></summary>") :]
     for words in (
@@ -245,7 +245,7 @@ def test_the_card_of_a_break_opens_to_what_it_cost_and_what_to_change() -> None:
         assert words in card, words
 
 
-def test_the_card_of_a_recompilation_has_every_failed_guard() -> None:
+def test_recompile_card_lists_every_failed_guard() -> None:
     text = Reader(twin(small_record())).text
     assert "0/1 f: size of x in dimension 0 was 8, is 9" in text
     assert "`n` was the int 1, is the int 2" in text
@@ -266,14 +266,14 @@ def test_problems_say_what_to_do() -> None:
     assert "install triton" in text
 
 
-def test_long_texts_are_cut_and_say_how_to_see_all() -> None:
+def test_long_texts_are_truncated_with_a_hint() -> None:
     record = small_record()
     long = replace(record["forward"], text="x = 1\n" * 100_000)
     text = Reader(twin(record.with_fields(artifacts=(*record.artifacts[:2], long)))).text
     assert re.search(r"[\d,]+ of 100,000 lines shown; all of them: print\(run\['forward\[0/0\]'\]\)", text)
 
 
-def test_of_a_long_source_the_lines_that_computed_are_shown() -> None:
+def test_long_source_shows_the_computing_lines() -> None:
     text = "".join(f"x{number} = 1\n" for number in range(1, 2001))
     found = Entity("source[m.py].L1500", "line", "x1500 = 1")
     source = Artifact("source[m.py]", "source", "m.py", "python", text, "", {1500: (found.id,)}, (found,))
@@ -283,7 +283,7 @@ def test_of_a_long_source_the_lines_that_computed_are_shown() -> None:
     assert "of 2,000 lines shown" in read.text
 
 
-def test_size_of_an_mlp() -> None:
+def test_static_view_of_an_mlp_is_small() -> None:
     assert len(twin(mlp_record()).encode()) <= 150_000
 
 

@@ -52,7 +52,7 @@ def long_record() -> Record:
     return Record("", Options(), artifacts=(Artifact("kernels[0/0]", "kernels", "kernels", "python", noise),))
 
 
-def test_a_new_widget_holds_the_manifest_and_all_that_is_not_large() -> None:
+def test_new_widget_has_manifest_and_small_parts() -> None:
     record = mlp_record()
     made = Explorer(record)
     payload = Payload(record, pending=KernelCompiler(record).pending())
@@ -60,7 +60,7 @@ def test_a_new_widget_holds_the_manifest_and_all_that_is_not_large() -> None:
     assert made.parts == [(part.data, part.artifact, part.name, part.digest) for part in payload.parts()]
 
 
-def test_a_large_text_is_sent_when_it_is_asked_for(sent: Sent) -> None:
+def test_large_text_is_sent_on_request(sent: Sent) -> None:
     made = Explorer(long_record())
     assert names(made) == [("kernels[0/0]", "entities")]
     made._handle_custom_msg({"type": "want", "artifact": "kernels[0/0]", "part": "text"}, [])
@@ -78,13 +78,13 @@ def test_a_large_text_is_sent_when_it_is_asked_for(sent: Sent) -> None:
         {"type": "hello"},
     ],
 )
-def test_what_the_record_does_not_have_is_not_answered(sent: Sent, message: dict[str, str]) -> None:
+def test_request_for_a_missing_part_is_ignored(sent: Sent, message: dict[str, str]) -> None:
     made = Explorer(long_record())
     made._on_message(made, message, [])
     assert sent == []
 
 
-def test_an_update_sends_what_is_new_only(clock: list[float]) -> None:
+def test_update_sends_only_new_parts(clock: list[float]) -> None:
     record = small_record()
     made = Explorer(replace(record, artifacts=record.artifacts[:1], decisions=()))
     clock[0] += 60
@@ -95,7 +95,7 @@ def test_an_update_sends_what_is_new_only(clock: list[float]) -> None:
     assert [len(stage["artifacts"]) for stage in made.manifest["stages"] if stage["name"] == record.artifacts[2].stage]
 
 
-def test_what_was_sent_in_the_first_seconds_is_there_for_a_front_end_that_loads_late(clock: list[float]) -> None:
+def test_early_parts_are_kept_for_a_late_frontend(clock: list[float]) -> None:
     record = replace(small_record(), breaks=(), guards=(), recompiles=())
     made = Explorer(replace(record, artifacts=record.artifacts[:1], decisions=()))
     clock[0] += 1
@@ -116,9 +116,7 @@ def test_running_says_which_stage_and_for_how_long(clock: list[float]) -> None:
     assert made.running == {}
 
 
-def test_a_front_end_that_missed_an_update_is_told_so_and_gets_the_state(
-    sent: Sent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frontend_that_missed_an_update_gets_the_state(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[set[str]] = []
     record = small_record()
     made = Explorer(replace(record, artifacts=record.artifacts[:1], decisions=()), running="captured")
@@ -150,7 +148,7 @@ def test_each_update_is_one_message_and_one_version(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_python_hears_of_the_selection_and_sets_it() -> None:
+def test_selection_is_synchronized_with_python() -> None:
     made = Explorer(small_record())
     heard: list[list[str]] = []
     made.observe(lambda change: heard.append(change["new"]), names="selection")
@@ -159,13 +157,13 @@ def test_python_hears_of_the_selection_and_sets_it() -> None:
     assert heard == [["forward[0/0].mm"], ["source[cell].L2"]]
 
 
-def test_the_script_is_the_joined_front_end() -> None:
+def test_script_is_the_bundled_frontend() -> None:
     made = Explorer(small_record())
     assert made._esm == frontend.widget_module()
     assert made._css == frontend.css()
 
 
-def test_a_cell_of_which_nothing_was_captured_has_a_live_view_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_without_captures_has_a_final_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
     def sorted_rows(rows: list[int]) -> list[int]:
         return sorted(rows)
 
@@ -179,7 +177,7 @@ def test_a_cell_of_which_nothing_was_captured_has_a_live_view_at_its_end(monkeyp
     assert "breaks" in [stage["name"] for stage in output.widget.manifest["stages"]]
 
 
-def test_a_cells_older_widgets_close_once() -> None:
+def test_older_widgets_of_a_cell_close_once() -> None:
     shown, run, closed = outputs.ShownWidgets(), Run(small_record()), list[int]()
     for number, execution in enumerate((1, 1, 2, 3)):  # a loop in a cell may explore more than once
         shown.close_older("cell", execution)

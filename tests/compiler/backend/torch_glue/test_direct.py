@@ -65,7 +65,7 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def test_after_the_first_call_nothing_is_around_a_plain_graph() -> None:
+def test_runtime_wrappers_are_skipped_after_the_first_call() -> None:
     caller, x, y = Caller(), torch.randn(4, 8), torch.randn(4, 8)
     fn = torch.compile(lambda x, y: (x.sin() * y, (x + y).sum(0)), backend=caller)
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_after_the_first_call_nothing_is_around_a_plain_graph() -> None:
     assert caller.wrapped == [True, False, False]
 
 
-def test_gradients_are_off_within_and_on_after_it_also_after_an_error() -> None:
+def test_grad_is_disabled_inside_and_restored_after_errors() -> None:
     caller, w = Caller(), torch.randn(4, 8, requires_grad=True)
     fn = torch.compile(lambda w: w.detach() * 2, backend=caller)
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_gradients_are_off_within_and_on_after_it_also_after_an_error() -> None:
     assert caller.wrapped == [True, False, False, True], "gradients off is a graph of its own"
 
 
-def test_autocast_is_off_within_and_on_after_it() -> None:
+def test_autocast_is_disabled_inside_and_restored() -> None:
     caller, x = Caller(), torch.randn(4, 4)
     fn = torch.compile(lambda x: x @ x, backend=caller)
     with torch.autocast("cpu", torch.bfloat16):
@@ -102,7 +102,7 @@ def test_autocast_is_off_within_and_on_after_it() -> None:
     assert caller.modes == [(False, False)] * 3
 
 
-def test_what_is_done_around_a_graph_is_done_in_each_call() -> None:
+def test_mutations_and_views_keep_the_wrappers() -> None:
     def changed(x: Tensor) -> tuple[Tensor, ...]:
         x.mul_(2)
         return x[0], x + 1
@@ -122,7 +122,7 @@ def test_what_is_done_around_a_graph_is_done_in_each_call() -> None:
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_what_a_graph_writes_into_an_input_is_known_without_the_wrappers(is_ours: bool) -> None:
+def test_input_writes_bump_the_version_without_wrappers(is_ours: bool) -> None:
     """Our own code does not bump the version counters of the memory it writes; eager mode does."""
 
     def written(x: Tensor, cache: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def test_what_a_graph_writes_into_an_input_is_known_without_the_wrappers(is_ours
     assert caller.wrapped == [True, False, False][: 0 if is_ours else 3]
 
 
-def test_a_graph_that_turns_gradients_off_does_so_in_each_call() -> None:
+def test_graph_that_disables_gradients_does_so_each_call() -> None:
     def off(x: Tensor) -> Tensor:
         torch.set_grad_enabled(False)
         return x * 2
@@ -153,7 +153,7 @@ def test_a_graph_that_turns_gradients_off_does_so_in_each_call() -> None:
             assert not torch.is_grad_enabled()
 
 
-def test_outputs_that_are_views_share_memory_in_each_call() -> None:
+def test_view_outputs_alias_in_each_call() -> None:
     x = torch.randn(3, 4)
     call = torch.compile(lambda x: (x, x[0], x + 1), backend=Caller())
     for _ in range(3):
@@ -163,7 +163,7 @@ def test_outputs_that_are_views_share_memory_in_each_call() -> None:
         assert other.data_ptr() != x.data_ptr()
 
 
-def test_outputs_of_open_sizes_stay_marked_so() -> None:
+def test_symbolic_size_outputs_keep_the_wrappers() -> None:
     caller = Caller()
     fn = torch.compile(lambda x: x.sin() + 1, backend=caller, dynamic=True)
     for length in (5, 6, 7):
@@ -171,7 +171,7 @@ def test_outputs_of_open_sizes_stay_marked_so() -> None:
     assert caller.wrapped == [True] * 3
 
 
-def test_training_is_as_it_was() -> None:
+def test_training_is_unchanged() -> None:
     caller, x = Caller(), torch.randn(4, 8, requires_grad=True)
     fn = torch.compile(lambda x: x.sin().sum(), backend=caller)
     for _ in range(2):
@@ -180,7 +180,7 @@ def test_training_is_as_it_was() -> None:
     assert caller.modes[0] == (False, False)
 
 
-def test_first_calls_of_several_threads() -> None:
+def test_concurrent_first_calls() -> None:
     """Each sees its own call; any of them may decide to skip the wrappers."""
     barrier, wrappers = threading.Barrier(6), 0
 
@@ -209,7 +209,7 @@ def test_first_calls_of_several_threads() -> None:
     assert 1 <= wrappers <= 6, "only first calls go through the wrappers"
 
 
-def test_wrappers_that_hand_on_other_inputs_or_outputs_stay() -> None:
+def test_wrappers_that_change_inputs_or_outputs_stay() -> None:
     for into, out in ((torch.clone, torch.relu_), (torch.relu_, torch.clone)):
         calls: list[Tensor] = []
         watched = Watched(lambda args: [args[0]], autocast=False)
@@ -225,7 +225,7 @@ def test_wrappers_that_hand_on_other_inputs_or_outputs_stay() -> None:
         assert len(calls) == 3
 
 
-def test_inputs_that_wrappers_let_go_of_are_not_held() -> None:
+def test_inputs_released_by_wrappers_are_not_held() -> None:
     alive: list[bool] = []
 
     def call(args: list[Any]) -> Sequence[Any]:
@@ -257,7 +257,7 @@ def prologue_is_marked(backend: Callable[..., Any]) -> bool:
     return any("pregraph_bytecode" in str(line.argval) for code in made for line in dis.get_instructions(code))
 
 
-def test_only_the_frame_that_is_compiled_tells_the_profiler_nothing() -> None:
+def test_only_the_compiled_frame_skips_the_profiler_mark() -> None:
     def unmarked(module: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         without_marks()
         return module.forward
@@ -278,7 +278,7 @@ def test_only_the_frame_that_is_compiled_tells_the_profiler_nothing() -> None:
 
 
 @pytest.mark.timeout(120, method="thread")
-def test_a_backward_that_is_compiled_within_a_compiled_function_does_not_wait_for_itself() -> None:
+def test_backward_compiled_inside_compiled_code_does_not_deadlock() -> None:
     """Callbacks at the end of a compilation hold a lock, and TorchDynamo must not compile them."""
     torch.compiler.reset()
     torch.compile(lambda x: x.sin(), backend="tcompile")(torch.ones(3))
@@ -291,7 +291,7 @@ def test_a_backward_that_is_compiled_within_a_compiled_function_does_not_wait_fo
     assert weight.grad is not None
 
 
-def test_a_setting_of_the_users_stays() -> None:
+def test_user_setting_is_kept() -> None:
     with dynamo_config.patch(record_runtime_overhead=False):
         assert not prologue_is_marked(Caller())
         assert not dynamo_config.record_runtime_overhead

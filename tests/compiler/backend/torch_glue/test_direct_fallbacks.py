@@ -26,7 +26,7 @@ class Marked(Tensor):
 
 
 @pytest.mark.parametrize("tangent", [torch.ones(4, 4).as_subclass(Marked), nn.Parameter(torch.ones(4, 4))])
-def test_a_tangent_of_another_class_is_refused_as_before(tangent: Tensor) -> None:
+def test_tangent_of_another_class_is_still_refused(tangent: Tensor) -> None:
     x, w = leaf(4, 4), leaf(4, 4)
     halves, compiled = grown(product, x, w)
     told = []
@@ -39,7 +39,7 @@ def test_a_tangent_of_another_class_is_refused_as_before(tangent: Tensor) -> Non
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
-def test_a_tangent_that_stands_for_the_negative_or_the_conjugate_of_its_memory(is_complex: bool) -> None:
+def test_negative_or_conjugate_tangent_is_resolved(is_complex: bool) -> None:
     """Kernels read memory."""
     tangent = torch.randn(4, dtype=torch.complex64).conj() if is_complex else torch._neg_view(torch.randn(4))
     x = torch.randn(4, dtype=tangent.dtype, requires_grad=True)
@@ -56,7 +56,7 @@ def test_a_tangent_that_stands_for_the_negative_or_the_conjugate_of_its_memory(i
     assert not any(seen)
 
 
-def test_gradients_of_gradients_are_refused_as_before() -> None:
+def test_double_backward_is_still_refused() -> None:
     for is_grown in (False, True):
         torch.compiler.reset()
         x, w = leaf(4, 4), leaf(4, 4)
@@ -68,7 +68,7 @@ def test_gradients_of_gradients_are_refused_as_before() -> None:
             found.sum().backward()
 
 
-def test_gradients_that_a_graph_turns_on_itself() -> None:
+def test_graph_that_enables_grad_itself() -> None:
     def on(x: Tensor) -> Tensor:
         with torch.enable_grad():
             return x.sin()
@@ -83,7 +83,7 @@ def test_gradients_that_a_graph_turns_on_itself() -> None:
         torch.testing.assert_close(torch.autograd.grad(found.sum(), x)[0], x.detach().cos())
 
 
-def test_hooks_that_are_compiled_into_the_graph_are_not_called_besides() -> None:
+def test_compiled_in_saved_tensor_hooks_run_once() -> None:
     def double(value: Tensor) -> Tensor:
         return value * 2
 
@@ -103,7 +103,7 @@ def test_hooks_that_are_compiled_into_the_graph_are_not_called_besides() -> None
     assert halves.wrapped("forward") == [True] * 3
 
 
-def test_deterministic_algorithms_that_are_asked_for_after_the_forward() -> None:
+def test_deterministic_algorithms_enabled_after_the_forward() -> None:
     x, w = leaf(4, 4), leaf(4, 4)
     _, compiled = grown(product, x, w)
     loss = compiled(x, w).sum()
@@ -115,7 +115,7 @@ def test_deterministic_algorithms_that_are_asked_for_after_the_forward() -> None
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_backward_in_a_transform_is_refused_as_before() -> None:
+def test_backward_inside_a_transform_is_still_refused() -> None:
     x, w = leaf(4, 4), leaf(4, 4)
     halves, compiled = grown(product, x, w)
     output = compiled(x, w)
@@ -126,7 +126,7 @@ def test_a_backward_in_a_transform_is_refused_as_before() -> None:
     torch.testing.assert_close(torch.func.grad(lambda x: compiled(x, w).sum())(x), expected)
 
 
-def test_a_forward_in_a_transform_is_refused_as_before() -> None:
+def test_forward_inside_a_transform_is_still_refused() -> None:
     """TorchDynamo calls no compiled forward there."""
     made: list[Callable[..., Any]] = []
     halves = Halves()
@@ -162,7 +162,7 @@ def test_compiled_autograd_compiles_the_backward() -> None:
     assert halves.wrapped("backward") == [True], "the backward that was compiled before is not called"
 
 
-def test_what_compiled_autograd_captures_of_plain_functions_is_compiled() -> None:
+def test_compiled_autograd_graph_of_eager_functions_compiles() -> None:
     """It gives its graph a list of inputs."""
     x, w = leaf(4, 4), leaf(4, 4)
     with compiled_autograd._enable(torch.compile(backend="tcompile")):
@@ -187,7 +187,7 @@ def gradient(outputs: Any, of: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("fn", [changed, viewed])
-def test_what_is_done_around_a_graph_is_done_in_each_call(fn: Callable[..., Any]) -> None:
+def test_mutations_and_views_keep_the_wrappers(fn: Callable[..., Any]) -> None:
     halves, w = Halves(), leaf(4, 4)
     compiled = torch.compile(fn, backend=halves)
     for _ in range(3):
@@ -198,7 +198,7 @@ def test_what_is_done_around_a_graph_is_done_in_each_call(fn: Callable[..., Any]
     assert halves.wrapped("forward") == [True] * 3
 
 
-def test_what_is_written_into_an_input_with_a_gradient_is_written_by_the_wrappers() -> None:
+def test_mutated_input_with_gradient_keeps_the_wrappers() -> None:
     def doubled(x: Tensor, w: Tensor) -> Tensor:
         x.mul_(2)
         return x.sin() * w
@@ -215,7 +215,7 @@ def test_what_is_written_into_an_input_with_a_gradient_is_written_by_the_wrapper
     assert halves.wrapped("forward") == [True] * 3
 
 
-def test_open_sizes_stay_with_torch() -> None:
+def test_symbolic_sizes_keep_the_wrappers() -> None:
     halves, w = Halves(), leaf(4, 4)
     compiled = torch.compile(lambda x, w: (x @ w).sin(), backend=halves, dynamic=True)
     for length in (3, 5, 7):
@@ -225,7 +225,7 @@ def test_open_sizes_stay_with_torch() -> None:
     assert halves.wrapped("forward") == [True] * 3
 
 
-def test_a_loss_of_open_sizes() -> None:
+def test_loss_with_saved_symbolic_sizes_keeps_the_wrappers() -> None:
     """No result has a symbolic size, but the saved tensors do, and torch marks them."""
     halves, w = Halves(), leaf(4, 4)
     compiled = torch.compile(lambda x, w: (x @ w).sin().sum() * x.shape[0], backend=halves, dynamic=True)
@@ -236,7 +236,7 @@ def test_a_loss_of_open_sizes() -> None:
     assert halves.wrapped("forward") == [True] * 3
 
 
-def test_a_backward_that_may_not_run_twice() -> None:
+def test_backward_that_may_run_once_keeps_the_wrappers() -> None:
     """AOTAutograd refuses that, unless it is configured otherwise."""
     halves, x = Halves(keeps_saved=False), leaf(4, 4)
     compiled = torch.compile(lambda x: (x.sin() @ x.cos()).exp().sin(), backend=halves)
@@ -247,7 +247,7 @@ def test_a_backward_that_may_not_run_twice() -> None:
     assert halves.wrapped("forward") == [True] * 3
 
 
-def test_sizes_between_the_halves_are_in_their_places() -> None:
+def test_saved_sizes_match_the_calling_convention() -> None:
     """AOTAutograd's function passes the saved values in the order that the two graphs declare."""
     halves, x, w = Halves(), leaf(4, 4), leaf(4, 4)
     made: list[WatchedTraining] = []

@@ -25,7 +25,7 @@ def _fresh() -> None:
     torch.compiler.reset()
 
 
-def test_after_the_first_step_nothing_is_around_either_half() -> None:
+def test_runtime_wrappers_are_skipped_after_the_first_step() -> None:
     halves, compiled = Halves(), None
     x, w = leaf(4, 4), leaf(4, 4)
     compiled = torch.compile(product, backend=halves)
@@ -40,7 +40,7 @@ def test_after_the_first_step_nothing_is_around_either_half() -> None:
         assert others == [first, first]
 
 
-def test_a_node_of_the_graph_has_the_name_that_it_had() -> None:
+def test_grad_fn_keeps_its_name() -> None:
     x, w = leaf(4, 4), leaf(4, 4)
     _, compiled = grown(product, x, w)
     assert compiled(x, w).grad_fn.name() == "CompiledFunctionBackward"
@@ -56,7 +56,7 @@ TANGENTS = {
 
 
 @pytest.mark.parametrize("name", TANGENTS)
-def test_a_tangent_is_brought_into_the_layout_that_the_backward_is_compiled_for(name: str) -> None:
+def test_tangent_is_restrided_to_the_compiled_layout(name: str) -> None:
     x, w = leaf(3, 4), leaf(4, 4)
     halves, compiled = grown(product, x, w)
     tangent = TANGENTS[name]()
@@ -67,7 +67,7 @@ def test_a_tangent_is_brought_into_the_layout_that_the_backward_is_compiled_for(
     assert halves.wrapped("forward")[-1] is False
 
 
-def test_a_tangent_in_channels_last() -> None:
+def test_channels_last_tangent() -> None:
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
     halves, compiled = grown(torch.sin, x)
     for tangent in (torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)):
@@ -76,7 +76,7 @@ def test_a_tangent_in_channels_last() -> None:
         assert halves.args("backward")[-1] == halves.args("backward")[0]
 
 
-def test_outputs_whose_gradients_nobody_asks_for() -> None:
+def test_unused_output_gradients() -> None:
     def two(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sin(), x.exp()
 
@@ -104,7 +104,7 @@ def test_outputs_without_a_gradient() -> None:
     assert halves.wrapped("forward") == [True, False, False]
 
 
-def test_an_output_that_autograd_may_not_see_as_a_view() -> None:
+def test_output_view_is_hidden_from_autograd() -> None:
     def shaped(x: Tensor, w: Tensor) -> Tensor:
         return (x @ w).view(2, 2, 4)
 
@@ -131,7 +131,7 @@ def test_gradients_of_some_inputs_only() -> None:
     torch.testing.assert_close(w.grad, torch.autograd.grad(product(x, w).sum(), w)[0])
 
 
-def test_a_graph_that_is_kept_runs_twice_and_one_that_is_not_does_not() -> None:
+def test_retained_graph_runs_twice_others_raise() -> None:
     x, w = leaf(4, 4), leaf(4, 4)
     halves, compiled = grown(product, x, w)
     loss = compiled(x, w).sum()
@@ -142,7 +142,7 @@ def test_a_graph_that_is_kept_runs_twice_and_one_that_is_not_does_not() -> None:
         torch.autograd.grad(loss, (x, w))
 
 
-def test_calls_without_gradients_in_between() -> None:
+def test_no_grad_calls_in_between() -> None:
     x, w = leaf(4, 4), leaf(4, 4)
     halves, compiled = grown(product, x, w)
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_calls_without_gradients_in_between() -> None:
     assert halves.wrapped("forward") == [True, False]
 
 
-def test_hooks_of_what_is_saved_see_the_same() -> None:
+def test_saved_tensor_hooks_see_the_same_tensors() -> None:
     x, w = leaf(4, 4), leaf(4, 4)
     compiled = torch.compile(product, backend=Halves())
     seen: list[list[Any]] = []
@@ -179,7 +179,7 @@ def test_hooks_of_what_is_saved_see_the_same() -> None:
     assert seen == [seen[0]] * 3
 
 
-def test_what_is_saved_may_not_be_changed_before_the_backward() -> None:
+def test_mutating_a_saved_tensor_fails_the_backward() -> None:
     compiled = torch.compile(product, backend=Halves())
     for _ in range(3):
         x, w = leaf(4, 4), leaf(4, 4)
@@ -191,7 +191,7 @@ def test_what_is_saved_may_not_be_changed_before_the_backward() -> None:
             loss.backward()
 
 
-def test_an_output_that_is_saved_may_not_be_changed_before_the_backward() -> None:
+def test_mutating_a_saved_output_fails_the_backward() -> None:
     x = leaf(4, 4)
     _, compiled = grown(torch.exp, x)
     output = compiled(x)
@@ -200,7 +200,7 @@ def test_an_output_that_is_saved_may_not_be_changed_before_the_backward() -> Non
         output.sum().backward()
 
 
-def test_an_input_that_is_a_view_is_saved_as_none() -> None:
+def test_view_input_is_not_saved_as_a_view() -> None:
     base = torch.randn(8, 4)
     x, w = base[4:], leaf(4, 4)
 
@@ -217,7 +217,7 @@ def test_an_input_that_is_a_view_is_saved_as_none() -> None:
 
 
 @pytest.mark.parametrize("around_backward", [False, True])
-def test_autocast_is_off_within_both_halves_and_as_it_was_after_them(around_backward: bool) -> None:
+def test_autocast_is_disabled_in_both_graphs_and_restored(around_backward: bool) -> None:
     halves = Halves()
     x, w = leaf(4, 4), leaf(4, 4)
     compiled = torch.compile(lambda x, w: x @ w, backend=halves)
@@ -234,7 +234,7 @@ def test_autocast_is_off_within_both_halves_and_as_it_was_after_them(around_back
     assert halves.wrapped("backward") == [True, False, False]
 
 
-def test_anomalies_are_found() -> None:
+def test_anomaly_mode_finds_nan() -> None:
     x = leaf(4, 4)
     halves, compiled = grown(lambda x: x.clamp(min=0).sqrt(), x)
     with torch.no_grad():
@@ -247,7 +247,7 @@ def test_anomalies_are_found() -> None:
     assert halves.wrapped("backward") == [True, False]
 
 
-def test_several_threads_train() -> None:
+def test_concurrent_training() -> None:
     barrier = threading.Barrier(4)
     fresh = torch.compile(product, backend=Halves())
     fresh(leaf(4, 4), leaf(4, 4))  # torch refuses calls by other threads while one traces: its flag is process-wide
@@ -263,7 +263,7 @@ def test_several_threads_train() -> None:
         assert [*pool.map(steps, range(4))] == [None] * 4
 
 
-def test_what_the_backward_has_read_is_let_go_of() -> None:
+def test_backward_releases_tensors_after_use() -> None:
     """No caller keeps a saved tensor (from torch 2.13 on also a tangent) alive once the backward has dropped it."""
     x, w = leaf(4, 4), leaf(4, 4)
     halves, compiled = grown(lambda x, w: (x @ w).sin().exp(), x, w)
@@ -284,7 +284,7 @@ def test_what_the_backward_has_read_is_let_go_of() -> None:
     assert tangent == (TorchVersion(torch.__version__) < "2.13")
 
 
-def test_the_backward_sees_the_same_context_of_the_caller() -> None:
+def test_backward_sees_the_callers_contextvars() -> None:
     """From torch 2.13 on that is a copy, made at the time of the call."""
     marked: contextvars.ContextVar[int] = contextvars.ContextVar("marked", default=0)
     x, w = leaf(4, 4), leaf(4, 4)
@@ -302,7 +302,7 @@ def test_the_backward_sees_the_same_context_of_the_caller() -> None:
     assert seen[0] == 1
 
 
-def test_nothing_of_a_backward_is_compiled_again() -> None:
+def test_backward_inside_a_compiled_function_is_not_retraced() -> None:
     """If a compiled function calls it, TorchDynamo sees the frames inside."""
     x, w = leaf(4, 4), leaf(4, 4)
     halves, compiled = grown(product, x, w)
@@ -322,7 +322,7 @@ def test_nothing_of_a_backward_is_compiled_again() -> None:
     torch.testing.assert_close((x.grad, w.grad), torch.autograd.grad(product(x, w).sum(), (x, w)))
 
 
-def test_sizes_are_saved_beside_tensors() -> None:
+def test_sizes_are_saved_with_tensors() -> None:
     halves, w = Halves(), leaf(4, 4)
     compiled = torch.compile(lambda x, w: (w.sin() * x.shape[0]).exp().sum(), backend=halves)
     for length in (3, 5, 7):
@@ -349,7 +349,7 @@ class Kept(torch.autograd.Function):
         return grad * x.cos() * ctx.kept, None
 
 
-def test_tensors_are_saved_whose_versions_are_not_checked() -> None:
+def test_saved_tensors_without_version_checks() -> None:
     halves, x, base = Halves(), leaf(4, 4), torch.randn(8, 4)
     compiled = torch.compile(Kept.apply, backend=halves)
     for _ in range(3):
@@ -363,7 +363,7 @@ def test_tensors_are_saved_whose_versions_are_not_checked() -> None:
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_statistics_that_a_graph_writes_need_no_wrappers(is_ours: bool) -> None:
+def test_batch_norm_statistics_need_no_wrappers(is_ours: bool) -> None:
     halves, own = Halves(), nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
     ours, theirs = own.double(), copy.deepcopy(own).double()
     compiled = torch.compile(ours, backend="tcompile" if is_ours else halves)
@@ -385,7 +385,7 @@ def test_statistics_that_a_graph_writes_need_no_wrappers(is_ours: bool) -> None:
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_autograd_knows_of_what_a_graph_writes(is_ours: bool) -> None:
+def test_autograd_sees_input_writes(is_ours: bool) -> None:
     """Eager mode's backward raises if it needs an overwritten value."""
 
     def followed(x: Tensor, mean: Tensor) -> Tensor:
@@ -403,7 +403,7 @@ def test_autograd_knows_of_what_a_graph_writes(is_ours: bool) -> None:
     assert halves.wrapped("forward")[1:] == [False] * (0 if is_ours else 3)
 
 
-def test_training_with_our_own_code_follows_eager_mode() -> None:
+def test_training_with_our_code_matches_eager() -> None:
     """Its backward overwrites its donated buffers, unless the graph is retained."""
     torch.manual_seed(0)
     layers = (nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.0), nn.LayerNorm(16), nn.Linear(16, 4))

@@ -49,7 +49,7 @@ def convolutions(program: Program) -> list[Extern]:
     return [step for step in program.steps if isinstance(step, Extern) and "convolution" in step.name]
 
 
-def test_training_with_channels_last_convolutions_is_eagers() -> None:
+def test_channels_last_convolution_training_matches_eager() -> None:
     model, x = pictures(), torch.randn(2, 3, 8, 8, requires_grad=True)
     model(x).sum().backward()
     expected = [x.grad, *(parameter.grad for parameter in model.parameters())]
@@ -66,7 +66,7 @@ def test_training_with_channels_last_convolutions_is_eagers() -> None:
     assert [program.name for program in programs] == ["forward", "backward"]
 
 
-def test_every_convolution_reads_and_makes_channels_last_memory() -> None:
+def test_every_convolution_uses_channels_last() -> None:
     model, programs = pictures(), list[Program]()
     model.eval()
     with torch.no_grad():
@@ -81,7 +81,7 @@ def test_every_convolution_reads_and_makes_channels_last_memory() -> None:
         assert image.strides[1].constant == result.strides[1].constant == 1
 
 
-def test_a_weight_is_saved_as_the_convolution_reads_it_though_nothing_else_changes() -> None:
+def test_saved_weight_has_the_layout_convolution_reads() -> None:
     """The image and the result are in channels-last memory anyway; the backward gets the weight's strides."""
     model = nn.Conv2d(72, 80, 3, bias=False)
     x = torch.randn(2, 72, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
@@ -137,7 +137,7 @@ def trained(model: Callable[..., Any], x: torch.Tensor, *given: Any) -> list[Any
 
 @pytest.mark.usefixtures("_padded")
 @pytest.mark.parametrize("both", [False, True])
-def test_rows_of_a_product_that_are_longer_for_a_library_are_saved_as_they_lie(both: bool) -> None:
+def test_padded_matmul_rows_are_saved_without_a_copy(both: bool) -> None:
     model, programs = Head(), list[Program]()
     x, target = torch.randn(2, 16, 24, requires_grad=True), torch.randint(0, 1003, (32,))
     expected = trained(model, x, target, both)
@@ -157,7 +157,7 @@ def test_rows_of_a_product_that_are_longer_for_a_library_are_saved_as_they_lie(b
 
 
 @pytest.mark.usefixtures("_padded")
-def test_such_a_result_of_inference_lies_as_in_eager_mode() -> None:
+def test_inference_matmul_has_the_strides_of_eager() -> None:
     model, x, programs = Head().scores.bfloat16(), torch.randn(2, 16, 24, dtype=torch.bfloat16), list[Program]()
     with torch.no_grad():
         expected = model(x).exp(), model(x)
@@ -169,7 +169,7 @@ def test_such_a_result_of_inference_lies_as_in_eager_mode() -> None:
 
 @pytest.mark.usefixtures("_padded")
 @pytest.mark.parametrize("both", [False, True])
-def test_longer_rows_are_saved_though_how_many_there_are_is_not_known(both: bool) -> None:
+def test_padded_rows_are_saved_with_symbolic_row_count(both: bool) -> None:
     model, programs = Head(), list[Program]()
     torch.compiler.reset()
     compiled = torch.compile(model, backend=laid_out(programs), dynamic=True)

@@ -34,7 +34,7 @@ def graph_of(seed: int) -> networkx.DiGraph:
     return graph
 
 
-def test_it_is_the_cut_that_networkx_makes() -> None:
+def test_cut_matches_networkx() -> None:
     cuts = 0
     for seed in range(300):
         graph = graph_of(seed)
@@ -49,21 +49,21 @@ def test_it_is_the_cut_that_networkx_makes() -> None:
     assert cuts > 50
 
 
-def test_a_sink_that_the_source_does_not_lead_to_is_cut_off_as_it_is() -> None:
+def test_unreachable_sink_is_cut_off_alone() -> None:
     graph = networkx.DiGraph()
     graph.add_edge("source", "a", capacity=math.inf)
     graph.add_edge("b", "sink", capacity=3)
     assert minimum_cut.minimum_cut(graph, "source", "sink") == networkx.minimum_cut(graph, "source", "sink")
 
 
-def test_whoever_reads_the_graph_still_does() -> None:
+def test_replaced_cut_still_passes_the_graph_to_readers() -> None:
     graph = graph_of(1)
     with partitioning._read_bans() as banned, use_quick_cut():
         networkx.minimum_cut(graph, "source", "sink")
     assert banned.keys() == {name.removesuffix("_in") for name in graph["source"]}
 
 
-def test_the_backend_makes_the_cut_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_uses_our_minimum_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     cuts = []
     cut = minimum_cut.minimum_cut
     monkeypatch.setattr(minimum_cut, "minimum_cut", lambda *args: cuts.append(args[1:]) or cut(*args))

@@ -125,7 +125,7 @@ def transformer() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "size"), [(transformer, (2, 8, 16)), (Pictures, (2, 4, 8, 8))], ids=["transformer", "pictures"]
 )
-def test_the_graphs_of_a_model_are_those_that_torch_traces(
+def test_graphs_match_those_torch_traces(
     monkeypatch: pytest.MonkeyPatch, copied: Copied, model: Callable[[], nn.Module], size: tuple[int, ...], grad: bool
 ) -> None:
     made, x = model().train(grad), torch.randn(size)
@@ -134,7 +134,7 @@ def test_the_graphs_of_a_model_are_those_that_torch_traces(
     assert len(copied) >= (30 if grad else 2), "two layers of three; in inference one operator may be a whole layer"
 
 
-def test_an_operator_is_copied_whose_arguments_lie_alike(copied: Copied) -> None:
+def test_operator_with_equal_layout_arguments_is_copied(copied: Copied) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)
     graphs(lambda x, y: (functional.gelu(x), functional.gelu(y)), x, y)
     assert copied == ["aten.mul.Tensor"], "the last of a GELU's nodes"
@@ -162,24 +162,26 @@ def test_an_operator_is_copied_whose_arguments_lie_alike(copied: Copied) -> None
     ],
     ids=lambda case: case.replace(" ", "-").replace(",", "") if isinstance(case, str) else "",
 )
-def test_what_differs_is_traced(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], why: str) -> None:
+def test_different_arguments_are_traced(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], why: str
+) -> None:
     same(monkeypatch, function, torch.randn(4, 6), torch.randn(4, 6))
     x, y = torch.randn(4, 6, requires_grad=True), torch.randn(4, 6, requires_grad=True)
     same(monkeypatch, lambda x, y: function(x.sin(), y.sin()), x, y)
 
 
-def test_results_are_in_memory_of_their_own() -> None:
+def test_copied_results_have_separate_memory() -> None:
     made = graphs(lambda x, y: (x.sin(), y.sin()), torch.randn(4), torch.randn(4))["inference"]
     sines = [fx.value_of(node) for node in made.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)]
     assert len({value.untyped_storage()._cdata for value in sines}) == len({id(value) for value in sines}) == 2
 
 
-def test_where_sizes_are_symbols_all_is_traced(monkeypatch: pytest.MonkeyPatch, copied: Copied) -> None:
+def test_symbolic_sizes_are_always_traced(monkeypatch: pytest.MonkeyPatch, copied: Copied) -> None:
     same(monkeypatch, lambda x, y: (x.softmax(-1), y.softmax(-1)), torch.randn(4, 6), torch.randn(4, 6), dynamic=True)
     assert not copied
 
 
-def test_operators_that_are_not_atens_are_traced(copied: Copied) -> None:
+def test_non_aten_operators_are_traced(copied: Copied) -> None:
     @torch.library.custom_op("tcompile_traced_again::twice", mutates_args=())
     def twice(x: Tensor) -> Tensor:
         return x * 2
@@ -195,7 +197,7 @@ def test_operators_that_are_not_atens_are_traced(copied: Copied) -> None:
     assert not copied
 
 
-def test_what_autocast_casts_to_is_part_of_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autocast_dtype_is_part_of_the_cache_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def cast(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         with torch.autocast("cpu", torch.bfloat16):
             first = x @ y
@@ -206,7 +208,7 @@ def test_what_autocast_casts_to_is_part_of_what_is_known(monkeypatch: pytest.Mon
     same(monkeypatch, cast, torch.randn(6, 6), torch.randn(6, 6))
 
 
-def test_of_a_small_graph_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch, copied: Copied) -> None:
+def test_small_graph_is_not_remembered(monkeypatch: pytest.MonkeyPatch, copied: Copied) -> None:
     x = torch.randn(4, 8)
     graphs(lambda x: x.softmax(1).softmax(1), x)
     assert copied

@@ -56,7 +56,7 @@ def compiled(block: AbstractContextManager[None]) -> tuple[float, bool]:
     return get_compilation_metrics()[-1].guard_latency_us, bool(funcname_cache.cache)
 
 
-def test_torch_does_this_by_itself() -> None:
+def test_torch_creates_unread_data_by_default() -> None:
     """Otherwise there would be nothing left to skip."""
     latency, has_names = compiled(nullcontext())
     assert latency > 0
@@ -64,17 +64,17 @@ def test_torch_does_this_by_itself() -> None:
     assert cold("eager") == "True True"
 
 
-def test_it_is_left_out() -> None:
+def test_unread_data_is_skipped() -> None:
     assert compiled(skip_unread_work()) == (0, False)
     assert cold("tcompile", {"interpret": True}) == "False False"
 
 
-def test_names_are_there_for_a_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_logging_enables_names(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, output_graph.trace_call_log.name)
     assert compiled(skip_unread_work()) == (0, True)
 
 
-def test_guards_are_measured_for_a_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_logging_enables_guard_timing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, guards.guards_log.name)
     assert compiled(skip_unread_work())[0] > 0
 
