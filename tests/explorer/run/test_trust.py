@@ -191,7 +191,7 @@ def test_widget_asks_before_executing_anything(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_widget_compiles_after_a_click(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.binary.growing", fused.growing, raising=False)
+    monkeypatch.setattr("compiler.binary.compile_incrementally", fused.growing, raising=False)
     run = loaded(fused.fused_record(), tmp_path)
     widget = run.widget()
     widget._on_message(widget, {"type": "trust"}, [])
@@ -200,7 +200,7 @@ def test_the_widget_compiles_after_a_click(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_comparison_with_a_loaded_side_requires_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.binary.growing", fused.growing, raising=False)
+    monkeypatch.setattr("compiler.binary.compile_incrementally", fused.growing, raising=False)
     mine, theirs = Run(fused.fused_record()), loaded(fused.fused_record("a100"), tmp_path)
     widget = mine.diff(theirs).widget()
     assert isinstance(widget, Explorer)
