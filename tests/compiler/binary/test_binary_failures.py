@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from compiler.binary import CompilationInterrupted, compiled, growing, worker
+from compiler.binary import CompilationInterrupted, compile_incrementally, compiled, worker
 from compiler.binary import workers as processes
 from compiler.engine import explore
 from compiler.option_checks import parse_options
@@ -152,7 +152,7 @@ def test_interrupt_keeps_finished_kernels_and_no_process() -> None:
 
 
 def test_closing_early_stops_the_workers() -> None:
-    steps = growing(many(20), workers=2)
+    steps = compile_incrementally(many(20), workers=2)
     first = next(steps)
     assert len(first.binaries) == 1
     assert workers()
@@ -164,9 +164,9 @@ def test_worker_exits_with_its_parent() -> None:
     """If the user's process is killed, its workers see the end of their input."""
     code = (
         "import os, psutil, signal\n"
-        "from compiler.binary import growing\n"
+        "from compiler.binary import compile_incrementally\n"
         "from tests.compiler.hand_written import many\n"
-        "steps = growing(many(30), workers=2)\n"
+        "steps = compile_incrementally(many(30), workers=2)\n"
         "next(steps)\n"
         "print(*[child.pid for child in psutil.Process().children()], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
