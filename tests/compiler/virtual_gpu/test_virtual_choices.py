@@ -18,7 +18,7 @@ from compiler.engine import Exploration
 from compiler.record import Entity, Record
 from compiler.record.options import Options
 from compiler.targets import target
-from compiler.torch_api.python_kernels import python_kernels
+from compiler.torch_api.python_kernels import operators_with_kernel, python_kernels
 from compiler.virtual_gpu.autocast import autocast_kernels
 from compiler.virtual_gpu.padding import Product
 from compiler.virtual_gpu.recurrent import cell_kernels
@@ -139,7 +139,7 @@ def test_every_cuda_float32_autocast_operator_is_known() -> None:
     from compiler.virtual_gpu import autocast
 
     treated = {operator.name() for operator, _ in autocast._kernels()}
-    left = autocast._with_kernel("AutocastCUDA") - treated
+    left = operators_with_kernel("AutocastCUDA") - treated
     products = ("conv", "mm", "matmul", "linear", "cudnn", "vecdot", "attention", "binary_cross_entropy")
     assert [name for name in left if not any(product in name for product in products)] == []
 
