@@ -55,10 +55,10 @@ def test_folders_that_another_group_writes_are_refused(folder: Path, monkeypatch
     folder.chmod(0o770)
     group = folder.stat().st_gid
     monkeypatch.setattr(disk_cache, "_private_groups", lambda: iter((group,)))
-    assert disk_cache.why_untrusted(folder) == ""
+    assert disk_cache.reason_untrusted(folder) == ""
     others = os.stat_result((stat.S_IFDIR | 0o770, 1, 1, 1, os.getuid(), 12345, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "lstat", lambda _: others)
-    assert disk_cache.why_untrusted(folder) == f"others may write to {folder}"
+    assert disk_cache.reason_untrusted(folder) == f"others may write to {folder}"
 
 
 def test_parent_folder_writable_by_others_is_refused(folder: Path) -> None:

@@ -133,7 +133,7 @@ def binary(kernel: Kernel, target: str) -> Binary:
 
 
 def growing(record: Record, *, kernels: Collection[str] | None = None, config: int = 0) -> Iterator[Record]:
-    """In place of `compiler.binary.compile_incrementally`: the record after each kernel, in order, though the last is done first."""
+    """Stand for `compiler.binary.compile_incrementally`; the last kernel is compiled first."""
     wanted = [kernel for kernel in record.kernels if kernels is None or kernel.id in kernels]
     for kernel in reversed(wanted):
         made = tuple(machine_code(kernel, stage) for stage in ("ptx", "sass"))
