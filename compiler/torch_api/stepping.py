@@ -105,7 +105,7 @@ class Watch:
 
     def observe_add(self, add: Original, guards: Any, guard: Any, **options: Any) -> None:
         before = len(guards)
-        options["skip"] = options.get("skip", 0) + 1  # it counts callers, and this is one
+        options["skip"] = options.get("skip", 0) + 2  # it counts callers: this hook and its wrapper are two
         add(guards, guard, **options)
         if len(guards) > before and self.taken and not self.full:
             name = _source_name(guard.originating_source)

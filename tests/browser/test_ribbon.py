@@ -82,7 +82,7 @@ def test_folded_group_opens_and_closes_by_keyboard(open_page: OpenPage, page: Pa
     page.keyboard.press("End")
     assert focused(page) == "Scheduled"
     page.keyboard.press("Home")
-    for _ in range(4):
+    for _ in range(5):
         page.keyboard.press("ArrowDown")
     assert focused(page) == "Fused"
     page.keyboard.press("Enter")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.frontend.graph_page import GraphPage
 
 HERE = Path(__file__).parent
-STATIC = Path(frontend.__file__).parent / "static"
+STATIC = Path(frontend.__file__).parents[1] / "static"
 ORIGIN = "http://front-end.invalid"
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'"
 STYLE = "all.css"

@@ -18,7 +18,7 @@ from torch import nn
 from compiler.engine import explore
 from compiler.record.options import Options
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXPLORED = """
 import json, torch
 from compiler.engine import explore

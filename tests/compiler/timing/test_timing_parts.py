@@ -253,7 +253,7 @@ def test_a_steady_speed_up_is_steadier_than_both_times() -> None:
     other = replace(candidate(*(1 + 0.35 * seconds for seconds in eager.rounds)), name="inductor")
     ratio = speed_up_spread(other, eager)
     assert ratio is not None
-    least, most = sorted(Spread.of(each.rounds).relative for each in (eager, other))
+    least, most = sorted(Spread.of_numbers(each.rounds).relative for each in (eager, other))
     assert least / 2 < ratio.relative < most / 2
     assert not [note for note in noise.notes([eager, other], [], None) if "round by round" in note]
 
