@@ -183,7 +183,7 @@ def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(processes, "outputs", lambda jobs, count: given.append(len(jobs)) or outputs(jobs, count))
     one, other = record_of(pointwise()), record_of(pointwise())
     again = Artifact("kernels[0/0 backward]", "kernels", "backward", "python", other.artifacts[0].text, "0/0")
-    second = replace(other.kernels[0], id="kernels[0/0 backward].triton_poi_0", artifact=again.id)
+    second = replace(other.kernels[0], id="kernels[0/0 backward].triton_poi_0", artifact=again.id, half="backward")
     record = compiled(one.with_fields(artifacts=(*one.artifacts, again), kernels=(*one.kernels, second)))
     assert given == [1]
     assert [binary.kernel for binary in record.binaries] == [one.kernels[0].id, second.id]
