@@ -115,7 +115,8 @@ def _kernel_names(record: Record) -> dict[str, str]:
 
 
 def _kernels(record: Record) -> str:
-    if not record.kernels:
+    """A row for each kernel. Where their stage was not asked for, only some graphs have been lowered."""
+    if not (record.kernels and record.of_stage("kernels")):
         return ""
     totals = kernel_totals(record)
     facts = kernel_facts(record)

@@ -116,6 +116,13 @@ def test_same_kernel_name_in_two_graphs_stays_separate() -> None:
     }
 
 
+def test_kernels_are_listed_where_their_stage_was_asked_for() -> None:
+    record = small_record()
+    assert "cpp_fused_div_0" in text.summary(record)
+    rest = tuple(artifact for artifact in record.artifacts if artifact.stage != "kernels")
+    assert "cpp_fused_div_0" not in text.summary(record.with_fields(artifacts=rest))
+
+
 def test_omitted_kernels_are_counted() -> None:
     record = small_record()
     many = tuple(Kernel(f"k{i}", f"k{i}", "0/0", "kernels", "cpp", "pointwise", (1, 1)) for i in range(40))
