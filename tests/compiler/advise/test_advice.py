@@ -15,7 +15,7 @@ from compiler.advise.facts import percent, seconds
 from compiler.advise.reading import Reading
 from compiler.engine import Exploration, explore
 from compiler.option_checks import parse_options
-from compiler.record import Problem, Record
+from compiler.record import Decision, Problem, Record
 from compiler.record.measure_facts import Candidate, HostTime, KernelTime, Measurement
 from compiler.record.options import Options
 from explorer.findings.advice.words import snippet
@@ -246,6 +246,9 @@ def test_unfused_kernels_are_reported_with_bytes_and_reason() -> None:
     assert set(advice.evidence[0].ids) <= {entity.id for entity in record.entities()}
     assert advice.change is not None
     assert "reduce over the same dimensions" in advice.change.text
+    loops = next(entity.origins for entity in record["fused"].entities if len(entity.origins) > 1)
+    fused_later = Decision("fuse", record["fused"].graph, loops[:2], "refused", "not yet", {"bytes": 10**9})
+    assert found(record.with_fields(decisions=(*record.decisions, fused_later)))["not-fused"] == advice
 
 
 def test_suggested_code_names_its_backend() -> None:

@@ -119,6 +119,19 @@ def test_frozen_parameters_are_named_at_their_users() -> None:
     }  # fmt: skip
 
 
+def test_no_grad_beside_a_frozen_parameter_is_shown() -> None:
+    net, scale, x = nn.Linear(2, 2), nn.Parameter(torch.ones(2), requires_grad=False), torch.randn(3, 2)
+
+    def loss() -> Tensor:
+        q = net(x)
+        with torch.no_grad():
+            goal = q * scale
+        return functional.mse_loss(q, goal)
+
+    _, graph, _ = recorded(loss)
+    assert {stop.name: stop.stop.kind for stop in graph.stops} == {"no_grad": "no_grad", "scale": "frozen"}
+
+
 def test_buffers_masks_and_integer_tensors_are_no_stops() -> None:
     model, x = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)), torch.randn(4, 3)
 

@@ -61,6 +61,12 @@ def test_ties_and_nan_in_reductions(options: dict[str, Any]) -> None:
 
 
 @MODES
+def test_first_of_equal_values_in_transposed_memory(options: dict[str, Any]) -> None:
+    x = (torch.arange(12).view(3, 4) % 5 == 2).float()
+    check(lambda x: [x.t().argmax(), x.t().argmin(), (-x).t().argmin()], x, options)
+
+
+@MODES
 def test_reductions_of_infinite_rows(options: dict[str, Any]) -> None:
     def of_rows(x: Tensor) -> list[Tensor]:
         return [x.logsumexp(1), x.softmax(1), x.log_softmax(1), x.logsumexp(0), x.exp().cumsum(1), x.prod(1)]

@@ -206,6 +206,12 @@ def test_why_separates_unfused_from_refused(trained: Opened) -> None:
 
     assert trained.replace("fuse", refusing).why("sub", "mul").endswith("as fuse refused: I don't like it")
 
+    def refusing_another(program: Program, ctx: Context) -> Program:
+        ctx.decide(("sub", "rsqrt"), "refused", "I don't like that")
+        return program
+
+    assert trained.replace("fuse", refusing_another).why("sub", "mul").endswith("ran as fuse did not merge them")
+
 
 def test_why_names_the_step_between_two_kernels() -> None:
     def call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -298,6 +298,18 @@ def test_break_cost_is_timed_against_its_own_rewrite(capsys: pytest.CaptureFixtu
 SETTINGS_ONLY = body("i = torch.nonzero(y)", "y = y + i.sum()")
 WORDS_ONLY = body('open("/dev/null")')
 OTHER_NUMBERS = body("y = y * random.random()")
+SCALED = "def scaled(y, s):\n    return y * 2 if s > 3 else y\n"
+INNERMOST = """
+def make():
+    def shown(y):
+        print("mean", y.mean())
+        return y + 1
+    return shown
+shown = make()
+def f(x):
+    return (shown or make())(x) * 2
+"""
+MOVED = body("y = scaled(y, y.sum().item())", before=SCALED)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +318,8 @@ OTHER_NUMBERS = body("y = y * random.random()")
         (SETTINGS_ONLY, True, "ms with torch._dynamo.config.capture_dynamic_output_shape_ops = True"),
         (WORDS_ONLY, False, "its advice is in words only: there is no version without this break to time"),
         (OTHER_NUMBERS, False, "the call gives another result with line"),
+        (INNERMOST, True, "ms with line"),
+        (MOVED, False, "the break is still there with"),
     ],
 )
 def test_break_is_timed_only_against_an_equivalent_rewrite(code: str, known: bool, note: str) -> None:

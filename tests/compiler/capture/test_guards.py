@@ -241,6 +241,14 @@ def test_assumptions_about_symbolic_sizes_are_listed() -> None:
     assert any("x.size(" in words for words in conditions)
 
 
+def test_a_condition_on_two_arguments_is_of_neither() -> None:
+    code = "def f(x, y):\n    return x * 2 if x.shape[0] > y.shape[0] else y * 3\n"
+    record = captured(code, (torch.ones(8, 3), torch.ones(5, 3)), dynamic=True)
+    conditions = {guard.argument: guard.words for guard in record.guards if guard.kind == "LAMBDA_GUARD"}
+    assert "x.size(0)" in conditions[""]
+    assert "y.size(0)" in conditions[""]
+
+
 @pytest.mark.parametrize(
     ("source", "name"),
     [

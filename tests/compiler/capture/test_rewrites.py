@@ -53,6 +53,7 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("y = y * float(y.mean())",): (EDIT, SETTING),
     ("s = y[0].item()", "y = y * s + y"): (EDIT, SETTING),
     ("y *= (y + 1).max().item()",): (EDIT, SETTING),
+    ("s = 2", "if s > 1:", "    y = y * s", "s = y[0].item()", "y = y * s"): (EDIT, SETTING),
     ("y = sum([v * y.sum().item() for v in (x, y)])",): (MAYBE, MAYBE_SETTING),
     ("s = y.sum().item()", "n = s * 2", "y = y * n"): (MAYBE, MAYBE_SETTING),
     ("y = y * math.sqrt(y.sum().item())",): (MAYBE_SETTING,),

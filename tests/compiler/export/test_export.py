@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -34,6 +35,10 @@ def branches(x: torch.Tensor) -> torch.Tensor:
 def reads(x: torch.Tensor) -> torch.Tensor:
     torch.save(x, "nowhere.pt")
     return x
+
+
+def loads(x: torch.Tensor) -> torch.Tensor:
+    return x * json.loads("[1, ")[0]
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -70,6 +75,11 @@ def test_refused_export_has_a_card_with_its_location(strict: bool, fn: object, c
     assert card.chain[-1].function == fn.__name__
     assert card.outcome == "error"
     assert advice in card.suggestions[0].text
+
+
+def test_error_inside_a_package_is_placed_at_its_call() -> None:
+    card = export_program(loads, (torch.randn(3),), strict=False).card
+    assert (card.chain[-1].function, card.chain[-1].code) == ("loads", 'json.loads("[1, ")')
 
 
 def test_a_refused_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

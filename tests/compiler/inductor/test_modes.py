@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from compiler.engine import Exploration
-from compiler.inductor.candidates import candidate_source
+from compiler.inductor.candidates import candidate_source, candidates_artifact
 from compiler.option_checks import parse_options
 from compiler.record import Artifact, Decision, Entity, Record
+from compiler.torch_api.kernel_choices import Candidate, Selection
 from compiler.virtual_gpu.templates import Templates
 
 triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform")
@@ -189,6 +190,14 @@ def test_candidate_code_can_be_collected(monkeypatch: pytest.MonkeyPatch) -> Non
     for source in filter(None, written):
         ast.parse(source)
     assert sum(entity.attrs["shown"] for entity in entities) == len(selections) == 2
+
+
+def test_candidates_may_repeat_what_another_has() -> None:
+    sources = ("k(222)", "k(22)", "k(2)", "k(12)")
+    made = tuple(Candidate("triton_mm", "template", {"BLOCK_M": source[2:-1]}, source) for source in sources)
+    selection = Selection("mm", "mm", "2×2 by 2×2", made, 0, "it comes first")
+    artifact = candidates_artifact([selection], artifact_id="kernels[0/0]", title="", graph="0/0", post_grad="")
+    assert tuple(candidate_source(artifact, entity.id) for entity in artifact.entities) == sources
 
 
 def test_candidates_link_to_the_python_line() -> None:

@@ -11,10 +11,11 @@ import torch
 import torch._inductor.config as inductor_config
 import torch._inductor.decomposition as inductor_decomposition
 from torch import Tensor, nn
-from torch.fx import Graph
+from torch.fx import Graph, Node, symbolic_trace
 
 from compiler.engine import Exploration
 from compiler.numerics import precision_casts
+from compiler.numerics.first_divergence import by_origin
 from compiler.record import Check, Record
 from compiler.record.options import Options
 from tests.compiler.models import MLP, Block
@@ -271,3 +272,14 @@ def test_checkpointed_dropout_is_checked_at_every_stage(backend: str) -> None:
     record = trained(Again(), torch.randn(4, 8), backend=backend)
     assert {check.verdict for check in record.checks} <= {"equal", "close"}
     assert set(LEVELS) | {"captured", "joint", "forward + backward"} <= set(by_stage(record))
+
+
+def test_only_a_decompositions_last_part_must_have_its_value() -> None:
+    parts = symbolic_trace(lambda x: (x + 1) * 2)
+    before, half, whole = ({name: torch.tensor([value])} for name, value in (("op", 4.0), ("add", 2.0), ("mul", 4.0)))
+
+    def origins(node: Node) -> tuple[str, ...]:
+        return ("op",) if node.op == "call_function" else ()
+
+    assert by_origin(parts, half | whole, before, origins) == ""
+    assert by_origin(parts, half | {"mul": torch.tensor([5.0])}, before, origins) == "mul"

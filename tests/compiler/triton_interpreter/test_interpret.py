@@ -317,6 +317,8 @@ def test_out_of_bounds_lanes_must_be_masked() -> None:
     memory.check("it reads", inside + np.uint64(4), np.array([True, False, True]), 4)
     with pytest.raises(bounds.OutOfBoundsError, match=r"element 25 of a, whose memory has 25$"):
         memory.check("it reads", inside + np.uint64(4), np.ones(3, dtype=bool), 4)
+    with pytest.raises(bounds.OutOfBoundsError):  # half of it is inside
+        memory.check("it reads", inside + np.uint64(2), np.ones(3, dtype=bool), 4)
 
 
 def test_every_inductor_triton_function_has_an_equivalent() -> None:

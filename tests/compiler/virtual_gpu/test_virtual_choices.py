@@ -19,6 +19,7 @@ from compiler.record import Entity, Record
 from compiler.record.options import Options
 from compiler.targets import target
 from compiler.torch_api.python_kernels import operators_with_kernel, python_kernels
+from compiler.virtual_gpu import padding
 from compiler.virtual_gpu.autocast import autocast_kernels
 from compiler.virtual_gpu.padding import Product
 from compiler.virtual_gpu.recurrent import cell_kernels
@@ -285,3 +286,10 @@ H200 = target("h200")
 )
 def test_padding_choice_matches_inductor_timing_on_h200(product: Product, padded: bool) -> None:
     assert (product.why_not_padded(H200) == "") == padded
+
+
+def test_padding_copies_only_what_cannot_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(padding, "excludes_padding_time", lambda _match, name: name == "mat1")
+    left, right = (torch.empty(sizes, dtype=torch.bfloat16, device="meta") for sizes in ((512, 50257), (50257, 768)))
+    found = padding._product(None, left, right)
+    assert found == Product((512, 50257, 768), (50257, 768, 768), torch.bfloat16, copied=50257 * 768, filled=1)

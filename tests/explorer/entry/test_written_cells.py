@@ -171,6 +171,7 @@ WRITTEN = [
     Written("helper, then the model is made", "xb = batch()\nnet = make_model()\nnet(xb).sum().backward()", "net"),
     Written("helper as argument", "model(batch())", "model"),
     Written("function and sum", "z = scale(x)\nz.sum()", "scale", has_backward=False),
+    Written("function, then the model's mode", "seen = []\ndef noted(v):\n    seen.append(len(v))\n    return v.sin()\nz = noted(x)\nmodel.eval()\nprint(seen)", "noted", has_backward=False),
     Written("function with gradient", "w = torch.ones(3, requires_grad=True)\nloss = scale(x * w).sum()\nloss.backward()\nw.grad", "scale"),
     Written("scheduler", "sched = torch.optim.lr_scheduler.StepLR(opt, 1)\nfor _ in range(2):\n    opt.zero_grad()\n    model(x).square().mean().backward()\n    opt.step()\n    sched.step()\nsched.get_last_lr()", "model"),
     Written("autocast and GradScaler", "scaler = torch.amp.GradScaler('cpu', enabled=False)\nopt.zero_grad()\nwith torch.autocast('cpu', dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nscaler.scale(loss).backward()\nscaler.step(opt)\nscaler.update()", "model"),

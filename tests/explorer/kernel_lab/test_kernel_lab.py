@@ -145,6 +145,12 @@ def test_an_edit_that_keeps_the_numbers(shell: InteractiveShell) -> None:
     assert "close to the original's numbers" in text
 
 
+def test_backslashes_in_an_edit_stay(shell: InteractiveShell) -> None:
+    trial, _, _ = ran(shell, opened(shell).replace("(tmp14 / tmp12)", "(tmp14 / tmp12)  # no \\n new line"))
+    assert trial.is_right
+    assert "# no \\n new line" in trial.diff
+
+
 def test_custom_launch_config(shell: InteractiveShell) -> None:
     """The source does not change; 60 rows in blocks of 8: the last block is masked."""
     trial, _, _ = ran(shell, opened(shell).replace("\n", " --XBLOCK 8 --num-warps 8\n", 1))

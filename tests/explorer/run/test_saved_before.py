@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,13 @@ def test_files_saved_by_earlier_versions_have_halves(loaded: Run) -> None:
     assert {kernel.half for kernel in loaded.record.kernels} == halves
     assert {loaded.record["captured"].half, loaded.record["source"].half} == {""}
     assert loaded.record.schema == SCHEMA
+
+
+def test_second_side_of_an_earlier_version_has_halves(tmp_path: Path) -> None:
+    record = json.loads(gzip.decompress((SAVED / "training.json.gz").read_bytes()))
+    path = tmp_path / "both.json"
+    path.write_text(json.dumps(record | {"versus": record}))
+    found = explorer.load(path).record
+    assert found.versus is not None
+    assert {kernel.half for kernel in found.versus.kernels} == {"forward", "backward"}
+    assert found.versus == found.with_fields(versus=None)

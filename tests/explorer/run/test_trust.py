@@ -303,6 +303,7 @@ def test_hostile_source_is_refused(code: str) -> None:
     [
         ("'python': ['8', '2', '1']", "'python': ['exit()', '2', '1']"),
         ("'python': ['8', '2', '1']", "'python': ['9**9**9**9', '2', '1']"),
+        ("'python': ['8', '2', '1']", "'python': ['1 << 99999999999', '2', '1']"),
         ("'python': ['8', '2', '1']", "'python': ['(lambda: 1)()', '2', '1']"),
         ("'signature': {'x_ptr': '*fp32'", "'signature': {'x_ptr': 'tensordesc<fp32[64],exec(1)>'"),
         ("'constants': {'DTYPE': tl.float16}", "'constants': {'DTYPE': tl.core.inspect}"),
