@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, pluralize, seconds, size
+from compiler.advise.facts import Advice, Change, Evidence, Gain, seconds
 from compiler.advise.reading import Reading
 from compiler.advise.waiting import CALL_SECONDS
 from compiler.capture.function_names import function_name
 from compiler.record import GraphBreak, Recompile, Symbol
+from compiler.record.plain_text import pluralize, size_text
 
 PLAIN_WORDS = {
     "plain": "the rest of the function runs as plain Python",
@@ -47,7 +48,7 @@ def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
     evidence = [Evidence(f"{pluralize(len(group), 'break')} of a graph there.", "recorded", ids)]
     if first.crossing:
         told = (
-            f"{pluralize(first.crossing, 'tensor')} ({size(first.crossing_bytes)}) go back to Python there: "
+            f"{pluralize(first.crossing, 'tensor')} ({size_text(first.crossing_bytes)}) go back to Python there: "
             "nothing is fused across it."
         )
         evidence.append(Evidence(told))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, pluralize
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent
 from compiler.advise.reading import KernelFacts, Reading
+from compiler.record.plain_text import pluralize
 
 ELEMENTS = {16: "AVX-512", 8: "AVX2", 4: "NEON or VSX"}
 """How many float32 a vector instruction of each kind takes at once."""

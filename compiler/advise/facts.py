@@ -110,23 +110,8 @@ def seconds(value: float) -> str:
     return f"{amount:.2g} {unit}" if abs(amount) < 10 else f"{amount:.0f} {unit}"
 
 
-def size(count: float) -> str:
-    """`512 B`, `2.0 KiB`, `3.4 MiB`."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"
-
-
 def percent(share: float) -> str:
     """A share in percent, `7 %`; shares just above 0 or below 1 are not rounded to 0 or 100 %."""
     if 0 < share < 0.01:
         return "less than 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")
-
-
-def pluralize(count: int, noun: str, plural: str = "") -> str:
-    """`1 kernel`, `3 kernels`."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, pluralize, seconds, size
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.reading import MOVES, Reading, operator_of
 from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, Waiting, find_waiting, host_seconds
 from compiler.record import Entity
 from compiler.record.measure_facts import Candidate
+from compiler.record.plain_text import pluralize, size_text
 from compiler.timing.spread import calls_to_pay, saved_seconds
 
 CLAIMED = 0.7
@@ -89,7 +90,7 @@ def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
         f"{percent(CLAIMED_OF_SHORT)} where that is more; at most {seconds(LAUNCH_SAVED)} for each launch of generated "
         "code but one"
     )
-    how += f", less {seconds(copying)} to copy {size(copied)} of inputs" if copying > 1e-6 else ""
+    how += f", less {seconds(copying)} to copy {size_text(copied)} of inputs" if copying > 1e-6 else ""
     return Gain(gained, "call", how, "estimate", gained / waits.whole)
 
 

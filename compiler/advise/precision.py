@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, pluralize, seconds
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.matmul import matmuls
 from compiler.advise.reading import KernelFacts, Reading
 from compiler.advise.waiting import saved_seconds, whole_call
+from compiler.record.plain_text import pluralize
 
 CLAIMED = {"tf32": 0.65, "bfloat16": 0.7}
 """How much of what peak rates promise is expected: products reach less of a higher peak. On an H200, GPT-2 in training

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, pluralize, seconds, size
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
 from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
 from compiler.inductor.fusion_words import reason_words
 from compiler.record import Decision, Entity
+from compiler.record.plain_text import pluralize, size_text
 
 WORTH = 0.03
 """From this share of the kernels' time on, a kind of traffic is worth a word."""
@@ -43,9 +45,11 @@ def _bandwidth(reading: Reading, kernels: Sequence[KernelFacts]) -> Iterator[Evi
     assert reading.gpu is not None
     if reading.kernel_basis == "measured":
         reached = moved / took / reading.gpu.memory_bandwidth
-        told = f"They move {size(moved)} in {seconds(took)}: {percent(reached)} of {reading.gpu.title}'s bandwidth."
+        told = (
+            f"They move {size_text(moved)} in {seconds(took)}: {percent(reached)} of {reading.gpu.title}'s bandwidth."
+        )
     else:
-        told = f"They move {size(moved)}, which takes {seconds(took)} at {reading.gpu.title}'s full bandwidth."
+        told = f"They move {size_text(moved)}, which takes {seconds(took)} at {reading.gpu.title}'s full bandwidth."
     yield Evidence(told, reading.kernel_basis, tuple(found.kernel.id for found in largest))
 
 
@@ -109,7 +113,9 @@ def _advise_on_copies(
     found = (
         f"{pluralize(len(kernels), 'kernel')} only {'convert' if rule == 'dtype-casts' else 'rearrange'} data: {part}."
     )
-    evidence = Evidence(f"They read and write {size(moved)} of {size(whole)} in a call.", "recorded", (*ids, *lines))
+    evidence = Evidence(
+        f"They read and write {size_text(moved)} of {size_text(whole)} in a call.", "recorded", (*ids, *lines)
+    )
     return Advice(rule, title, found, (evidence,), _traffic_gain(reading, took), Change(change))
 
 
@@ -136,7 +142,7 @@ def unfused_loops(reading: Reading) -> Iterator[Advice]:
         return
     count = pluralize(len(pairs), "pair")
     found = (
-        f"{count} of loops stay separate kernels though one reads what the other writes: {size(between)} go "
+        f"{count} of loops stay separate kernels though one reads what the other writes: {size_text(between)} go "
         f"through memory, "
         f"{percent(min(between / whole, 1.0))} of all that a call moves."
     )
@@ -154,14 +160,16 @@ def unfused_loops(reading: Reading) -> Iterator[Advice]:
 def _refused_pairs(reading: Reading) -> Iterator[tuple[int, Decision, Entity, Entity]]:
     """Pairs refused in the last round: the bytes between them, the decision, and the two loops."""
     homes = _kernel_of_parts(reading)
+    merged = _loops_of_merges(reading)
     seen = set[tuple[str, str]]()
     refused = [*reading.decisions("fusion", "refused"), *reading.decisions("fuse", "refused")]
     for found in reversed(refused):
-        pair = tuple(_parts(reading, name) for name in found.subjects)
-        if len(pair) != 2:
+        if len(found.subjects) != 2:
             continue
-        for first in pair[0]:
-            for second in pair[1]:
+        loops = [merged.get(name, (name,)) for name in found.subjects]
+        for names in product(*loops):
+            if all(name in reading.entities for name in names):
+                first, second = (reading.entities[name] for name in names)
                 between = int(found.numbers["bytes"]) if found.pass_name == "fuse" else _bytes_between(first, second)
                 key = (homes.get(first.id, first.id), homes.get(second.id, second.id))
                 if between and key[0] != key[1] and key not in seen:
@@ -169,13 +177,17 @@ def _refused_pairs(reading: Reading) -> Iterator[tuple[int, Decision, Entity, En
                     yield between, found, first, second
 
 
-def _parts(reading: Reading, name: str) -> list[Entity]:
-    """The loops that a subject of a decision stands for: it may be named as fused so far (`ir[…].op2_op3`)."""
-    if name in reading.entities:
-        return [reading.entities[name]]
-    artifact, _, label = name.rpartition(".")
-    parts = (f"{artifact}.op{number}" for number in label.removeprefix("op").split("_op"))
-    return [reading.entities[part] for part in parts if part in reading.entities]
+def _loops_of_merges(reading: Reading) -> dict[str, tuple[str, ...]]:
+    """The loops of each node that Inductor fused, by the name that decisions have for it: `ir[…].op2_op3`."""
+    artifacts: dict[tuple[str, str], str] = {
+        (artifact.graph, artifact.half): artifact.id for artifact in reading.record.of_stage("ir")
+    }
+    loops: dict[str, tuple[str, ...]] = {}
+    for merge in reading.record.merges:
+        prefix = artifacts.get((merge.graph, merge.kind), "")
+        first, second, name = (f"{prefix}.{part}" for part in (merge.first, merge.second, merge.name))
+        loops[name] = (*loops.get(first, (first,)), *loops.get(second, (second,)))
+    return loops
 
 
 def _kernel_of_parts(reading: Reading) -> dict[str, str]:
@@ -203,7 +215,7 @@ def _pair_evidence(reading: Reading, moved: int, decision: Decision, first: Enti
     why = decision.why
     if decision.pass_name == "fusion":
         why = f"{reason_words(why)} (torch: {why})"
-    told = f"{first.label} and {second.label}: {size(moved)}: {why}."
+    told = f"{first.label} and {second.label}: {size_text(moved)}: {why}."
     return Evidence(told, "recorded", (*ids, *reading.lines(ids)))
 
 
@@ -214,7 +226,8 @@ def _fusion_gain(reading: Reading, between: int) -> Gain | None:
     if not took:
         return None
     how = (
-        f"the {size(between)} need not be read again: at full bandwidth {seconds(took)}, if all of these could be fused"
+        f"the {size_text(between)} need not be read again: at full bandwidth {seconds(took)}, if all "
+        "of these could be fused"
     )
     return Gain(took, "call", how, "estimate", took / whole_call(reading))
 
@@ -267,10 +280,10 @@ def tiny_reductions(reading: Reading) -> Iterator[Advice]:
     ids = tuple(found.kernel.id for found in tiny[:5])
     found = (
         f"{launches} of {pluralize(reading.launches, 'launch', 'launches')} are reductions over less than "
-        f"{size(TINY_BYTES)}: each "
+        f"{size_text(TINY_BYTES)}: each "
         "takes about as long to launch as to run."
     )
-    told = "They move " + ", ".join(size(each.bytes) for each in tiny[:3])
+    told = "They move " + ", ".join(size_text(each.bytes) for each in tiny[:3])
     evidence = (Evidence(f"{told}.", "recorded", (*ids, *reading.lines(ids))),)
     change = Change(
         "Reduce several at once (stack them and reduce along a dimension), or have CUDA graphs launch them: "

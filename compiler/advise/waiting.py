@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.advise.facts import Evidence, pluralize, seconds
+from compiler.advise.facts import Evidence, seconds
 from compiler.advise.reading import Reading
+from compiler.record.plain_text import pluralize
 
 LAUNCH_SECONDS = 10e-6
 """What the host takes for one launch from Inductor's wrapper in Python: 10 to 35 µs on an H200's host, torch 2.11, for

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
+from compiler.calls.graph_runs import copy_tensor
 from compiler.torch_api import dynamo
 from compiler.torch_api.fx import SourceFrame
 from compiler.torch_api.module_calls import without_compiled_call
@@ -113,7 +114,7 @@ class Call:
         copies: dict[int, Any] = {}
 
         def copy_once(value: Any) -> Any:
-            return copies.setdefault(id(value), copied_tensor(value)) if isinstance(value, torch.Tensor) else value
+            return copies.setdefault(id(value), copy_for_guards(value)) if isinstance(value, torch.Tensor) else value
 
         return tree_map(copy_once, (tuple(self.args), dict(self.kwargs)))
 
@@ -156,16 +157,12 @@ def _dotted_name(module: str, name: str) -> str:
     return f"{module}.{name}" if module else name
 
 
-def copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
+def copy_for_guards(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor with its strides and inference mode, which guards check; one that requires grad as it is."""
     if tensor.requires_grad:
         return tensor
     with torch.inference_mode(tensor.is_inference()):
-        tensor = tensor.detach()
-        if tensor.layout != torch.strided or 0 in tensor.stride():
-            return tensor.clone()
-        empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-        return empty.copy_(tensor)
+        return copy_tensor(tensor)
 
 
 class _Nowhere(io.TextIOBase):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from compiler.calls.call import Call, copied_tensor
+from compiler.calls.call import Call, copy_for_guards
 from compiler.capture.sources import is_installed
 from compiler.torch_api.pytrees import tree_map
 
@@ -91,7 +91,7 @@ class _Copier:
     def _tensor(self, value: Tensor) -> Tensor:
         if isinstance(value, nn.Parameter):
             return self._whole(value)
-        made = copied_tensor(value.detach())
+        made = copy_for_guards(value.detach())
         self.memo[id(value)] = made.requires_grad_() if value.requires_grad else made
         self.tensors.append(made)
         return made

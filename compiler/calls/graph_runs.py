@@ -45,9 +45,12 @@ def keep_values(into: dict[str, Any], wanted: Collection[str] | None = None) -> 
 
 def copy_to_cpu(value: Any) -> Any:
     """A copy of a tensor with its layout, on the CPU; other values as they are."""
-    if not isinstance(value, Tensor):
-        return value
-    value = value.detach().cpu()
-    if 0 in value.stride() or value.is_conj() or value.layout != torch.strided:
-        return value.clone()
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
+    return copy_tensor(value.detach().cpu()) if isinstance(value, Tensor) else value
+
+
+def copy_tensor(tensor: Tensor) -> Tensor:
+    """A detached copy of a tensor, with the same strides where each element has its own place in memory."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided or tensor.is_conj() or 0 in tensor.stride():
+        return tensor.clone()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from compiler.record.plain_text import pluralize
+
 _TENSOR = re.compile(
     r"check_tensor\(.*, (?P<type>\w+), DispatchKeySet\((?P<keys>[^)]*)\), torch\.(?P<dtype>\w+), "
     r"device=(?P<device>\w+), requires_grad=(?P<grad>\w+), size=\[(?P<size>[^\]]*)\], stride=\[(?P<stride>[^\]]*)\]\)"
@@ -261,7 +263,7 @@ def _predicate(kind: str, code: str) -> str:
 
 
 def _items(count: int) -> str:
-    return "is empty" if not count else f"has {count} item" + ("" if count == 1 else "s")
+    return "is empty" if not count else f"has {pluralize(count, 'item')}"
 
 
 def short_type(name: str) -> str:

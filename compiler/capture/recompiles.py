@@ -43,6 +43,7 @@ from compiler.capture.recompile_advice import (
 )
 from compiler.record import Artifact, Frame, GuardFailure, Problem, Recompile
 from compiler.record.builder import Builder
+from compiler.record.plain_text import pluralize
 from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.guards import DROPPED, FailedGuard
 
@@ -344,7 +345,7 @@ def _shape_failures(entry: str, guard: FailedGuard, name: str) -> Iterator[Guard
     size, stride, subject = tuple(value.shape), tuple(value.stride()), quoted(name)
     if len(size) != len(match.size):
         old, new = shape_words(match.size), shape_words(size)
-        count = f"{len(match.size)} dimension" + ("" if len(match.size) == 1 else "s")
+        count = pluralize(len(match.size), "dimension")
         change = f"{subject} had {count} ({old}), has {len(size)} ({new})"
         yield GuardFailure(entry, "number of dimensions", name, old, new, change, guard.source)
         return

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.autograd.provenance import Provenance
-from compiler.calls.graph_runs import HookedInterpreter, copy_to_cpu
+from compiler.calls.graph_runs import HookedInterpreter, copy_tensor
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.graphs import graph_artifact
 from compiler.decompose.levels import TABLES
@@ -289,8 +289,7 @@ def _wants(placeholder: Node) -> bool:
 def _own(value: Any, wants_gradient: bool) -> Any:
     if not isinstance(value, Tensor):
         return value
-    own = copy_to_cpu(value) if value.device.type == "cpu" else value.detach().clone()
-    return own.requires_grad_(wants_gradient)
+    return copy_tensor(value).requires_grad_(wants_gradient)
 
 
 def double(value: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from compiler.calls.graph_runs import copy_tensor
 from compiler.decompose.levels import TABLES
 from compiler.decompose.operators import OperatorError
 from compiler.decompose.random_draws import seed_and_restore
@@ -138,7 +139,7 @@ class _Call:
             raise OperatorError(f"{self.name} can't be compared with eager: tensors of device meta have no values")
 
     def copies(self) -> list[Tensor]:
-        return [_copy(tensor) for tensor in self.tensors]
+        return [copy_tensor(tensor) for tensor in self.tensors]
 
     def run_eager(self) -> _Eager:
         copies = self.copies()
@@ -213,13 +214,6 @@ def _error_words(error: Exception) -> str:
 
 def _next_if_tensor(given: Iterator[Tensor], leaf: Any) -> Any:
     return next(given) if isinstance(leaf, Tensor) else leaf
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """A copy with the same strides, to be changed at will."""
-    if tensor.layout != torch.strided or 0 in tensor.stride() or tensor.is_conj():
-        return tensor.clone()
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _code(module: GraphModule) -> str:

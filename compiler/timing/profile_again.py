@@ -89,8 +89,7 @@ class _Matched:
     def __init__(self, record: Record, found: Record) -> None:
         own = {key: name for name, key in _identities(record).items()} if record.target == found.target else {}
         self._same = {name: own[key] for name, key in _identities(found).items() if key in own}
-        self._nodes = {entity.id for artifact in record.artifacts for entity in artifact.entities}
-        self._sources = {artifact.id for artifact in record.of_stage("source")}
+        self._entities = {entity.id for entity in record.entities()}
 
     def profile(self, profile: Profile) -> Profile:
         lines: dict[LineTime, list[LineTime]] = {}
@@ -107,12 +106,12 @@ class _Matched:
         time = replace(time, lines=tuple(filter(None, map(self._line, time.lines))))
         if time.kernel not in self._same:
             return replace(time, kernel="", call="", nodes=())
-        nodes = tuple(node for node in time.nodes if node in self._nodes)
+        nodes = tuple(node for node in time.nodes if node in self._entities)
         return replace(time, kernel=self._same[time.kernel], call=self._same.get(time.call, ""), nodes=nodes)
 
     def _line(self, line: str) -> str:
         """Id of a line in the record, "" for a file that it does not have."""
-        return line if line.rpartition(".L")[0] in self._sources else ""
+        return line if line in self._entities else ""
 
 
 def _identities(record: Record) -> dict[str, tuple[object, ...]]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from explorer.reading.plain_text import clip, counted
-from explorer.reading.shapes import error_text, seconds_text, size_text
+from compiler.record.plain_text import pluralize, size_text
+from explorer.reading.plain_text import clip
+from explorer.reading.shapes import error_text, seconds_text
 from explorer.render.html import details, muted, note, pre, safe, table_html
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _texts(graph: Graph) -> Iterator[str]:
     before = None
     for name, program in graph.programs.items():
         if program is not before:
-            title = f"<b>{safe(name)}</b> {muted(counted(len(program.kernels), 'kernel'))}"
+            title = f"<b>{safe(name)}</b> {muted(pluralize(len(program.kernels), 'kernel'))}"
             yield details(title, pre(_shown(str(program).splitlines())))
         before = program
 

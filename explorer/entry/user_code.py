@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from compiler.record.plain_text import pluralize
 from compiler.torch_api.fx import SourceFrame
 
 
@@ -84,8 +85,7 @@ def check_call(function: Callable[..., Any], name: str, args: Sequence[Any], kwa
     except TypeError as error:
         count = len(args) + len(kwargs)
         raise LoadError(
-            f"{name}{signature} can't be called with {count} input{'' if count == 1 else 's'}: {error}; "
-            "each --input gives one"
+            f"{name}{signature} can't be called with {pluralize(count, 'input')}: {error}; each --input gives one"
         ) from None
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Frame, GraphBreak, Record
+from compiler.record.plain_text import one_line, pluralize, size_text
 from explorer.reading.cause import break_reason, culprit_code, users_place, users_span
-from explorer.reading.plain_text import clip, counted, one_line
-from explorer.reading.shapes import seconds_text, size_text
+from explorer.reading.plain_text import clip
+from explorer.reading.shapes import seconds_text
 from explorer.reading.sites import break_count, break_groups
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import (
@@ -109,7 +110,7 @@ def flow(found: GraphBreak, graphs: Graphs) -> Flow:
     after: tuple[Words, ...] = (Tag(end, "plain"),) if end else tuple(words for words, _ in goes_on)
     at_once = not goes_on or any(has_graph for _, has_graph in goes_on)
     size = f", {size_text(found.crossing_bytes)}" if found.crossing_bytes else ""
-    across = f"{counted(found.crossing, 'tensor')}{size}" if found.ended else ""
+    across = f"{pluralize(found.crossing, 'tensor')}{size}" if found.ended else ""
     return Flow(before, across, after, outcome_words(found, at_once))
 
 
@@ -173,7 +174,7 @@ class Graphs:
         if artifact is None:
             return None
         ops = sum(entity.kind == "call" for entity in artifact.entities)
-        return Link(f"{self.title(name)} · {counted(ops, 'op')}", open=name, title=f"Open {name}")
+        return Link(f"{self.title(name)} · {pluralize(ops, 'op')}", open=name, title=f"Open {name}")
 
     def title(self, name: str) -> str:
         return f"graph {self._graphs[name].graph}"
@@ -198,9 +199,9 @@ def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
     if found.outcome == "skipped":
         return f"The whole function runs as plain Python{kinds}.{unread_words(found)}"
     size = f" ({size_text(found.crossing_bytes)})" if found.crossing_bytes else ""
-    cost = f"; {counted(found.crossing, 'tensor')}{size} handed back to Python" if found.ended else ""
-    before = f"{counted(found.nodes[0], 'op')} in the graph before" if found.ended else "No graph before"
-    ops = f"{before}, {counted(found.nodes[1], 'op')} after{cost}."
+    cost = f"; {pluralize(found.crossing, 'tensor')}{size} handed back to Python" if found.ended else ""
+    before = f"{pluralize(found.nodes[0], 'op')} in the graph before" if found.ended else "No graph before"
+    ops = f"{before}, {pluralize(found.nodes[1], 'op')} after{cost}."
     if found.outcome == "plain":
         return f"The rest of the function runs as plain Python. {ops}{unread_words(found)}"
     following = (

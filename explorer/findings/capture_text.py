@@ -7,9 +7,10 @@ from typing import Final
 
 from compiler.capture.function_names import function_name
 from compiler.record import Frame, GraphBreak, Guard, Record, Symbol
+from compiler.record.plain_text import one_line, pluralize
 from explorer.findings.cards import break_texts, recompile_texts
 from explorer.reading.cause import condition_text, place_and_code, users_place
-from explorer.reading.plain_text import clip, columns, counted, one_line
+from explorer.reading.plain_text import clip, columns
 from explorer.reading.provenance import place_text
 from explorer.reading.shapes import seconds_text
 
@@ -41,7 +42,7 @@ def _guards(record: Record) -> str:
 
 def guards_head(frame: Frame, guards: Sequence[Guard]) -> str:
     inside = sum(guard.internal for guard in guards)
-    counts = f"{counted(len(guards) - inside, 'guard')}, and {inside} on the insides of modules and of torch"
+    counts = f"{pluralize(len(guards) - inside, 'guard')}, and {inside} on the insides of modules and of torch"
     took = frame.guard_seconds
     time = "" if took is None else f"; one check of all takes {seconds_text(took)} with cold caches; each alone, warm:"
     return f"{frame.id}  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {counts}{time}"
@@ -67,7 +68,7 @@ def _cost(guard: Guard) -> str:
 
 
 def _failed(times: int) -> str:
-    return f"failed {counted(times, 'time')}" if times else ""
+    return f"failed {pluralize(times, 'time')}" if times else ""
 
 
 def _frames(record: Record) -> str:

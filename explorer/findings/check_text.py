@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compiler.record import Check, Record
-from explorer.reading.plain_text import clip, columns, counted, one_line
+from compiler.record.plain_text import one_line, pluralize
+from explorer.reading.plain_text import clip, columns
 from explorer.reading.shapes import error_text
 
 HEAD = ("result", "verdict", "off by", "99 % ULPs", "most", "to float64", "eager's")
@@ -123,7 +124,7 @@ def _names(checks: Iterator[Check]) -> str:
 
 def _kernel_lines(kernels: Sequence[Check]) -> Iterator[str]:
     if kernels:
-        yield counted(len(kernels), "check")
+        yield pluralize(len(kernels), "check")
     yield from (f"  {_kernel(check)}" for check in kernels[:SHOWN])
     if len(kernels) > SHOWN:
         yield f"  … and {len(kernels) - SHOWN} more: run.checks"

@@ -12,11 +12,11 @@ from typing import Any
 
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Frame, GraphBreak, Record
+from compiler.record.plain_text import one_line, pluralize, size_text
 from explorer.findings.breaks import break_id
 from explorer.reading.cause import closest_failure, culprit_code, users_place
-from explorer.reading.plain_text import counted, one_line
 from explorer.reading.provenance import place_text
-from explorer.reading.shapes import seconds_text, size_text
+from explorer.reading.shapes import seconds_text
 from explorer.reading.source_lines import SourceLines
 from explorer.render.finding import Finding, LinkedText
 
@@ -134,7 +134,7 @@ class FrameMap:
         took = f"captured in {seconds_text(seconds)}" if seconds else ""
         attrs: dict[str, Any] = {"ops": len(calls)} | ({"seconds": seconds} if seconds else {})
         about = f"recompiled: {again}" if again else took
-        label = f"graph {artifact.graph}: {counted(len(calls), 'op')}" if artifact else f"graph {frame.id}"
+        label = f"graph {artifact.graph}: {pluralize(len(calls), 'op')}" if artifact else f"graph {frame.id}"
         return Part(f"{STAGE}.{name}", "graph", label, about, attrs, tuple(calls))
 
     def _break(self, found: GraphBreak, code: Code) -> Part:
@@ -143,7 +143,7 @@ class FrameMap:
             if part in code.parts and _same_place(self.breaks[earlier], found):
                 part.origins += self._break_origins(found)
                 return part
-        tensors = counted(found.crossing, "tensor")
+        tensors = pluralize(found.crossing, "tensor")
         size = f" ({size_text(found.crossing_bytes)})" if found.crossing_bytes else ""
         crosses = f"; {tensors}{size} cross{'es' if found.crossing == 1 else ''}" if found.crossing else ""
         label = f"break: {_short(culprit_code(found) or found.kind)}"
@@ -262,9 +262,9 @@ class FrameMap:
     def _summary(self) -> str:
         kinds = [part.kind for part in self.parts.values()]
         ops = sum(part.attrs.get("ops", 0) for part in self.parts.values())
-        words = [f"{counted(kinds.count('graph'), 'graph')} of {counted(ops, 'op')}"]
-        words.append(counted(kinds.count("break"), "break"))
-        words.append(counted(len({code.name for code in self.codes.values()}), "function"))
+        words = [f"{pluralize(kinds.count('graph'), 'graph')} of {pluralize(ops, 'op')}"]
+        words.append(pluralize(kinds.count("break"), "break"))
+        words.append(pluralize(len({code.name for code in self.codes.values()}), "function"))
         if plain := sum(len(part.stands_for) or 1 for part in self.parts.values() if part.kind == "plain"):
             words.append(f"{plain} as plain Python")
         return ", ".join(words)

@@ -11,8 +11,9 @@ from typing import Any
 
 from compiler.capture.function_names import function_name
 from compiler.record import Condition, Entity, Frame, Guard, Record, Symbol
+from compiler.record.plain_text import one_line
 from explorer.findings.capture_text import guard_cells, guards_head, range_text
-from explorer.reading.plain_text import columns, one_line
+from explorer.reading.plain_text import columns
 from explorer.reading.provenance import input_sources
 from explorer.reading.source_lines import SourceLines
 from explorer.reading.spots import line_spot

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import quoted
 from compiler.record import Guard, GuardFailure, Recompile, Record
+from compiler.record.plain_text import pluralize
 from explorer.findings.breaks import Graphs
 from explorer.findings.timeline import recompile_id, runs_of
 from explorer.reading.cause import closest_failure, recompile_reason
-from explorer.reading.plain_text import counted
 from explorer.reading.sites import recompile_groups
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import Card, Change, Code, Fold, Link, Only, Parts, Row, Table, Tag, Text, Words
@@ -92,7 +92,7 @@ def single_cards(group: Sequence[Recompile], number: int, total: int, known: Kno
         closest, *others = failure_parts(found, known)
         parts.append(closest)
         if others:
-            title = f"Why {counted(len(others), 'other compilation')} did not fit either"
+            title = f"Why {pluralize(len(others), 'other compilation')} did not fit either"
             parts.append(Fold(title, tuple(others)))
         parts += comparison(found, known)
         if found.reasons:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compiler.record import Candidate, Kernel, Record
-from explorer.reading.shapes import seconds_text, size_text
+from compiler.record.plain_text import size_text
+from explorer.reading.shapes import seconds_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from compiler.capture.function_names import function_name
 from compiler.record import Condition, GraphBreak, GuardFailure, Recompile, Span, Suggestion
-from explorer.reading.plain_text import one_line
+from compiler.record.plain_text import one_line
 from explorer.reading.provenance import place_text
 
 
@@ -36,7 +36,7 @@ def closest_failure(found: Recompile) -> GuardFailure | None:
 
 def place_and_code(span: Span) -> str:
     """A line and its code: `m.py:12  x.view(8, -1)`."""
-    return f"{place_text(span.file, span.line)}  {_in_one_line(span.code)}".rstrip()
+    return f"{place_text(span.file, span.line)}  {one_line(span.code)}".rstrip()
 
 
 def condition_text(condition: Condition) -> str:
@@ -44,14 +44,8 @@ def condition_text(condition: Condition) -> str:
     why = "0 and 1 have code of their own; first used at" if condition.default else "because of"
     place = place_text(condition.file, condition.line)
     return (
-        f"{condition.words} {why} {place}  {_in_one_line(condition.code)}".rstrip()
-        if condition.file
-        else condition.words
+        f"{condition.words} {why} {place}  {one_line(condition.code)}".rstrip() if condition.file else condition.words
     )
-
-
-def _in_one_line(code: str) -> str:
-    return " ".join(code.split())
 
 
 def break_reason(found: GraphBreak) -> str:

@@ -1,20 +1,10 @@
-"""Pieces of plain text: counts, one line, columns."""
+"""Pieces of plain text: columns, lines, clipped lines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
 WIDTH = 100
-
-
-def counted(count: int, name: str) -> str:
-    """`1 problem`, `2 problems`."""
-    return f"{count:,} {name}{'' if count == 1 else 's'}"
-
-
-def one_line(text: str) -> str:
-    """The text with each run of white space as one space."""
-    return " ".join(text.split())
 
 
 def clip(text: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""Tensors as people write them: `f32[8, 64]`, `2.0 KiB`."""
+"""Tensors and durations as people write them: `f32[8, 64]`, `1.5 µs`."""
 
 from __future__ import annotations
 
@@ -44,16 +44,6 @@ def tensor_type(attrs: Mapping[str, Any]) -> str:
         return ""
     name = dtype_name(attrs.get("dtype"))
     return _SHORT.get(name, name) + shape_text(attrs["shape"])
-
-
-def size_text(count: int | float) -> str:
-    """A number of bytes: `512 B`, `2.0 KiB`, `3.4 MiB`."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def seconds_text(seconds: float) -> str:

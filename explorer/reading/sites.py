@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from compiler.capture.function_names import function_name
 from compiler.record import GraphBreak, Problem, Recompile, Record, Span
+from compiler.record.plain_text import pluralize
 from explorer.reading.cause import users_span
 
 
@@ -51,9 +52,5 @@ def card_number(problem: Problem, record: Record) -> int | None:
 
 
 def _count(groups: int, group: str, facts: int, fact: str) -> str:
-    of_facts = _counted(facts, fact)
-    return of_facts if groups == facts else f"{_counted(groups, group)}, {of_facts}"
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count:,} {name}{'' if count == 1 else 's'}"
+    of_facts = pluralize(facts, fact)
+    return of_facts if groups == facts else f"{pluralize(groups, group)}, {of_facts}"

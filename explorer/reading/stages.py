@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.record import MACHINE_STAGES, Artifact, Record, ordered_stages, stage_rank
-from explorer.reading.plain_text import counted
+from compiler.record.plain_text import pluralize
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ def size(artifacts: Sequence[Artifact]) -> str:
     """How much is in a stage in one number: `8 ops`; of kinds that stand side by side, the sum."""
     kinds = [(kind, count) for kind, count in _kinds(artifacts) if kind != "placeholder"]
     if kinds and kinds[0][0] in ("fused", "pointwise", "reduction", "template", "extern", "other"):
-        return counted(sum(count for _, count in kinds), "node")
+        return pluralize(sum(count for _, count in kinds), "node")
     return _counted(*kinds[0]) if kinds else ""
 
 

@@ -14,8 +14,9 @@ import pandas as pd
 
 from compiler.capture.function_names import function_name
 from compiler.record import Artifact, GraphBreak, Guard, Recompile, Record
+from compiler.record.plain_text import one_line, pluralize
 from explorer.reading.cause import break_reason, closest_failure, culprit_code, recompile_reason, users_place
-from explorer.reading.plain_text import clip, counted, one_line
+from explorer.reading.plain_text import clip
 from explorer.reading.provenance import innermost_lines, place_text
 
 FACTS_SHOWN = 8
@@ -108,7 +109,7 @@ def _fact_lines(
     for change, fact in changes[:FACTS_SHOWN]:
         yield f"  {'-' if change == GONE else '+'} {clip(told(fact), 110)}"
     if len(changes) > FACTS_SHOWN:
-        yield f"  … and {counted(len(changes) - FACTS_SHOWN, 'change')} more"
+        yield f"  … and {pluralize(len(changes) - FACTS_SHOWN, 'change')} more"
 
 
 def _changes(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from compiler.binary.sources import CannotCompileError, kernel_source
 from compiler.record import Binary, Kernel, Record
+from compiler.record.plain_text import pluralize, size_text
 from explorer.reading.kernel_table import binaries_of, config_text, half, occupancy_percent
-from explorer.reading.plain_text import counted, text_lines
-from explorer.reading.shapes import seconds_text, size_text
+from explorer.reading.plain_text import text_lines
+from explorer.reading.shapes import seconds_text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,7 +61,7 @@ def fact_lines(kernel: Kernel, binary: Binary | None) -> list[str]:
     """What is known of a kernel, a few facts a line."""
     calls = [
         kernel.category,
-        counted(kernel.calls, "call"),
+        pluralize(kernel.calls, "call"),
         f"{size_text(kernel.bytes)} a call" if kernel.bytes else "",
     ]
     lines = [f"{kernel.name}  ({half(kernel)})", ", ".join(filter(None, calls))]
@@ -69,7 +70,7 @@ def fact_lines(kernel: Kernel, binary: Binary | None) -> list[str]:
 
 def _binary_lines(binary: Binary) -> list[str]:
     facts = [
-        "" if binary.registers is None else counted(binary.registers, "register"),
+        "" if binary.registers is None else pluralize(binary.registers, "register"),
         "" if binary.spill_bytes is None else f"{size_text(binary.spill_bytes)} spilled",
         "" if binary.shared_memory is None else f"{size_text(binary.shared_memory)} shared memory",
         _occupancy(binary),

@@ -7,7 +7,7 @@ from html import escape
 import ipywidgets as widgets
 
 from compiler.autograd.partition import Partition
-from explorer.reading.shapes import size_text
+from compiler.record.plain_text import size_text
 from explorer.run.partitions import Partitions
 
 MOST_ROWS = 40

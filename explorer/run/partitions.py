@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.autograd.eager_memory import saved_by_eager
 from compiler.autograd.partition import AGAIN, Partition, partition
 from compiler.calls.kept_graphs import KeptFrame
-from explorer.reading.shapes import size_text
+from compiler.record.plain_text import size_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.record import Artifact, ExploredCall, Record
+from compiler.record.plain_text import pluralize
 from explorer.findings.cards import Cards, all_cards
-from explorer.reading.plain_text import counted
 from explorer.reading.stages import stage_key
 from explorer.run import files, text
 from explorer.run.compiling import KernelCompiler
@@ -456,7 +456,7 @@ class Run(MeasuredRun):
 
     def __repr__(self) -> str:
         stages = len({artifact.stage for artifact in self.record.artifacts})
-        return f"<Run {self.record.title or 'tcompile'}: {counted(stages, 'stage')}; print(run) for a summary>"
+        return f"<Run {self.record.title or 'tcompile'}: {pluralize(stages, 'stage')}; print(run) for a summary>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """Text always, and static HTML that needs no script. The widget is an output of its own."""

@@ -14,6 +14,7 @@ from pygments.lexers import PythonLexer
 from pygments.token import Comment, Keyword, String
 
 from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Problem, Record
+from compiler.record.plain_text import pluralize
 from explorer.findings import versus_table as versus
 from explorer.findings.advice.finding import advice_cards
 from explorer.findings.breaks import break_cards
@@ -21,7 +22,7 @@ from explorer.findings.check_text import Checked, result_cells, sentences, stage
 from explorer.findings.recompile_cards import recompile_cards
 from explorer.findings.timing.finding import timing_html
 from explorer.findings.timing.heat_text import heat_html
-from explorer.reading.plain_text import clip, counted, text_lines
+from explorer.reading.plain_text import clip, text_lines
 from explorer.reading.shapes import seconds_text
 from explorer.reading.sites import break_count, card_number, recompile_count
 from explorer.reading.source_marks import landed_lines
@@ -59,7 +60,7 @@ def twin(record: Record) -> str:
 def _heading(record: Record) -> str:
     marks = [break_count(record.breaks)] if record.breaks else []
     marks += [recompile_count(record.recompiles)] if record.recompiles else []
-    marks += [counted(len(record.problems), "problem")] if record.problems else []
+    marks += [pluralize(len(record.problems), "problem")] if record.problems else []
     settings = " · ".join([text.settings(record), *marks])
     explored = text.explored(record)
     line = f"<div>{safe(explored)}</div>" if explored else ""
@@ -166,7 +167,7 @@ def _tagged(tag: str, code: str) -> str:
 def _timing(record: Record) -> str:
     if not record.candidates:
         return ""
-    title = f"<b>{stage_title('timing')}</b> {muted(counted(len(record.candidates), 'candidate'))}"
+    title = f"<b>{stage_title('timing')}</b> {muted(pluralize(len(record.candidates), 'candidate'))}"
     return details(title, timing_html(record), is_open=True)
 
 
@@ -211,7 +212,7 @@ def _machine(record: Record) -> str:
     """Machine code is much, and one of many kernels at a time is read: the static view says where it is."""
     there = [stage for stage in MACHINE_STAGES if record.of_stage(stage)]
     calls = ", ".join(f"print(run[{stage!r}])" for stage in there)
-    return note(f"{counted(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
+    return note(f"{pluralize(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
 
 
 def _stage(stage: str, artifacts: list[Artifact], room: int) -> str:
@@ -282,7 +283,7 @@ def _checks(record: Record) -> str:
     table = table_html([CHECK_HEAD[place] for place in used], [[row[place] for place in used] for row in rows])
     lines = "".join(f"<div>{safe(sentence)}</div>" for sentence in told)
     body = lines + (table if rows else "") + left_out(len(shown), ROWS, "results", "run.checks")
-    return details(f"<b>{counted(len(record.checks), 'check')}</b>", body, True) if record.checks else ""
+    return details(f"<b>{pluralize(len(record.checks), 'check')}</b>", body, True) if record.checks else ""
 
 
 def _advice(record: Record) -> str:
@@ -315,7 +316,7 @@ def _facts(name: str, count: int, table: str, where: str, is_open: bool = False)
     """A table of facts under its count; nothing where there are none."""
     if not count:
         return ""
-    return details(f"<b>{counted(count, name)}</b>", table + left_out(count, ROWS, "rows", where), is_open)
+    return details(f"<b>{pluralize(count, name)}</b>", table + left_out(count, ROWS, "rows", where), is_open)
 
 
 def _footer() -> str:

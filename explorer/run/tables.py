@@ -54,7 +54,8 @@ def breaks(record: Record) -> pd.DataFrame:
     tried ("machine-applicable", "maybe" with its `caveat`, "explanation"); `kind`, `explanation` and `hints` are
     torch's own words.
     """
-    return table_of("breaks", [_break_row(found) for found in record.breaks])
+    graphs = {name: frame.id for frame in record.frames for name in frame.graphs}
+    return table_of("breaks", [_break_row(found, graphs.get(found.ended)) for found in record.breaks])
 
 
 def guards(record: Record) -> pd.DataFrame:
@@ -305,14 +306,14 @@ def _saved_row(artifact: Artifact, entity: Entity, source: str | None) -> dict[s
     }
 
 
-def _break_row(found: GraphBreak) -> dict[str, Any]:
+def _break_row(found: GraphBreak, graph: str | None) -> dict[str, Any]:
     culprit = found.chain[-1] if found.chain else None
     places = {"column": 0, "end_line": 0, "end_column": 0} if culprit is None else asdict(culprit)
     ended = places["end_column"] > 0
     return own_cells("breaks", found) | {
         "where": users_place(found),
         "code": culprit_code(found),
-        "graph": found.ended.removeprefix("captured[").removesuffix("]") or None,
+        "graph": graph,
         "ops_before": found.nodes[0],
         "ops_after": found.nodes[1],
         "change": "; ".join(suggestion.text for suggestion in found.suggestions) or None,

@@ -15,11 +15,12 @@ from pygments.util import ClassNotFound
 from compiler.capture.function_names import function_name
 from compiler.record import Artifact, Environment, GraphBreak, Recompile, Record
 from compiler.record.options import Options
+from compiler.record.plain_text import one_line, pluralize, size_text
 from explorer.findings import versus_table as versus
 from explorer.reading.cause import break_reason, recompile_reason, users_place
-from explorer.reading.plain_text import WIDTH, clip, columns, counted, one_line, text_lines
+from explorer.reading.plain_text import WIDTH, clip, columns, text_lines
 from explorer.reading.provenance import SourceLines, innermost_lines, place, place_text
-from explorer.reading.shapes import seconds_text, size_text
+from explorer.reading.shapes import seconds_text
 from explorer.reading.sites import break_count, card_number, recompile_count, recompile_groups
 from explorer.reading.stages import counts, stage_order, stage_seconds, stage_title
 
@@ -219,7 +220,7 @@ def _problems(record: Record) -> str:
 
 
 def _section(name: str, facts: Sequence[object], lines: list[str], where: str, how: str = "") -> str:
-    return _titled_section(counted(len(facts), name) + how, lines if facts else [], where)
+    return _titled_section(pluralize(len(facts), name) + how, lines if facts else [], where)
 
 
 def _titled_section(title: str, lines: list[str], where: str) -> str:

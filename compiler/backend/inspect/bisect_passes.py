@@ -14,6 +14,7 @@ from compiler.backend.inspect.graph_capture import CapturedGraph
 from compiler.backend.ir import Program
 from compiler.backend.ir.reference_interpreter import State, interpret
 from compiler.backend.pipeline import stage_name
+from compiler.calls.graph_runs import copy_tensor
 from compiler.decompose.random_draws import seed_and_restore
 from compiler.numerics.policy.by_dtype import Numbers, numbers, worst_verdict
 from compiler.numerics.policy.judge import judge
@@ -191,14 +192,9 @@ def _results(outputs: Sequence[Any], given: Sequence[Any], names: Sequence[str],
 def copies(inputs: Sequence[Any], names: Sequence[str], changed: Iterable[str]) -> list[Any]:
     """The inputs, with copies of those that the graph writes to."""
     return [
-        _copy(value) if name in changed and isinstance(value, torch.Tensor) else value
+        copy_tensor(value) if name in changed and isinstance(value, torch.Tensor) else value
         for name, value in zip(names, inputs, strict=True)
     ]
-
-
-def _copy(value: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return made.copy_(value.detach())
 
 
 def _with_first(found: StageNumbers, before: Program, program: Program, inputs: Sequence[Any]) -> StageNumbers:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from compiler.advise import Advice, Change, Evidence, advise, can_try
 from compiler.record import Entity, Record
 from compiler.record.measure_facts import Trial
+from compiler.record.plain_text import pluralize
 from explorer.findings.advice.words import BASES, gain_source, gain_words, holds, snippet, trial_words
-from explorer.reading.plain_text import counted
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import Card, Code, Items, Link, Only, Parts, Tag, Text, Words
 from explorer.render.document import Change as ChangePart
@@ -29,7 +29,7 @@ def advice_finding(record: Record) -> Finding | None:
     found = advise(record)
     labels = labels_of(record)
     entities = {advice_id(advice): entity(advice, labels) for advice in found}
-    changes = counted(sum(advice.change is not None for advice in found), "finding")
+    changes = pluralize(sum(advice.change is not None for advice in found), "finding")
     return document_finding("advice", "what would make it faster", cards, entities, changes)
 
 

@@ -10,8 +10,8 @@ from compiler.autograd.chain import Arrival, ChainStep, Departure
 from compiler.autograd.formulas import NOT_IN_TABLE
 from compiler.autograd.values import Value
 from compiler.record import Record
+from compiler.record.plain_text import pluralize
 from explorer.findings.chain.text import density, is_diagonal, number_text, value_text
-from explorer.reading.plain_text import counted
 from explorer.reading.provenance import place_text
 from explorer.render.drawing import graph_picture
 from explorer.render.html import CELL, SMALL, cell, details, left_out, muted, note, safe
@@ -50,7 +50,7 @@ def step_html(step: ChainStep) -> str:
 def _heading(title: str, forward: Sequence[ChainStep], backward: Sequence[ChainStep]) -> str:
     leaves = sum(step.direction == "leaf" for step in backward)
     words = (
-        f"{counted(len(forward), 'operation')} forward, {counted(len(backward) - leaves, 'step')} backward, "
+        f"{pluralize(len(forward), 'operation')} forward, {pluralize(len(backward) - leaves, 'step')} backward, "
         f"{leaves} {'leaf' if leaves == 1 else 'leaves'}; the gradients are those of torch's own backward pass"
     )
     return f"<div><b>The chain rule on {safe(title)}</b> {muted(words)}</div>"

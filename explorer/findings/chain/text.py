@@ -8,7 +8,7 @@ from typing import Any
 from compiler.autograd.chain import Arrival, ChainStep, Departure
 from compiler.autograd.formulas import NOT_IN_TABLE
 from compiler.autograd.values import Value
-from explorer.reading.plain_text import counted
+from compiler.record.plain_text import pluralize
 from explorer.reading.provenance import place_text
 from explorer.reading.shapes import tensor_type
 
@@ -45,8 +45,8 @@ def _head(title: str, steps: Sequence[ChainStep]) -> str:
         sum(step.direction == kind for step in steps) for kind in ("forward", "backward", "leaf")
     )
     return (
-        f"The chain rule on {title}: {counted(forward, 'operation')} forward, {counted(backward, 'step')} backward, to "
-        f"{leaves} {'leaf' if leaves == 1 else 'leaves'}. The gradients are those of torch's own backward pass."
+        f"The chain rule on {title}: {pluralize(forward, 'operation')} forward, {pluralize(backward, 'step')} "
+        f"backward, to {pluralize(leaves, 'leaf', 'leaves')}. The gradients are those of torch's own backward pass."
     )
 
 

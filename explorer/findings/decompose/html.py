@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from compiler.decompose.levels import ABOUT
 from compiler.decompose.one_op import Decomposition, Level
+from compiler.record.plain_text import pluralize
 from explorer.findings.decompose.text import call_text, numbers_text, sources_text, stays, tree_lines
-from explorer.reading.plain_text import counted
 from explorer.render.html import details, muted, note, pre, safe, table_html
 
 
@@ -34,7 +34,7 @@ def _row(level: Level) -> tuple[str, str, str, str]:
 
 def level_html(level: Level, *, is_open: bool = True) -> str:
     """One level, to open and close."""
-    about = f"{counted(len(level.ops()), 'op')}; {ABOUT[level.name]}"
+    about = f"{pluralize(len(level.ops()), 'op')}; {ABOUT[level.name]}"
     title = f"<b>{safe(level.name)}</b> {muted(about)}"
     return details(title, "".join(_body(level)), is_open=is_open)
 

@@ -11,7 +11,8 @@ from compiler.decompose.one_op import Decomposition, Level
 from compiler.decompose.reasons import A_PRIM, NOT_COMPOSITE
 from compiler.decompose.tree import OpCall, Source, TensorType
 from compiler.numerics.policy.by_dtype import Numbers
-from explorer.reading.plain_text import WIDTH, clip, counted
+from compiler.record.plain_text import pluralize
+from explorer.reading.plain_text import WIDTH, clip
 from explorer.reading.shapes import error_text, tensor_type
 
 _BRANCH, _LAST, _DOWN, _NONE = "├─ ", "└─ ", "│  ", "   "
@@ -84,7 +85,7 @@ def numbers_text(numbers: Numbers) -> str:
 def level_text(level: Level) -> str:
     """A level's trees, and why what stays was left alone."""
     ops = level.ops()
-    lines = [f"{level.name} ({counted(len(ops), 'op')}): {ABOUT[level.name]}"]
+    lines = [f"{level.name} ({pluralize(len(ops), 'op')}): {ABOUT[level.name]}"]
     for root in level.roots:
         lines += [f"  {line}" for line in tree_lines(root)]
     return "\n".join([*(clip(line, 2 * WIDTH) for line in lines), *stay_lines(level)])

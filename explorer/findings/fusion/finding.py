@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from compiler.record import Entity, Record
+from compiler.record.plain_text import pluralize, size_text
 from explorer.findings.fusion.fusion import Fusion, Kernel, Refusal, fusions, tree
-from explorer.reading.plain_text import columns, counted
-from explorer.reading.shapes import size_text
+from explorer.reading.plain_text import columns
 from explorer.render.finding import Finding, LinkedText
 
 STAGE = "fusion"
@@ -62,11 +62,11 @@ def _tell(text: LinkedText, half: Fusion) -> None:
 def heading(half: Fusion) -> Iterator[str]:
     """Nodes and kernels, and the bytes of a call."""
     nodes = sum(max(len(kernel.parts), 1) for kernel in half.kernels)
-    rounds = f" in {counted(half.rounds, 'round')}" if half.rounds else ""
+    rounds = f" in {pluralize(half.rounds, 'round')}" if half.rounds else ""
     calls = sum(kernel.is_call for kernel in half.kernels)
     kinds = ((half.launches, "kernel launch", "kernel launches"), (calls, "extern call", "extern calls"))
     became = " and ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in kinds if count)
-    yield f"Fusion, {half.title}: {counted(nodes, 'node')} became {became}{rounds}"
+    yield f"Fusion, {half.title}: {pluralize(nodes, 'node')} became {became}{rounds}"
     yield (
         f"  A call moves {size_text(half.after)}; without fusion {size_text(half.before)}. With every byte once for "
         f"each kernel {size_text(half.least_each)}, if all were one kernel {size_text(half.least)}"
@@ -75,7 +75,7 @@ def heading(half: Fusion) -> Iterator[str]:
 
 def refusal_lines(half: Fusion) -> Iterator[str]:
     """Reasons, then the pairs with the largest potential saving."""
-    yield f"  Not fused: {counted(len(half.refusals), 'pair')}; what one kernel would save at most"
+    yield f"  Not fused: {pluralize(len(half.refusals), 'pair')}; what one kernel would save at most"
     rows = [[str(count), size_text(size), words] for words, count, size in half.reasons()]
     yield from (f"    {row}" for row in columns(rows, right=(0, 1)))
     yield "  The largest potential savings:"

@@ -9,6 +9,7 @@ from typing import Any
 
 from compiler.record import Entity, Record
 from compiler.record.measure_facts import MemoryEvent
+from compiler.record.plain_text import one_line, pluralize, size_text
 from explorer.findings.memory.memory import (
     InputNames,
     Line,
@@ -18,9 +19,8 @@ from explorer.findings.memory.memory import (
     text_of,
     timelines,
 )
-from explorer.reading.plain_text import columns, counted, one_line
+from explorer.reading.plain_text import columns
 from explorer.reading.provenance import innermost_lines, place
-from explorer.reading.shapes import size_text
 from explorer.reading.source_lines import SourceLines
 from explorer.reading.spots import line_spot
 from explorer.render.finding import Finding, LinkedText
@@ -182,7 +182,7 @@ def peak_lines(line: Line, known: Known) -> Iterator[str]:
     yield from (f"    {row}" for row in columns(rows, right=(0,)))
     if rest := alive[AT_PEAK:]:
         size = size_text(sum(each.event.bytes for each in rest))
-        yield f"    … and {counted(len(rest), 'more tensor')}, {size} in all"
+        yield f"    … and {pluralize(len(rest), 'more tensor')}, {size} in all"
 
 
 def tensor_row(each: Tensor, known: Known) -> list[str]:

@@ -99,9 +99,10 @@ def timelines(record: Record) -> list[Timeline]:
     """That of the whole call first, where it runs several graphs, then each graph's own."""
     graphs = list(dict.fromkeys(event.graph for event in record.memory if event.graph))
     inputs = InputNames(record)
-    each = [_timeline(record, f"graph {graph}", [graph], inputs) for graph in graphs]
-    first_call = [graph for graph in graphs if graph.endswith("/0")]
-    whole = [_timeline(record, WHOLE, first_call, inputs)] if len(first_call) > 1 else []
+    again = {frame.id for frame in record.frames if frame.compilation}
+    first_call = [graph for graph in graphs if graph not in again]
+    each = [_timeline(record, f"graph {graph}", [graph], inputs, [graph] == first_call) for graph in graphs]
+    whole = [_timeline(record, WHOLE, first_call, inputs, True)] if len(first_call) > 1 else []
     return [timeline for timeline in whole + each if timeline.lines]
 
 
@@ -135,12 +136,12 @@ class InputNames:
         return "parameters" if "_parameters[" in source or "_buffers[" in source else "inputs"
 
 
-def _timeline(record: Record, title: str, graphs: Sequence[str], inputs: InputNames) -> Timeline:
+def _timeline(record: Record, title: str, graphs: Sequence[str], inputs: InputNames, of_call: bool) -> Timeline:
     of_side = {side: [event for event in record.memory if event.side == side] for side in ("compiled", "eager")}
     made = {side: Line(side, tuple(_steps(found, graphs))) for side, found in of_side.items()}
     lines = {side: line for side, line in made.items() if line.steps}
     measured = tuple(Step(event, event.live) for event in record.memory if event.side == "measured")
-    if measured and set(graphs) == {event.graph for event in of_side["compiled"] if event.graph.endswith("/0")}:
+    if measured and of_call:
         lines["measured"] = Line("measured", measured)
     base: Counter[str] = Counter()
     for event in of_side["compiled"]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from compiler.record import Record
+from compiler.record.plain_text import one_line, pluralize
 from explorer.findings.sweep.words import pays_from
 from explorer.findings.timing.compared import EAGER, Ratio, Timed, beside_eager
 from explorer.findings.timing.tables import candidate_row
@@ -14,7 +15,6 @@ from explorer.findings.timing.text import HEAD, cells, why_not
 from explorer.findings.timing.words import cpu_text, device_text, shared_unit
 from explorer.reading.columns import COLUMNS
 from explorer.reading.data_frames import table_of
-from explorer.reading.plain_text import counted, one_line
 from explorer.reading.shapes import dtype_name
 from explorer.render.document import Document, Fold, Only, Parts, Picture, Row, Section, Table, Text
 from explorer.render.static import document_html
@@ -127,7 +127,7 @@ class Sweep:
         rounds = [len(item.candidate.rounds) for spot in self.spots for item in spot.timed if item.candidate.rounds]
         if not rounds or min(rounds) >= FEW_ROUNDS:
             return []
-        return [f"{counted(min(rounds), 'round')} of each: how far the times vary is hardly known."]
+        return [f"{pluralize(min(rounds), 'round')} of each: how far the times vary is hardly known."]
 
     def _noise(self) -> list[str]:
         """Of one point all of it; of several how many, as each may have several notes."""

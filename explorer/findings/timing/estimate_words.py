@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compiler.record import Record
+from compiler.record.plain_text import size_text
 from compiler.targets import is_virtual
 from explorer.findings.timing.words import three_digits, time_text
-from explorer.reading.shapes import size_text
 
 if TYPE_CHECKING:
     from compiler.timing.estimates import Estimate

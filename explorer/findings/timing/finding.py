@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compiler.record import Entity, Record
+from compiler.record.plain_text import one_line
 from explorer.findings.timing.compared import Timed, by_call, timed
 from explorer.findings.timing.estimate_words import estimate_words
 from explorer.findings.timing.text import (
@@ -34,7 +35,6 @@ from explorer.findings.timing.words import (
     unbroken,
     warnings,
 )
-from explorer.reading.plain_text import one_line
 from explorer.render.document import (
     Chart,
     Document,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from compiler.record import Record
+from compiler.record.plain_text import pluralize
 from explorer.findings.timing.heat import HALVES, SIDES, Heat, device_of, heats
-from explorer.reading.plain_text import columns, counted
+from explorer.reading.plain_text import columns
 from explorer.reading.provenance import place
 from explorer.reading.shapes import seconds_text
 from explorer.render.html import details, muted, table_html
@@ -35,7 +36,7 @@ def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
     ]
     rest = found[SHOWN:]
     if rest:
-        rows.append((f"{counted(len(rest), 'more line')}", "", *(_sum(rest, side) for side in SIDES)))
+        rows.append((f"{pluralize(len(rest), 'more line')}", "", *(_sum(rest, side) for side in SIDES)))
     left = [heat for heat in heats(record) if not heat.line]
     times = [(UNMATCHED, _shares(record), HALVES[:2]), (OPTIMIZER, "", HALVES[2:])]
     others = [(name, about, *(_left(left, side, halves) for side in SIDES)) for name, about, halves in times]

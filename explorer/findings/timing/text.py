@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from compiler.record import Candidate, HostTime, Measurement, Record
+from compiler.record.plain_text import one_line, pluralize
 from compiler.targets import is_virtual
 from explorer.findings.timing.compared import Timed, by_call, timed
 from explorer.findings.timing.words import (
@@ -22,7 +23,7 @@ from explorer.findings.timing.words import (
     unbroken,
     warnings,
 )
-from explorer.reading.plain_text import columns, counted, one_line
+from explorer.reading.plain_text import columns
 
 HEAD = ("candidate", "a call", "quartiles", "speed-up", "compiling", "pays off", "memory")
 SHORT = (0, 1, 3, 4, 5)
@@ -157,12 +158,8 @@ def count_cells(found: Candidate) -> tuple[str, ...]:
 def counted_parts(candidate: Candidate) -> list[str]:
     """`2 graphs`, `4 kernels`, `6 launches a call`, as far as it is known."""
     counts = ((candidate.graphs, "graph"), (candidate.kernels, "different kernel"), (candidate.launches, "launch"))
-    words = [_plural(count, name) for count, name in counts if count]
+    words = [pluralize(count, name, "launches" if name == "launch" else "") for count, name in counts if count]
     return [*words[:-1], f"{words[-1]} a call"] if candidate.launches else words
-
-
-def _plural(count: int, name: str) -> str:
-    return counted(count, name) if name != "launch" or count == 1 else f"{count:,} launches"
 
 
 def _count(count: int | None) -> str:

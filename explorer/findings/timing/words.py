@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import floor, log10
 
 from compiler.record import Candidate, Measurement, Record
+from compiler.record.plain_text import pluralize, size_text
 from compiler.targets import UnknownTargetError, is_virtual, target
 from explorer.findings.timing.compared import Ratio, Timed, Verdict, explored, fastest, median_of
-from explorer.reading.shapes import size_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def pays_text(item: Timed) -> str:
     if item.ratio.verdict != "faster":
         return "never" if item.ratio.verdict == "slower" else "unclear"
     calls = item.break_even
-    return "" if calls is None else f"after {about(calls):,} call{'' if calls == 1 else 's'}"
+    return "" if calls is None else f"after {pluralize(about(calls), 'call')}"
 
 
 def about(count: int) -> int:
@@ -145,7 +145,7 @@ def device_text(found: Measurement | None) -> str:
     name = f" ({found.device_name})" if found.device_name else ""
     if found.device != "cpu":
         return f"the GPU{name}"
-    return f"the CPU{name}" + (f", {found.threads} thread{'' if found.threads == 1 else 's'}" if found.threads else "")
+    return f"the CPU{name}" + (f", {pluralize(found.threads, 'thread')}" if found.threads else "")
 
 
 def elsewhere_text(record: Record) -> str:

@@ -1,0 +1,23 @@
+"""Pieces of plain text: counts, bytes, one line."""
+
+from __future__ import annotations
+
+
+def pluralize(count: float, noun: str, plural: str = "") -> str:
+    """`1 kernel`, `3 kernels`; `2 launches` where the plural is given."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def one_line(text: str) -> str:
+    """The text with each run of white space as one space."""
+    return " ".join(text.split())
+
+
+def size_text(count: float) -> str:
+    """A number of bytes: `512 B`, `2.0 KiB`, `3.4 MiB`."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
