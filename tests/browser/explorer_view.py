@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, expect
+
+#: Resolves when what a click changed has been drawn.
+TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 class ExplorerView:
@@ -27,6 +30,12 @@ class ExplorerView:
         """The pane of the stage that was opened first."""
         return self.root.locator(".tc-pane:not(.tc-home)").first
 
+    def two_panes(self) -> tuple[Locator, Locator]:
+        """The stage panes, once there are two."""
+        panes = self.root.locator(".tc-pane:not(.tc-home)")
+        expect(panes).to_have_count(2)
+        return panes.first, panes.last
+
     def chip(self, name: str) -> Locator:
         """A stage's chip on the ribbon, made visible: its group is opened if it is folded."""
         chip = self.root.locator(f".tc-ribbon [data-stage={name}]")
@@ -37,6 +46,7 @@ class ExplorerView:
 
     def open_stage(self, name: str, view: str = "Text") -> None:
         self.chip(name).click()
+        expect(self.root.locator(f".tc-ribbon [data-stage={name}]")).to_have_attribute("aria-pressed", "true")
         choice = self.stage.locator(".tc-modes").get_by_text(view, exact=True)
         if choice.count():
             choice.click()
@@ -57,6 +67,7 @@ class ExplorerView:
         assert area is not None
         for step in range(1, 40):
             canvas.click(position={"x": area["width"] / 2, "y": area["height"] * step / 40})
+            self.root.page.evaluate(TWO_FRAMES)
             if self.root.locator(".tc-inspector .tc-chain").count():
                 return
         raise AssertionError("no node in the middle of the graph")

@@ -21,6 +21,7 @@ from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
+from tests.browser.waiting import expect_equal, wait_until
 from tests.conftest import AXE
 from tests.explorer.explored import MLP
 from tests.explorer.findings.timed_record import timed_record
@@ -174,14 +175,12 @@ def test_printed_page_shows_all_lines_black_on_white(open_page: OpenPage, page: 
     expect(view.line(view.stage, "import")).to_be_visible()
     page.emulate_media(media="print", color_scheme="dark")
     expect(view.stage.locator(".tc-row")).to_have_count(lines)
-    background, ink = view.root.evaluate(
-        "root => [getComputedStyle(root).backgroundColor, getComputedStyle(root).color]"
-    )
-    assert (background, ink) == ("rgb(255, 255, 255)", "rgb(0, 0, 0)")
+    colours = "root => [getComputedStyle(root).backgroundColor, getComputedStyle(root).color]"
+    expect_equal(lambda: view.root.evaluate(colours), ["rgb(255, 255, 255)", "rgb(0, 0, 0)"])
     clipped = """root => [...root.querySelectorAll(".tc-pane, .tc-pane *, .tc-inspector, .tc-inspector *")].filter(
         (part) => ["auto", "scroll", "hidden"].includes(getComputedStyle(part).overflowY)
             && part.clientHeight && part.scrollHeight > part.clientHeight + 1).map((part) => part.className)"""
-    assert view.root.evaluate(clipped) == []
+    expect_equal(lambda: view.root.evaluate(clipped), [])
     page.emulate_media(media="screen", color_scheme="dark")
     expect(view.stage.locator(".tc-row").nth(150)).to_have_count(0)
 
@@ -192,13 +191,14 @@ def test_forced_colours_still_show_selection_and_focus(open_page: OpenPage, page
     view.open_stage("forward")
     view.line(view.source, "x = self.hidden(x)").locator(".tc-number").click()
     background = "line => getComputedStyle(line).backgroundColor"
-    chosen = view.source.locator(".tc-primary .tc-line").evaluate(background)
-    assert chosen != view.line(view.source, "return self.head(x)").locator(".tc-line").evaluate(background)
+    chosen = view.source.locator(".tc-primary .tc-line")
+    other = view.line(view.source, "return self.head(x)").locator(".tc-line")
+    wait_until(lambda: chosen.evaluate(background) != other.evaluate(background))
     linked = view.stage.locator(".tc-linked .tc-line").first
-    assert linked.evaluate("line => getComputedStyle(line).borderLeftWidth") == "4px"
+    expect(linked).to_have_css("border-left-width", "4px")
     page.keyboard.press("Tab")
     outline = "document.activeElement && getComputedStyle(document.activeElement).outlineStyle"
-    assert page.evaluate(outline) == "solid"
+    expect_equal(lambda: page.evaluate(outline), "solid")
 
 
 def test_reduced_motion_disables_animations(open_page: OpenPage, page: Page) -> None:
@@ -210,9 +210,9 @@ def test_reduced_motion_disables_animations(open_page: OpenPage, page: Page) -> 
             return animationName !== "none" || parseFloat(transitionDuration) > 0 || scrollBehavior === "smooth";
         }))"""
     view.chip("forward").evaluate("chip => chip.classList.add('tc-running')")
-    assert view.root.evaluate(f"root => ({moving})(root).length") == 0
+    expect_equal(lambda: view.root.evaluate(f"root => ({moving})(root).length"), 0)
     page.emulate_media(reduced_motion="no-preference")
-    assert view.root.evaluate(f"root => ({moving})(root).length") == 1
+    expect_equal(lambda: view.root.evaluate(f"root => ({moving})(root).length"), 1)
 
 
 def test_kernel_numbers_carry_units(open_page: OpenPage) -> None:
@@ -220,6 +220,7 @@ def test_kernel_numbers_carry_units(open_page: OpenPage) -> None:
     expect(view.chip("fusion")).to_contain_text("launches")
     expect(view.chip("kernels")).to_contain_text("kernels")
     view.open_stage("kernels", "List")
+    expect(view.stage.locator(".tc-table tr").filter(has_text="triton_poi").first).to_be_visible()
     titles = view.stage.locator(".tc-table th").all_inner_texts()
     cells = view.stage.locator(".tc-table tr").filter(has_text="triton_poi").first.locator("td").all_inner_texts()
     row = dict(zip(titles, cells, strict=True))

@@ -13,6 +13,7 @@ from compiler.record import Record
 from explorer.findings.replay import Replay
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
+from tests.browser.waiting import expect_equal, wait_until
 from tests.explorer.findings.test_findings_steps import reads_on_and_on
 
 
@@ -52,7 +53,7 @@ def test_resume_functions_show_shared_rows_and_python(open_page: OpenPage, page:
     shared = view.stage.locator(".tc-bc-row", has=page.locator(".tc-side-0.tc-bc-code")).filter(
         has=page.locator(".tc-side-1.tc-bc-code")
     )
-    assert shared.count() > 0
+    expect(shared.first).to_be_attached()
     view.stage.get_by_role("button", name="As Python").click()
     python = view.stage.locator(".tc-bytecode-python")
     python.locator(".tc-row", has_text="__compiled_fn_").first.click()
@@ -65,8 +66,8 @@ def test_single_bytecode_column_has_no_empty_rows(open_page: OpenPage) -> None:
     view.stage.get_by_role("button", name="As Dynamo rewrote it").click()
     written = view.stage.locator(".tc-side-0")
     expect(written.first).to_be_visible()
-    assert all(text.strip() for text in written.all_inner_texts())
     expect(view.stage.locator(".tc-side-1").first).to_be_hidden()
+    assert all(text.strip() for text in written.all_inner_texts())
 
 
 def test_jump_arrow_leads_to_its_target(open_page: OpenPage, page: Page) -> None:
@@ -92,13 +93,13 @@ def test_stepper_goes_to_the_break_and_back(open_page: OpenPage, page: Page) -> 
     current = view.stage.locator(".tc-step.tc-primary")
     expect(current).to_contain_text(state.step.opcode)
     stack = view.stage.get_by_label("Stack, top first").locator("li")
-    assert stack.all_inner_texts() == list(reversed(state.stack))
+    expect_equal(stack.all_inner_texts, list(reversed(state.stack)))
     expect(view.stage.locator(".tc-steps-notes")).to_contain_text("Graph break: ")
     expect(chosen(view)).to_contain_text('print("one")')
     page.keyboard.press("ArrowLeft")
     before = Replay(record).at(state.index - 1)
     expect(current).to_contain_text(before.step.opcode)
-    assert stack.all_inner_texts() == list(reversed(before.stack))
+    expect_equal(stack.all_inner_texts, list(reversed(before.stack)))
 
 
 def test_step_over_stays_in_function_path_leads_out(open_page: OpenPage, page: Page) -> None:
@@ -110,7 +111,7 @@ def test_step_over_stays_in_function_path_leads_out(open_page: OpenPage, page: P
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     path = view.stage.locator(".tc-steps-call")
-    assert path.count() > 1
+    wait_until(lambda: path.count() > 1)
     path.first.click()
     expect(path).to_have_count(1)
     page.keyboard.press("Shift+ArrowRight")

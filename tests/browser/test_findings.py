@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 from compiler.record import Record
 from explorer import explore
 from tests.browser.conftest import OpenPage
+from tests.browser.waiting import expect_equal
 
 
 class Normalised(torch.nn.Module):
@@ -32,12 +33,12 @@ def test_mark_beside_a_line_opens_the_break_card(open_page: OpenPage, record: Re
     view.source.locator(".tc-break").first.click()
     card = view.root.locator(".tc-inspector .tc-break-card")
     expect(card).to_be_visible()
-    marked = card.locator(".tc-snippet").first.locator(".tc-culprit").all_inner_texts()
-    assert "".join(marked) == "h.max().item()"
+    culprit = card.locator(".tc-snippet").first.locator(".tc-culprit")
+    expect_equal(lambda: "".join(culprit.all_inner_texts()), "h.max().item()")
     expect(card.locator(".tc-rewrite .tc-added")).to_contain_text("h / h.max()")
     view.chip("breaks").click()
     same = view.stage.locator(".tc-break-card.tc-primary")
-    assert same.locator(".tc-lead").inner_text() == card.locator(".tc-lead").inner_text()
+    expect(same.locator(".tc-lead")).to_have_text(card.locator(".tc-lead").inner_text())
     expect(same).to_have_attribute("aria-current", "true")
     expect(same.locator("a")).to_have_attribute("rel", "noopener noreferrer")
 

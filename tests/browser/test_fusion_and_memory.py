@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
+from tests.browser.waiting import expect_equal, wait_until
 from tests.explorer.explored import mlp_record
 
 
@@ -23,24 +24,24 @@ def test_memory_opens_at_the_peak_and_keys_step(open_page: OpenPage, page: Page)
     chart = view.stage.get_by_role("slider", name="Step of the call")
     chart.focus()
     page.keyboard.press("Home")
-    assert bytes_in_use(view) != peak
+    wait_until(lambda: bytes_in_use(view) != peak)
     expect(chart).to_have_attribute("aria-valuenow", "1")
     page.keyboard.press("ArrowRight")
     expect(chart).to_have_attribute("aria-valuetext", re.compile("step 2 of .* is allocated"))
     page.keyboard.press("p")
-    assert bytes_in_use(view) == peak
+    expect_equal(lambda: bytes_in_use(view), peak)
 
 
 def test_memory_row_links_to_its_line_and_kernel(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("memory").click()
     view.chip("kernels").click(modifiers=["Shift"])
-    memory, kernels = view.root.locator(".tc-pane:not(.tc-home)").all()
+    memory, kernels = view.two_panes()
     row = memory.locator(".tc-memory-row").filter(has_text="self.hidden(x)").first
     row.locator(".tc-memory-bytes").click()
     expect(row).to_contain_class("tc-primary")
-    assert any("self.hidden(x)" in line for line in view.marked(view.source))
-    assert view.marked(kernels)
+    wait_until(lambda: any("self.hidden(x)" in line for line in view.marked(view.source)))
+    wait_until(lambda: view.marked(kernels))
 
 
 def test_line_shows_when_its_tensors_are_in_memory(open_page: OpenPage) -> None:
@@ -48,9 +49,8 @@ def test_line_shows_when_its_tensors_are_in_memory(open_page: OpenPage) -> None:
     view.chip("memory").click()
     view.line(view.source, "x = self.deeper(x)").click()
     expect(view.stage.locator(".tc-memory-row.tc-linked").first).to_be_visible()
-    width = view.stage.locator(".tc-memory-band").get_attribute("width")
-    assert width is not None
-    assert float(width) > 0
+    band = view.stage.locator(".tc-memory-band")
+    wait_until(lambda: float(band.get_attribute("width") or 0) > 0)
 
 
 def test_memory_of_eager_has_its_own_steps(open_page: OpenPage) -> None:
@@ -69,7 +69,7 @@ def test_fusion_kernel_opens_as_a_tree_of_nodes(open_page: OpenPage) -> None:
     expect(card.locator(".tc-fusion-tree")).to_contain_text("round 1")
     card.locator(".tc-fusion-name").click()
     expect(card).to_contain_class("tc-primary")
-    assert any("self.hidden(x)" in line for line in view.marked(view.source))
+    wait_until(lambda: any("self.hidden(x)" in line for line in view.marked(view.source)))
 
 
 def test_unfused_pairs_are_filtered_by_reason(open_page: OpenPage) -> None:
@@ -77,6 +77,7 @@ def test_unfused_pairs_are_filtered_by_reason(open_page: OpenPage) -> None:
     view.chip("fusion").click()
     view.stage.get_by_role("button", name="Not fused").click()
     pairs = view.stage.locator(".tc-fusion-pair")
+    expect(pairs.first).to_be_visible()
     every = pairs.count()
     reasons = view.stage.get_by_label("Reason")
     reasons.select_option(index=2)

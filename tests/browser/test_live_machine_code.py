@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
+from tests.browser.waiting import wait_until
 
 LOAD = "%load_ext explorer\nimport torch"
 EXPLORE = """%%tcompile -o run --target h100
@@ -95,7 +96,7 @@ def test_compiled_stage_shows_the_selected_kernel(
     view.open_stage("kernels", "List")
     kernels = view.stage.locator("tbody tr", has_text="triton_")
     expect(kernels).not_to_have_count(0, timeout=60_000)
-    assert kernels.count() > 1
+    wait_until(lambda: kernels.count() > 1)
     kernels.last.locator("td").first.click()
     view.chip("ptx").click()
     expect(view.stage.locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)
@@ -105,6 +106,14 @@ def test_compiled_stage_shows_the_selected_kernel(
 LOADED = """import explorer
 loaded = explorer.load(run.save("loaded.json"))
 loaded"""
+
+
+def is_within(inner: Locator, outer: Locator) -> bool:
+    """True if one element lies between the left and right edges of another."""
+    inside, around = inner.bounding_box(), outer.bounding_box()
+    assert inside
+    assert around
+    return around["x"] <= inside["x"] and inside["x"] + inside["width"] <= around["x"] + around["width"]
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -122,11 +131,7 @@ def test_a_loaded_run_asks_before_it_compiles(
     expect(card.locator("li")).to_have_text(["triton_per_fused_gelu_native_layer_norm_0"])
     notebook.show(view.root)
     notebook.page.set_viewport_size({"width": 1100, "height": 900})
-    inside, pane = card.bounding_box(), view.stage.bounding_box()
-    assert inside
-    assert pane
-    assert pane["x"] <= inside["x"]
-    assert inside["x"] + inside["width"] <= pane["x"] + pane["width"]
+    wait_until(lambda: is_within(card, view.stage))
     notebook.screenshot(f"lab-confirm-{'dark' if dark else 'light'}")
     assert notebook.run_cell(3).strip() == "0"
     card.get_by_role("button", name="Not now").click()

@@ -81,4 +81,5 @@ def test_failing_view_does_not_stop_other_views(
     (lab.folder / "shown twice").touch()
     notebook.wait_for_cell(1)
     expect_finished(view)
+    notebook.page.wait_for_timeout(0)  # lets Playwright deliver the messages that have arrived
     assert any("no title" in error for error in console_errors)

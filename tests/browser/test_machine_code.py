@@ -12,6 +12,7 @@ from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.notebook_page import ARTIFACTS
+from tests.browser.waiting import expect_equal, wait_until
 from tests.explorer.findings.fused_record import DOUBLE, SUM, fused_record, growing
 
 
@@ -41,7 +42,7 @@ def test_line_highlights_its_triton_and_dims_the_rest(
 def test_line_and_its_instructions_highlight_each_other(open_page: OpenPage) -> None:
     view = open_page(compiled())
     open_two(view, "ptx", "sass")
-    ptx, sass = view.root.locator(".tc-pane:not(.tc-home)").all()
+    ptx, sass = view.two_panes()
     view.line(view.source, "y.sum(-1)").click()
     for pane in (ptx, sass):
         expect(pane.locator(".tc-linked")).not_to_have_count(0)
@@ -55,7 +56,7 @@ def test_line_and_its_instructions_highlight_each_other(open_page: OpenPage) -> 
 def test_machine_code_pane_follows_the_selected_kernel(open_page: OpenPage) -> None:
     view = open_page(compiled())
     open_two(view, "kernels", "sass")
-    kernels, sass = view.root.locator(".tc-pane:not(.tc-home)").all()
+    kernels, sass = view.two_panes()
     expect(sass.locator(".tc-choose")).to_have_value(f"sass[0/0 inference {SUM}]")
     view.line(kernels, "tl.store(out_ptr0, tmp0 * 2)").click()
     expect(sass.locator(".tc-choose")).to_have_value(f"sass[0/0 inference {DOUBLE}]")
@@ -68,7 +69,7 @@ def test_kernels_open_at_the_first_kernel(open_page: OpenPage, page: Page) -> No
     view = open_page(compiled())
     view.open_stage("kernels")
     expect(view.line(view.stage, f"{SUM} = async_compile")).to_be_visible()
-    assert view.stage.locator(".tc-scroll").evaluate("scroller => scroller.scrollTop") == 2 * 19
+    expect_equal(lambda: view.stage.locator(".tc-scroll").evaluate("scroller => scroller.scrollTop"), 2 * 19)
 
 
 def test_kernel_list_sorts_and_shows_selected_code(open_page: OpenPage, page: Page) -> None:
@@ -158,14 +159,14 @@ def test_two_runs_in_one_view(open_page: OpenPage) -> None:
     expect(view.stage.locator(".tc-legend")).to_contain_text("h100")
     expect(view.stage.locator(".tc-legend")).to_contain_text("a100")
     view.chip("sass").click()
-    assert [choice.input_value() for choice in view.stage.locator(".tc-choose").all()] == [
-        f"sass[0/0 inference {SUM}]",
-        f"a100: sass[0/0 inference {SUM}]",
-    ]
+    choices = view.stage.locator(".tc-choose")
+    expect(choices).to_have_count(2)
+    expect(choices.first).to_have_value(f"sass[0/0 inference {SUM}]")
+    expect(choices.last).to_have_value(f"a100: sass[0/0 inference {SUM}]")
     expect(view.stage.locator(".tc-legend")).to_contain_text("no difference")
     view.stage.get_by_role("button", name="Stop comparing").click()
     view.line(view.source, "torch.sigmoid").click()
-    assert view.root.locator("[data-stage=sass] .tc-chip-links").inner_text() == "6"
+    expect(view.root.locator("[data-stage=sass] .tc-chip-links")).to_have_text("6")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -183,6 +184,6 @@ def test_machine_code_screenshots_fit_the_width(
     view.chip("sass").click(modifiers=["Shift"])
     view.line(view.source, "torch.sigmoid").locator(".tc-number").click()
     overflow = "root => [...root.querySelectorAll('.tc-chip')].some(chip => chip.getBoundingClientRect().right > 950)"
-    assert not view.root.evaluate(overflow)
+    wait_until(lambda: not view.root.evaluate(overflow))
     page.screenshot(path=ARTIFACTS / f"machine-code-{scheme}.png")
     context.close()

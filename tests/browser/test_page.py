@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.notebook_page import ARTIFACTS
+from tests.browser.waiting import expect_equal, wait_until
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.small_record import small_record
 
@@ -49,11 +51,11 @@ def test_line_highlights_its_nodes_in_every_pane(open_page: OpenPage) -> None:
     view.open_stage("forward")
     view.chip("kernels").click(modifiers=["Shift"])
     view.line(view.source, "x = self.hidden(x)").click()
-    forward, kernels = view.root.locator(".tc-pane:not(.tc-home)").all()
+    forward, kernels = view.two_panes()
     expect(view.line(view.source, "x = self.hidden(x)")).to_contain_class("tc-primary")
-    assert any("addmm" in line for line in view.marked(forward))
+    wait_until(lambda: any("addmm" in line for line in view.marked(forward)))
     assert not any("self.head" in line for line in view.marked(forward))
-    assert view.marked(kernels)
+    wait_until(lambda: view.marked(kernels))
 
 
 def test_node_list_attributes_link_to_nodes(open_page: OpenPage) -> None:
@@ -71,8 +73,8 @@ def test_selection_scrolls_into_view_in_other_panes(open_page: OpenPage) -> None
     view = open_page(mlp_record())
     view.open_stage("kernels")
     view.line(view.source, "return self.head(x)").click()
-    marked = [int(row) for row in view.stage.locator(".tc-linked").evaluate_all("rows => rows.map(r => r.dataset.row)")]
-    assert set(marked) & set(rows(view))
+    numbers = "rows => rows.map(row => Number(row.dataset.row))"
+    wait_until(lambda: set(view.stage.locator(".tc-linked").evaluate_all(numbers)) & set(rows(view)))
 
 
 def test_inspector_links_a_node_to_its_related_entities(open_page: OpenPage, page: Page) -> None:
@@ -100,7 +102,7 @@ def test_pointing_at_a_line_previews_its_links(open_page: OpenPage) -> None:
 def test_graph_break_is_marked_in_place_and_explained(open_page: OpenPage) -> None:
     view = open_page(broken_record())
     mark = view.line(view.source, "graph_break()").locator(".tc-break")
-    assert (mark.get_attribute("title") or "").startswith("Graph break: ")
+    expect(mark).to_have_attribute("title", re.compile("^Graph break: "))
     mark.click()
     expect(view.root.locator(".tc-inspector h3")).to_have_text("Graph break 1 of 1")
     (item,) = broken_record().breaks
@@ -145,11 +147,12 @@ def test_everything_can_be_reached_with_the_keyboard(open_page: OpenPage, page: 
     page.keyboard.press("Enter")
     expect(line).to_contain_class("tc-primary")
     page.keyboard.press("o")
-    before = view.stage.locator(".tc-choose").input_value()
+    shown = view.stage.locator(".tc-choose")
+    before = shown.input_value()
     page.keyboard.press("]")
-    assert view.stage.locator(".tc-choose").input_value() != before
+    expect(shown).not_to_have_value(before)
     page.keyboard.press("[")
-    assert view.stage.locator(".tc-choose").input_value() == before
+    expect(shown).to_have_value(before)
     page.keyboard.press("Escape")
     expect(view.root.locator(".tc-primary")).to_have_count(0)
     page.keyboard.press("?")
@@ -167,7 +170,7 @@ def test_search_counts_and_steps_through_matches(open_page: OpenPage, page: Page
     expect(count).to_have_text("1 of 20")
     page.keyboard.press("Enter")
     expect(count).to_have_text("2 of 20")
-    assert 96 + 97 in rows(view)
+    wait_until(lambda: 96 + 97 in rows(view))
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")
     expect(count).to_have_text("20 of 20")
@@ -203,7 +206,7 @@ def test_scrolling_50000_lines_renders_only_visible_lines(
     }""",
         STEPS,
     )
-    assert rows(view)[-1] == LONG - 1
+    wait_until(lambda: rows(view)[-1] == LONG - 1)
     assert most["rows"] < MOST_ROWS
     assert most["added"] < MOST_ROWS, "what a step puts into the page"
     assert most["elements"] < LONG / 10, "no list of all lines elsewhere"
@@ -213,7 +216,7 @@ def test_scrolling_50000_lines_renders_only_visible_lines(
 def test_detached_pane_keeps_its_scroll_position(open_page: OpenPage, page: Page) -> None:
     view = open_page(long_record(2000))
     view.stage.locator(".tc-scroll").evaluate("scroller => { scroller.scrollTop = 19000 }")
-    page.wait_for_timeout(100)
+    wait_until(lambda: rows(view)[0] > 900)
     before = rows(view)
     page.evaluate("""async () => {
         const root = document.querySelector(".tcompile");
@@ -224,8 +227,7 @@ def test_detached_pane_keeps_its_scroll_position(open_page: OpenPage, page: Page
         home.append(root);
         for (let wait = 0; wait < 3; wait++) await frame();
     }""")
-    assert before[0] > 900
-    assert rows(view) == before
+    expect_equal(lambda: rows(view), before)
 
 
 def test_copying_a_text_copies_all_of_it(open_page: OpenPage, page: Page) -> None:
@@ -242,25 +244,27 @@ def test_blocks_fold_and_selecting_inside_unfolds(open_page: OpenPage) -> None:
     view.open_stage("kernels")
     lines = view.stage.locator(".tc-rows").evaluate("rows => rows.clientHeight")
     view.stage.get_by_role("button", name="Fold or unfold long blocks").click()
-    assert view.stage.locator(".tc-rows").evaluate("rows => rows.clientHeight") < lines
+    wait_until(lambda: view.stage.locator(".tc-rows").evaluate("rows => rows.clientHeight") < lines)
     expect(view.stage.locator(".tc-folded").first).to_contain_text("lines")
     folded = view.stage.locator(".tc-folded").count()
     view.line(view.source, "x = self.deeper(x)").click()
+    wait_until(lambda: view.marked(view.stage))
     assert view.stage.locator(".tc-folded").count() <= folded
-    assert view.marked(view.stage)
 
 
 def test_two_artifacts_are_compared_with_both_sides_named(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("forward")
     view.stage.get_by_role("button", name="Compare with another artifact").click()
-    other, shown = view.stage.locator(".tc-choose").all()
+    choices = view.stage.locator(".tc-choose")
+    expect(choices).to_have_count(2)
+    other, shown = choices.first, choices.last
     other.select_option("joint[0/0]")
     heading = view.stage.locator(".tc-legend")
     expect(heading).to_contain_text("joint[0/0]")
     expect(heading).to_contain_text("forward[0/0]")
     expect(heading).to_contain_text("differ")
-    assert shown.input_value() == "forward[0/0]"
+    expect(shown).to_have_value("forward[0/0]")
     expect(view.stage.locator(".tc-removed").first).to_be_visible()
     other.select_option("post_grad[0/0 forward]")
     expect(heading).to_contain_text("post_grad[0/0 forward]")
@@ -279,12 +283,11 @@ def test_graph_is_searchable_and_its_groups_toggle(open_page: OpenPage, page: Pa
     view = open_page(mlp_record())
     view.open_stage("forward", "Graph")
     canvas = view.stage.locator("canvas").first
-    pictures = [canvas.screenshot()]
-    for name in ("close all", "open all"):
-        view.stage.get_by_role("button", name=name).click()
-        page.wait_for_timeout(200)
-        pictures.append(canvas.screenshot())
-    assert pictures[1] != pictures[2]
+    view.stage.get_by_role("button", name="close all").click()
+    page.wait_for_timeout(500)
+    closed = canvas.screenshot()
+    view.stage.get_by_role("button", name="open all").click()
+    wait_until(lambda: canvas.screenshot() != closed)
     canvas.focus()
     page.keyboard.press("/")
     page.keyboard.type("addmm")
@@ -319,7 +322,7 @@ def test_page_screenshots_have_no_overflow(
     view.open_stage("forward", "Graph")
     view.chip("backward").click(modifiers=["Shift"] if name == "wide" else [])
     view.line(view.source, "x = self.hidden(x)").locator(".tc-number").click()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wait_until(lambda: page.evaluate("document.documentElement.scrollWidth") <= width)
     background = view.root.evaluate("root => getComputedStyle(root).backgroundColor")
     assert (sum(map(int, background[4:-1].split(","))) < 384) == (scheme == "dark")
     page.screenshot(path=ARTIFACTS / f"page-{scheme}-{name}.png")
@@ -331,9 +334,9 @@ def test_the_reader_can_choose_light_or_dark(open_page: OpenPage) -> None:
     colour = "root => getComputedStyle(root).backgroundColor"
     before = view.root.evaluate(colour)
     view.root.get_by_role("button", name="Light or dark").click()
-    assert view.root.evaluate(colour) != before
+    wait_until(lambda: view.root.evaluate(colour) != before)
     view.root.get_by_role("button", name="Light or dark").click()
-    assert view.root.evaluate(colour) == before
+    expect_equal(lambda: view.root.evaluate(colour), before)
 
 
 def test_page_without_javascript_says_so(browser: Browser, tmp_path: Path) -> None:

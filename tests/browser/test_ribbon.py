@@ -17,6 +17,7 @@ from compiler.record import Record
 from explorer.run import both_sides
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
+from tests.browser.waiting import expect_equal, wait_until
 
 TWO_ROWS = 2 * 42
 ROWS = "ribbon => new Set([...ribbon.children].map(group => group.offsetTop)).size"
@@ -33,13 +34,13 @@ def record() -> Record:
 
 
 def panes(view: ExplorerView) -> tuple[Locator, Locator]:
-    first, second = view.root.locator(".tc-pane:not(.tc-home)").all()
-    return first, second
+    return view.two_panes()
 
 
-def shown(view: ExplorerView) -> list[str]:
-    """The content of the panes of both sides."""
-    return [pane.locator(".tc-pane-header .tc-choose").input_value() for pane in panes(view)]
+def expect_sides(view: ExplorerView, shown: list[str]) -> None:
+    """Wait until the panes of both sides show these artifacts."""
+    for pane, artifact in zip(panes(view), shown, strict=True):
+        expect(pane.locator(".tc-pane-header .tc-choose")).to_have_value(artifact)
 
 
 def focused(page: Page) -> str:
@@ -51,13 +52,11 @@ def test_ribbon_takes_at_most_two_rows(open_page: OpenPage, page: Page, record: 
     page.set_viewport_size({"width": width, "height": 800})
     view = open_page(record)
     ribbon = view.root.locator(".tc-ribbon")
-    assert ribbon.evaluate(ROWS) <= 2
-    area = ribbon.bounding_box()
-    assert area is not None
-    assert area["height"] <= TWO_ROWS
-    groups = ribbon.locator(".tc-group")
-    ends = groups.evaluate_all("groups => groups.map(group => group.getBoundingClientRect().right)")
-    assert max(ends) <= area["x"] + area["width"] + 1
+    wait_until(lambda: ribbon.evaluate(ROWS) <= 2)
+    wait_until(lambda: ribbon.evaluate("ribbon => ribbon.getBoundingClientRect().height") <= TWO_ROWS)
+    overhang = """ribbon => Math.max(...[...ribbon.querySelectorAll(".tc-group")].map(
+        group => group.getBoundingClientRect().right)) - ribbon.getBoundingClientRect().right"""
+    wait_until(lambda: ribbon.evaluate(overhang) <= 1)
 
 
 def test_group_with_room_is_not_folded(open_page: OpenPage, page: Page, record: Record) -> None:
@@ -78,19 +77,19 @@ def test_folded_group_opens_and_closes_by_keyboard(open_page: OpenPage, page: Pa
     head.focus()
     page.keyboard.press("ArrowDown")
     expect(head).to_have_attribute("aria-expanded", "true")
-    assert focused(page) == "Lowered"
+    expect_equal(lambda: focused(page), "Lowered")
     page.keyboard.press("End")
-    assert focused(page) == "Scheduled"
+    expect_equal(lambda: focused(page), "Scheduled")
     page.keyboard.press("Home")
     for _ in range(5):
         page.keyboard.press("ArrowDown")
-    assert focused(page) == "Fused"
+    expect_equal(lambda: focused(page), "Fused")
     page.keyboard.press("Enter")
     expect(head).to_have_attribute("aria-expanded", "false")
     expect(head).to_contain_text("Fused")
-    assert focused(page) == "tcompile"
+    expect_equal(lambda: focused(page), "tcompile")
     page.keyboard.press("Enter")
-    assert focused(page) == "Fused"
+    expect_equal(lambda: focused(page), "Fused")
     view.line(view.source, "softmax").click()
     expect(head).to_have_attribute("aria-expanded", "false")
     head.click()
@@ -105,9 +104,9 @@ def test_folded_group_counts_its_selected_links(open_page: OpenPage, page: Page,
     head = view.root.get_by_role("group", name="tcompile", exact=True).locator(".tc-group-head")
     expect(head.locator(".tc-chip-links")).to_have_text("")
     view.line(view.source, "softmax").click()
-    links = view.root.locator(".tc-group[aria-label=tcompile] .tc-group-chips .tc-chip-links").all_text_contents()
-    total = sum(int(number or 0) for number in links)
-    assert total > 0
+    links = view.root.locator(".tc-group[aria-label=tcompile] .tc-group-chips .tc-chip-links")
+    wait_until(lambda: any(links.all_text_contents()))
+    total = sum(int(number or 0) for number in links.all_text_contents())
     expect(head.locator(".tc-chip-links")).to_have_text("99+" if total > 99 else str(total))
 
 
@@ -115,16 +114,16 @@ def test_shared_stage_opens_on_both_sides(open_page: OpenPage, record: Record) -
     view = open_page(record)
     for stage, element in (("fusion", ".tc-fusion"), ("memory", ".tc-memory-chart"), ("guards", ".tc-guards")):
         view.chip(stage).click()
-        assert shown(view) == [stage, f"inductor: {stage}"]
+        expect_sides(view, [stage, f"inductor: {stage}"])
         for pane in panes(view):
             expect(pane.locator(element)).to_be_visible()
     view.chip("fused_ir").click()
-    assert shown(view) == ["guards", "inductor: fused_ir[0/0 forward]"]
+    expect_sides(view, ["guards", "inductor: fused_ir[0/0 forward]"])
     view.chip("lowered").click()
-    assert shown(view) == ["lowered[0/0 forward]", "inductor: fused_ir[0/0 forward]"]
+    expect_sides(view, ["lowered[0/0 forward]", "inductor: fused_ir[0/0 forward]"])
     view.chip("versus").click()
     view.chip("kernels").click()
-    assert shown(view) == ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"]
+    expect_sides(view, ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"])
 
 
 def test_kernel_link_affects_only_its_own_side(open_page: OpenPage, record: Record) -> None:
@@ -134,11 +133,11 @@ def test_kernel_link_affects_only_its_own_side(open_page: OpenPage, record: Reco
     card = second.locator(".tc-fusion-kernel").filter(has_text="triton_").first
     card.locator(".tc-fusion-name").click()
     expect(card).to_contain_class("tc-primary")
-    assert any("softmax" in line for line in view.marked(view.source))
-    assert shown(view) == ["fusion", "inductor: fusion"]
+    wait_until(lambda: any("softmax" in line for line in view.marked(view.source)))
+    expect_sides(view, ["fusion", "inductor: fusion"])
     expect(first.locator(".tc-fusion-kernel.tc-linked")).to_have_count(0)
     view.chip("kernels").click()
-    assert shown(view) == ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"]
+    expect_sides(view, ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"])
     expect(second.locator(".tc-row.tc-linked").first).to_be_visible()
 
 

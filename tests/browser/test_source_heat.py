@@ -21,6 +21,7 @@ def test_line_has_eager_and_compiled_bars(open_page: OpenPage) -> None:
         "compiled: 40 µs (forward 40 µs), 30 µs of them on the line itself",
         "measured on the GPU",
     ]
+    expect(bars.locator("i").first).to_be_visible()
     eager, compiled = (bars.locator("i").nth(side).bounding_box() for side in range(2))
     assert eager is not None
     assert compiled is not None

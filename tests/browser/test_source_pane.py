@@ -5,6 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage
+from tests.browser.waiting import expect_equal, wait_until
 from tests.explorer.findings.test_frame_map import looping
 from tests.explorer.reading.test_landed import record
 
@@ -21,13 +22,13 @@ def test_called_function_expands_inline_by_keyboard(open_page: OpenPage, page: P
     expect(opened.first).to_have_text("# doubled, in tests/explorer/reading/test_landed.py")
     inner = opened.filter(has_text="torch.ones_like(x)")
     body = view.line(view.source, "torch.ones_like(x)")
-    assert inner.locator(".tc-number").inner_text() == body.locator(".tc-number").inner_text()
+    expect(inner.locator(".tc-number")).to_have_text(body.locator(".tc-number").inner_text())
     expect(inner.locator(".tc-tints i")).to_have_count(1)
     expect(body.locator(".tc-tints i")).to_have_count(2)
     inner.locator(".tc-number").click()
     expect(body).to_contain_class("tc-primary")
     expect(inner).to_contain_class("tc-primary")
-    assert view.marked(view.stage)
+    wait_until(lambda: view.marked(view.stage))
     line.locator(".tc-number").click()
     page.keyboard.press("ArrowLeft")
     expect(opened).to_have_count(0)
@@ -36,7 +37,7 @@ def test_called_function_expands_inline_by_keyboard(open_page: OpenPage, page: P
 def test_breaking_code_is_underlined_as_plain_python(open_page: OpenPage) -> None:
     view = open_page(record())
     line = view.line(view.source, "torch._dynamo.graph_break()")
-    assert "".join(line.locator(".tc-broken").all_inner_texts()) == "torch._dynamo.graph_break()"
+    expect_equal(lambda: "".join(line.locator(".tc-broken").all_inner_texts()), "torch._dynamo.graph_break()")
     expect(line.locator(".tc-tints .tc-plain")).to_have_count(1)
     expect(line.locator(".tc-tints")).to_have_attribute("title", "Ran as plain Python")
 
@@ -44,7 +45,7 @@ def test_breaking_code_is_underlined_as_plain_python(open_page: OpenPage) -> Non
 def test_a_graph_is_selected_in_the_legend(open_page: OpenPage) -> None:
     view = open_page(record())
     view.source.get_by_role("button", name="graph 1/0").click()
-    assert any(CALL in line for line in view.marked(view.source))
+    wait_until(lambda: any(CALL in line for line in view.marked(view.source)))
     assert not any("self.layers" in line for line in view.marked(view.source))
     expect(view.stage.locator(".tc-choose option:checked")).to_have_text("Captured 1/0")
 
@@ -56,4 +57,4 @@ def test_frame_map_opens_as_graph_linked_to_lines(open_page: OpenPage, page: Pag
     view.stage.locator("canvas").first.focus()
     page.keyboard.press("l")
     view.stage.get_by_role("option", name="plain Python: loops").click()
-    assert any("x = scaled(x, float(k))" in line for line in view.marked(view.source))
+    wait_until(lambda: any("x = scaled(x, float(k))" in line for line in view.marked(view.source)))

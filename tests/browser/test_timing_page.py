@@ -8,6 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.notebook_page import ARTIFACTS
+from tests.browser.waiting import wait_until
 from tests.explorer.findings.timed_record import NOISE, timed_record
 
 
@@ -35,8 +36,7 @@ def test_bar_lengths_match_times_with_eager_reference_line(view: ExplorerView) -
     assert width(aot) / width(eager) == pytest.approx(2.6 / 2, abs=0.02)
     lines = rows(view).locator(".tc-reference")
     expect(lines).to_have_count(5)
-    places = {round((line.bounding_box() or {"x": 0})["x"]) for line in lines.all()}
-    assert len(places) == 1
+    wait_until(lambda: len({round((line.bounding_box() or {"x": 0})["x"]) for line in lines.all()}) == 1)
 
 
 def test_bars_show_numbers_and_failures_show_reasons(view: ExplorerView) -> None:
@@ -77,12 +77,12 @@ def test_arrow_keys_move_between_candidates(view: ExplorerView, page: Page) -> N
 
 @pytest.mark.parametrize("wide", [700, 1100, 1900])
 def test_timing_page_never_overflows(view: ExplorerView, page: Page, wide: int) -> None:
+    scroller = view.stage.locator(".tc-finding")
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.set_viewport_size({"width": wide, "height": 1000})
         page.wait_for_timeout(300)
         page.screenshot(path=ARTIFACTS / f"page-{scheme}-timing-{wide}.png")
-        scroller = view.stage.locator(".tc-finding")
-        assert scroller.evaluate("element => element.scrollWidth <= element.clientWidth + 1")
+        wait_until(lambda: scroller.evaluate("element => element.scrollWidth <= element.clientWidth + 1"))
         for row in rows(view).all():
             assert row.evaluate("row => row.scrollWidth <= row.clientWidth + 1")

@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 from explorer.run.both_sides import both_sides
 from tests.browser.conftest import OpenPage
 from tests.browser.test_accessibility import two_backends
+from tests.browser.waiting import expect_equal
 from tests.explorer.findings.fused_record import fused_record
 
 CLIPPED = """view => [...view.querySelectorAll("table, td, th, code, figure")]
@@ -28,7 +29,7 @@ def test_kernel_pairs_show_facts_and_full_sources(open_page: OpenPage, page: Pag
     names = pair.locator("thead code").all_inner_texts()
     for name, source in zip(names, pair.locator("pre").all_inner_texts(), strict=True):
         assert name in source
-    assert shown.evaluate(CLIPPED) == []
+    expect_equal(lambda: shown.evaluate(CLIPPED), [])
     pair.locator("th").filter(has_text="Bytes").click()
     expect(pair).to_contain_class("tc-primary")
 
@@ -38,5 +39,7 @@ def test_artifact_is_compared_with_the_other_side(open_page: OpenPage) -> None:
     view.open_stage("post_grad")
     view.stage.locator(".tc-choose").first.select_option("post_grad[0/0 inference]")
     view.stage.get_by_role("button", name="Compare with another artifact").click()
-    other, shown = (choice.input_value() for choice in view.stage.locator(".tc-choose").all())
-    assert (other, shown) == ("post_grad[0/0 inference]", "a100: post_grad[0/0 inference]")
+    choices = view.stage.locator(".tc-choose")
+    expect(choices).to_have_count(2)
+    expect(choices.first).to_have_value("post_grad[0/0 inference]")
+    expect(choices.last).to_have_value("a100: post_grad[0/0 inference]")

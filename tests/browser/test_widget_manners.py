@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
+from tests.browser.waiting import wait_until
 
 LOAD = "%load_ext explorer\nimport torch"
 EXPLORE = """%%tcompile -o run
@@ -41,7 +42,7 @@ def test_plain_keys_go_to_the_widget(notebook: NotebookPage) -> None:
         notebook.page.keyboard.press(key)
     assert len(cells) == 3
     assert notebook.cells() == cells
-    assert view.root.evaluate("root => root.contains(document.activeElement)")
+    wait_until(lambda: view.root.evaluate("root => root.contains(document.activeElement)"))
 
 
 def test_ctrl_keys_stay_with_jupyter(notebook: NotebookPage) -> None:
@@ -83,7 +84,5 @@ def test_stacked_panes_keep_height_in_a_narrow_cell(notebook: NotebookPage) -> N
     view.chip("inference").click(modifiers=["Shift"])
     panes = view.root.locator(".tc-pane")
     expect(panes).to_have_count(3)
-    for pane in panes.all():
-        box = pane.locator(".tc-scroll").bounding_box()
-        assert box is not None
-        assert box["height"] > 100
+    for pane in panes.locator(".tc-scroll").all():
+        wait_until(lambda pane=pane: pane.evaluate("scroller => scroller.getBoundingClientRect().height") > 100)
