@@ -382,7 +382,7 @@ export class Explorer {
     this.themeObserver = new MutationObserver(changed);
     for (const element of [document.documentElement, document.body]) {
       this.themeObserver.observe(element, {
-        attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light", "data-tc-theme"],
+        attributeFilter: ["class", "theme", "data-jp-theme-light", "data-vscode-theme-kind", "data-tc-theme"],
       });
     }
     const { signal } = this.stopping;
