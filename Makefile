@@ -2,13 +2,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help lab test programs lint types suite frontend axe constraints clean
+.PHONY: help lab test programs lint types suite frontend node_tools constraints clean
 
 VENV := .venv
 PYTHON_HERE := $(VENV)/bin/python
 INSTALL := $(PYTHON_HERE) -m pip install --disable-pip-version-check --constraint constraints.txt
 TYPESCRIPT := typescript@7.0.2
 AXE := axe-core@4.14.1
+PYRIGHT := pyright@1.1.414
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:
@@ -18,16 +19,16 @@ help:
 	@echo 'make clean        remove .venv and the files of tools'
 
 # First pip, because an old pip cannot resolve so many pins; then torch, so that no other package chooses its version.
-# torch brings setuptools, which builds tcompile.
 $(VENV)/ready: pyproject.toml constraints.txt
 	"$$(build_tools/find_python)" -m venv "$(VENV)"
 	$(INSTALL) pip
 	$(INSTALL) torch
-	$(INSTALL) --no-build-isolation --editable '.[notebooks]'
+	$(INSTALL) hatchling
+	$(INSTALL) --no-build-isolation --editable '.[lab,notebooks]'
 	touch $@
 
 $(VENV)/ready-to-test: $(VENV)/ready
-	$(INSTALL) --no-build-isolation --editable '.[notebooks,test]'
+	$(INSTALL) --no-build-isolation --editable '.[lab,notebooks,docs,test]'
 	touch $@
 
 # Without a display no browser is started: Jupyter prints the address.
@@ -44,7 +45,7 @@ test: programs lint frontend
 
 # Three processes for two cores, because tests wait for browsers and kernels; each takes 1.5 GB.
 # Files keep the order of tests/conftest.py: xdist would put files with few tests last, and those take longest.
-suite: $(VENV)/ready-to-test axe
+suite: $(VENV)/ready-to-test node_tools
 	$(PYTHON_HERE) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 programs:
@@ -60,9 +61,9 @@ types: $(VENV)/ready-to-test
 frontend: programs
 	if command -v npx; then npx --yes --package $(TYPESCRIPT) tsc --project tsconfig.json; fi
 
-# The accessibility checker that tests/browser/test_accessibility.py runs in Chromium.
-axe: programs
-	if command -v npm; then npm install --no-save --no-package-lock --no-audit --no-fund $(AXE); fi
+# The accessibility checker that tests/browser/test_accessibility.py runs in Chromium, and VS Code's type checker.
+node_tools: programs
+	if command -v npm; then npm install --no-save --no-package-lock --no-audit --no-fund $(AXE) $(PYRIGHT); fi
 
 constraints: $(VENV)/ready
 	$(PYTHON_HERE) build_tools/resolve_constraints.py > constraints.new

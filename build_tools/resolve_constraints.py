@@ -14,9 +14,8 @@ RESOLVE = ("-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet",
 OLDEST_PYTHON = ("--python-version=3.11.0", "--only-binary=:all:", "--target=build")
 
 [torch] = [line for line in Path("constraints.txt").read_text().splitlines() if line.startswith("torch==")]
-done = subprocess.run(
-    [sys.executable, *RESOLVE, *OLDEST_PYTHON, torch, "pip", ".[notebooks,test]"], stdout=subprocess.PIPE, check=True
-)
+ours = ("pip", "hatchling", ".[lab,notebooks,docs,test]")
+done = subprocess.run([sys.executable, *RESOLVE, *OLDEST_PYTHON, torch, *ours], stdout=subprocess.PIPE, check=True)
 packages = [item["metadata"] for item in json.loads(done.stdout)["install"]]
 pins = {package["name"]: package["version"].split("+")[0] for package in packages if package["name"] != "tcompile"}
 print("# The versions that `make` installs; `make constraints` writes them anew.")

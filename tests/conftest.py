@@ -135,7 +135,15 @@ def _axe() -> str | None:
     return str(AXE) if AXE.exists() else None
 
 
-FINDERS: dict[str, Callable[[], str | None]] = {"chromium": chromium, "gpu": _gpu, "axe": _axe}
+#: The type checker of VS Code, installed likewise.
+PYRIGHT = Path(__file__).parents[1] / "node_modules/.bin/pyright"
+
+
+def _pyright() -> str | None:
+    return str(PYRIGHT) if PYRIGHT.exists() else None
+
+
+FINDERS: dict[str, Callable[[], str | None]] = {"chromium": chromium, "gpu": _gpu, "axe": _axe, "pyright": _pyright}
 
 
 def _require(program: str) -> None:

@@ -264,7 +264,7 @@ def _head(graph: EagerGraph, saved: Sequence[Saved], settings: Settings) -> list
     if not graph.recorded and not settings.graph and all(node.call is None for node in graph.nodes):
         head.append(
             "# It was built before it could be recorded, so lines and modules are not known: for those, "
-            "explorer.autograd(lambda: ...)."
+            "tcompile.autograd(lambda: ...)."
         )
     return head
 

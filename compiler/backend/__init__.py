@@ -7,7 +7,7 @@ Read `ir/` first, then `pipeline.py`. Each stage prints, is verified, and runs i
     a value is rounded as in eager mode, at the end of each ATen operation, whether it was fused or not
     what there is no rule for is a call of PyTorch, and a decision in the record says so
 
-Registered by entry point: the name works in any script, with no import. `inspect/` opens a call: `compiler.open`.
+Registered by entry point: the name works in any script, with no import. `inspect/` opens a call: `tcompile.open`.
 """
 
 from compiler.backend.backend import tcompile

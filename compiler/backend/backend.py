@@ -62,7 +62,12 @@ def tcompile(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph that TorchDynamo captured. Raises OptionError for a mode or an option that there is not."""
+    """Compile a graph that TorchDynamo captured; torch.compile calls this.
+
+    >>> fast = torch.compile(model, backend="tcompile", mode="reduce-overhead")
+
+    Raises OptionError for an unknown mode or option; the message suggests the closest valid one.
+    """
     chosen = parse_options(mode, options)
     without_marks()
     graphs = cache(_graphs) if chosen.graphs else None

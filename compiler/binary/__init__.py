@@ -21,5 +21,5 @@ __all__ = ["CompilationInterrupted", "compile_incrementally", "compiled"]
 def __getattr__(name: str) -> Any:
     """What compiles brings torch with it; the processes that Triton runs in do without."""
     if name in __all__:
-        return getattr(importlib.import_module("compiler.binary.compiling"), name)
+        return getattr(importlib.import_module(f"{__name__}.compiling"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -167,7 +167,7 @@ class _Worker:
         self._log = folder / "log"
         with self._log.open("ab") as log:
             self._process = start_in_own_group(
-                [sys.executable, "-P", "-m", "compiler.binary.worker", HELPERS],
+                [sys.executable, "-P", "-m", f"{__package__}.worker", HELPERS],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -217,7 +217,7 @@ def _ending(code: int) -> str:
 def _environment(folder: Path) -> dict[str, str]:
     """The user's environment with a private TMPDIR, our module path, and a talkative Triton."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_WORKERS}
-    home = str(Path(__file__).parents[2])
+    home = str(Path(__file__).parents[__name__.count(".")])
     paths = [str(Path(path).resolve()) for path in sys.path if path]
     module_path = os.pathsep.join(dict.fromkeys((*paths, home)))
     return kept | _FOR_WORKERS | {"TMPDIR": str(folder), "PYTHONPATH": module_path}

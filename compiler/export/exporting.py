@@ -195,5 +195,5 @@ def add_exported(builder: Builder, call: Call, book: SourceBook) -> None:
             builder.problem(found.problem)
         if found.card is not None:
             where = f"{found.card.file}:{found.card.line}"
-            hint = next((item.text for item in found.card.suggestions), "explorer.export(...) shows the whole card")
+            hint = next((item.text for item in found.card.suggestions), "tcompile.export(...) shows the whole card")
             builder.problem(Problem("exported", f"torch.export, {found.mode}, {where}: {found.card.what}", hint))

@@ -23,11 +23,12 @@ from compiler.process import kill_group, start_in_own_group
 from compiler.triton_interpreter import arena
 from compiler.triton_interpreter.launch import KernelError, Outcome
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[__name__.count(".")]
+"""The folder on Python's path that holds our outermost package: `compiler` in a clone, `tcompile` when installed."""
 START_SECONDS = 120.0
 LAUNCH_SECONDS = 60.0
 
-_MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from compiler.triton_interpreter.worker import main; main()"
+_MAIN = f"import sys; sys.path.insert(0, sys.argv[1]); from {__package__}.worker import main; main()"
 
 
 class InterpreterError(RuntimeError):

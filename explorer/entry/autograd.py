@@ -1,10 +1,10 @@
-"""`explorer.autograd`: the graph that autograd built behind a tensor, as a run that shows, prints and saves.
+"""`tcompile.autograd`: the graph that autograd built behind a tensor, as a run that shows, prints and saves.
 
-explorer.autograd(loss)                    a graph that is there already: its lines and modules are not known
-explorer.autograd(lambda: loss_of(model))  builds it, and knows which line and which module made each node
-explorer.autograd(model, x)                the same for a module or function and its arguments
+tcompile.autograd(loss)                    a graph that is there already: its lines and modules are not known
+tcompile.autograd(lambda: loss_of(model))  builds it, and knows which line and which module made each node
+tcompile.autograd(model, x)                the same for a module or function and its arguments
 
-with explorer.autograd() as recorded:      the same for a block of code
+with tcompile.autograd() as recorded:      the same for a block of code
     loss = criterion(model(x), y)
 recorded.graph(loss)
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AutogradRecording:
-    """A block of code whose autograd graphs are wanted: `with explorer.autograd() as recorded:`.
+    """A block of code whose autograd graphs are wanted: `with tcompile.autograd() as recorded:`.
 
     `graph(loss)` gives the graph of a tensor made inside. The code runs as it would without.
     """
@@ -63,8 +63,15 @@ def autograd(
 def autograd(
     target: Any = None, /, *args: Any, kwargs: Mapping[str, Any] | None = None, health: bool = False
 ) -> AutogradRun | AutogradRecording:
-    """The graph that autograd built behind `target`: a tensor (or several in a list), or a function or module that is
-    called with the arguments and gives them; without `target`, a recording for use in a `with` statement.
+    """Show the graph that autograd built behind a tensor, and what it saves for backward.
+
+    >>> print(tcompile.autograd(model, x))   # calls the model, so lines and modules are known
+    >>> print(tcompile.autograd(loss))       # a graph that exists already
+    >>> with tcompile.autograd() as recorded:
+    ...     loss = criterion(model(x), y)
+    >>> print(recorded.graph(loss))
+
+    `target` is a tensor, a list of tensors, or a function or module that is called with the arguments.
 
     Nodes come with the tensors that they save, hooks, views and writes in place explained, and the rule that each
     differentiates by. Only a graph that is built here, by the call or in the block, comes with Python lines and
@@ -82,8 +89,8 @@ def autograd(
     if is_call(target):
         return _called(target, args, kwargs or {}, frame, health)
     if args or kwargs:
-        raise TypeError("explorer.autograd takes arguments only for a function or module to call")
-    return _explored(tensors_in(target, "explorer.autograd"), None, frame, "", target, health)
+        raise TypeError("tcompile.autograd takes arguments only for a function or module to call")
+    return _explored(tensors_in(target, "tcompile.autograd"), None, frame, "", target, health)
 
 
 def is_call(target: Any) -> bool:

@@ -1,7 +1,7 @@
-"""`explorer.chain_rule`: the chain rule on a real graph, step by step, with numbers, formulas and checks.
+"""`tcompile.chain_rule`: the chain rule on a real graph, step by step, with numbers, formulas and checks.
 
-print(explorer.chain_rule(loss))             what is known of a graph that is there already
-chain = explorer.chain_rule(f, x, w)         calls f, and so knows all values, lines and modules
+print(tcompile.chain_rule(loss))             what is known of a graph that is there already
+chain = tcompile.chain_rule(f, x, w)         calls f, and so knows all values, lines and modules
 chain                                        at a cell's end: a view that goes through the steps; chain.save("c.html")
 chain.steps                                  a DataFrame, one row a step
 chain.step(4)                                one step, to read
@@ -63,7 +63,7 @@ TOLERANCE = 1e-6
 PLACE = ("file", "line", "code", "module", "module_type")
 NOT_RECORDED = (
     "This graph was built before it could be recorded: values that nothing saved are `?`, and lines are not known. For "
-    "those, give the function: explorer.chain_rule(lambda: ...)."
+    "those, give the function: tcompile.chain_rule(lambda: ...)."
 )
 
 
@@ -169,11 +169,15 @@ def chain_rule(
     kwargs: Mapping[str, Any] | None = None,
     gradient: Tensor | None = None,
 ) -> ChainRule:
-    """The chain rule behind `target`: a tensor, or a function or module that is called with the arguments and gives it.
+    """Step through the chain rule behind a tensor, with your own numbers.
 
-    A backward pass is run, as `torch.autograd.grad` does: hooks and custom functions of yours run in it, no `.grad`
-    changes, and the graph can be used after it. It begins with `gradient`, or with 1 for each element. Small tensors
-    are shown by their numbers, big ones by shape, norm and range.
+    >>> chain = tcompile.chain_rule(lambda x, y: (x * y + x.sin()).sum(), x, y)
+    >>> print(chain)    # in a notebook, `chain` alone shows a stepper next to the graph
+
+    `target` is a tensor, or a function or module that is called with the arguments. A backward pass is run, as
+    `torch.autograd.grad` does: hooks and custom functions of yours run in it, no `.grad` changes, and the graph can be
+    used after it. It begins with `gradient`, or with 1 for each element. Small tensors are shown by their numbers, big
+    ones by shape, norm and range.
 
     Raises ValueError for a tensor that nothing wants a gradient of, or whose graph was freed; TypeError for what gives
     no tensor; and what the function raises.
@@ -183,8 +187,8 @@ def chain_rule(
     frame = sys._getframe(1)
     if not is_call(target):
         if args or kwargs:
-            raise TypeError("explorer.chain_rule takes arguments only for a function or module to call")
-        return _ruled(tensors_in(target, "explorer.chain_rule"), None, frame, None, None, gradient)
+            raise TypeError("tcompile.chain_rule takes arguments only for a function or module to call")
+        return _ruled(tensors_in(target, "tcompile.chain_rule"), None, frame, None, None, gradient)
     from compiler.autograd.recording import Recording
     from compiler.engine import title_of
 

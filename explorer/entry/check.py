@@ -1,4 +1,4 @@
-"""`explorer.check`: graph breaks and recompilations as a failing test."""
+"""`tcompile.check`: graph breaks and recompilations as a failing test."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from explorer.run.run import Run
 
 
 class CheckError(AssertionError):
-    """A function breaks its graph, or recompiles, more often than allowed. The message holds a card for each time.
+    """A function has more graph breaks or recompilations than `check` allows.
 
-    `run` is the exploration that found it.
+    The message holds a card for each. `run` is the exploration that found them.
     """
 
     def __init__(self, message: str, run: Run) -> None:
@@ -31,10 +31,13 @@ def check(
     calls: Sequence[Sequence[Any]] = (),
     **options: Any,
 ) -> Run:
-    """Call `fn(*args, **kwargs)` under torch.compile, and see that it stays in one piece. For tests and CI.
+    """Fail a test when a call has more graph breaks or recompilations than allowed.
 
-    `breaks` and `recompiles` are how many are allowed; `calls=[(a,), (b,)]` calls `fn` more than once. Only the graphs
-    are captured, no kernel is generated, unless `stages` asks for it; the other options are those of `explore`.
+    >>> def test_model_is_one_graph():
+    ...     tcompile.check(model, x, breaks=0, recompiles=0)
+
+    `calls=[(a,), (b,)]` calls `fn` more than once, which is how a recompilation can happen. Only the graphs are
+    captured and no kernel is generated, unless `stages` asks for it; the other options are those of `explore`.
 
     Returns the `Run`. Raises CheckError, with a card for each break and recompilation, also where nothing is compiled
     at all; OptionError and TypeError as `explore` does, and whatever `fn` raises.

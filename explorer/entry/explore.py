@@ -1,4 +1,4 @@
-"""`explorer.explore`: one call under torch.compile, every stage of it recorded."""
+"""`tcompile.explore`: one call under torch.compile, every stage of it recorded."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ def explore(
     calls: Sequence[Sequence[Any]] = (),
     **options: Any,
 ) -> Run:
-    """Call `fn(*args, **kwargs)` under torch.compile and return the `Run`: what every stage made of it.
+    """Call a function under torch.compile and return the `Run`: what every stage made of it.
 
-    `fn` is a function, bound method or `nn.Module`. `options` are those of `%%tcompile`, by name: target, mode,
-    dynamic, fullgraph, backend, options, stages, grad, time, check. `run.value` is what the call returned. To explore
-    a backward pass too, let `fn` call `backward()`, or use `%%tcompile`.
+    >>> run = tcompile.explore(model, x, target="h100")
+    >>> print(run)                # stages, kernels, graph breaks, problems
+    >>> print(run["captured"])    # one stage
+
+    `fn` is a function, bound method or `nn.Module`; it is called with `args` and `kwargs`. `options` are those of
+    `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, options, stages, grad, time, check. `run.value` is
+    the result of the call. To explore a backward pass too, let `fn` call `backward()`, or use `%%tcompile`.
 
     `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` says what the second one changed, and
     `run.value` is a list.
@@ -47,7 +51,7 @@ def explored(
     checked = _checked(fn, options)
     if not callable(fn):
         raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
-    # It imports torch, which `explorer.load` and the command line's `show` do without.
+    # It imports torch, which `tcompile.load` and the command line's `show` do without.
     from compiler import engine
     from explorer.entry.callee import is_torchscript, named_refusal
 

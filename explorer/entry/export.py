@@ -1,4 +1,4 @@
-"""`explorer.export` and `explorer.save_and_load`: from a model to something that runs without its Python code."""
+"""`tcompile.export` and `tcompile.save_and_load`: from a model to something that runs without its Python code."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 def export(
     fn: Callable[..., Any], *args: Any, strict: bool | None = None, dynamic_shapes: Any = None, **kwargs: Any
 ) -> Run:
-    """Export a call with torch.export, strict or not; by default (None) in both ways, side by side.
+    """Export a call with torch.export, strict and non-strict side by side.
 
-    `run["exported"]` is the program with its signature and the ranges of sizes left open; `run.value` the
-    `ExportedProgram` (non-strict where both are there), None where export failed: then `run.cards` says at which line,
-    why, and what to change. `dynamic_shapes` and the rest are as for `torch.export.export`.
+    >>> run = tcompile.export(model, x)
+    >>> print(run["exported"])
+
+    `strict=True` or `strict=False` tries one way only. `run["exported"]` is the program with its signature and the
+    ranges of sizes left open; `run.value` the `ExportedProgram` (non-strict where both are there), None where export
+    failed: then `run.cards` says at which line, why, and what to change. `dynamic_shapes` and the rest are as for
+    `torch.export.export`.
     """
     from compiler.capture.sources import SourceBook
     from compiler.engine import title_of
@@ -46,7 +50,7 @@ def export(
 
 
 def save_and_load(model: nn.Module, *args: Any, backend: str = "aot_eager", **kwargs: Any) -> pd.DataFrame:
-    """Try each way to save a model that is compiled: one row a way, with what came of loading and calling it.
+    """Try each way to save a compiled model, and load and call what was saved: a table.
 
     A copy of the model in evaluation mode is used. `outcome` says how outputs compare with the model's own ("equal" is
     to the bit), `words` what there is to know: why names begin with `_orig_mod.`, what is in the file, what it needs.

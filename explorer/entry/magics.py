@@ -59,7 +59,7 @@ class TcompileMagics(Magics):
     @magic_arguments()
     @argument("--target", type=_unquoted,
               help="What to generate code for: cpu, cuda, cuda:0, or a GPU that is not here, such as h100 "
-                   "(explorer.targets() lists them); default: the GPU that the tensors are on, else an h100.")
+                   "(tcompile.targets() lists them); default: the GPU that the tensors are on, else an h100.")
     @argument("--mode", type=_unquoted,
               help="default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.")
     @argument("--dynamic", action=_YES_NO, default=None,

@@ -1,4 +1,4 @@
-"""What `compiler.open` gives, as HTML that a saved notebook keeps: a table of stages, and each stage to open."""
+"""What `tcompile.open` gives, as HTML that a saved notebook keeps: a table of stages, and each stage to open."""
 
 from __future__ import annotations
 

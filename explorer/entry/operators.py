@@ -1,4 +1,4 @@
-"""`explorer.operators()`: how many operators this torch has, beside what the literature says."""
+"""`tcompile.operators()`: how many operators this torch has, beside what the literature says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
 
 def operators() -> pd.DataFrame:
-    """How many operators this torch has, counted live: one row a set, from all that are registered to prims and to
-    what Inductor hands to ATen.
+    """Count the operators of this torch, as a table with one row for each set.
+
+    The sets go from all registered operators down to prims, and to those that Inductor leaves to ATen.
 
     `overloads` counts `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is what pytorch.org
     says of PyTorch 2 (https://pytorch.org/get-started/pytorch-2-x/), `method` is how it was counted here.

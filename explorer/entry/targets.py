@@ -1,4 +1,4 @@
-"""`explorer.targets()`: the GPUs that code can be written for without having them, as a table."""
+"""`tcompile.targets()`: the GPUs that code can be written for without having them, as a table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 
 def targets() -> pd.DataFrame:
-    """The GPUs that `target=` (`--target`) may name, one a row, with units in the columns' names.
+    """List the GPUs that `target=` (`--target`) can name, as a table.
 
-    Peak rates (`tflops_…`; `tops_int8`) are dense, in 10¹² operations per second; missing where the GPU has no
-    instructions for the format. `sources` says where the numbers are from.
+    >>> tcompile.targets().loc["h100", "memory_gb_per_s"]
+
+    Units are in the columns' names. Peak rates (`tflops_…`; `tops_int8`) are dense, in 10¹² operations per second;
+    missing where the GPU has no instructions for the format. `sources` says where the numbers are from.
     """
     import pandas as pd
 

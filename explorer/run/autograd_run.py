@@ -48,7 +48,7 @@ class AutogradRun(Run):
         """
         if not any("health" in artifact.attrs for artifact in self.record.of_stage("autograd")):
             raise ValueError(
-                "health was not measured, as it takes a backward pass: explorer.autograd(..., health=True)"
+                "health was not measured, as it takes a backward pass: tcompile.autograd(..., health=True)"
             )
         return _tables().health(self.record)
 

@@ -13,7 +13,7 @@ import base64
 import re
 import zlib
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 
 _IMPORT = re.compile(r'^import\s[^;]*?from "\./(?P<name>[\w.]+)";\n', re.MULTILINE)
@@ -23,6 +23,8 @@ _COMMENT = re.compile(r"^[ \t]*//[^\n]*\n|/\*\*.*?\*/[ \t]?", re.MULTILINE | re.
 _INDENT_OR_BLANK = re.compile(r"(?<=\n)\s+")
 _EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MULTILINE)
 
+
+STATIC = Path(__file__).parents[1] / "static"
 
 #: The module whose views a widget loads when it needs them, and the one through which it gives them the core's names.
 LATE = "late_views.js"
@@ -97,13 +99,13 @@ LAST_STYLE = "media.css"
 @cache
 def css() -> str:
     """All style sheets, `style.css` with its colours first and what is for print last."""
-    names = {path.name for path in files("explorer").joinpath("static").iterdir() if path.name.endswith(".css")}
+    names = {path.name for path in STATIC.iterdir() if path.name.endswith(".css")}
     views = sorted(names.difference(BASE_STYLES, [LAST_STYLE]))
     return "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))
 
 
 def static_text(name: str) -> str:
-    return files("explorer").joinpath("static", name).read_text(encoding="utf-8")
+    return STATIC.joinpath(name).read_text(encoding="utf-8")
 
 
 def joined(entry: str) -> str:

@@ -1,4 +1,4 @@
-"""The record in a page, and back out of it: `explorer.load("run.html")`.
+"""The record in a page, and back out of it: `tcompile.load("run.html")`.
 
 A page carries each artifact's text and entities as compressed parts for the front end. What the front end does not need
 (guards, timings, …) goes along in one more data block, so that the page holds the whole record, and holds it once.

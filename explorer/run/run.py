@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 class Run(MeasuredRun):
-    """One exploration. `record` is all that was found; `value` is what the explored call returned.
+    """One exploration: stages, tables, findings, drawings and files.
+
+    `record` is all that was found; `value` is what the explored call returned.
 
     `run["forward"]` is a stage: it prints as text. `print(run)` is a summary. The tables (`run.breaks`, `run.ops`, …)
     are DataFrames made anew at each access, so that changing one changes nothing here.
@@ -122,12 +124,12 @@ class Run(MeasuredRun):
     def trust(self) -> Run:
         """Agree that the code of a loaded run's kernels is executed on this machine; returns this run.
 
-        `explorer.load` executes nothing, and neither does looking at the run. To compile its kernels is another thing:
+        `tcompile.load` executes nothing, and neither does looking at the run. To compile its kernels is another thing:
         the source of Triton kernels is Python, which is executed on this machine to compile it, and the kernel lab
         builds and runs kernels. Whoever made the file wrote that source. So machine code (`run["ptx"]`,
         `run.binaries`) and `%%tkernel` raise UntrustedError until you have called this:
 
-        run = explorer.load("run.json")
+        run = tcompile.load("run.json")
         print(run["kernels"])         # read what would be executed
         print(run.trust()["ptx"])     # you trust whoever made the file
 
@@ -475,10 +477,13 @@ class Run(MeasuredRun):
 
 
 def load(path: str | Path) -> Run:
-    """Read a run saved as `.json`, or as a page (`.html`). Nothing in the file is executed; `value` is None.
+    """Read a run saved as `.json` or as a page (`.html`), without executing anything in it.
 
-    To compile its kernels, which executes code from the file, call `run.trust()`. Raises RecordError, naming the field
-    that is wrong, ValueError for another suffix, OSError.
+    >>> run = tcompile.load("run.html")
+    >>> print(run.cards)
+
+    `run.value` is None. To compile its kernels, which executes code from the file, call `run.trust()`. Raises
+    RecordError, naming the field that is wrong, ValueError for another suffix, OSError.
     """
     return Run(files.read(path))
 

@@ -92,7 +92,7 @@ class _Runs:
 class Opened:
     """What the backend makes of a call. Stages print; each is of the graph `selected`, the first one unless told.
 
-    >>> p = compiler.open(torch.nn.functional.gelu, torch.randn(8))
+    >>> p = tcompile.open(torch.nn.functional.gelu, torch.randn(8))
     >>> print(p.fused)
     >>> p.replace("fuse", lambda program, ctx: program).fused
 
@@ -221,7 +221,7 @@ class Opened:
         return self.code if _is_on_gpu(self.graph.stages.last) else self.on("h100").code
 
     def on(self, gpu: str) -> Opened:
-        """The same call for a GPU that need not be here (`explorer.targets()` lists them): captured once more, with
+        """The same call for a GPU that need not be here (`tcompile.targets()` lists them): captured once more, with
         the kernels that torch chooses there and the layouts that the GPU likes. Its graphs run nowhere.
 
         Raises UnknownTargetError, BackendError where the GPU lacks a format that the call uses.
@@ -462,14 +462,19 @@ def _run(captured: CapturedGraph, passes: Mapping[str, pipeline.Pass], threshold
 
 
 def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:  # noqa: A001
-    """Compile `fn(*args, **kwargs)` and keep what each pass makes of each of its graphs. `dynamic` is as for
-    torch.compile. The call is run once, by eager PyTorch, graph by graph; if its result needs a gradient, there is a
-    backward graph too. What the graphs were called with is kept, to check stages on it.
+    """Compile a call with our own backend and keep the program after each pass.
+
+    >>> p = tcompile.open(torch.nn.functional.gelu, torch.randn(8))
+    >>> print(p.lowered, p.fused)
+    >>> print(p.code)
+
+    `dynamic` is as for torch.compile. The call is run once, by eager PyTorch, graph by graph; if its result needs a
+    gradient, there is a backward graph too. What the graphs were called with is kept, to check stages on it.
 
     Raises BackendError where a graph can't be compiled, or where there is none, and TypeError for what can't be called.
     """
     if not callable(fn):
-        raise TypeError(f"compiler.open takes a function or a module, and what to call it with; got {fn!r:.60}")
+        raise TypeError(f"tcompile.open takes a function or a module, and what to call it with; got {fn!r:.60}")
     asked = OpenedCall(inner_function(fn) or fn, args, kwargs, dynamic)
     captured = capture_graphs(asked)
     if not captured:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NO_CALL = (
     "this run has no call to try advice on: it was loaded from a file, or its code calls torch.compile itself. Explore "
-    "the call here first: %%tcompile, or explorer.explore(model, x)"
+    "the call here first: %%tcompile, or tcompile.explore(model, x)"
 )
 
 

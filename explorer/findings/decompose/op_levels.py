@@ -1,4 +1,4 @@
-"""`explorer.decompose("aten.gelu", x)`: one call of an operator, taken apart level by level."""
+"""`tcompile.decompose("aten.gelu", x)`: one call of an operator, taken apart level by level."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
 
 def decompose(operator: str | Callable[..., Any], *args: Any, **kwargs: Any) -> OpLevels:
-    """Take `operator(*args, **kwargs)` apart: what was called, ATen, core ATen, Inductor's set, prims.
+    """Decompose one call of an operator, level by level down to prims.
 
-    `operator` is a name ("aten.gelu", "aten.add.Tensor", "gelu", "torch.nn.functional.gelu", "F.gelu") or the function
-    itself. Backward operators are like others ("aten.native_layer_norm_backward"). Nothing is changed by it: neither
-    the arguments nor the state of random numbers.
+    >>> print(tcompile.decompose("gelu", torch.randn(8)))
+
+    The levels are the call itself, ATen, core ATen, Inductor's operators and prims. `operator` is a name ("aten.gelu",
+    "aten.add.Tensor", "gelu", "torch.nn.functional.gelu", "F.gelu") or the function itself. Backward operators are like
+    others ("aten.native_layer_norm_backward"). Nothing is changed by it: neither the arguments nor the state of random
+    numbers.
 
     Raises OperatorError (a ValueError) for a name that torch does not have, and for arguments that it can't be called
     with; TypeError for what can't be called.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Listener = Callable[[object], None]
 NO_CALL = (
     "this run has no call to time: it was loaded from a file, or its code calls torch.compile itself. Explore the call "
-    "here first: %%tcompile, or explorer.explore(model, x)"
+    "here first: %%tcompile, or tcompile.explore(model, x)"
 )
 
 

@@ -1,0 +1,97 @@
+"""See every stage of torch.compile on your own code: in a notebook, in Python, in a terminal, in a test.
+
+In a notebook, load the magics once and write `%%tcompile` above a cell:
+
+    %load_ext tcompile
+
+In Python, `explore` calls a function or model under torch.compile and returns a `Run`. It prints as a summary;
+`run["forward"]` is a stage, `run.breaks` a table, `run.save("run.html")` a page that needs no network:
+
+    run = tcompile.explore(model, x)
+    print(run)
+
+In a test, `check` fails where the graph breaks or a call recompiles:
+
+    tcompile.check(model, x, breaks=0, recompiles=0)
+
+`torch.compile(model, backend="tcompile")` compiles with our own backend, in any script and without this import; `open`
+shows what each of its passes does. In a terminal: `tcompile explore model.py:model --input "randn(8, 64)"`.
+
+Importing this module imports neither torch nor Jupyter: both come with the first function that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compiler.backend import tcompile as backend
+    from compiler.backend.inspect.inspection import open  # noqa: A004
+    from explorer.entry.autograd import autograd
+    from explorer.entry.chain_rule import chain_rule
+    from explorer.entry.check import CheckError, check
+    from explorer.entry.explore import explore
+    from explorer.entry.export import export, save_and_load
+    from explorer.entry.operators import operators
+    from explorer.entry.targets import targets
+    from explorer.findings.decompose.op_levels import decompose
+    from explorer.run.run import Run, load
+
+__all__ = [
+    "CheckError",
+    "Run",
+    "autograd",
+    "backend",
+    "chain_rule",
+    "check",
+    "decompose",
+    "explore",
+    "export",
+    "load",
+    "load_ipython_extension",
+    "open",
+    "operators",
+    "save_and_load",
+    "targets",
+    "unload_ipython_extension",
+]
+
+_HOMES = {
+    "backend": ("compiler.backend", "tcompile"),
+    "open": ("compiler.backend.inspect.inspection", "open"),
+}
+"""The module and attribute of each public name that `explorer` does not have."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'tcompile' has no attribute {name!r}")
+    if name in _HOMES:
+        home, attribute = _HOMES[name]
+        value = getattr(importlib.import_module(home), attribute)
+    else:
+        import explorer
+
+        value = getattr(explorer, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Add the magics to an IPython shell: called by `%load_ext tcompile`."""
+    from explorer.entry import magics
+
+    magics.load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Remove the magics from an IPython shell: called by `%unload_ext tcompile`."""
+    from explorer.entry import magics
+
+    magics.unload(ipython)
