@@ -20,9 +20,8 @@ from compiler.backend import pipeline
 from compiler.backend.cpp.emit import emit as emit_cpp
 from compiler.backend.ir import CompilerUnavailableError, Extern, Kernel, Program, Strided, strided_views
 from compiler.backend.ir.reference_interpreter import State, interpret
-from compiler.backend.lower.graph import lower
-from compiler.backend.lower.products import row_pitch
-from compiler.backend.lower.table import RULES
+from compiler.backend.lower.graph import RULES, lower
+from compiler.backend.lower.library_calls import row_pitch
 from compiler.backend.options import BackendOptions, parse_options
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import MOST_32

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add, attrgetter, mul, sub, truediv
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, Strided, leaves, map_leaves, strided_views
+from compiler.backend.ir import BackendError, Extern, Program, Step, Strided, leaves, map_leaves, strided_views
 from compiler.backend.ir.expr import Expr, operation
 from compiler.backend.ir.index import Symbol
 from compiler.backend.ir.scalar import DTYPES
-from compiler.backend.lower.pointwise import element, scalar
-from compiler.backend.lower.sizes import index_of
-from compiler.backend.lower.table import RULES
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
+from compiler.backend.lower.indexing import INDEXING
+from compiler.backend.lower.library_calls import LIBRARY, LIBRARY_CALLS
+from compiler.backend.lower.pointwise import POINTWISE, element, scalar
+from compiler.backend.lower.reductions import REDUCTIONS
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, index_of
+from compiler.backend.lower.views import VIEWS
+from compiler.backend.lower.windows import WINDOWS
 from compiler.backend.torch_glue.data_sizes import OUTSIDE
 from compiler.backend.torch_glue.index_bounds import replaced_symbols, specialize_symbols
 from compiler.backend.torch_glue.operators import has_effect, returns_alias, written_arguments
@@ -32,6 +35,12 @@ from compiler.torch_api.user_triton import Launch, launch_of
 if TYPE_CHECKING:
     from compiler.backend.passes.context import Context
 
+RULES: Mapping[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **LIBRARY_CALLS, **WINDOWS}
+"""All rules of lowering: the full name of an operator -> its rule.
+
+A rule is `rule(low, *arguments)`, with the node's arguments lowered: tensors as `Tensor`, sizes as `Index`. It returns
+a `Tensor`, or a tuple of these. It raises NoRuleError, with the reason, for a call that it has no loops for.
+"""
 _NUMBERS: Mapping[Any, str] = {
     truediv: "div", mul: "mul", add: "add", sub: "sub", torch.sym_float: "",
 }  # fmt: skip
@@ -83,7 +92,7 @@ def _apart_from_others(outputs: Sequence[Any], module: GraphModule) -> Iterator[
 
 
 def _walk(module: GraphModule, ctx: Context) -> _Walk:
-    walker = _Walk(module, ctx)
+    walker = _Walk(module, ctx, Lowering(module.graph.output_node()))
     for asked, operator in module.meta.get(OUTSIDE, ()):
         ctx.decide((asked,), "extern", f"{operator}: what it gives is as large as data say: the graph is divided there")
     for node in module.graph.nodes:
@@ -96,7 +105,7 @@ def _walk(module: GraphModule, ctx: Context) -> _Walk:
 class _Walk:
     module: GraphModule
     ctx: Context
-    low: Lowering = field(default_factory=Lowering)
+    low: Lowering
     values: dict[Node, Any] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -146,7 +155,11 @@ class _Walk:
 
     def argument(self, value: Any) -> Any:
         """What an extern or the caller gets for an argument of a node: memory for a tensor, a size for a SymInt."""
-        return map_arg(value, lambda node: map_leaves(self.extern_value(node), _in_memory))
+
+        def in_memory(leaf: Any) -> Any:
+            return leaf.strided if isinstance(leaf, Tensor) else leaf
+
+        return map_arg(value, lambda node: map_leaves(self.extern_value(node), in_memory))
 
     def extern_value(self, node: Node) -> Any:
         """What a node gives: of a number that loops compute of sizes, what a guard holds it to."""
@@ -199,13 +212,13 @@ class _Walk:
         if rule is None:
             subgraphs = [source.name for source in node.all_input_nodes if fx.body_at(self.module, source) is not None]
             inside = f"PyTorch runs it, and in it {' and '.join(subgraphs)}, where nothing is fused"
-            raise NoRuleError(inside if subgraphs else "PyTorch's own kernel")
+            raise NoRuleError(inside if subgraphs else LIBRARY)
         args = [self.rule_argument(arg) for arg in node.args]
         named = {key: self.rule_argument(arg) for key, arg in node.kwargs.items()}
         made = {str(meta.device) for meta in leaves(fx.value_of(node)) if isinstance(meta, torch.Tensor)}
         if len(devices := made | self.devices((args, named))) > 1:
             raise NoRuleError(f"a kernel runs on one device, and this is on {' and '.join(sorted(devices))}")
-        return rule(self.low, node, *args, **named)
+        return rule(self.low, *args, **named)
 
     def devices(self, value: Any) -> set[str]:
         """Where the tensors among arguments are."""
@@ -223,10 +236,8 @@ class _Walk:
 
     def overwrite(self, node: Node, target: Tensor) -> Tensor:
         source = self.values[node.args[1]]  # type: ignore[index]
-        ranges, at = walk(target.shape, "i")
-        self.low.append(Loop(target.buffer, ranges, at, element(source, at, target.dtype)))
         self.low.mutated.add(target.buffer)
-        return target
+        return self.low.store(target, lambda at: element(source, at, target.dtype))
 
     def extern(self, node: Node, name: str, meta: Any) -> Any:
         result = self.new_buffers(node.name, meta)
@@ -234,23 +245,16 @@ class _Walk:
         kwargs = {key: self.argument(arg) for key, arg in node.kwargs.items()}
         writes = tuple(self.written_buffers(node, args, kwargs))
         self.low.mutated.update(writes)
-        call = Extern(
-            name, cast(Any, node.target), tuple(args), tuple(kwargs.items()), _names_of(result), writes,
-            pinned=has_effect(node.target), aliases=returns_alias(node.target), origins=(node.name,),
-            source=self.low.source,
-        )  # fmt: skip
-        self.low.steps.append(call)
+        facts = {"pinned": has_effect(node.target), "aliases": returns_alias(node.target)}
+        made = map_leaves(result, lambda leaf: leaf.buffer if isinstance(leaf, Tensor) else None)
+        self.low.call(name, node.target, args, made, kwargs=tuple(kwargs.items()), writes=writes, **facts)
         return result
 
     def user_kernel(self, node: Node, launch: Launch, meta: Mapping[str, torch.Tensor]) -> Mapping[str, Tensor]:
         """A launch of a Triton kernel of the user's: what it makes of each argument that it writes."""
         made = {name: self.low.whole(f"{node.name}_{name}", meta[name]) for name in launch.written}
-        args = tuple(self.argument([launch.grid, *launch.arguments]))
-        call = Extern(
-            launch.name, launch.function, args, (), tuple(value.buffer for value in made.values()),
-            origins=(node.name,), source=self.low.source,
-        )  # fmt: skip
-        self.low.steps.append(call)
+        args = self.argument([launch.grid, *launch.arguments])
+        self.low.call(launch.name, launch.function, args, tuple(value.buffer for value in made.values()))
         return made
 
     def new_buffers(self, name: str, meta: Any) -> Any:
@@ -310,16 +314,6 @@ def _copy_with_memory(x: Any) -> Any:
 def _takes_numbers(node: Node) -> bool:
     """Whether a node's rule takes expressions for numbers."""
     return node.target in _NUMBERS or str(node.target) in _TAKE_NUMBERS
-
-
-def _in_memory(value: Any) -> Any:
-    return value.strided if isinstance(value, Tensor) else value
-
-
-def _names_of(result: Any) -> Any:
-    if isinstance(result, tuple):
-        return tuple(map(_names_of, result))
-    return result.buffer if isinstance(result, Tensor) else None
 
 
 def source_line(node: Node) -> str:

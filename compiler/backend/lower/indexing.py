@@ -1,20 +1,25 @@
-"""Rules of operators that pick elements by place: by indices that a tensor holds, or where tensors are put together."""
+"""Rules of operators that pick elements by place, or put them there: by indices that a tensor holds, or where tensors
+are put together.
+
+Several values may be added to one element, in no order; of several that are to replace one PyTorch does not say which
+does. One loop fills a buffer, the next adds to it: see `ir.Put`. Low precision adds in float32, and is rounded once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import torch
-from torch.fx import Node
 
-from compiler.backend.ir.expr import At, Const, Expr, Guard, Shape, cast, operation
+from compiler.backend.ir import Loop
+from compiler.backend.ir.expr import ADDED, At, Const, Expr, Guard, Put, Shape, cast, operation
 from compiler.backend.ir.index import Index, Indirect, is_below
-from compiler.backend.lower.pointwise import broadcast, element, scalar, second
-from compiler.backend.lower.value import Coordinates, Lowering, NoRuleError, Rule, Tensor, dimension
+from compiler.backend.lower.pointwise import broadcast, element, fill_with, scalar, second
+from compiler.backend.lower.value import Coordinates, Lowering, NoRuleError, Rule, Tensor, Value, computing_dtype, walk
 from compiler.backend.lower.views import from_front, slice_start
-from compiler.torch_api.fx import value_of
 
 MOST_JOINED = 8
 """Each element of a `cat` asks for each tensor whether it comes from it: with more of them copies are faster."""
@@ -29,37 +34,37 @@ def place(value: Expr, size: Index, wrap: bool = False) -> Index:
     return Index.of(Indirect(value, size))
 
 
-def pick(low: Lowering, node: Node, x: Tensor, where: Coordinates) -> Tensor:
+def pick(low: Lowering, x: Tensor, where: Coordinates) -> Tensor:
     """The elements of x at `where(at)`."""
-    return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
+    return low.fill(lambda at: x.load(where(at)))
 
 
-def embedding(low: Lowering, node: Node, weight: Tensor, rows: Tensor, *_: Any) -> Tensor:
-    return pick(low, node, weight, lambda at: (place(rows.load(at[:-1]), weight.shape[0]), at[-1]))
+def embedding(low: Lowering, weight: Tensor, rows: Tensor, *_: Any) -> Tensor:
+    return pick(low, weight, lambda at: (place(rows.load(at[:-1]), weight.shape[0]), at[-1]))
 
 
 def coordinates_along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
     """Coordinates in x of what is at a place of `rows`, which holds those of one dimension."""
     if not x.shape or len(x.shape) != len(rows.shape):
         raise NoRuleError("by a tensor with other dimensions, or without any")
-    dim = dimension(dim, len(x.shape))
+    dim = x.dimension(dim)
     return lambda at: (*at[:dim], place(rows.load(at), x.shape[dim]), *at[dim + 1 :])
 
 
-def gather(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor:
-    return pick(low, node, x, coordinates_along(x, dim, rows))
+def gather(low: Lowering, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor:
+    return pick(low, x, coordinates_along(x, dim, rows))
 
 
 def coordinates_of_rows(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
     """Coordinates in x of what is at a place where a dimension counts through `rows`, which holds those of x."""
     if not x.shape or len(rows.shape) != 1:
         raise NoRuleError("of or by tensors without dimensions")
-    dim = dimension(dim, len(x.shape))
+    dim = x.dimension(dim)
     return lambda at: (*at[:dim], place(rows.load((at[dim],)), x.shape[dim]), *at[dim + 1 :])
 
 
-def index_select(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor) -> Tensor:
-    return pick(low, node, x, coordinates_of_rows(x, dim, rows))
+def index_select(low: Lowering, x: Tensor, dim: int, rows: Tensor) -> Tensor:
+    return pick(low, x, coordinates_of_rows(x, dim, rows))
 
 
 def coordinates_of_indices(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]:
@@ -84,36 +89,31 @@ def coordinates_of_indices(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[in
     return first, locate
 
 
-def index(low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
+def index(low: Lowering, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
     """`x[rows]`."""
-    return pick(low, node, x, coordinates_of_indices(x, rows)[1])
+    return pick(low, x, coordinates_of_indices(x, rows)[1])
 
 
-def concatenate(low: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    meta = value_of(node)
+def concatenate(low: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     kept = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0].constant == 0)]
     if not kept or len(kept) > MOST_JOINED:
         raise NoRuleError(f"of {len(kept)} tensors; loops join 1 to {MOST_JOINED}")
-    dim = dimension(dim, len(meta.shape))
-    if all(x.shape[dim].constant == 0 for x in kept):
-        return low.fill(node.name, meta, lambda at: scalar(0, meta.dtype))
+    dim = kept[0].dimension(dim)
+    if not (kept := [x for x in kept if x.shape[dim].constant != 0]):
+        return fill_with(low, 0)
 
     def value(at: Shape) -> Expr:
         start, pieces = Index.of(0), []
         for x in kept:
             moved = (*at[:dim], at[dim] - start, *at[dim + 1 :])
             start = start + x.shape[dim]
-            pieces.append((start, element(x, moved, meta.dtype) if x.shape[dim].constant != 0 else None))
-        return _first_before(at[dim], [(end, piece) for end, piece in pieces if piece is not None])
+            pieces.append((start, element(x, moved, low.dtype)))
+        _, found = pieces.pop()
+        for end, piece in reversed(pieces):
+            found = Guard(operation("lt", At(at[dim]), At(end)), piece, found)
+        return found
 
-    return low.fill(node.name, meta, value)
-
-
-def _first_before(at: Index, pieces: Sequence[tuple[Index, Expr]]) -> Expr:
-    *others, (_, found) = pieces
-    for end, piece in reversed(others):
-        found = Guard(operation("lt", At(at), At(end)), piece, found)
-    return found
+    return low.fill(value)
 
 
 def in_bounds(at: Index, size: Index) -> Expr | None:
@@ -141,28 +141,25 @@ def guard_bounds(at: Sequence[Index], sizes: Sequence[Index], value: Expr, fill:
     return Guard(reduce(both, conditions), value, scalar(fill, value.dtype)) if conditions else value
 
 
-def constant_pad(low: Lowering, node: Node, x: Tensor, widths: Sequence[Any], fill: Any = 0) -> Tensor:
-    meta = value_of(node)
+def constant_pad(low: Lowering, x: Tensor, widths: Sequence[Any], fill: Any = 0) -> Tensor:
     before = {len(x.shape) - 1 - pair: widths[2 * pair] for pair in range(len(widths) // 2)}
     if any(size.constant == 0 for size in x.shape):
-        return low.fill(node.name, meta, lambda at: scalar(fill, meta.dtype))
+        return fill_with(low, fill)
 
     def value(at: Shape) -> Expr:
         moved = tuple(coordinate - Index.of(before.get(dim, 0)) for dim, coordinate in enumerate(at))
-        return guard_bounds(moved, x.shape, element(x, moved, meta.dtype), fill)
+        return guard_bounds(moved, x.shape, element(x, moved, low.dtype), fill)
 
-    return low.fill(node.name, meta, value)
+    return low.fill(value)
 
 
 def slice_scatter(
-    low: Lowering, node: Node, x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None,
-    step: int = 1,
-) -> Tensor:  # fmt: skip
-    meta = value_of(node)
-    dim = dimension(dim, len(x.shape))
+    low: Lowering, x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Tensor:
+    dim = x.dimension(dim)
     first = slice_start(start, x.shape[dim])
     if source.shape[dim].constant == 0:
-        return low.fill(node.name, meta, lambda at: element(x, at, meta.dtype))
+        return fill_with(low, x)
 
     def value(at: Shape) -> Expr:
         moved, rest = (at[dim] - first) // step, (at[dim] - first) % step
@@ -172,68 +169,185 @@ def slice_scatter(
         inside = element(source, (*at[:dim], moved, *at[dim + 1 :]), x.dtype)
         return Guard(reduce(both, conditions), inside, element(x, at, x.dtype)) if conditions else inside
 
-    return low.fill(node.name, meta, value)
+    return low.fill(value)
 
 
-def select_scatter(low: Lowering, node: Node, x: Tensor, source: Tensor, dim: int, position: Any) -> Tensor:
-    meta = value_of(node)
-    dim = dimension(dim, len(x.shape))
+def select_scatter(low: Lowering, x: Tensor, source: Tensor, dim: int, position: Any) -> Tensor:
+    dim = x.dimension(dim)
     row = from_front(position, x.shape[dim])
 
     def value(at: Shape) -> Expr:
         inside = element(source, (*at[:dim], *at[dim + 1 :]), x.dtype)
         return operation("where", operation("eq", At(at[dim]), At(row)), inside, element(x, at, x.dtype))
 
-    return low.fill(node.name, meta, value)
+    return low.fill(value)
 
 
-def flip(low: Lowering, node: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
-    turned = {dimension(dim, len(x.shape)) for dim in dims}
+def flip(low: Lowering, x: Tensor, dims: Sequence[int]) -> Tensor:
+    turned = {x.dimension(dim) for dim in dims}
 
     def locate(at: Shape) -> Shape:
         return tuple(x.shape[dim] - 1 - one if dim in turned else one for dim, one in enumerate(at))
 
-    return pick(low, node, x, locate)
+    return pick(low, x, locate)
 
 
-def roll(low: Lowering, node: Node, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
+def roll(low: Lowering, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     if not dims or isinstance(dims, int) or any(size.constant == 0 for size in x.shape):
         raise NoRuleError("roll of all elements as one row")
-    by = {dimension(dim, len(x.shape)): Index.of(shift) for dim, shift in zip(dims, shifts, strict=True)}
+    by = {x.dimension(dim): Index.of(shift) for dim, shift in zip(dims, shifts, strict=True)}
 
     def locate(at: Shape) -> Shape:
         return tuple((one - by[dim]) % x.shape[dim] if dim in by else one for dim, one in enumerate(at))
 
-    return pick(low, node, x, locate)
+    return pick(low, x, locate)
 
 
-def repeat(low: Lowering, node: Node, x: Tensor, times: Sequence[Any]) -> Tensor:
+def repeat(low: Lowering, x: Tensor, times: Sequence[Any]) -> Tensor:
     added = len(times) - len(x.shape)
 
     def locate(at: Shape) -> Shape:
         own = zip(at[added:], x.shape, strict=True)
         return tuple(Index.of(0) if size.constant == 1 else one % size for one, size in own)
 
-    return pick(low, node, x, locate)
+    return pick(low, x, locate)
 
 
 def constant(value: Any) -> Rule:
-    def rule(low: Lowering, node: Node, *_: Any, **__: Any) -> Tensor:
-        meta = value_of(node)
-        return low.fill(node.name, meta, lambda at: scalar(value, meta.dtype))
-
-    return rule
+    return lambda low, *_, **__: fill_with(low, value)
 
 
-def scalar_tensor(low: Lowering, node: Node, value: Any, **_: Any) -> Any:
-    return constant(value)(low, node)
-
-
-def iota(low: Lowering, node: Node, length: Any, *, start: Any, step: Any, **_: Any) -> Tensor:
-    meta = value_of(node)
-    if meta.dtype not in (torch.int64, torch.int32):
+def iota(low: Lowering, length: Any, *, start: Any, step: Any, **_: Any) -> Tensor:
+    dtype = low.dtype
+    if dtype not in (torch.int64, torch.int32):
         raise NoRuleError("positions are whole numbers")
-    return low.fill(node.name, meta, lambda at: cast(At(at[0] * Index.of(step) + Index.of(start)), meta.dtype))
+    return low.fill(lambda at: cast(At(at[0] * Index.of(step) + Index.of(start)), dtype))
+
+
+def add_at(low: Lowering, before: Any, shape: Shape, locate: Coordinates, value: Value) -> Tensor:
+    """`before`, a tensor or a number, with `value(at)` added at `where(at)`, for each point of a shape."""
+    dtype = computing_dtype(low.dtype)
+    if dtype not in ADDED or torch.are_deterministic_algorithms_enabled():
+        raise NoRuleError(f"adding in no order, in {str(dtype).removeprefix('torch.')}")
+    return _put(low, before, shape, locate, value, dtype, adds=True)
+
+
+def put_at(low: Lowering, before: Any, shape: Shape, locate: Coordinates, value: Value) -> Tensor:
+    """`before` with `value(at)` in the place of the element at `where(at)`, for each point of a shape."""
+    if torch.are_deterministic_algorithms_enabled():
+        raise NoRuleError("where places are given twice, the last value counts")
+    return _put(low, before, shape, locate, value, low.dtype, adds=False)
+
+
+def _put(
+    low: Lowering, before: Any, shape: Shape, locate: Coordinates, value: Value, dtype: torch.dtype, adds: bool
+) -> Tensor:
+    start = low.fill(lambda at: element(before, at, dtype), "_start", dtype=dtype)
+    name = low.node.name if dtype == low.dtype else f"{low.node.name}_total"
+    target = low.add(replace(low.buffers[start.buffer], name=name, reuses=start.buffer))
+    low.starts[name] = low.starts[start.buffer]
+    ranges, at = walk(shape, "i")
+    low.append(Loop(name, ranges, (), Put(start.buffer, locate(at), cast(value(at), dtype), adds)))
+    return target if dtype == low.dtype else low.fill(lambda at: cast(target.load(at), low.dtype))
+
+
+def scatter_add(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Tensor, **_: Any) -> Tensor:
+    locate = coordinates_along(x, dim, rows)
+    return add_at(low, x, rows.shape, locate, source.load)
+
+
+def index_add(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    if len(source.shape) != len(x.shape):
+        raise NoRuleError("of or by tensors without dimensions")
+    locate, dtype = coordinates_of_rows(x, dim, rows), computing_dtype(x.dtype)
+
+    def value(at: Shape) -> Expr:
+        found = cast(source.load(at), dtype)
+        return found if alpha == 1 else operation("mul", found, scalar(alpha, dtype))
+
+    return add_at(low, x, source.shape, locate, value)
+
+
+def index_copy(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Tensor) -> Tensor:
+    if len(source.shape) != len(x.shape):
+        raise NoRuleError("of or by tensors without dimensions")
+    return put_at(low, x, source.shape, coordinates_of_rows(x, dim, rows), source.load)
+
+
+def scatter_reduce(
+    low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Tensor, how: str, *, include_self: bool = True
+) -> Tensor:
+    if how != "sum" or not include_self:
+        raise NoRuleError("only sums are made in no order")
+    return scatter_add(low, x, dim, rows, source)
+
+
+def index_put(
+    low: Lowering, x: Tensor, rows: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """`x[rows] += values`, or `=`."""
+    if len(rows) == 1 and rows[0] is not None and rows[0].dtype == torch.bool and not values.shape and not accumulate:
+        return masked_put(low, x, rows[0], values)
+    first, locate = coordinates_of_indices(x, rows)
+    by = broadcast_shape([row.shape for row in rows if row is not None])
+    others = tuple(size for dim, size in enumerate(x.shape) if dim >= len(rows) or rows[dim] is None)
+    shape = (*others[:first], *by, *others[first:])
+    put = add_at if accumulate else put_at
+    return put(low, x, shape, locate, lambda at: values.load(broadcast(values.shape, at)))
+
+
+def masked_put(low: Lowering, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    """One number where a mask of the first dimensions holds."""
+
+    def pick_value(at: Shape) -> Expr:
+        return operation("where", mask.load(at[: len(mask.shape)]), element(value, at, low.dtype), x.load(at))
+
+    return low.fill(pick_value)
+
+
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
+    """The shape that shapes have when they are broadcast together."""
+    rank = max(map(len, shapes))
+    wide = [(Index.of(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(next((size for size in sizes if size.constant != 1), sizes[0]) for sizes in zip(*wide, strict=True))
+
+
+def embedding_backward(
+    low: Lowering, gradient: Tensor, rows: Tensor, count: Any, padding: Any, by_frequency: bool
+) -> Tensor:
+    if by_frequency or not isinstance(padding, int):
+        raise NoRuleError("gradients that are scaled by how often a row was met")
+
+    def value(at: Shape) -> Expr:
+        found = gradient.load(at)
+        if padding < 0:
+            return found
+        is_padding = operation("eq", cast(rows.load(at[:-1]), torch.int64), Const(padding, torch.int64))
+        return operation("where", is_padding, scalar(0, found.dtype), found)
+
+    def locate(at: Shape) -> Shape:
+        return (place(rows.load(at[:-1]), Index.of(count)), at[-1])
+
+    return add_at(low, 0, gradient.shape, locate, value)
+
+
+def scatter(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
+    """Elements are replaced. Where it is one of each row, each element checks whether it is the target."""
+    dim = x.dimension(dim)
+    wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
+    if not x.shape or rows.shape != wanted:
+        locate = coordinates_along(x, dim, rows)
+        return put_at(low, x, rows.shape, locate, lambda at: element(source, at, low.dtype))
+
+    def value(at: Shape) -> Expr:
+        own = (*at[:dim], Index.of(0), *at[dim + 1 :])
+        row = cast(rows.load(own), torch.int64)
+        is_checked = "nll_loss" in str(low.node.meta.get("original_aten"))  # the forward has met the same indices
+        picked = row if is_checked else At(place(row, x.shape[dim]))
+        is_one = operation("eq", At(at[dim]), picked)
+        return operation("where", is_one, element(source, own, low.dtype), x.load(at))
+
+    return low.fill(value)
 
 
 INDEXING: dict[str, Rule] = {
@@ -257,6 +371,14 @@ INDEXING: dict[str, Rule] = {
     "aten.ones.default": constant(1),
     "aten.zeros_like.default": constant(0),
     "aten.ones_like.default": constant(1),
-    "aten.scalar_tensor.default": scalar_tensor,
+    "aten.scalar_tensor.default": lambda low, value, **_: fill_with(low, value),
     "prims.iota.default": iota,
+    "aten.scatter_add.default": scatter_add,
+    "aten.index_add.default": index_add,
+    "aten.index_copy.default": index_copy,
+    "aten.scatter_reduce.two": scatter_reduce,
+    "aten.index_put.default": index_put,
+    "aten.embedding_dense_backward.default": embedding_backward,
+    "aten.scatter.value": scatter,
+    "aten.scatter.src": scatter,
 }

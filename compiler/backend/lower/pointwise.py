@@ -1,24 +1,28 @@
-"""Rules of operators that compute each element from the elements at the same place.
+"""Rules of operators that compute each element from the elements at the same place, or from random seeds.
 
 Values are computed in the dtype of the result, or for float16 and bfloat16 in float32, and cast at the end: the
 rounding of eager mode. Of an ATen operation that was decomposed eager rounds the result only: what lies between its
-steps stays in float32. Comparisons compute in the dtype that their arguments have together.
+steps stays in float32. Comparisons compute in the dtype that their arguments have together. Random operators are
+decomposed into seeds, which one call draws for a graph, and functions of a seed and an element's place, which count
+with Philox.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from compiler.backend.ir.expr import At, Const, Expr, Shape, cast, operation
+from compiler.backend.ir import Buffer, Strided
+from compiler.backend.ir.expr import At, Const, Expr, Op, Shape, cast, operation
 from compiler.backend.ir.index import Index
+from compiler.backend.ir.index_maps import position
 from compiler.backend.ir.scalar import HALVES, MATH
-from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, computing_dtype
 from compiler.torch_api.fx import value_of
 
 Build = Callable[..., Expr]
@@ -47,7 +51,6 @@ def element(value: Any, at: Shape, dtype: torch.dtype) -> Expr:
     """An argument's element at a place of the result, broadcast to its shape, in a dtype."""
     if not isinstance(value, Tensor):
         return scalar(value, dtype)
-    checked_dtype(value.dtype)
     return cast(value.load(broadcast(value.shape, at)), dtype)
 
 
@@ -79,17 +82,15 @@ def rounds_on_cpu(node: Node) -> bool:
 def arithmetic(build: Build, rounds: Callable[[Node], bool] = lambda node: False) -> Rule:
     """Arguments, but for None, and result in the result's dtype."""
 
-    def rule(low: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
-        meta = value_of(node)
-        own, rounded = checked_dtype(meta.dtype), rounds(node)
-        dtype = computing_dtype(own)
+    def rule(low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
+        own, rounded, is_inner = low.dtype, rounds(low.node), is_inside(low.node)
 
         def value(at: Shape) -> Expr:
             named = {key: operand(arg, at, own, rounded) for key, arg in kwargs.items() if arg is not None}
             found = build(*(arg if arg is None else operand(arg, at, own, rounded) for arg in args), **named)
-            return found if is_inside(node) else cast(found, meta.dtype)
+            return found if is_inner else cast(found, own)
 
-        return low.fill(node.name, meta, value, dtype if is_inside(node) else None)
+        return low.fill(value, dtype=computing_dtype(own) if is_inner else None)
 
     return rule
 
@@ -108,32 +109,14 @@ def _operation(node: Node) -> tuple[Any, ...] | None:
     return before and (before, node.meta.get("seq_nr"), node.meta.get("stack_trace"))
 
 
-def comparison(name: str) -> Rule:
-    """Two arguments in their common dtype, a bool as result."""
-
-    def rule(low: Lowering, node: Node, left: Any, right: Any) -> Tensor:
-        own, rounded = common_dtype(node), rounds_on_cpu(node)
-
-        def value(at: Shape) -> Expr:
-            return operation(name, operand(left, at, own, rounded), operand(right, at, own, rounded))
-
-        return low.fill(node.name, value_of(node), value)
-
-    return rule
-
-
-def common_dtype(node: Node) -> torch.dtype:
-    """The dtype that the two arguments of an operator have together, by torch's rules of promotion."""
-    values: list[Any] = [value_of(arg) if isinstance(arg, Node) else arg for arg in node.args[:2]]
-    return checked_dtype(torch.result_type(*values))
-
-
 def test(build: Build) -> Rule:
-    """One argument in its own dtype, a bool as result."""
+    """Arguments in the dtype that they have together by torch's rules of promotion, a bool as result."""
 
-    def rule(low: Lowering, node: Node, x: Tensor) -> Tensor:
-        dtype = computing_dtype(checked_dtype(x.dtype))
-        return low.fill(node.name, value_of(node), lambda at: build(element(x, at, dtype)))
+    def rule(low: Lowering, *args: Any) -> Tensor:
+        values: list[Any] = [value_of(arg) if isinstance(arg, Node) else arg for arg in low.node.args]
+        own = torch.result_type(*values) if len(values) > 1 else values[0].dtype
+        rounded = rounds_on_cpu(low.node)
+        return low.fill(lambda at: build(*(operand(arg, at, own, rounded) for arg in args)))
 
     return rule
 
@@ -145,11 +128,7 @@ def float_test(build: Build) -> Rule:
 
 def logical(name: str) -> Rule:
     """Arguments as bools."""
-
-    def rule(low: Lowering, node: Node, *args: Any) -> Tensor:
-        return low.fill(node.name, value_of(node), lambda at: operation(name, *(truth(arg, at) for arg in args)))
-
-    return rule
+    return lambda low, *args: low.fill(lambda at: operation(name, *(truth(arg, at) for arg in args)))
 
 
 def truth(value: Any, at: Shape) -> Expr:
@@ -202,14 +181,14 @@ def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None, **named: E
     return x if high is None else operation("minimum", x, high)
 
 
-def divide(low: Lowering, node: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+def divide(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
-        return plain("div")(low, node, x, y)
-    dtype = checked_dtype(value_of(node).dtype)
+        return plain("div")(low, x, y)
+    dtype = low.dtype
     if rounding_mode == "floor" or not dtype.is_floating_point:
-        return whole_division("floordiv" if rounding_mode == "floor" else "truncdiv")(low, node, x, y)
+        return whole_division("floordiv" if rounding_mode == "floor" else "truncdiv")(low, x, y)
     is_number = not isinstance(y, Tensor) or all(size.constant == 1 for size in y.shape)
-    return arithmetic(partial(whole_ratio, rounded=computing_dtype(dtype) if is_number else dtype))(low, node, x, y)
+    return arithmetic(partial(whole_ratio, rounded=computing_dtype(dtype) if is_number else dtype))(low, x, y)
 
 
 def whole_ratio(x: Expr, y: Expr, rounded: torch.dtype) -> Expr:
@@ -236,27 +215,29 @@ def cube(x: Expr, low_precision: torch.dtype) -> Expr:
 
 
 def whole_division(name: str) -> Rule:
-    """Of integers only by a constant: by zero PyTorch raises an error, a loop would end the process."""
+    """Of integers only by a constant, and no fmod: by zero PyTorch raises an error, a loop would end the process."""
 
-    def rule(low: Lowering, node: Node, x: Any, y: Any) -> Tensor:
-        if not value_of(node).dtype.is_floating_point and not (isinstance(y, int) and y > 0):
+    def rule(low: Lowering, x: Any, y: Any) -> Tensor:
+        is_constant = isinstance(y, int) and y > 0 and name != "fmod"
+        if not low.dtype.is_floating_point and not is_constant:
             raise NoRuleError("a division of integers may be by zero, which is an error")
-        return arithmetic(partial(operation, name), lambda _: name == "remainder")(low, node, x, y)
+        return arithmetic(partial(operation, name), lambda _: name in ("remainder", "fmod"))(low, x, y)
 
     return rule
 
 
-def power(low: Lowering, node: Node, x: Any, y: Any) -> Any:
+def power(low: Lowering, x: Any, y: Any) -> Any:
     """Small whole exponents as products: exactly what eager does for 2 and 3, and all that integers get."""
-    if isinstance(y, int | float) and y == 3 and value_of(node).dtype in HALVES:
-        return arithmetic(partial(cube, low_precision=value_of(node).dtype))(low, node, x)
+    dtype = low.dtype
+    if isinstance(y, int | float) and y == 3 and dtype in HALVES:
+        return arithmetic(partial(cube, low_precision=dtype))(low, x)
     if isinstance(y, int | float) and y in (1, 2, 3):
-        return arithmetic(lambda base: reduce(mul, [base] * int(y)))(low, node, x)
+        return arithmetic(lambda base: reduce(mul, [base] * int(y)))(low, x)
     if isinstance(y, float) and y in (0.5, -0.5):
-        return arithmetic(lambda base: _root(base, y))(low, node, x)
-    if not value_of(node).dtype.is_floating_point:
+        return arithmetic(lambda base: _root(base, y))(low, x)
+    if not dtype.is_floating_point:
         raise NoRuleError("integers to any power but 1, 2 and 3")
-    return arithmetic(partial(operation, "pow"), lambda _: True)(low, node, x, y)
+    return arithmetic(partial(operation, "pow"), lambda _: True)(low, x, y)
 
 
 def _root(x: Expr, exponent: float) -> Expr:
@@ -264,43 +245,35 @@ def _root(x: Expr, exponent: float) -> Expr:
     return root if exponent > 0 else operation("div", number(1, x), root)
 
 
-def where(low: Lowering, node: Node, condition: Any, x: Any, y: Any) -> Any:
-    meta = value_of(node)
-
-    def value(at: Shape) -> Expr:
-        return operation("where", truth(condition, at), element(x, at, meta.dtype), element(y, at, meta.dtype))
-
-    return low.fill(node.name, meta, value)
+def where(low: Lowering, condition: Any, x: Any, y: Any) -> Any:
+    dtype = low.dtype
+    return low.fill(lambda at: operation("where", truth(condition, at), element(x, at, dtype), element(y, at, dtype)))
 
 
-def convert(low: Lowering, node: Node, x: Tensor, *_: Any, **named: Any) -> Any:
+def convert(low: Lowering, x: Tensor, *_: Any, **named: Any) -> Any:
     """A cast or a copy. To another device it is PyTorch's."""
-    meta = value_of(node)
+    meta = low.meta
     if str(meta.device) != low.buffers[x.buffer].device:
         raise NoRuleError("a copy between devices")
     if meta.layout is not torch.strided:
         raise NoRuleError(f"the layout {meta.layout}")
-    if meta.dtype == torch.bool:
-        return low.fill(node.name, meta, lambda at: truth(x, at))
-    return low.fill(node.name, meta, lambda at: element(x, at, meta.dtype))
+    return low.fill(lambda at: truth(x, at) if meta.dtype == torch.bool else element(x, at, meta.dtype))
 
 
-def second(low: Lowering, node: Node, _: Any, source: Any, *__: Any, **___: Any) -> Tensor:
-    """The second argument, a tensor or a number, in the result's shape and dtype: of `copy`, `full` and the like."""
-    meta = value_of(node)
-    return low.fill(node.name, meta, lambda at: element(source, at, meta.dtype))
+def fill_with(low: Lowering, value: Any) -> Tensor:
+    """A tensor or a number in the result's shape and dtype."""
+    return low.fill(lambda at: element(value, at, low.dtype))
+
+
+def second(low: Lowering, _: Any, source: Any, *__: Any, **___: Any) -> Tensor:
+    """The second argument, a tensor or a number: of `copy`, `full` and the like."""
+    return fill_with(low, source)
 
 
 def sign_bit(x: Expr) -> Expr:
     if not x.dtype.is_floating_point:
         return operation("lt", x, number(0, x)) if x.dtype != torch.bool else Const(False, torch.bool)
     return operation("lt", operation("copysign", number(1, x), x), number(0, x))
-
-
-def fmod(low: Lowering, node: Node, x: Any, y: Any) -> Any:
-    if not value_of(node).dtype.is_floating_point:
-        raise NoRuleError("a division of integers may be by zero, which is an error")
-    return arithmetic(partial(operation, "fmod"), lambda _: True)(low, node, x, y)
 
 
 def build_bound(name: str) -> Build:
@@ -315,6 +288,31 @@ def build_bound(name: str) -> Build:
     return build
 
 
+def random_seed(low: Lowering, *_: Any) -> Tensor:
+    device = str(low.meta.device)
+    name = f"random_seeds_{device.replace(':', '_')}"
+    nodes = low.seeds.setdefault(name, [])
+    place = Index.of(len(nodes))
+    nodes.append(low.node.name)
+    low.add(Buffer(name, torch.int64, (place + 1,), (Index.of(1),), device))
+    return Tensor(name, torch.int64, (), lambda at: (place,), Strided(name, (), (), place))
+
+
+def random_floats(low: Lowering, size: Sequence[Any], seed: Tensor, mode: str, **_: Any) -> Tensor:
+    shape = tuple(map(Index.of, size))
+    return low.fill(lambda at: Op(mode, (seed.load(()), At(position(at, shape))), torch.float32))
+
+
+def random_integers(low: Lowering, least: int, end: int, size: Sequence[Any], seed: Tensor) -> Tensor:
+    shape, count = tuple(map(Index.of, size)), scalar(end - least, torch.int64)
+
+    def value(at: Shape) -> Expr:
+        found = Op("randint", (seed.load(()), At(position(at, shape)), count), torch.int64)
+        return operation("add", found, scalar(least, torch.int64))
+
+    return low.fill(value)
+
+
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"}
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _KINDS = ("Tensor", "Scalar")
@@ -323,7 +321,7 @@ _ROUNDING_ON_CPU = ("add", "sub", "rsub", *_COMPARISONS)
 POINTWISE: dict[str, Rule] = {
     **{f"aten.{name}.default": plain(name) for name in (*MATH, "lgamma", "sqrt")},
     **{f"aten.{name}.default": float_only(how) for name, how in _ROUNDING.items()},
-    **{f"aten.{name}.{kind}": comparison(name) for name in _COMPARISONS for kind in _KINDS},
+    **{f"aten.{name}.{kind}": test(partial(operation, name)) for name in _COMPARISONS for kind in _KINDS},
     **{f"aten.add.{kind}": arithmetic(add, rounds_on_cpu) for kind in _KINDS},
     **{f"aten.sub.{kind}": arithmetic(sub, rounds_on_cpu) for kind in _KINDS},
     **{f"aten.rsub.{kind}": arithmetic(lambda x, y: operation("sub", y, x), rounds_on_cpu) for kind in _KINDS},
@@ -333,7 +331,7 @@ POINTWISE: dict[str, Rule] = {
     **{f"aten.div.{kind}": divide for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
     **{f"aten.floor_divide.{kind}": whole_division("floordiv") for kind in ("default", "Scalar")},
     **{f"aten.remainder.{kind}": whole_division("remainder") for kind in _KINDS},
-    **{f"aten.fmod.{kind}": fmod for kind in _KINDS},
+    **{f"aten.fmod.{kind}": whole_division("fmod") for kind in _KINDS},
     **{f"aten.pow.{kind}": power for kind in ("Tensor_Scalar", "Tensor_Tensor", "Scalar")},
     **{f"aten.bitwise_{name}.{kind}": plain(name) for name in ("and", "or", "xor") for kind in _KINDS},
     **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor", "not")},
@@ -364,4 +362,7 @@ POINTWISE: dict[str, Rule] = {
     "aten.copy.default": second,
     "aten.native_dropout_backward.default": arithmetic(lambda x, kept, scale: mul(x, mul(kept, scale))),
     "prims.fma.default": arithmetic(lambda x, y, z: add(mul(x, y), z)),
+    "prims.inductor_seed.default": random_seed,
+    "prims.inductor_random.default": random_floats,
+    "prims.inductor_randint.default": random_integers,
 }

@@ -11,23 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import Node
 
 from compiler.backend.ir import SCANS, Loop
 from compiler.backend.ir.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.ir.index import Index, product
+from compiler.backend.ir.scalar import HALVES
 from compiler.backend.lower.pointwise import as_bool, number, scalar
-from compiler.backend.lower.value import (
-    Lowering,
-    NoRuleError,
-    Rule,
-    Tensor,
-    checked_dtype,
-    computing_dtype,
-    dimension,
-    walk,
-)
-from compiler.torch_api.fx import value_of
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, computing_dtype, walk
 
 Value = Callable[[Expr, Shape], Expr]
 LONGEST_SCAN = 2**16
@@ -37,7 +27,7 @@ def reduced_dims(x: Tensor, dims: Any) -> tuple[int, ...]:
     """The dimensions to reduce over, from the front; none given means all."""
     if not x.shape or dims is None or (isinstance(dims, Sequence) and not dims):
         return tuple(range(len(x.shape)))
-    return tuple(sorted({dimension(dim, len(x.shape)) for dim in ([dims] if isinstance(dims, int) else dims)}))
+    return tuple(sorted({x.dimension(dim) for dim in ([dims] if isinstance(dims, int) else dims)}))
 
 
 def kept_shape(x: Tensor, dims: Sequence[int]) -> Shape:
@@ -50,7 +40,7 @@ def count(x: Tensor, dims: Sequence[int]) -> Index:
     return product(x.shape[dim] for dim in dims)
 
 
-def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Tensor, value: Value) -> None:
+def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Tensor, value: Value) -> Tensor:
     """A loop that fills `target`, of `kept_shape` or that without the reduced dimensions, with the reduction `name` of
     `value(element, kept coordinates)`. Where each is over one element, there is nothing to reduce.
     """
@@ -60,46 +50,40 @@ def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Ten
     reduced, inner = walk([size if dim in dims else Index.of(1) for dim, size in enumerate(x.shape)], "r")
     place = tuple(inner[dim] if dim in dims else at[dim] for dim in range(len(at)))
     index = at if len(target.shape) == len(at) else tuple(at[dim] for dim in range(len(at)) if dim not in dims)
-    found = value(x.load(place), at)
-    if reduced:
-        low.append(Loop(target.buffer, ranges, index, found, name, reduced))
-    else:
-        low.append(Loop(target.buffer, ranges, index, Const(0, torch.int64) if name.startswith("arg") else found))
+    found = Const(0, torch.int64) if not reduced and name.startswith("arg") else value(x.load(place), at)
+    low.append(Loop(target.buffer, ranges, index, found, name if reduced else "", reduced))
+    return target
 
 
-def finish_reduction(low: Lowering, meta: Any, name: str, x: Tensor, dims: Sequence[int], build: Any) -> Tensor:
-    """The result at `meta`: `build` of its place with the reduced dimensions at 0."""
+def finish_reduction(
+    low: Lowering, x: Tensor, dims: Sequence[int], build: Callable[[Shape], Expr], suffix: str = "", meta: Any = None
+) -> Tensor:
+    """The result: `build` of its place with the reduced dimensions at 0."""
 
     def value(at: Shape) -> Expr:
-        if len(at) == len(x.shape):
-            return build(tuple(Index.of(0) if dim in dims else place for dim, place in enumerate(at)))
-        left = iter(at)
+        left = iter([place for dim, place in enumerate(at) if dim not in dims] if len(at) == len(x.shape) else at)
         return build(tuple(Index.of(0) if dim in dims else next(left) for dim in range(len(x.shape))))
 
-    return low.fill(name, meta, value)
+    return low.fill(value, suffix, meta)
 
 
 def reduction_rule(name: str, finish: Callable[[Expr, Index], Expr] | None = None) -> Rule:
     """One reduction. What low precision sums up to is rounded once, at the end."""
 
-    def rule(low: Lowering, node: Node, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
-        meta = value_of(node)
-        dims = reduced_dims(x, dim)
-        dtype = computing_dtype(checked_dtype(meta.dtype))
-        checked_dtype(x.dtype)
-        if finish is None and dtype == meta.dtype:
-            target = low.whole(node.name, meta)
-            reduce(low, x, dims, name, target, lambda value, _: _convert(value, dtype))
+    def rule(low: Lowering, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
+        meta, dims = low.meta, reduced_dims(x, dim)
+        dtype = computing_dtype(meta.dtype)
+        is_direct = finish is None and dtype == meta.dtype
+        target = low.whole(low.node.name, meta) if is_direct else low.temporary(name, dtype, kept_shape(x, dims), x)
+        reduce(low, x, dims, name, target, lambda value, _: _convert(value, dtype))
+        if is_direct:
             return target
-        total = low.temporary(name, dtype, kept_shape(x, dims), x)
-        reduce(low, x, dims, name, total, lambda value, _: _convert(value, dtype))
-        size = count(x, dims)
 
         def last(at: Shape) -> Expr:
-            found = total.load(at)
-            return cast(finish(found, size) if finish else found, meta.dtype)
+            found = target.load(at)
+            return cast(finish(found, count(x, dims)) if finish else found, meta.dtype)
 
-        return finish_reduction(low, meta, node.name, x, dims, last)
+        return finish_reduction(low, x, dims, last)
 
     return rule
 
@@ -119,22 +103,21 @@ def mean_of(total: Expr, size: Index) -> Expr:
 def truth(name: str) -> Rule:
     """Any or all; of bytes PyTorch makes a byte."""
 
-    def rule(low: Lowering, node: Node, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
-        if value_of(node).dtype != torch.bool:
+    def rule(low: Lowering, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
+        if low.dtype != torch.bool:
             raise NoRuleError(f"{name} of uint8 is uint8")
-        return reduction_rule(name)(low, node, x, dim)
+        found: Tensor = reduction_rule(name)(low, x, dim)
+        return found
 
     return rule
 
 
 def position(name: str) -> Rule:
-    """The place of the largest or smallest value: in the dimension, or for None in the tensor seen as a row."""
+    """The place of the largest or smallest value: in the or for None in the tensor seen as a row."""
 
-    def rule(low: Lowering, node: Node, x: Tensor, dim: int | None = None, *_: Any, **__: Any) -> Tensor:
-        checked_dtype(x.dtype)
-        target = low.whole(node.name, value_of(node))
-        reduce(low, x, reduced_dims(x, dim), name, target, lambda value, _: cast_up(value))
-        return target
+    def rule(low: Lowering, x: Tensor, dim: int | None = None, *_: Any, **__: Any) -> Tensor:
+        target = low.whole(low.node.name, low.meta)
+        return reduce(low, x, reduced_dims(x, dim), name, target, lambda value, _: cast_up(value))
 
     return rule
 
@@ -142,60 +125,50 @@ def position(name: str) -> Rule:
 def with_position(name: str) -> Rule:
     """The largest or smallest value along a dimension and its place."""
 
-    def rule(low: Lowering, node: Node, x: Tensor, dim: int, *_: Any, **__: Any) -> tuple[Tensor, ...]:
-        checked_dtype(x.dtype)
-        values, places = value_of(node)
-        dims = reduced_dims(x, dim)
-        if x.dtype in (torch.float16, torch.bfloat16):
+    def rule(low: Lowering, x: Tensor, dim: int, *_: Any, **__: Any) -> tuple[Tensor, ...]:
+        if x.dtype in HALVES:
             raise NoRuleError("values and places at once, in low precision")
-        best, place = low.whole(f"{node.name}_values", values), low.whole(f"{node.name}_places", places)
-        reduce(low, x, dims, name, best, lambda value, _: value)
-        reduce(low, x, dims, f"arg{name}", place, lambda value, _: value)
-        return best, place
+        kinds = zip((name, f"arg{name}"), ("values", "places"), low.meta, strict=True)
+        made = [(kind, low.whole(f"{low.node.name}_{suffix}", meta)) for kind, suffix, meta in kinds]
+        return tuple(reduce(low, x, reduced_dims(x, dim), kind, one, lambda value, _: value) for kind, one in made)
 
     return rule
 
 
-def moments(low: Lowering, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Callable[[Shape], Expr]]:
-    """The sum of squared distances from the mean, and the mean at a place."""
-    dtype = computing_dtype(x.dtype)
-    total = low.temporary("sum", dtype, kept_shape(x, dims), x)
-    reduce(low, x, dims, "sum", total, lambda value, _: cast(value, dtype))
-    size = count(x, dims)
-    center = low.temporary("center", dtype, kept_shape(x, dims), x)
-    variables, at = walk(center.shape, "i")
-    low.append(Loop(center.buffer, variables, at, mean_of(total.load(at), size)))
-    squares = low.temporary("squares", dtype, kept_shape(x, dims), x)
+def moments(low: Lowering, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The sum of squared distances from the mean, and the mean, of `kept_shape`."""
+    dtype, shape = computing_dtype(x.dtype), kept_shape(x, dims)
+    total = reduce(low, x, dims, "sum", low.temporary("sum", dtype, shape, x), lambda value, _: cast(value, dtype))
+    center = low.temporary("center", dtype, shape, x)
+    low.store(center, lambda at: mean_of(total.load(at), count(x, dims)))
 
     def square(value: Expr, at: Shape) -> Expr:
         distance = operation("sub", cast(value, dtype), center.load(at))
         return operation("mul", distance, distance)
 
-    reduce(low, x, dims, "sum", squares, square)
-    return squares, center.load
+    return reduce(low, x, dims, "sum", low.temporary("squares", dtype, shape, x), square), center
 
 
 def variance(with_mean: bool, root: bool = False) -> Rule:
-    def rule(low: Lowering, node: Node, x: Tensor, dim: Any = None, *_: Any, correction: Any = 1, **__: Any) -> Any:
-        if not checked_dtype(x.dtype).is_floating_point:
+    def rule(low: Lowering, x: Tensor, dim: Any = None, *_: Any, correction: Any = 1, **__: Any) -> Any:
+        if not computing_dtype(x.dtype).is_floating_point:
             raise NoRuleError("a variance of what is not a real floating point number")
         dims = reduced_dims(x, dim)
         squares, center = moments(low, x, dims)
-        size = count(x, dims)
-        metas = value_of(node) if with_mean else (value_of(node),)
 
         def spread(at: Shape) -> Expr:
             total = squares.load(at)
-            found = operation("div", total, _freedom(size, 1 if correction is None else correction, total))
+            freedom = _freedom(count(x, dims), 1 if correction is None else correction, total)
+            found = operation("div", total, freedom)
             return cast(operation("sqrt", found) if root else found, x.dtype)
 
-        suffixes = ("variance", "mean") if with_mean else ("",)
-        builds = (spread, lambda at: cast(center(at), x.dtype))
-        results = tuple(
-            finish_reduction(low, meta, f"{node.name}_{suffix}" if suffix else node.name, x, dims, build)
-            for meta, suffix, build in zip(metas, suffixes, builds[: len(suffixes)], strict=True)
+        if not with_mean:
+            return finish_reduction(low, x, dims, spread)
+        of_spread, of_mean = low.meta
+        return (
+            finish_reduction(low, x, dims, spread, "_variance", of_spread),
+            finish_reduction(low, x, dims, lambda at: cast(center.load(at), x.dtype), "_mean", of_mean),
         )
-        return results if with_mean else results[0]
 
     return rule
 
@@ -203,26 +176,23 @@ def variance(with_mean: bool, root: bool = False) -> Rule:
 def scan(name: str) -> Rule:
     """What a reduction comes to at each element along a dimension. On a GPU one program goes along a row."""
 
-    def rule(low: Lowering, node: Node, x: Tensor, dim: int, **_: Any) -> Tensor:
-        meta = value_of(node)
-        dtype = computing_dtype(checked_dtype(meta.dtype))
-        checked_dtype(x.dtype)
+    def rule(low: Lowering, x: Tensor, dim: int, **_: Any) -> Tensor:
+        meta, node = low.meta, low.node
+        dtype = computing_dtype(meta.dtype)
         if dtype == torch.bool:
             raise NoRuleError(f"a {name} of bools")
         dims = reduced_dims(x, dim)
         ranges, at = walk(kept_shape(x, dims), "i")
         reduced, along = walk([x.shape[axis] for axis in dims], "r")
         if not reduced:
-            return low.fill(node.name, meta, lambda at: _convert(x.load(at), meta.dtype))
+            return low.fill(lambda at: _convert(x.load(at), meta.dtype))
         if meta.device.type != "cpu" and (reduced[0].size.constant or 0) > LONGEST_SCAN:
             raise NoRuleError(f"a row of more than {LONGEST_SCAN:,} elements is shared by several multiprocessors")
         place = (*at[: dims[0]], *along, *at[dims[0] + 1 :])
         total = low.whole(node.name if dtype == meta.dtype else f"{node.name}_total", meta)
         total = low.add(replace(low.buffers[total.buffer], dtype=dtype))
         low.append(Loop(total.buffer, ranges, place, _convert(x.load(place), dtype), name, reduced))
-        if dtype == meta.dtype:
-            return total
-        return low.fill(node.name, meta, lambda at: cast(total.load(at), meta.dtype))
+        return total if dtype == meta.dtype else low.fill(lambda at: cast(total.load(at), meta.dtype))
 
     return rule
 

@@ -5,25 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torch.fx import Node
-
 from compiler.backend.ir import Strided
 from compiler.backend.ir.expr import Shape
 from compiler.backend.ir.index import Index, is_below, is_natural, scalar_product
 from compiler.backend.ir.index_maps import position
-from compiler.backend.lower.sizes import index_of, shape_of, strides_of
-from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, contiguous, dimension
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, contiguous, index_of, shape_of, strides_of
 from compiler.torch_api.fx import value_of
 
 
-def alias(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
-    return low.view(x, lambda at: at, value_of(node))
+def alias(low: Lowering, x: Tensor, *_: Any) -> Tensor:
+    return low.view(x, lambda at: at)
 
 
-def reshape(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
-    meta = value_of(node)
-    shape = shape_of(meta.shape)
-    return low.view(x, lambda at: reshape_coordinates(at, shape, x.shape), meta)
+def reshape(low: Lowering, x: Tensor, *_: Any) -> Tensor:
+    shape = shape_of(low.meta.shape)
+    return low.view(x, lambda at: reshape_coordinates(at, shape, x.shape))
 
 
 def reshape_coordinates(at: Shape, shape: Shape, before: Shape) -> Shape:
@@ -37,51 +33,50 @@ def reshape_coordinates(at: Shape, shape: Shape, before: Shape) -> Shape:
     return tuple(reversed([*found, left])) if before else ()
 
 
-def permute(low: Lowering, node: Node, x: Tensor, dims: list[int]) -> Tensor:
-    order = [dimension(dim, len(x.shape)) for dim in dims]
-    return low.view(x, lambda at: tuple(at[order.index(dim)] for dim in range(len(order))), value_of(node))
+def permute(low: Lowering, x: Tensor, dims: list[int]) -> Tensor:
+    order = [x.dimension(dim) for dim in dims]
+    return low.view(x, lambda at: tuple(at[order.index(dim)] for dim in range(len(order))))
 
 
-def transpose(low: Lowering, node: Node, x: Tensor, first: int = 0, second: int = 1) -> Tensor:
+def transpose(low: Lowering, x: Tensor, first: int = 0, second: int = 1) -> Tensor:
     order = list(range(len(x.shape)))
     if order:
-        first, second = dimension(first, len(order)), dimension(second, len(order))
+        first, second = x.dimension(first), x.dimension(second)
         order[first], order[second] = order[second], order[first]
-    return permute(low, node, x, order)
+    return permute(low, x, order)
 
 
-def expand(low: Lowering, node: Node, x: Tensor, *_: Any, **__: Any) -> Tensor:
-    meta = value_of(node)
-    added = len(meta.shape) - len(x.shape)
-    shape = shape_of(meta.shape)[added:]
+def expand(low: Lowering, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    added = len(low.meta.shape) - len(x.shape)
+    shape = shape_of(low.meta.shape)[added:]
 
     def change(at: Shape) -> Shape:
         own = zip(at[added:], x.shape, shape, strict=True)
         return tuple(Index.of(0) if size.constant == 1 and wide.constant != 1 else place for place, size, wide in own)
 
-    return low.view(x, change, meta)
+    return low.view(x, change)
 
 
-def unsqueeze(low: Lowering, node: Node, x: Tensor, dim: int) -> Tensor:
-    dim = dimension(dim, len(x.shape) + 1)
-    return low.view(x, lambda at: at[:dim] + at[dim + 1 :], value_of(node))
+def unsqueeze(low: Lowering, x: Tensor, dim: int) -> Tensor:
+    dim = dim % (len(x.shape) + 1)
+    return low.view(x, lambda at: at[:dim] + at[dim + 1 :])
 
 
-def squeeze(low: Lowering, node: Node, x: Tensor, dims: int | list[int] | None = None) -> Tensor:
+def squeeze(low: Lowering, x: Tensor, dims: int | list[int] | None = None) -> Tensor:
     asked = range(len(x.shape)) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {dimension(dim, len(x.shape)) for dim in asked}
+    gone = {x.dimension(dim) for dim in asked}
     gone = {dim for dim in gone if x.shape and x.shape[dim].constant == 1}
 
     def change(at: Shape) -> Shape:
         left = iter(at)
         return tuple(Index.of(0) if dim in gone else next(left) for dim in range(len(x.shape)))
 
-    return low.view(x, change, value_of(node))
+    return low.view(x, change)
 
 
-def select(low: Lowering, node: Node, x: Tensor, dim: int, index: Any) -> Tensor:
-    dim = dimension(dim, len(x.shape))
-    return _row(low, x, dim, from_front(index, x.shape[dim]), value_of(node))
+def select(low: Lowering, x: Tensor, dim: int, index: Any) -> Tensor:
+    dim = x.dimension(dim)
+    return _row(low, x, dim, from_front(index, x.shape[dim]))
 
 
 def from_front(position: Any, size: Index) -> Index:
@@ -92,11 +87,9 @@ def from_front(position: Any, size: Index) -> Index:
     return found if is_natural(found) else size + found
 
 
-def slice_view(
-    low: Lowering, node: Node, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Tensor:
-    dim = dimension(dim, len(x.shape))
-    return _part(low, x, dim, slice_start(start, x.shape[dim]), value_of(node), step)
+def slice_view(low: Lowering, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    dim = x.dimension(dim)
+    return _part(low, x, dim, slice_start(start, x.shape[dim]), step)
 
 
 def slice_start(start: Any, size: Index) -> Index:
@@ -112,51 +105,51 @@ def slice_start(start: Any, size: Index) -> Index:
     raise NoRuleError("a slice of which it depends on sizes where it starts")
 
 
-def split(low: Lowering, node: Node, x: Tensor, sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    dim = dimension(dim, len(x.shape))
+def split(low: Lowering, x: Tensor, sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    dim = x.dimension(dim)
     pieces, start = [], Index.of(0)
-    for meta in value_of(node):
-        pieces.append(_part(low, x, dim, start, meta))
+    for meta in low.meta:
+        pieces.append(_part(low, x, dim, start, meta=meta))
         start = start + shape_of(meta.shape)[dim]
     return tuple(pieces)
 
 
-def _part(low: Lowering, x: Tensor, dim: int, start: Index, meta: Any, step: int = 1) -> Tensor:
+def _part(low: Lowering, x: Tensor, dim: int, start: Index, step: int = 1, meta: Any = None) -> Tensor:
     return low.view(x, lambda at: (*at[:dim], start + at[dim] * step, *at[dim + 1 :]), meta)
 
 
-def unbind(low: Lowering, node: Node, x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    dim = dimension(dim, len(x.shape))
-    return tuple(_row(low, x, dim, Index.of(place), meta) for place, meta in enumerate(value_of(node)))
+def unbind(low: Lowering, x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    dim = x.dimension(dim)
+    return tuple(_row(low, x, dim, Index.of(place), meta) for place, meta in enumerate(low.meta))
 
 
-def _row(low: Lowering, x: Tensor, dim: int, place: Index, meta: Any) -> Tensor:
+def _row(low: Lowering, x: Tensor, dim: int, place: Index, meta: Any = None) -> Tensor:
     return low.view(x, lambda at: (*at[:dim], place, *at[dim:]), meta)
 
 
-def diagonal(low: Lowering, node: Node, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    rows, columns = dimension(dim1, len(x.shape)), dimension(dim2, len(x.shape))
+def diagonal(low: Lowering, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    rows, columns = x.dimension(dim1), x.dimension(dim2)
 
     def change(at: Shape) -> Shape:
         others, along = iter(at[:-1]), at[-1]
         places = {rows: along + max(-offset, 0), columns: along + max(offset, 0)}
         return tuple(places[dim] if dim in places else next(others) for dim in range(len(x.shape)))
 
-    return low.view(x, change, value_of(node))
+    return low.view(x, change)
 
 
-def unfold(low: Lowering, node: Node, x: Tensor, dim: int, size: int, step: int) -> Tensor:
-    dim = dimension(dim, len(x.shape))
+def unfold(low: Lowering, x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    dim = x.dimension(dim)
     if not x.shape:
-        return low.view(x, lambda at: (), value_of(node))
-    return low.view(x, lambda at: (*at[:dim], at[dim] * step + at[-1], *at[dim + 1 : -1]), value_of(node))
+        return low.view(x, lambda at: ())
+    return low.view(x, lambda at: (*at[:dim], at[dim] * step + at[-1], *at[dim + 1 : -1]))
 
 
-def as_strided(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
+def as_strided(low: Lowering, x: Tensor, *_: Any) -> Tensor:
     """A view by places in memory, where they are those of a buffer that lies row by row. torch joins dimensions so."""
-    meta, buffer = value_of(node), low.buffers[x.buffer]
+    meta, buffer = low.meta, low.buffers[x.buffer]
     shape, strides = shape_of(meta.shape), strides_of(meta)
-    first = x.strided.offset + index_of(meta.storage_offset() - value_of(node.all_input_nodes[0]).storage_offset())
+    first = x.strided.offset + index_of(meta.storage_offset() - value_of(low.node.all_input_nodes[0]).storage_offset())
     last = scalar_product(tuple(size - 1 for size in shape), strides) + first
     sizes = [size.constant for size in (*buffer.shape, *shape, last, first)]
     if None in sizes or 0 in sizes[: len(buffer.shape) + len(shape)]:
@@ -170,7 +163,7 @@ def as_strided(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
     return replace(x, shape=shape, at=place, strided=Strided(buffer.name, shape, strides, first))
 
 
-def getitem(low: Lowering, node: Node, values: Any, place: int | str) -> Any:
+def getitem(low: Lowering, values: Any, place: int | str) -> Any:
     return values[place]
 
 

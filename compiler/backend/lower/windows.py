@@ -12,18 +12,14 @@ from itertools import product
 from typing import Any, TypeAlias
 
 import torch
-from torch.fx import Node
 
-from compiler.backend.ir import Loop
 from compiler.backend.ir.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.ir.index import Index
 from compiler.backend.ir.index_maps import position
 from compiler.backend.lower.indexing import both, bounds, guard_bounds
 from compiler.backend.lower.pointwise import scalar
-from compiler.backend.lower.sizes import shape_of
-from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype, walk
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, Value, computing_dtype, shape_of, walk
 from compiler.backend.torch_glue.decompositions import LARGEST
-from compiler.torch_api.fx import value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +92,12 @@ class Places(Tensor):
     taps: Tensor
 
 
-def max_pool(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
+def max_pool(low: Lowering, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
     """The largest value of each window, and its place in the window: the first one, but of NaNs the last."""
-    values, taps = value_of(node)
+    values, taps = low.meta
     over = windows(x, shape_of(values.shape), *geometry[:4])
     check_unrolled_size(math.prod(over.kernel))
-    dtype = computing_dtype(checked_dtype(x.dtype))
+    dtype = computing_dtype(x.dtype)
     least = -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
     numbers = [(place, Const(number, torch.int32)) for number, place in enumerate(over.places)]
 
@@ -111,7 +107,7 @@ def max_pool(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tens
     def best(at: Shape) -> Expr:
         return cast(reduce(partial(operation, "maximum"), (element(at, place) for place in over.places)), x.dtype)
 
-    kept = low.fill(f"{node.name}_values", values, best)
+    kept = low.fill(best, "_values", values)
 
     def which(at: Shape) -> Expr:
         largest = cast(kept.load(at), dtype)
@@ -124,16 +120,16 @@ def max_pool(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tens
             found = operation("where", here, number, found)
         return cast(found, torch.int8)
 
-    return kept, low.fill(f"{node.name}_taps", taps, which)
+    return kept, low.fill(which, "_taps", taps)
 
 
-def most_of_many(_low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> Any:
+def most_of_many(low: Lowering, x: Tensor, *geometry: Any, **_: Any) -> Any:
     """Of ATen's operator where its decomposition (`torch_glue.decompositions`) leaves it as it is."""
-    check_unrolled_size(math.prod(windows(x, shape_of(value_of(node)[0].shape), *geometry[:4]).kernel))
+    check_unrolled_size(math.prod(windows(x, shape_of(low.meta[0].shape), *geometry[:4]).kernel))
     raise NoRuleError("PyTorch's own kernel")
 
 
-def places_of_taps(low: Lowering, node: Node, taps: Tensor, kernel: Any, sizes: Any, *geometry: Any) -> Places:
+def places_of_taps(low: Lowering, taps: Tensor, kernel: Any, sizes: Any, *geometry: Any) -> Places:
     """Places in the plane, of those in windows."""
     rank = len(kernel)
     sizes = tuple(size if isinstance(size, Index) else Index.of(size) for size in sizes)
@@ -149,11 +145,11 @@ def places_of_taps(low: Lowering, node: Node, taps: Tensor, kernel: Any, sizes: 
             found = operation("add", found, operation("mul", step, At(position(unit, over.sizes))))
         return found
 
-    made = low.fill(node.name, value_of(node), value)
+    made = low.fill(value)
     return Places(made.buffer, made.dtype, made.shape, made.at, made.strided, taps)
 
 
-def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
+def most_backward(low: Lowering, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
     *shape, _ceil, chosen = geometry
     over = windows(x, gradient.shape, *shape)
 
@@ -162,26 +158,25 @@ def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geome
         value = operation("where", is_own, cast(gradient.load(window), dtype), scalar(0, dtype))
         return guard_bounds(window[-over.rank :], over.count, value, 0)
 
-    return gather_shares(low, node, over, share)
+    return gather_shares(low, over, share)
 
 
-def gather_shares(low: Lowering, node: Node, over: Windows, share: Callable[..., Expr]) -> Tensor:
+def gather_shares(low: Lowering, over: Windows, share: Callable[..., Expr]) -> Tensor:
     """For each input the sum of its shares of the windows that it may lie in: `share(at, window, back, dtype)` is 0
-    where there is no such window; see `Windows.around`.
+    where there is no such window; see `Windows.covering_windows`.
     """
-    meta = value_of(node)
-    dtype = computing_dtype(checked_dtype(meta.dtype))
+    dtype = computing_dtype(low.dtype)
 
     def value(at: Shape) -> Expr:
         around = over.covering_windows(at)
         check_unrolled_size(len(around))
-        return cast(reduce(partial(operation, "add"), (share(at, *window, dtype) for window in around)), meta.dtype)
+        return cast(reduce(partial(operation, "add"), (share(at, *window, dtype) for window in around)), low.dtype)
 
-    return low.fill(node.name, meta, value)
+    return low.fill(value)
 
 
 def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Sequence[int]) -> Expr:
-    """Whether what a window chose is the element at `at`; `back` is as in `Windows.around`."""
+    """Whether what a window chose is the element at `at`; `back` is as in `Windows.covering_windows`."""
     if not isinstance(chosen, Places) or set(over.dilation) != {1}:
         return operation("eq", chosen.load(window), At(position(at[-over.rank :], over.sizes)))
     geometry = [*zip(at[-over.rank :], window[-over.rank :], over.stride, over.padding, strict=True)]
@@ -195,38 +190,24 @@ def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Se
     return reduce(both, beyond, operation("eq", cast(chosen.taps.load(window), torch.int64), tap))
 
 
-@dataclass(frozen=True, slots=True)
-class Divisor:
-    """What the sum of a window is divided by: a number, or how many of its elements count."""
-
-    over: Windows
-    fixed: int | None
-    with_padding: bool
-
-    @staticmethod
-    def from_arguments(over: Windows, ceil: bool, with_padding: bool, override: int | None) -> Divisor:
-        is_whole = not ceil and (with_padding or not any(over.padding))
-        return Divisor(over, override or (math.prod(over.kernel) if is_whole else None), with_padding)
-
-    def value_at(self, window: Shape, dtype: torch.dtype) -> Expr:
-        if self.fixed is not None:
-            return scalar(self.fixed, dtype)
-        over = self.over
-        geometry = zip(window[-over.rank :], over.sizes, over.kernel, over.stride, over.padding, strict=True)
-        return cast(reduce(partial(operation, "mul"), map(self._length, geometry)), dtype)
-
-    def _length(self, geometry: tuple[Index, Index, int, int, int]) -> Expr:
-        place, size, kernel, stride, pad = geometry
-        start = place * stride - pad
-        end = At(size + pad if self.with_padding else size)
-        first: Expr = At(start)
-        if not self.with_padding and pad:
-            first = operation("maximum", first, Const(0, torch.int64))
-        return operation("sub", operation("minimum", At(start + kernel), end), first)
-
-
+Divisor: TypeAlias = Callable[[Shape, torch.dtype], Expr]
+"""What the sum of the window at a place is divided by: a number, or how many of its elements count."""
 Averages: TypeAlias = Callable[..., tuple[Windows, Divisor]]
 """What says from an operator's arguments which windows there are, and what their sums are divided by."""
+
+
+def count_elements(over: Windows, with_padding: bool, window: Shape, dtype: torch.dtype) -> Expr:
+    """How many elements of a window lie in the tensor, or in that and its padding."""
+
+    def length(place: Index, size: Index, kernel: int, stride: int, pad: int) -> Expr:
+        start = place * stride - pad
+        end, first = At(size + pad if with_padding else size), At(start)
+        is_cut = pad and not with_padding
+        first_inside = operation("maximum", first, Const(0, torch.int64)) if is_cut else first
+        return operation("sub", operation("minimum", At(start + kernel), end), first_inside)
+
+    lengths = map(length, window[-over.rank :], over.sizes, over.kernel, over.stride, over.padding)
+    return cast(reduce(partial(operation, "mul"), lengths), dtype)
 
 
 def averages(
@@ -235,55 +216,50 @@ def averages(
 ) -> tuple[Windows, Divisor]:  # fmt: skip
     """What the arguments of ATen's averages say, in its words."""
     over = windows(x, result, kernel, stride, padding)
-    return over, Divisor.from_arguments(over, ceil_mode, count_include_pad, divisor_override)
+    is_whole = not ceil_mode and (count_include_pad or not any(over.padding))
+    if fixed := divisor_override or (math.prod(over.kernel) if is_whole else None):
+        return over, lambda _, dtype: scalar(fixed, dtype)
+    return over, partial(count_elements, over, count_include_pad)
 
 
-def average(of: Averages, low: Lowering, node: Node, x: Tensor, *geometry: Any) -> Tensor:
-    meta = value_of(node)
-    over, divisor = of(x, shape_of(meta.shape), *geometry)
-    dtype = computing_dtype(checked_dtype(meta.dtype))
+def average(of: Averages, low: Lowering, x: Tensor, *geometry: Any) -> Tensor:
+    shape, dtype = shape_of(low.meta.shape), computing_dtype(low.dtype)
+    over, divisor = of(x, shape, *geometry)
     if not dtype.is_floating_point:
         raise NoRuleError("averages of whole numbers")
 
     def element(at: Shape, place: Sequence[Index | int]) -> Expr:
         return over.element(x, at, place, dtype, 0)
 
-    def unrolled_sum(at: Shape) -> Expr:
+    def total(at: Shape) -> Expr:
         return reduce(partial(operation, "add"), (element(at, place) for place in over.places))
 
-    total: Callable[[Shape], Expr] = unrolled_sum
+    load: Value = total
     if math.prod(over.kernel) > LARGEST:
-        sums = low.temporary("sum", dtype, shape_of(meta.shape), x)
-        ranges, at = walk(sums.shape, "i")
         reduced, place = walk([Index.of(size) for size in over.kernel], "r")
-        low.append(Loop(sums.buffer, ranges, at, element(at, place), "sum", reduced))
-        total = sums.load
-    return low.fill(
-        node.name, meta, lambda at: cast(operation("div", total(at), divisor.value_at(at, dtype)), meta.dtype)
-    )
+        load = low.store(low.temporary("sum", dtype, shape, x), lambda at: element(at, place), "sum", reduced).load
+    return low.fill(lambda at: cast(operation("div", load(at), divisor(at, dtype)), low.dtype))
 
 
-def average_backward(of: Averages, low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
+def average_backward(of: Averages, low: Lowering, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
     over, divisor = of(x, gradient.shape, *geometry)
 
     def share(at: Shape, window: Shape, back: Sequence[int], dtype: torch.dtype) -> Expr:
-        value = operation("div", cast(gradient.load(window), dtype), divisor.value_at(window, dtype))
+        value = operation("div", cast(gradient.load(window), dtype), divisor(window, dtype))
         geometry = zip(at[-over.rank :], over.padding, over.stride, back, strict=True)
         steps = [(own + pad) % stride + stride * step for own, pad, stride, step in geometry]
         places, sizes = (*window[-over.rank :], *steps), (*over.count, *map(Index.of, over.kernel))
         return guard_bounds(places, sizes, value, 0)
 
-    return gather_shares(low, node, over, share)
+    return gather_shares(low, over, share)
 
 
 def equal_averages(x: Tensor, result: Shape, *_: Any) -> tuple[Windows, Divisor]:
     """Those of an adaptive average. Raises NoRuleError where windows are not of one size."""
-    rank = 2
-    sizes = [(a.constant, b.constant) for a, b in zip(x.shape[-rank:], result[-rank:], strict=True)]
+    sizes = [(a.constant, b.constant) for a, b in zip(x.shape[-2:], result[-2:], strict=True)]
     if not all(before and after and before % after == 0 for before, after in sizes):
         raise NoRuleError("windows that are not all equal, or not of a size that is known")
-    kernel = tuple(before // after for before, after in sizes if before and after)
-    return averages(x, result, kernel)
+    return averages(x, result, tuple(before // after for before, after in sizes if before and after))
 
 
 WINDOWS: dict[str, Rule] = {

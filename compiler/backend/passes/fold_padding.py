@@ -1,8 +1,8 @@
 """Pass: fold padding for a library call into the kernel that produces the value; readers use the padded buffer.
 
-A matmul reads a copy of an operand with zeros at its ends (`lower/products.py`). If others read the operand too, such
-as a gradient that is also summed or a low-precision weight that is saved for the backward, it would be computed or
-stored twice. The copy has all elements at the same coordinates.
+A matmul reads a copy of an operand with zeros at its ends (`lower/library_calls.py`). If others read the operand too,
+such as a gradient that is also summed or a low-precision weight that is saved for the backward, it would be computed
+or stored twice. The copy has all elements at the same coordinates.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import compiler
 from compiler.backend.inspect.inspection import Opened
 from compiler.backend.ir import Extern, Kernel, Program, strided_views
 from compiler.backend.ir.reference_interpreter import interpret
-from compiler.backend.lower import convolutions, products
+from compiler.backend.lower import library_calls
 from compiler.backend.passes.context import Context
 from compiler.backend.triton.emit import emit
 from compiler.torch_api.fx import value_of
@@ -23,8 +23,7 @@ from compiler.torch_api.fx import value_of
 def taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower for a GPU, on the CPU, where the results can be computed."""
     torch.manual_seed(0)
-    for module in (convolutions, products):
-        monkeypatch.setattr(module, "is_on_gpu", lambda _meta: True)
+    monkeypatch.setattr(library_calls, "is_on_gpu", lambda _meta: True)
 
 
 def calls(program: Program, name: str) -> list[Extern]:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from compiler import open as opened
 from compiler.backend.ir import Extern, Program, strided_views
 from compiler.backend.ir.reference_interpreter import interpret
-from compiler.backend.lower import products
+from compiler.backend.lower import library_calls
 from compiler.torch_api.fx import value_of
 
 VOCABULARY = 30522
@@ -98,8 +98,8 @@ def test_padded_matmuls_match_unpadded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = nn.Linear(51, 1003, dtype=torch.bfloat16)
     x = torch.randn(37, 51, dtype=torch.bfloat16, requires_grad=True)
-    monkeypatch.setattr(products, "_unit", lambda _meta: 8)
-    monkeypatch.setattr(products, "_pays", lambda *_: True)
+    monkeypatch.setattr(library_calls, "_unit", lambda _meta: 8)
+    monkeypatch.setattr(library_calls, "_pays", lambda *_: True)
     call = opened(lambda x: model(x).relu(), x)
     for graph in call.graphs:
         assert any("padded" in name for name in graph.stages.last.by_name)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from compiler.backend.backend import LAYOUTS, example_sizes, interpret_program
 from compiler.backend.ir import Extern, Program
-from compiler.backend.lower import products
+from compiler.backend.lower import library_calls
 from compiler.backend.lower.graph import lower
 from compiler.backend.passes.context import Context
 from compiler.backend.pipeline import run
@@ -122,8 +122,8 @@ class Head(nn.Module):
 @pytest.fixture
 def _padded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pad matmuls as on a GPU, on the CPU."""
-    monkeypatch.setattr(products, "_unit", lambda meta: 8 if meta.dtype == torch.bfloat16 else 1)
-    monkeypatch.setattr(products, "_pays", lambda *_: True)
+    monkeypatch.setattr(library_calls, "_unit", lambda meta: 8 if meta.dtype == torch.bfloat16 else 1)
+    monkeypatch.setattr(library_calls, "_pays", lambda *_: True)
 
 
 def trained(model: Callable[..., Any], x: torch.Tensor, *given: Any) -> list[Any]:

@@ -1,8 +1,12 @@
-"""Products of matrices on a GPU, with operands as libraries read them best: laid out, and padded where that pays.
+"""Calls of libraries on a GPU: matmuls with operands as libraries read them best, laid out and padded where that pays;
+convolutions without their bias, which the library leaves to a kernel of its own.
 
-Libraries load 16 bytes at once where all rows begin at a multiple of these; products with other sizes take several
-times as long, for which Inductor pads them too. A padded operand is a loop, which others are inlined into; of a result
-whose rows are too long the right part is read by a loop, which is inlined into its readers.
+Libraries load 16 bytes at once where all rows begin at a multiple of these; matmuls of other sizes take several times
+as long, for which Inductor pads them too. A padded operand is a loop, which others are inlined into; of a result whose
+rows are too long the right part is read by a loop, which is inlined into its readers.
+
+What reads a convolution's result adds the bias, in the same dtype and with the same rounding; the bias' gradient is a
+reduction, which is merged with what makes the gradient that it sums up.
 """
 
 from __future__ import annotations
@@ -13,16 +17,18 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from compiler.backend.ir import Buffer, Loop, Strided
-from compiler.backend.ir.expr import Expr, Load, Shape, operation
+from compiler.backend.ir import Buffer, Strided
+from compiler.backend.ir.expr import Load, Shape, cast, operation
 from compiler.backend.ir.index import Index
 from compiler.backend.lower.indexing import guard_bounds
 from compiler.backend.lower.pointwise import POINTWISE, element
-from compiler.backend.lower.sizes import shape_of, strides_of
-from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, is_on_gpu, walk
+from compiler.backend.lower.reductions import cast_up, finish_reduction, kept_shape, reduce
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, computing_dtype, shape_of, strides_of
 from compiler.backend.lower.views import VIEWS
 from compiler.torch_api.fx import value_of
 
+LIBRARY = "PyTorch's own kernel"
+"""Why there are no loops for a call."""
 WIDTH = 16
 """Bytes that are loaded at once."""
 RATE, BANDWIDTH = 600e12, 4e12
@@ -32,30 +38,31 @@ _ROUNDED_ALIKE = (torch.float32, torch.float64)
 """Products are computed in these as they are stored, so that a bias can be added afterwards."""
 
 
-def product(low: Lowering, node: Node, left: Tensor, right: Tensor) -> Tensor:
+def is_on_gpu(meta: Any) -> bool:
+    """Whether a tensor, by its fake one, is a GPU's."""
+    return bool(meta.device.type == "cuda")
+
+
+def product(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
     """aten.mm."""
-    return _padded_product(low, node, None, left, right)
+    return _padded_product(low, None, left, right)
 
 
-def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor:
+def product_and_bias(low: Lowering, bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor:
     """aten.addmm, with a bias for each column. Kernels that read it add the bias: a library takes less time to call
     without one, as it has no kernel to look for. In low precision it stays, as eager mode rounds the sum only.
     """
     if len(bias.shape) != 1 or factors:
-        raise NoRuleError("PyTorch's own kernel")
+        raise NoRuleError(LIBRARY)
     try:
-        return _padded_product(low, node, bias, left, right)
+        return _padded_product(low, bias, left, right)
     except NoRuleError:
-        if left.dtype not in _ROUNDED_ALIKE or not _is_for_kernels(node):
+        if left.dtype not in _ROUNDED_ALIKE or not _is_for_kernels(low.node):
             raise
     bare = low.temporary("product", left.dtype, (left.shape[0], right.shape[1]), left)
-    low.call(torch.ops.aten.mm.default, (left, right), bare.buffer)
+    low.call_library((left, right), bare.buffer, torch.ops.aten.mm.default)
     low.operator = "bias"
-
-    def add_bias(at: Shape) -> Expr:
-        return operation("add", bare.load(at), element(bias, at[1:], left.dtype))
-
-    return low.fill(node.name, value_of(node), add_bias)
+    return low.fill(lambda at: operation("add", bare.load(at), element(bias, at[1:], left.dtype)))
 
 
 def _is_for_kernels(node: Node) -> bool:
@@ -65,27 +72,27 @@ def _is_for_kernels(node: Node) -> bool:
     )
 
 
-def batch(low: Lowering, node: Node, left: Tensor, right: Tensor) -> Tensor:
+def batch(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
     """aten.bmm on a GPU. Matrices that are all multiplied by the same one are the rows of one product; an operand that
     a library would copy first, as neither its rows nor its columns lie in memory one by one, is written so at once.
     """
-    meta = value_of(node)
+    meta, name = low.meta, low.node.name
     if not is_on_gpu(meta):
-        raise NoRuleError("PyTorch's own kernel")
+        raise NoRuleError(LIBRARY)
     count, rows, _ = left.shape
     steps = left.strided.strides
     if right.strided.strides[0].constant != 0 or count.constant == 1:
         operands = [_readable(low, left, "left"), _readable(low, right, "right")]
         if operands == [left, right]:
-            raise NoRuleError("PyTorch's own kernel")
-        low.call(node.target, operands, node.name)
-        return low.whole(node.name, meta)
+            raise NoRuleError(LIBRARY)
+        low.call_library(operands, name)
+        return low.whole(name, meta)
     left = _readable(low, left, "left", again=steps[0] != rows * steps[1])
-    shape, strides = (count * rows, right.shape[2]), shape_of(meta.stride())
-    made = low.add(Buffer(node.name, meta.dtype, shape, strides[1:], str(meta.device)))
+    strides = shape_of(meta.stride())
+    made = low.add(Buffer(name, meta.dtype, (count * rows, right.shape[2]), strides[1:], str(meta.device)))
     args = (_matrix(left.strided, (count * rows, left.shape[2])), _matrix(right.strided, right.shape[1:]))
-    low.call(torch.ops.aten.mm.default, args, made.buffer)
-    view = Strided(node.name, (count, rows, right.shape[2]), strides, Index.of(0))
+    low.call_library(args, name, torch.ops.aten.mm.default)
+    view = Strided(name, (count, rows, right.shape[2]), strides, Index.of(0))
     return replace(made, shape=view.shape, at=lambda at: (at[0] * rows + at[1], at[2]), strided=view)
 
 
@@ -99,10 +106,7 @@ def _readable(low: Lowering, x: Tensor, side: str, again: bool = False) -> Tenso
     if not again and any(step.constant == 1 for step in x.strided.strides[1:]):
         return x
     low.operator = "copy"
-    made = low.temporary(side, checked_dtype(x.dtype), x.shape, x)
-    ranges, at = walk(x.shape, "i")
-    low.append(Loop(made.buffer, ranges, at, x.load(at)))
-    return made
+    return low.store(low.temporary(side, x.dtype, x.shape, x), x.load)
 
 
 def row_pitch(node: Node) -> int:
@@ -116,8 +120,8 @@ def row_pitch(node: Node) -> int:
     return 0 if wide == columns or not _pays(rows, inner, columns, meta) else wide.constant or 0
 
 
-def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
-    meta = value_of(node)
+def _padded_product(low: Lowering, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    meta, name = low.meta, low.node.name
     unit = _unit(meta)
     (rows, inner), columns = left.shape, right.shape[1]
     wide_rows = _round_up(rows, unit) if _is_transposed(left) else rows
@@ -126,18 +130,18 @@ def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor
     is_laid_out = strides_of(meta) == strides and wide_columns != columns
     pays = is_laid_out or _pays(rows, inner, columns, meta)
     if (wide_rows, wide_inner, wide_columns) == (rows, inner, columns) or not pays:
-        raise NoRuleError("PyTorch's own kernel")
+        raise NoRuleError(LIBRARY)
     operands = [_pad_copy(low, left, (wide_rows, wide_inner), "left")]
     operands += [_pad_copy(low, right, (wide_inner, wide_columns), "right")]
     if bias is not None:
         operands = [_pad_copy(low, bias, (wide_columns,), "bias"), *operands]
-    name = node.name if (wide_rows, wide_columns) == (rows, columns) else f"{node.name}_padded"
+    name += "" if (wide_rows, wide_columns) == (rows, columns) else "_padded"
     whole = low.add(Buffer(name, meta.dtype, (wide_rows, wide_columns), strides, str(meta.device)))
-    low.call(node.target, operands, name)
+    low.call_library(operands, name)
     if wide_columns == columns or is_laid_out:  # the first rows and columns, as they lie
         return replace(whole, shape=(rows, columns), strided=Strided(name, (rows, columns), strides, Index.of(0)))
     low.operator = "copy"
-    return low.fill(node.name, meta, lambda at: Load(name, at, meta.dtype))
+    return low.fill(lambda at: Load(name, at, meta.dtype))
 
 
 def _unit(meta: Any) -> int:
@@ -173,13 +177,11 @@ def _pad_copy(low: Lowering, x: Tensor, shape: Shape, side: str) -> Tensor:
         return x
     if len(shape) == 2 and _is_transposed(x):
         return _transpose(_pad_copy(low, _transpose(x), shape[::-1], side))
-    ranges, at = walk(shape, "i")
-    inside = element(x, at, x.dtype)
-    key = f"{inside.key} of {', '.join(map(str, shape))}"
+    key = f"{x.strided} of {', '.join(map(str, shape))}"
     if key not in low.padded:
         low.operator = "pad"
-        low.padded[key] = low.temporary(side, x.dtype, shape, x)
-        low.append(Loop(low.padded[key].buffer, ranges, at, guard_bounds(at, x.shape, inside, 0)))
+        made = low.temporary(side, x.dtype, shape, x)
+        low.padded[key] = low.store(made, lambda at: guard_bounds(at, x.shape, element(x, at, x.dtype), 0))
     return low.padded[key]
 
 
@@ -189,8 +191,38 @@ def _transpose(x: Tensor) -> Tensor:
     return Tensor(x.buffer, x.dtype, x.shape[::-1], lambda at: x.at(at[::-1]), strided)
 
 
-PRODUCTS: dict[str, Rule] = {
+def convolution(low: Lowering, image: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+    """aten.convolution."""
+    if bias is None or not is_on_gpu(low.meta):
+        raise NoRuleError(LIBRARY)
+    dtype, name = computing_dtype(low.dtype), f"{low.node.name}_without_bias"
+    bare = low.whole(name, low.meta)
+    low.call_library((image, weight, None, *rest), name)
+    low.operator = "bias"
+    return low.fill(
+        lambda at: cast(operation("add", element(bare, at, dtype), element(bias, at[1:2], dtype)), low.dtype)
+    )
+
+
+def convolution_backward(low: Lowering, gradient: Tensor, *args: Any) -> tuple[Tensor | None, ...]:
+    """aten.convolution_backward: gradients of the image, the weight and the bias, those that `args[-1]` asks for."""
+    metas, (*others, of_bias) = low.meta, args[-1]
+    if not of_bias or not isinstance(gradient, Tensor) or not is_on_gpu(metas[2]):
+        raise NoRuleError(LIBRARY)
+    names = tuple(f"{low.node.name}_{place}" if asked else None for place, asked in enumerate(others))
+    made = tuple(low.whole(name, metas[place]) if name else None for place, name in enumerate(names))
+    if any(others):
+        low.call_library((gradient, *args[:2], None, *args[3:-1], [*others, False]), (*names, None))
+    dims = [dim for dim in range(len(gradient.shape)) if dim != 1]
+    total = low.temporary("sum", computing_dtype(metas[2].dtype), kept_shape(gradient, dims), gradient)
+    reduce(low, gradient, dims, "sum", total, lambda value, _: cast_up(value))
+    return *made, finish_reduction(low, gradient, dims, lambda at: cast(total.load(at), metas[2].dtype), "_2", metas[2])
+
+
+LIBRARY_CALLS: dict[str, Rule] = {
     "aten.mm.default": product,
     "aten.addmm.default": product_and_bias,
     "aten.bmm.default": batch,
+    "aten.convolution.default": convolution,
+    "aten.convolution_backward.default": convolution_backward,
 }
