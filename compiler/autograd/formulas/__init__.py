@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.autograd.formulas import layers, pointwise, products, reductions, shapes, twice, windows
+from compiler.autograd.formulas import layers, pointwise, products, reductions, shapes, twice
 from compiler.autograd.formulas.rule import Local, Rule, Slot
 
 __all__ = ["IN_WORDS", "NOT_IN_TABLE", "RULES", "Local", "Rule", "Slot", "rule_of"]
@@ -15,7 +15,6 @@ RULES: dict[str, Rule] = {
     **reductions.RULES,
     **shapes.RULES,
     **layers.RULES,
-    **windows.RULES,
     **twice.RULES,
 }
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
+from compiler.autograd.formulas.rule import Local, Rule, Slot, moves, rule, table
 
 
 def _normalization_gradient(normal: Tensor, rstd: Tensor, into: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -144,59 +143,55 @@ _LOSSES = (
 )  # fmt: skip
 
 
-def to_maxima(s: Local, grad: Tensor) -> Tensor:
-    """The gradient at the place that each maximum came from; a place may have been the maximum of several windows."""
-    shape = s.self.shape
-    places = s.result1.flatten(-2)
-    zeros = torch.zeros((*shape[:-2], shape[-2] * shape[-1]), dtype=grad.dtype, device=grad.device)
-    return zeros.scatter_add(-1, places, grad.flatten(-2)).reshape(shape)
+def _mean_gradient(weights: Callable[[Local, int, int], Tensor]) -> Callable[[Local, Tensor], Tensor]:
+    """The gradient of weighted means over rows and columns.
+
+    `weights(s, axis, count)` has a row for each of `count` results along an axis, with the weight of each element.
+    """
+
+    def gradient(s: Local, grad: Tensor) -> Tensor:
+        rows, columns = (weights(s, axis, grad.shape[axis]).to(grad) for axis in (-2, -1))
+        return torch.einsum("...ab,ah,bw->...hw", grad, rows, columns)
+
+    return gradient
 
 
-def _average_pool(s: Local, grad: Tensor) -> Tensor:
-    """Each place gets its share of every window it is in."""
-    kernel, stride, padding = s.kernel_size, s.stride or s.kernel_size, s.padding
-    height, width = s.self.shape[-2] + 2 * padding[0], s.self.shape[-1] + 2 * padding[1]
-    rows, columns = grad.shape[-2:]
-    # ceil_mode lets windows hang over the end; what they hang over takes no part.
-    padded = torch.zeros((*grad.shape[:-2], height + kernel[0] + stride[0], width + kernel[1] + stride[1]),
-                         dtype=grad.dtype, device=grad.device)  # fmt: skip
-    shares = grad / _window_sizes(s, rows, columns).to(grad)
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            padded[..., i : i + rows * stride[0] : stride[0], j : j + columns * stride[1] : stride[1]] += shares
-    return padded[..., padding[0] : padding[0] + s.self.shape[-2], padding[1] : padding[1] + s.self.shape[-1]]
+def _windows(size: int, start: Tensor, end: Tensor) -> Tensor:
+    """A row for each window, with 1 at the elements in it."""
+    place = torch.arange(size)
+    return ((place >= start[:, None]) & (place < end[:, None])).double()
 
 
-def _window_sizes(s: Local, rows: int, columns: int) -> Tensor:
-    """By how much each window's sum is divided."""
+def _average_weights(s: Local, axis: int, count: int) -> Tensor:
+    size, padding = s.self.shape[axis], s.padding[axis]
+    start = torch.arange(count) * (s.stride or s.kernel_size)[axis] - padding
+    end = (start + s.kernel_size[axis]).clamp(max=size + padding)  # ceil_mode lets windows hang over the end
+    inside = _windows(size, start, end)
     if s.divisor_override is not None:
-        return torch.tensor(float(s.divisor_override))
-    pair = [_window_sizes_along(s, axis, count) for axis, count in enumerate((rows, columns))]
-    return pair[0][:, None] * pair[1][None, :]
+        return inside / (s.divisor_override if axis == -1 else 1)
+    counted = end - start if s.count_include_pad else end.clamp(max=size) - start.clamp(min=0)
+    return inside / counted[:, None]
 
 
-def _window_sizes_along(s: Local, axis: int, count: int) -> Tensor:
-    size, stride = s.self.shape[-2 + axis], (s.stride or s.kernel_size)[axis]
-    start = torch.arange(count) * stride - s.padding[axis]
-    end = (start + s.kernel_size[axis]).clamp(max=size + s.padding[axis])
-    if s.count_include_pad:
-        return end - start
-    return end.clamp(max=size) - start.clamp(min=0)
-
-
-def _adaptive_pool(s: Local, grad: Tensor) -> Tensor:
+def _adaptive_weights(s: Local, axis: int, count: int) -> Tensor:
     """Windows that begin at ⌊i · n / m⌋ and end at ⌈(i + 1) · n / m⌉, for m results of n elements."""
-    found = torch.zeros_like(s.self)
-    height, width = s.self.shape[-2:]
-    for i, (top, bottom) in enumerate(_cuts(height, grad.shape[-2])):
-        for j, (left, right) in enumerate(_cuts(width, grad.shape[-1])):
-            share = grad[..., i, j] / ((bottom - top) * (right - left))
-            found[..., top:bottom, left:right] += share[..., None, None]
-    return found
+    size, index = s.self.shape[axis], torch.arange(count)
+    inside = _windows(size, index * size // count, -(-(index + 1) * size // count))
+    return inside / inside.sum(1, keepdim=True)
 
 
-def _cuts(size: int, count: int) -> list[tuple[int, int]]:
-    return [(i * size // count, math.ceil((i + 1) * size / count)) for i in range(count)]
+def _linear_weights(s: Local, axis: int, count: int) -> Tensor:
+    """The weights of the two elements that each result lies between."""
+    size, scale = s.size()[axis], s.scales_h if axis == -2 else s.scales_w
+    at = torch.arange(count, dtype=torch.float64)
+    if s.align_corners:
+        at = at * ((size - 1) / (count - 1) if count > 1 else 0)
+    else:
+        at = ((at + 0.5) * (1 / scale if scale else size / count) - 0.5).clamp(min=0)
+    low = at.floor().long().clamp(max=size - 1)
+    share = (at - low)[:, None]
+    eye = torch.eye(size, dtype=torch.float64)
+    return (1 - share) * eye[low] + share * eye[(low + 1).clamp(max=size - 1)]
 
 
 def _glu_gradient(s: Local, grad: Tensor) -> Tensor:
@@ -206,12 +201,15 @@ def _glu_gradient(s: Local, grad: Tensor) -> Tensor:
 
 
 _POOLS = (
-    rule("MaxPool2DWithIndicesBackward0", "passes to the greatest of each window", "max over windows",
-         Slot("self", "Σ grad of the windows that it was the maximum of", to_maxima)),
+    *moves("MaxPool2DWithIndicesBackward0 AdaptiveMaxPool2DBackward0", "passes to the greatest of each window",
+           "max over windows", "Σ grad of the windows that it was the maximum of",
+           lambda s, x: x.flatten(-2).gather(-1, s.result1.flatten(-2))),
+    rule("UpsampleBilinear2DBackward0", "weighted means of four neighbours", "means of neighbours in self",
+         Slot("self", "Σ grad of the results that it counts in, by its weight in each", _mean_gradient(_linear_weights))),
     rule("AvgPool2DBackward0", "a mean over windows", "mean over windows",
-         Slot("self", "Σ grad / n of the windows that it is in", _average_pool)),
+         Slot("self", "Σ grad / n of the windows that it is in", _mean_gradient(_average_weights))),
     rule("AdaptiveAvgPool2DBackward0", "a mean over windows", "mean over windows",
-         Slot("self", "Σ grad / n of the windows that it is in", _adaptive_pool)),
+         Slot("self", "Σ grad / n of the windows that it is in", _mean_gradient(_adaptive_weights))),
     rule("GluBackward0", "product rule on a · σ(b)", "a · σ(b), self = [a, b]",
          Slot("self", "[grad · σ(b), grad · a · σ(b) · (1 - σ(b))]", _glu_gradient)),
 )  # fmt: skip

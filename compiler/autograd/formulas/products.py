@@ -20,29 +20,21 @@ def _scaled_slot(name: str, factor: str, formula: str, gradient: Any) -> Slot:
 _NAMES = {"α": "alpha", "β": "beta"}
 
 
-def _t(tensor: Tensor) -> Tensor:
-    return tensor.transpose(-2, -1)
-
-
 _MATRICES = (
-    rule("MmBackward0", "matrix product", "self @ mat2",
-         Slot("self", "grad @ mat2ᵀ", lambda s, grad: grad @ s.mat2.t()),
-         Slot("mat2", "selfᵀ @ grad", lambda s, grad: s.self.t() @ grad)),
-    rule("BmmBackward0", "matrix product, for each of a batch", "self @ mat2",
-         Slot("self", "grad @ mat2ᵀ", lambda s, grad: grad @ _t(s.mat2)),
-         Slot("mat2", "selfᵀ @ grad", lambda s, grad: _t(s.self) @ grad)),
+    *(rule(node, name, "self @ mat2",
+           Slot("self", "grad @ mat2ᵀ", lambda s, grad: grad @ s.mat2.mT),
+           Slot("mat2", "selfᵀ @ grad", lambda s, grad: s.self.mT @ grad))
+      for node, name in (("MmBackward0", "matrix product"), ("BmmBackward0", "matrix product, for each of a batch"))),
     rule("AddmmBackward0", "matrix product and sum", "β · self + α · mat1 @ mat2",
          _scaled_slot("self", "β", "grad", lambda s, grad: grad),
-         _scaled_slot("mat1", "α", "grad @ mat2ᵀ", lambda s, grad: grad @ s.mat2.t()),
-         _scaled_slot("mat2", "α", "mat1ᵀ @ grad", lambda s, grad: s.mat1.t() @ grad)),
-    rule("BaddbmmBackward0", "matrix product and sum, for each of a batch", "β · self + α · batch1 @ batch2",
-         _scaled_slot("self", "β", "grad", lambda s, grad: grad),
-         _scaled_slot("batch1", "α", "grad @ batch2ᵀ", lambda s, grad: grad @ _t(s.batch2)),
-         _scaled_slot("batch2", "α", "batch1ᵀ @ grad", lambda s, grad: _t(s.batch1) @ grad)),
-    rule("AddbmmBackward0", "matrix products, summed over a batch", "β · self + α · Σᵢ batch1ᵢ @ batch2ᵢ",
-         _scaled_slot("self", "β", "grad", lambda s, grad: grad),
-         _scaled_slot("batch1", "α", "grad @ batch2ᵢᵀ", lambda s, grad: grad @ _t(s.batch2)),
-         _scaled_slot("batch2", "α", "batch1ᵢᵀ @ grad", lambda s, grad: _t(s.batch1) @ grad)),
+         _scaled_slot("mat1", "α", "grad @ mat2ᵀ", lambda s, grad: grad @ s.mat2.mT),
+         _scaled_slot("mat2", "α", "mat1ᵀ @ grad", lambda s, grad: s.mat1.mT @ grad)),
+    *(rule(node, name, f"β · self + α · {sign}batch1{i} @ batch2{i}",
+           _scaled_slot("self", "β", "grad", lambda s, grad: grad),
+           _scaled_slot("batch1", "α", f"grad @ batch2{i}ᵀ", lambda s, grad: grad @ s.batch2.mT),
+           _scaled_slot("batch2", "α", f"batch1{i}ᵀ @ grad", lambda s, grad: s.batch1.mT @ grad))
+      for node, name, sign, i in (("BaddbmmBackward0", "matrix product and sum, for each of a batch", "", ""),
+                                  ("AddbmmBackward0", "matrix products, summed over a batch", "Σᵢ ", "ᵢ"))),
     rule("MvBackward0", "matrix times vector", "self @ vec",
          Slot("self", "grad ⊗ vec", lambda s, grad: torch.outer(grad, s.vec)),
          Slot("vec", "selfᵀ @ grad", lambda s, grad: s.self.t() @ grad)),
@@ -116,23 +108,23 @@ _CONVOLUTION = (
 def _solve_gradient(s: Local, grad: Tensor) -> Tensor:
     """The gradient of the right side: the transposed equations, solved for grad."""
     if s.left:
-        return torch.linalg.solve(_t(s.A), grad)
-    return _t(torch.linalg.solve(s.A, _t(grad)))
+        return torch.linalg.solve(s.A.mT, grad)
+    return torch.linalg.solve(s.A, grad.mT).mT
 
 
 def _solved_matrix(s: Local, grad: Tensor) -> Tensor:
     right = _solve_gradient(s, grad)
     if s.result.dim() < s.A.dim():
         return -right[..., :, None] * s.result[..., None, :]
-    return -right @ _t(s.result) if s.left else -_t(s.result) @ right
+    return -right @ s.result.mT if s.left else -s.result.mT @ right
 
 
 _LINEAR_ALGEBRA = (
     rule("LinalgInvExBackward0", "derivative of the inverse", "self⁻¹",
-         Slot("self", "-outᵀ @ grad @ outᵀ", lambda s, grad: -_t(s.inverse) @ grad @ _t(s.inverse))),
+         Slot("self", "-outᵀ @ grad @ outᵀ", lambda s, grad: -s.inverse.mT @ grad @ s.inverse.mT)),
     rule("LinalgDetBackward0", "Jacobi's formula", "det(self)",
          Slot("self", "grad · out · (self⁻¹)ᵀ",
-              lambda s, grad: (grad * s.result)[..., None, None] * _t(torch.linalg.inv(s.A)))),
+              lambda s, grad: (grad * s.result)[..., None, None] * torch.linalg.inv(s.A).mT)),
     rule("LinalgSolveExBackward0", "derivative of the solution of A · out = B", "A⁻¹ @ B",
          Slot("A", "-(d B) @ outᵀ", _solved_matrix),
          Slot("B", "(Aᵀ)⁻¹ @ grad", _solve_gradient)),
@@ -142,7 +134,7 @@ _LINEAR_ALGEBRA = (
 def _attention(s: Local) -> tuple[Tensor, float]:
     """Probabilities `[batch, heads, queries, keys]`, and the scale of the scores."""
     scale = s.scale if s.scale is not None else 1 / math.sqrt(s.query.shape[-1])
-    scores = scale * s.query @ _t(s.key)
+    scores = scale * s.query @ s.key.mT
     if s.attn_mask is not None:
         scores = scores + s.attn_mask
     if s.is_causal:
@@ -154,7 +146,7 @@ def _attention(s: Local) -> tuple[Tensor, float]:
 def _scores(s: Local, grad: Tensor) -> tuple[Tensor, float]:
     """The gradient of the scores: softmax backwards on `grad @ valueᵀ`."""
     weights, scale = _attention(s)
-    into = grad @ _t(s.value)
+    into = grad @ s.value.mT
     return weights * (into - (into * weights).sum(-1, keepdim=True)), scale
 
 
@@ -165,15 +157,15 @@ def _query(s: Local, grad: Tensor) -> Tensor:
 
 def _key(s: Local, grad: Tensor) -> Tensor:
     scores, scale = _scores(s, grad)
-    return scale * _t(scores) @ s.query
+    return scale * scores.mT @ s.query
 
 
-_ATTENTION = tuple(
-    rule(node, "attention: softmax between two matrix products", "P @ value, P = softmax(scale · query @ keyᵀ)",
+_ATTENTION = (
+    rule("ScaledDotProductFlashAttentionForCpuBackward0", "attention: softmax between two matrix products",
+         "P @ value, P = softmax(scale · query @ keyᵀ)",
          Slot("query", "scale · D @ key, D = P · (G - Σ G · P), G = grad @ valueᵀ", _query),
          Slot("key", "scale · Dᵀ @ query", _key),
-         Slot("value", "Pᵀ @ grad", lambda s, grad: _t(_attention(s)[0]) @ grad))
-    for node in ("ScaledDotProductFlashAttentionForCpuBackward0",)
+         Slot("value", "Pᵀ @ grad", lambda s, grad: _attention(s)[0].mT @ grad)),
 )  # fmt: skip
 
 RULES: dict[str, Rule] = table(*_MATRICES, *_LINEAR_ALGEBRA, *_CONVOLUTION, *_ATTENTION)

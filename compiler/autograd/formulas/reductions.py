@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
-
-
-def spread(value: Tensor, dims: Sequence[int] | None, keepdim: bool, shape: Sequence[int]) -> Tensor:
-    """Expand a value that was reduced over `dims` (None or (): all) to the shape before, as a view."""
-    if not keepdim and dims:
-        for dim in sorted(dim % len(shape) for dim in dims):
-            value = value.unsqueeze(dim)
-    return value.expand(tuple(shape))
+from compiler.autograd.formulas.rule import Local, Rule, Slot, moves, rule, table
 
 
 def _dims(s: Local) -> tuple[int, ...]:
@@ -26,7 +17,11 @@ def _dims(s: Local) -> tuple[int, ...]:
 
 
 def _expand_back(s: Local, value: Tensor) -> Tensor:
-    return spread(value, _dims(s), bool(s.saved.get("keepdim", False)), s.size())
+    """Expand a value that was reduced to the shape before."""
+    shape, dims = s.size(), _dims(s)
+    for dim in () if s.saved.get("keepdim", False) else sorted(dim % len(shape) for dim in dims):
+        value = value.unsqueeze(dim)
+    return value.expand(shape)
 
 
 def _count(s: Local) -> int:
@@ -42,12 +37,9 @@ def _extreme(s: Local, grad: Tensor) -> Tensor:
     return _expand_back(s, grad) * chosen / (chosen.sum(dims, keepdim=True) if dims else chosen)
 
 
-def _at_index(s: Local, grad: Tensor) -> Tensor:
-    """The gradient where the result came from, 0 elsewhere."""
-    indices = s.indices
-    if not s.saved.get("keepdim", True):
-        grad, indices = grad.unsqueeze(s.dim), indices.unsqueeze(s.dim)
-    return torch.zeros(s.size(), dtype=grad.dtype, device=grad.device).scatter(s.dim, indices, grad)
+def _read_at_indices(s: Local, x: Tensor) -> Tensor:
+    """The elements of `x` that the results were chosen from."""
+    return x.gather(s.dim, s.indices if s.saved.get("keepdim", True) else s.indices.unsqueeze(s.dim))
 
 
 def _softmax(s: Local, grad: Tensor) -> Tensor:
@@ -121,23 +113,22 @@ _SUMS = (
     rule("ProdBackward0", "product rule", "Π self", Slot("self", "grad · product of all the others", _product)),
 )  # fmt: skip
 
+_CHOSEN = (
+    ("MaxBackward0", "passes to the greatest element", "max_dim self", "grad where the maximum was, else 0"),
+    ("MinBackward0", "passes to the smallest element", "min_dim self", "grad where the minimum was, else 0"),
+    ("TopkBackward0", "passes to the chosen elements", "the k greatest of self", "grad where each was, else 0"),
+    ("SortBackward0", "a permutation", "self, sorted", "grad, put back in place"),
+)
+_EQUAL = (
+    ("MaxBackward1", "passes to the greatest elements", "max self"),
+    ("MinBackward1", "passes to the smallest elements", "min self"),
+    ("AmaxBackward0", "passes to the greatest elements", "max_dim self"),
+    ("AminBackward0", "passes to the smallest elements", "min_dim self"),
+)
 _EXTREMES = (
-    rule("MaxBackward0", "passes to the greatest element", "max_dim self",
-         Slot("self", "grad where the maximum was, else 0", _at_index)),
-    rule("MinBackward0", "passes to the smallest element", "min_dim self",
-         Slot("self", "grad where the minimum was, else 0", _at_index)),
-    rule("MaxBackward1", "passes to the greatest elements", "max self",
-         Slot("self", "grad · [self = out] / how many are equal", _extreme)),
-    rule("MinBackward1", "passes to the smallest elements", "min self",
-         Slot("self", "grad · [self = out] / how many are equal", _extreme)),
-    rule("AmaxBackward0", "passes to the greatest elements", "max_dim self",
-         Slot("self", "grad · [self = out] / how many are equal", _extreme)),
-    rule("AminBackward0", "passes to the smallest elements", "min_dim self",
-         Slot("self", "grad · [self = out] / how many are equal", _extreme)),
-    rule("TopkBackward0", "passes to the chosen elements", "the k greatest of self",
-         Slot("self", "grad where each was, else 0", _at_index)),
-    rule("SortBackward0", "a permutation", "self, sorted", Slot("self", "grad, put back in place", _at_index)),
-)  # fmt: skip
+    *(found for words in _CHOSEN for found in moves(*words, _read_at_indices)),
+    *(rule(*words, Slot("self", "grad · [self = out] / how many are equal", _extreme)) for words in _EQUAL),
+)
 
 _STATISTICS = (
     rule("SoftmaxBackward0", "softmax: diag(p) - p pᵀ", "exp(self) / Σ exp(self)",

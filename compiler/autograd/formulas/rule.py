@@ -7,6 +7,7 @@ is summed down to the shape of its input where the forward operation broadcast t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +121,28 @@ def unary(node: str, name: str, forward: str, formula: str, derivative: Derivati
 
 def rule(node: str, name: str, forward: str, *slots: Slot) -> Rule:
     return Rule(node, name, forward, slots)
+
+
+def moves(
+    nodes: str, name: str, forward: str, formula: str, read: Callable[[Local, Tensor], Any], slot: str = "self"
+) -> tuple[Rule, ...]:
+    """Rules of nodes (names with spaces between) whose results are elements of their input, or zeros.
+
+    `read(s, x)` gives the results for an input `x`, so it also tells which place each element was read from.
+    """
+
+    def gradient(s: Local, grad: Tensor) -> Tensor:
+        count = math.prod(s.size())
+        places = torch.arange(1, count + 1, dtype=torch.float64, device=grad.device).reshape(s.size())
+        found = read(s, places)  # 0 for what came from no place
+        pieces = [(found, grad)] if isinstance(found, Tensor) else zip(found, s.grads, strict=True)
+        sums = torch.zeros(count + 1, dtype=grad.dtype, device=grad.device)
+        for piece, its in pieces:
+            if its is not None:
+                sums.index_add_(0, piece.long().reshape(-1), its.reshape(-1).expand(piece.numel()))
+        return sums[1:].reshape(s.size())
+
+    return tuple(rule(node, name, forward, Slot(slot, formula, gradient)) for node in nodes.split())
 
 
 def table(*rules: Rule) -> dict[str, Rule]:
