@@ -87,9 +87,9 @@ def binaries(step: Step, asked: argparse.Namespace) -> dict[str, Any]:
     """Compile the kernels of an exploration; also counts the kernels and the different ones."""
     first, record = explored(step, asked.target)
     start = Start.now()
-    from compiler.binary import compiled
+    from compiler.binary import compile_record
 
-    done = compiled(record)
+    done = compile_record(record)
     result = {**start.spent(), "explored_seconds": first["seconds"]}
     return result | {
         "kernels": sum(kernel.language == "triton" for kernel in done.kernels),

@@ -107,7 +107,7 @@ def _time_in(reading: Reading, found: KernelFacts, dtype: str) -> float:
 
     assert reading.gpu is not None
     moved = found.bytes if dtype == "tf32" else found.bytes / 2
-    floor, _ = roofline.bound(reading.gpu, bytes=int(moved), flops=found.flops, dtype=dtype, matmul=True)
+    floor, _ = roofline.least_seconds(reading.gpu, bytes=int(moved), flops=found.flops, dtype=dtype, matmul=True)
     return floor * (found.time / found.floor if found.floor else 1.0)
 
 

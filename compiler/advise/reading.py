@@ -168,7 +168,7 @@ class Reading:
         if self.gpu is not None:
             is_tf32 = self.tf32_is_on or any(operator_of(node).startswith("convolution") for node in nodes)
             dtype = "tf32" if work.dtype == "float32" and work.matmul and is_tf32 else work.dtype  # cuDNN's by default
-            floor, bound = roofline.bound(self.gpu, bytes=moved, flops=flops, dtype=dtype, matmul=work.matmul)
+            floor, bound = roofline.least_seconds(self.gpu, bytes=moved, flops=flops, dtype=dtype, matmul=work.matmul)
         seconds = sum(each.seconds for each in times) if times else None
         shares = [max(each.memory_share or 0.0, each.compute_share or 0.0) for each in times or ()]
         return KernelFacts(

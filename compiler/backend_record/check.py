@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from compiler.backend_record.rerun import Launched, launches
-from compiler.binary.own_kernels import constants_of, grid_of, launch_of, own_source
+from compiler.binary.sources import constants_of, grid_of, launch_of, own_source
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.numerics.policy.judge import Scope, judge, worst
 from compiler.record import Artifact, Check, Kernel

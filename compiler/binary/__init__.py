@@ -1,8 +1,8 @@
 """Triton kernels as machine code, without the GPU: TTIR, TTGIR, LLIR, PTX and SASS, or AMDGCN; and what they tell.
 
-`compiled(record)` compiles the kernels of a record side by side, in processes of its own, and returns the record with
-an artifact for each kernel and stage, and facts (`compiler.record.Binary`). `compile_incrementally` yields the record
-kernel by kernel. Nothing is compiled before it is asked for, and a record that was loaded from a file will do: the
+`compile_record(record)` compiles the kernels of a record in parallel, in processes of their own, and returns the record
+with an artifact for each kernel and stage, and facts (`compiler.record.Binary`). `compile_incrementally` yields the
+record kernel by kernel. Nothing is compiled before it is asked for, and a record that was loaded from a file will do: the
 source of its kernels is in it. That source is executed, as running the notebook it came from would: compile what you
 trust.
 """
@@ -13,9 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compiler.binary.compiling import CompilationInterrupted, compile_incrementally, compiled
+    from compiler.binary.compiling import CompilationInterrupted, compile_incrementally, compile_record
 
-__all__ = ["CompilationInterrupted", "compile_incrementally", "compiled"]
+__all__ = ["CompilationInterrupted", "compile_incrementally", "compile_record"]
 
 
 def __getattr__(name: str) -> Any:

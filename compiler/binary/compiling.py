@@ -1,4 +1,4 @@
-"""Compile the Triton kernels of a record, side by side, each distinct one once.
+"""Compile the Triton kernels of a record in parallel, each distinct one once.
 
 A kernel that a compiler refuses becomes a problem in the user's terms: which stage is missing, what the tool said, what
 to do.
@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
 
 import torch
 
 from compiler.binary.jobs import Job, Output
-from compiler.binary.own_kernels import own_request
-from compiler.binary.results import LANGUAGES, binary_artifact, machine_facts, stages_of
-from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, triton_sources
+from compiler.binary.listing import LANGUAGES
+from compiler.binary.results import binary_artifact, machine_facts, stages_of
+from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, own_request, triton_sources
 from compiler.record import MACHINE_STAGES, Artifact, Binary, Problem, Record
 from compiler.record.builder import Builder, in_kernel_order
 from compiler.targets import Target
@@ -53,27 +54,30 @@ class _Task:
     job: Job
 
 
-def compiled(
-    record: Record,
-    *,
-    kernels: Collection[str] | None = None,
-    stages: Collection[str] | None = None,
-    config: int = 0,
-    workers: int | None = None,
-    listener: Callable[[int, int], None] | None = None,
+class Wanted(TypedDict, total=False):
+    """What to compile of a record, by default everything.
+
+    `kernels` (ids or names) and `stages` ("ttir", "sass" …) leave out others. `config` is the index of the launch
+    configuration among those that Inductor would try. `workers` processes compile at once: as many as there are cores.
+    """
+
+    kernels: Collection[str] | None
+    stages: Collection[str] | None
+    config: int
+    workers: int | None
+
+
+def compile_record(
+    record: Record, *, listener: Callable[[int, int], None] | None = None, **wanted: Unpack[Wanted]
 ) -> Record:
     """The record with its Triton kernels compiled for the GPU that they were written for.
 
-    `kernels` (ids or names) and `stages` ("ttir", "sass" …) leave out others. `config` is which of the launch
-    configurations that Inductor would try, the first by default. `workers` processes compile at once: as many as there
-    are cores. `listener` hears, after each kernel, how many are done of how many. What can't be compiled becomes a
+    `listener` is called after each kernel with the number of those done, and of all. What can't be compiled becomes a
     `Problem` of the first stage that is missing for it. Raises CompilationInterrupted, which has what was finished.
     """
-    found, total = record, _count(record, kernels)
+    found, total = record, _count(record, wanted.get("kernels"))
     try:
-        with closing(
-            compile_incrementally(record, kernels=kernels, stages=stages, config=config, workers=workers)
-        ) as steps:
+        with closing(compile_incrementally(record, **wanted)) as steps:
             for done, found in enumerate(steps, 1):  # noqa: B007 - the last one is the result
                 if listener is not None:
                     listener(done, max(done, total))
@@ -82,18 +86,11 @@ def compiled(
     return found
 
 
-def compile_incrementally(
-    record: Record,
-    *,
-    kernels: Collection[str] | None = None,
-    stages: Collection[str] | None = None,
-    config: int = 0,
-    workers: int | None = None,
-) -> Generator[Record, None, None]:
-    """Like `compiled`, but yield the record after each kernel. Closing ends all processes."""
-    with closing(results(record, kernels=kernels, stages=stages, config=config, workers=workers)) as steps:
+def compile_incrementally(record: Record, **wanted: Unpack[Wanted]) -> Generator[Record, None, None]:
+    """Like `compile_record`, but yield the record after each kernel. Closing ends all processes."""
+    with closing(results(record, **wanted)) as steps:
         for result in steps:
-            record = _with(record, result)
+            record = _with_result(record, result)
             yield record
 
 
@@ -105,10 +102,13 @@ def results(
     config: int = 0,
     workers: int | None = None,
 ) -> Generator[Compiled, None, None]:
-    """Like `compiled`, but yield each kernel's result when it is there. Closing ends processes."""
+    """Like `compile_record`, but yield each kernel's result when it is there. Closing ends all processes."""
     record.require_trust()
     try:
-        _check_triton()
+        if not has_triton():
+            raise CannotCompileError(
+                "Triton is not installed, so kernels stay source code", "it has packages for Linux: pip install triton"
+            )
         sources = triton_sources(record, kernels)
         target = gpu_of(record, sources)
     except CannotCompileError as error:
@@ -137,13 +137,6 @@ def _count(record: Record, kernels: Collection[str] | None) -> int:
         kernel.language == "triton" and (kernels is None or kernel.id in kernels or kernel.name in kernels)
         for kernel in record.kernels
     )
-
-
-def _check_triton() -> None:
-    if not has_triton():
-        raise CannotCompileError(
-            "Triton is not installed, so kernels stay source code", "it has packages for Linux: pip install triton"
-        )
 
 
 def _refusal(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
@@ -241,7 +234,7 @@ def _problem(stage: str, reason: str, hint: str, source: KernelSource) -> Proble
     return Problem(stage, f"{source.kernel.name}: {reason}", hint, source.kernel.graph)
 
 
-def _with(record: Record, result: Compiled) -> Record:
+def _with_result(record: Record, result: Compiled) -> Record:
     """The record with a kernel's result in place of an earlier one of the same configuration."""
     fresh = {artifact.id: artifact for artifact in result.artifacts}
     kept = [artifact for artifact in record.artifacts if artifact.id not in fresh]

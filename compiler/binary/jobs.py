@@ -61,7 +61,7 @@ class Output:
     spare: int = 0
 
 
-def alone(module: str, first: int, lines: tuple[int, int]) -> str:
+def one_function(module: str, first: int, lines: tuple[int, int]) -> str:
     """A module's function on these lines, below the lines before `first`, which all share.
 
     Reading more takes Triton time.

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+LANGUAGES = {"ttir": "mlir", "ttgir": "mlir", "llir": "llvm", "ptx": "ptx", "sass": "sass", "amdgcn": "amdgcn"}
+"""The language of each stage's text."""
 NVDISASM_OPTIONS: tuple[str, ...] = ("-gp", "-c")
 """Options of nvdisasm for `sass_listing`: code only, with the PTX line of each instruction."""
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from compiler.binary import lines, mix, occupancy, roofline
 from compiler.binary.jobs import Output
+from compiler.binary.listing import LANGUAGES
 from compiler.binary.sources import KernelSource
 from compiler.record import Artifact, Binary, Entity, Kernel, Record
 from compiler.targets import Target
 from compiler.torch_api.triton_kernels import CompileRequest
 
-LANGUAGES = {"ttir": "mlir", "ttgir": "mlir", "llir": "llvm", "ptx": "ptx", "sass": "sass", "amdgcn": "amdgcn"}
 _HEADERS = {
     "mlir": re.compile(r"\s*tt\.func "),
     "llvm": re.compile(r"define "),
@@ -92,7 +92,7 @@ def machine_facts(
     fits, shortage = _occupancy(output, target)
     work = roofline.work(source.kernel, record)
     moved = source.kernel.bytes // max(source.kernel.calls, 1)
-    seconds, bound = roofline.bound(target, bytes=moved, flops=work.flops, dtype=work.dtype, matmul=work.matmul)
+    seconds, bound = roofline.least_seconds(target, bytes=moved, flops=work.flops, dtype=work.dtype, matmul=work.matmul)
     facts = Binary(
         kernel=source.kernel.id,
         target=target.name,

@@ -30,17 +30,12 @@ class Work:
     matmul: bool
 
 
-def flops(kernel: Kernel, record: Record) -> int:
-    """Floating-point operations of a launch by `compiler.binary.formulas`; 0 if symbolic."""
-    return work(kernel, record).flops
-
-
 def work(kernel: Kernel, record: Record) -> Work:
     """One launch's computation, from the nodes of the last graph behind its loops.
 
     A node that a kernel needs in several places is counted once, as the compiler computes it once.
     """
-    graph = _Half.of(kernel, record)
+    graph = _Half.of_kernel(kernel, record)
     found = [graph.work_of(node) for node in kernel.nodes if node in graph.entities]
     found = found or [_own_work(node, kernel, record) for node in kernel.nodes]
     nodes = [node for _count, computed in found for node in computed]
@@ -90,7 +85,7 @@ class _Half:
     called: frozenset[str]  # what calls and templates compute: other nodes only change the layout for them
 
     @classmethod
-    def of(cls, kernel: Kernel, record: Record) -> _Half:
+    def of_kernel(cls, kernel: Kernel, record: Record) -> _Half:
         mine = (found for found in record.artifacts if (found.graph, found.half) == (kernel.graph, kernel.half))
         stages = {found.stage: _Same(found) for found in mine}
         return _half(*(stages.get(stage) for stage in ("fused_ir", "ir", "post_grad")))
@@ -99,24 +94,24 @@ class _Half:
         """Operations of a fused node, and the FX nodes that they are for."""
         parts = [self.entities[part] for part in self.entities[fused].origins if part in self.entities]
         continued = [part for part in parts if self._continues(part)]
-        computed = dict.fromkeys(fx for part in parts if part not in continued for fx in self._computed(part))
+        computed = dict.fromkeys(fx for part in parts if part not in continued for fx in self._nodes_of(part))
         nodes = tuple(self.fx[name] for name in computed)
         return sum(map(flops_of, nodes)) + sum(map(self._last_step, continued)), nodes
 
     def _continues(self, part: Entity) -> bool:
         """Whether this is the second step of a reduction that was split for more blocks."""
         return part.kind == "reduction" and any(
-            before.kind == "reduction" and before.origins == part.origins for before in self._before(part)
+            before.kind == "reduction" and before.origins == part.origins for before in self._inputs_of(part)
         )
 
-    def _before(self, part: Entity) -> Iterator[Entity]:
+    def _inputs_of(self, part: Entity) -> Iterator[Entity]:
         return (self.entities[name] for name in part.inputs if name in self.entities)
 
     def _last_step(self, part: Entity) -> int:
         cost = max((REDUCTIONS.get(self.fx[fx].operation, 0) for fx in part.origins if fx in self.fx), default=0)
-        return cost * max(_tensor(before.attrs).elements for before in self._before(part))
+        return cost * max(_tensor(before.attrs).elements for before in self._inputs_of(part))
 
-    def _computed(self, part: Entity) -> Iterator[str]:
+    def _nodes_of(self, part: Entity) -> Iterator[str]:
         """The FX nodes that a part computes, without those of a reduction before it."""
         origins = [fx for fx in part.origins if fx in self.fx and (part.kind not in _LOOPS or fx not in self.called)]
         if part.kind == "extern" and (matmuls := [fx for fx in origins if self.fx[fx].is_matmul]):
@@ -175,11 +170,6 @@ def _tensor(attrs: dict[str, Any]) -> TensorFacts:
     return TensorFacts(attrs.get("dtype", ""), tuple(attrs.get("shape", ("unknown",))))
 
 
-def intensity(*, flops: int, bytes: int) -> float:  # noqa: A002 - named as in `Binary`
-    """Operations for each byte moved; 0 where no bytes are counted."""
-    return flops / bytes if bytes else 0.0
-
-
 def rate(target: Target, dtype: str, *, matmul: bool) -> float:
     """The target's peak operations per second in `dtype` (a name of torch, or "tf32").
 
@@ -196,7 +186,7 @@ def rate(target: Target, dtype: str, *, matmul: bool) -> float:
     return target.peak[name]
 
 
-def bound(
+def least_seconds(
     target: Target,
     *,
     bytes: int,  # noqa: A002 - named as in `Binary`

@@ -31,7 +31,6 @@ from compiler.binary import listing
 from compiler.binary.jobs import Job, Output, read, write
 
 _OF_HEURISTICS = ("triton_heuristics", "DeviceProperties", "AutotuneHint", "ReductionHint", "TileHint")
-_LANGUAGES = {"ttir": "mlir", "ttgir": "mlir", "llir": "llvm", "ptx": "ptx", "amdgcn": "amdgcn"}
 _SCRATCH = ("global_scratch_size", "profile_scratch_size")
 _REGISTERS = re.compile(r"^ptxas\S* info\s+: Used (\d+) registers", re.MULTILINE)
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
@@ -219,8 +218,8 @@ def _last(pattern: re.Pattern[str], text: str) -> int | None:
 def _texts(job: Job, folder: Path, error: str) -> dict[str, Any]:
     """The stages that Triton came to, by what it left in its cache, and SASS from the cubin."""
     files = {path.suffix[1:]: path for path in folder.rglob("*") if path.suffix}
-    raw = {stage: files[stage].read_text() for stage in _LANGUAGES if stage in files}
-    texts = {stage: listing.canonical(_LANGUAGES[stage], text) for stage, text in raw.items()}
+    raw = {stage: files[stage].read_text() for stage in listing.LANGUAGES if stage in files}
+    texts = {stage: listing.canonical(listing.LANGUAGES[stage], text) for stage, text in raw.items()}
     if "cubin" in files and "ptx" in raw:
         try:
             texts["sass"] = listing.sass_listing(_disassemble(files["cubin"]), raw["ptx"], job.file)

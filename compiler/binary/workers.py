@@ -1,4 +1,4 @@
-"""Processes that compile kernels side by side, for one call or as long as there is work.
+"""Processes that compile kernels in parallel, for one call or as long as there is work.
 
 Each is a Python of its own: not a fork of the user's process, which may have threads, and not multiprocessing's spawn,
 which would import the user's `__main__`. It leads a process group, so that a compiler it has started ends with it.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Generator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -45,23 +43,13 @@ def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Outpu
     However this ends, no process is left: a caller that may stop early should close it (`contextlib.closing`), as
     an exception on its way keeps generators alive. Raises OSError when no process can be started.
     """
-    waiting = deque(jobs.items())
-    crew: list[_Worker] = []
-    busy: dict[_Worker, str] = {}
-    done: list[tuple[str, Output]] = []
-    with tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True) as folder:
-        try:
-            while waiting or busy or done:
-                while waiting and len(busy) < workers:
-                    worker = _idle(crew, busy) or _start(crew, Path(folder))
-                    busy[worker], job = waiting.popleft()
-                    worker.give(job)
-                yield from done  # while the workers are at the next ones
-                ready = select.select(list(busy), [], [])[0] if busy else []
-                done = [(busy.pop(worker), _result(worker, crew)) for worker in ready]
-        finally:
-            for worker in crew:
-                worker.kill()
+    crew = Crew(workers)
+    try:
+        keys = {crew.submit(job): key for key, job in jobs.items()}
+        for future in as_completed(keys):
+            yield keys[future], future.result()
+    finally:
+        crew.stop()
 
 
 class Crew:
@@ -79,12 +67,12 @@ class Crew:
         self._timer: threading.Timer | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._jobs = 0
-        atexit.register(self.stop)
 
     def submit(self, job: Job) -> Future[Output]:
-        """Compile a kernel beside others. The future raises OSError where no process can be started."""
+        """Compile a kernel in parallel with others. The future raises OSError where no process can be started."""
         with self._lock:
             if self._threads is None:
+                atexit.register(self.stop)
                 self._threads = ThreadPoolExecutor(self.most, "tcompile")
                 self._own = threading.local()
                 self._folder = tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True)
@@ -92,7 +80,7 @@ class Crew:
                 self._timer.cancel()
             self._jobs += 1
             made = self._threads.submit(self._run, job)
-        made.add_done_callback(lambda _: self._done())
+        made.add_done_callback(lambda _: self._count_down())
         return made
 
     @property
@@ -102,6 +90,7 @@ class Crew:
 
     def stop(self) -> None:
         """End the processes."""
+        atexit.unregister(self.stop)
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -115,8 +104,8 @@ class Crew:
         if folder is not None:
             folder.cleanup()
 
-    def _done(self) -> None:
-        """A job is done: with the last one the time begins after which the workers end."""
+    def _count_down(self) -> None:
+        """Note that a job is done; after the last one a timer ends the workers."""
         with self._lock:
             self._jobs -= 1
             if self._jobs or self._threads is None:
@@ -126,7 +115,7 @@ class Crew:
             self._timer.start()
 
     def _run(self, job: Job) -> Output:
-        worker = getattr(self._own, "worker", None) or self._hired()
+        worker = getattr(self._own, "worker", None) or self._start_worker()
         worker.give(job)
         output = worker.result()
         if output is None:
@@ -134,30 +123,14 @@ class Crew:
             return Output(error=worker.post_mortem())
         return output
 
-    def _hired(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
+        """Start the process of this thread."""
         with self._lock:
             if self._folder is None:
                 raise CancelledError("the workers were stopped")
-            self._own.worker = worker = _start(self._workers, Path(self._folder.name))
+            self._own.worker = worker = _Worker(Path(tempfile.mkdtemp(dir=self._folder.name)))
+            self._workers.append(worker)
         return worker
-
-
-def _idle(crew: list[_Worker], busy: Mapping[_Worker, str]) -> _Worker | None:
-    return next((worker for worker in crew if worker not in busy), None)
-
-
-def _start(crew: list[_Worker], folder: Path) -> _Worker:
-    crew.append(_Worker(Path(tempfile.mkdtemp(dir=folder))))
-    return crew[-1]
-
-
-def _result(worker: _Worker, crew: list[_Worker]) -> Output:
-    """A worker's output; one that died leaves the crew, and its output says of what."""
-    output = worker.result()
-    if output is None:
-        crew.remove(worker)
-        return Output(error=worker.post_mortem())
-    return output
 
 
 class _Worker:
@@ -177,9 +150,6 @@ class _Worker:
         assert self._process.stdout is not None
         self._jobs: IO[bytes] = self._process.stdin
         self._outputs: IO[bytes] = self._process.stdout
-
-    def fileno(self) -> int:
-        return self._outputs.fileno()
 
     def give(self, job: Job) -> None:
         with suppress(BrokenPipeError):  # it has died, and `result` says so
@@ -201,7 +171,7 @@ class _Worker:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         self.kill()
-        return f"the compiler's process {_ending(self._process.returncode)}{self._last_words()}"
+        return f"the compiler's process {_how_it_ended(self._process.returncode)}{self._last_words()}"
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
@@ -209,7 +179,7 @@ class _Worker:
         return ": " + "\n".join(said) if said else ""
 
 
-def _ending(code: int) -> str:
+def _how_it_ended(code: int) -> str:
     """`died of SIGSEGV`, or the status it ended with."""
     return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
 

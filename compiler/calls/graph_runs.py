@@ -25,9 +25,12 @@ class HookedInterpreter(Interpreter):
         self._hooks = hooks
 
     def run_node(self, n: Node) -> Any:
-        run: Callable[[], Any] = partial(super().run_node, n)
+        return self.run_hooked(n, partial(super().run_node, n))
+
+    def run_hooked(self, node: Node, run: Callable[[], Any]) -> Any:
+        """The value that `run` computes for a node, with the hooks around it."""
         for hook in reversed(self._hooks):
-            run = partial(hook, n, run)
+            run = partial(hook, node, run)
         return run()
 
 

@@ -25,13 +25,14 @@ from compiler.decompose.random_draws import Values, give_values, place_draws, re
 from compiler.decompose.reasons import A_PRIM
 from compiler.decompose.tree import LevelTree, ops_of, source_of
 from compiler.numerics.policy.by_dtype import Numbers, not_comparable, numbers, worst_verdict
+from compiler.numerics.policy.judge import is_reference
 from compiler.record import Artifact, Entity, Problem
 from compiler.record.builder import Builder
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import table
 from compiler.torch_api.level_traces import AotGraphs, Kind, aot_graphs, expand_node, first_line
 from compiler.torch_api.pytrees import tree_leaves
-from compiler.torch_api.widened import random_state
+from compiler.torch_api.widened import Drawn, Recording, Widened, wide_leaf
 
 
 class LevelError(RuntimeError):
@@ -133,11 +134,8 @@ class LevelGraphs:
         """Outputs, gradients and changed inputs at each level against those of the captured graph run by eager."""
         if any(isinstance(value, Tensor) and value.is_meta for value in self._arguments or ()):
             return dict.fromkeys(("ATen", *TABLES), (not_comparable("", "meta tensors have no values"),))
-        with seed_and_restore(), autocast(self._kept):
-            before = random_state()
-            eager = self.results(self._eager, self.own_arguments())
-            draws = random_state() != before
-        exact = None if draws else self._exact(eager)
+        eager, draws = self.run_captured()
+        exact = self.run_exact(eager, draws)
         drawn: dict[Kind, Values] = {}
         found = {"ATen": self._compare(eager, exact, lambda kind, args: self.draw(kind, args, drawn))}
         for level in TABLES:
@@ -159,14 +157,22 @@ class LevelGraphs:
             mine.with_names(changed), eager.with_names(changed), exact.with_names(changed) if exact else None
         )
 
-    def _exact(self, eager: Results) -> Results | None:
-        """The captured graph's results in float64; None where it takes no other format than its own."""
-        with autocast(self._kept):
-            try:
-                found = self.results(self._eager, [double(value) for value in self.own_arguments()])
-            except (RuntimeError, TypeError, ValueError):
-                return None
-        return found if found.has_same_results(eager) else None
+    def run_captured(self, call: Callable[..., Any] | None = None) -> tuple[Results, list[Drawn]]:
+        """Results of the captured graph as eager runs it, or as `call` does, and the random numbers that it draws."""
+        with seed_and_restore(), autocast(self._kept), Recording() as recording:
+            return self.results(call or self._eager, self.own_arguments()), recording.drawn
+
+    def run_exact(self, eager: Results, draws: Sequence[Drawn]) -> Results | None:
+        """The captured graph's results in float64 with these random numbers; None where they are no reference."""
+        try:
+            with autocast(self._kept), Widened(draws):
+                found = self.results(self._eager, [wide_leaf(value) for value in self.own_arguments()])
+        except Exception:  # noqa: BLE001 - what works in one format only fails in many ways
+            return None
+        if not found.has_same_results(eager):
+            return None
+        own, best = ([value for _, value in each.with_names(())] for each in (eager, found))
+        return found if is_reference(own, best) else None
 
     def draw(self, kind: Kind, args: Sequence[Any], drawn: dict[Kind, Values]) -> Any:
         values: dict[str, tuple[Any, ...]] = {}
@@ -290,13 +296,6 @@ def _own(value: Any, wants_gradient: bool) -> Any:
     if not isinstance(value, Tensor):
         return value
     return copy_tensor(value).requires_grad_(wants_gradient)
-
-
-def double(value: Any) -> Any:
-    """A floating-point tensor in float64, that wants gradients if it did."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value
-    return value.detach().double().requires_grad_(value.requires_grad)
 
 
 def _is_trained(value: Any) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from compiler.binary.own_kernels import launch_of
-from compiler.binary.sources import kernel_source
+from compiler.binary.sources import kernel_source, launch_of
 from compiler.record import Artifact, Entity, Kernel, Record
 from compiler.targets import target
 

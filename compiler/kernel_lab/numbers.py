@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compiler.binary.own_kernels import constants_of, grid_of
+from compiler.binary.sources import constants_of, grid_of
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.kernel_lab.edit import check_executable
 from compiler.numerics.policy.judge import judge

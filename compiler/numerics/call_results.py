@@ -13,7 +13,7 @@ from torch import Tensor
 
 from compiler.calls.call import Call, leave_no_trace
 from compiler.torch_api.pytrees import tree_map
-from compiler.torch_api.widened import Drawn, Recording, Widened, random_state, wide
+from compiler.torch_api.widened import Drawn, Recording, Widened, random_state, wide_leaf
 
 SEED = 0
 
@@ -81,8 +81,8 @@ def exact(call: Call, draws: Sequence[Drawn]) -> CallResults:
     Raises whatever the call raises: not all code accepts other dtypes.
     """
     with leave_no_trace(call):
-        args, kwargs = tree_map(_own, call.copied_arguments())
-        parameters, buffers = ({name: _own(value) for name, value in found.items()}
+        args, kwargs = tree_map(wide_leaf, call.copied_arguments())
+        parameters, buffers = ({name: wide_leaf(value) for name, value in found.items()}
                                for found in (call.parameters(), call.buffers()))  # fmt: skip
         names = _argument_names(call)
         leaves = parameters | _tensors(names, (args, kwargs), wants=True)
@@ -90,10 +90,6 @@ def exact(call: Call, draws: Sequence[Drawn]) -> CallResults:
         before = {name: value.detach().clone() for name, value in state.items()}
         with Widened(draws):
             return _results(call.with_tensors(parameters | buffers)(*args, **kwargs), leaves, state, before)
-
-
-def _own(value: Any) -> Any:
-    return wide(value.detach()).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
 def _results(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from compiler.decompose.levels import TABLES
 from compiler.decompose.random_draws import Values, give_values, place_draws, record_draws
 from compiler.numerics.call_results import CallResults, results
 from compiler.numerics.compiled_random import drawing
-from compiler.numerics.random_replay import Draws, ReplayingReference, draws_of
+from compiler.numerics.random_replay import Draws, draws_of, run_with_draws
 from compiler.numerics.stage_runs import NotComparableError, Stage, stages_of
 from compiler.torch_api.aot import Boxed
 from compiler.torch_api.level_traces import Kind
@@ -152,7 +153,7 @@ class InPlace:
             joint = JointHalves(stage.graphs["joint"], divided.graphs["forward"], count)
             forward = self._half(name, "forward", joint.forward)
             return {"forward": forward, "backward": self._half(name, "backward", joint.backward)}
-        return {kind: self._half(name, kind, _runner(stage.graphs[kind])) for kind in frame.halves}
+        return {kind: self._half(name, kind, partial(_run_graph, stage.graphs[kind])) for kind in frame.halves}
 
     def _half(self, name: str, kind: Kind, run: Callable[[list[Any], Draws], list[Any]]) -> Boxed:
         """Wrap `run` to take boxed arguments as compiled code does; each call replays its random numbers."""
@@ -233,16 +234,9 @@ def _common(name: str) -> str:
     return "forward + backward" if name == "inference" else name
 
 
-def _runner(graph: GraphModule) -> Callable[[list[Any], Draws], list[Any]]:
-    return lambda inputs, draws: run_with_draws(graph, inputs, draws)
-
-
-def run_with_draws(graph: GraphModule, inputs: Sequence[Any], draws: Draws) -> list[Any]:
-    """Run a graph on the CPU and replay these random numbers; returns its outputs."""
-    draws.start()
-    found = list(ReplayingReference(graph, (), draws).run(*inputs))
-    draws.finish()
-    return found
+def _run_graph(graph: GraphModule, inputs: Sequence[Any], draws: Draws) -> list[Any]:
+    with draws.check_count():
+        return run_with_draws(graph, inputs, draws)
 
 
 def _same_sizes(name: str, frame: KeptFrame, args: Sequence[Any]) -> None:
@@ -280,7 +274,7 @@ class JointHalves:
 
     def __init__(self, joint: GraphModule, forward: GraphModule, count: int) -> None:
         self._joint, self._count = joint, count
-        self._given = _outputs(forward)[count:]
+        self._given: Any = forward.graph.output_node().args[0][count:]  # type: ignore[index]
         self._calls: dict[int, tuple[list[Any], Draws]] = {}
 
     def forward(self, inputs: list[Any], draws: Draws) -> list[Any]:
@@ -292,31 +286,17 @@ class JointHalves:
 
     def backward(self, inputs: list[Any], _draws: Draws) -> list[Any]:
         """Gradients of the forward call whose index was saved, after any saved sizes."""
-        tangents = [node for node in _placeholders(self._joint) if node.name.startswith("tangents")]
-        saved = inputs[: len(inputs) - len(tangents)]
+        placeholders = self._joint.graph.find_nodes(op="placeholder")
+        saved = inputs[: len(inputs) - sum(node.name.startswith("tangents") for node in placeholders)]
         number = next((int(value) for value in saved if isinstance(value, Tensor)), len(self._calls) - 1)
         primals, draws = self._calls[number]
         return self._run([copy_to_cpu(value) for value in primals], inputs[len(saved) :], draws)[self._count :]
 
     def _run(self, primals: Sequence[Any], tangents: Sequence[Any], draws: Draws) -> list[Any]:
         """Run the joint graph; without tangents its gradients are not used."""
-        missing = len(_placeholders(self._joint)) - len(primals) - len(tangents)
-        runner = ReplayingReference(self._joint, (), draws)
-        draws.start()
-        found = list(runner.run(*primals, *tangents, *[None] * missing))
-        draws.finish()
-        return found
+        missing = len(self._joint.graph.find_nodes(op="placeholder")) - len(primals) - len(tangents)
+        return _run_graph(self._joint, [*primals, *tangents, *[None] * missing], draws)
 
     def _stand_in(self, node: Any, number: int) -> Any:
         is_tensor = isinstance(node, Node) and "dtype" in node.meta
         return torch.tensor(number) if is_tensor else 0
-
-
-def _placeholders(graph: GraphModule) -> list[Node]:
-    return list(graph.graph.find_nodes(op="placeholder"))
-
-
-def _outputs(graph: GraphModule) -> list[Any]:
-    (output,) = graph.graph.find_nodes(op="output")
-    found: Any = output.args[0]
-    return list(found)

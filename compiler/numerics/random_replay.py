@@ -1,4 +1,4 @@
-"""Replay the random numbers of one graph in graphs that draw them in another way, and in float64.
+"""Replay the random numbers of one graph in graphs that draw them in another way.
 
 Inductor draws dropout's mask as `rand > p` from a generator of its own (torch/_inductor/decomposition.py,
 torch/_inductor/fx_passes/replace_random.py), so the same seed gives other numbers than in eager. Where the mask is
@@ -7,18 +7,19 @@ known, a `rand` that produces that mask is substituted: 1 where a value is kept,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
+from compiler.calls.graph_runs import Hook
 from compiler.decompose.random_draws import Values, drawing_operator, saves_state
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_random
-from compiler.torch_api.pytrees import tree_leaves, tree_map
+from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.widened import random_state
 from compiler.triton_interpreter.reference import Reference
 
@@ -40,11 +41,11 @@ class Draws:
     _places: dict[str, int] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
 
-    def start(self) -> None:
-        """Call this before a graph runs."""
+    @contextmanager
+    def check_count(self) -> Iterator[None]:
+        """Run a graph in a block; `reason` then says whether it drew as often as eager."""
         self._seen, self.reason = set(), ""
-
-    def finish(self) -> None:
+        yield
         if not self.reason and len(self._seen) != len(self.made):
             self.reason = f"it draws random numbers {len(self._seen)} times, eager {len(self.made)} times"
 
@@ -84,47 +85,31 @@ def _uniform_for(operator: str, results: tuple[Any, ...], target: str) -> Tensor
     return results[0] if operator.rpartition(".")[0] in _VALUES else None
 
 
-class ReplayingReference(Reference):
-    """Runs a graph on the CPU with the random numbers of another; keeps the values of the `wanted` nodes."""
+def replay(draws: Draws) -> Hook:
+    """Give the random operators of a graph the results in `draws`."""
 
-    def __init__(self, module: GraphModule, wanted: Sequence[str], draws: Draws) -> None:
-        super().__init__(module, wanted)
-        self._draws = draws
-
-    def compute_node(self, node: Node, args: Any, kwargs: Any) -> Any:
-        """The value of a node, or the replayed random numbers in its place."""
+    def give(node: Node, run: Callable[[], Any]) -> Any:
         target = fx.target_name(node)
         before = random_state() if is_random(drawing_operator(node)) and target not in _SEEDS else None
-        value = super().compute_node(node, args, kwargs)
-        drew = target in _INDUCTOR or (before is not None and random_state() != before)
-        if drew and saves_state(node):
-            return value[0], self._draws.results_for(node, value[1])
-        return self._draws.results_for(node, value) if drew else value
+        value = run()
+        if target not in _INDUCTOR and (before is None or random_state() == before):
+            return value
+        if saves_state(node):
+            return value[0], draws.results_for(node, value[1])
+        return draws.results_for(node, value)
+
+    return give
 
 
-class Exact(Interpreter):
-    """Runs an ATen graph in float64, with the random numbers in `drawn`."""
-
-    def __init__(self, module: GraphModule, drawn: Values) -> None:
-        super().__init__(module)
-        self._drawn = drawn
-
-    def run_node(self, n: Node) -> Any:
-        if n.op != "call_function":
-            return tree_map(_wide, super().run_node(n))
-        args, kwargs = tree_map(_wide, self.fetch_args_kwargs_from_env(n))
-        if n.name not in self._drawn:
-            return tree_map(_wide, self.call_function(n.target, args, kwargs))
-        results = self._drawn[n.name]
-        if fx.target_name(n) == "aten.native_dropout.default":
-            return args[0] * results[1] / (1 - args[1]), results[1]
-        return _wide(results[0]) if len(results) == 1 else tree_map(_wide, results)
-
-
-def _wide(value: Any) -> Any:
-    if isinstance(value, torch.dtype):
-        return torch.float64 if value.is_floating_point else value
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+def run_with_draws(
+    graph: GraphModule, inputs: Sequence[Any], draws: Draws, values: dict[str, Any] | None = None
+) -> list[Any]:
+    """The outputs of a graph, run on the CPU with these random numbers; values of its nodes are kept in `values`."""
+    runs = Reference(graph, () if values is None else [node.name for node in graph.graph.nodes], hooks=[replay(draws)])
+    outputs = list(runs.run(*inputs))
+    if values is not None:
+        values |= runs.values
+    return outputs
 
 
 def draws_of(graph: GraphModule, drawn: Values) -> Draws:

@@ -18,13 +18,13 @@ from torch.fx import GraphModule, Node
 from compiler.autograd.provenance import Provenance
 from compiler.calls.graph_runs import HookedInterpreter, keep_values
 from compiler.calls.kept_graphs import KeptFrame
-from compiler.decompose.graphs import LevelError, LevelGraphs, Results, autocast, double
+from compiler.decompose.graphs import LevelError, LevelGraphs, Results
 from compiler.decompose.levels import TABLES
 from compiler.decompose.random_draws import Values, give_values, place_draws, seed_and_restore
 from compiler.numerics.first_divergence import by_holder, by_name, by_origin, outputs_of
 from compiler.numerics.policy.by_dtype import Named
-from compiler.numerics.policy.judge import is_reference, judge
-from compiler.numerics.random_replay import Exact, draws_of
+from compiler.numerics.policy.judge import judge
+from compiler.numerics.random_replay import draws_of
 from compiler.numerics.stage_runs import NotComparableError, Stage, StageRunner, stages_of
 from compiler.numerics.stage_words import InputNames, not_comparable, on_cpu, stage_checks
 from compiler.record import Artifact, Check, Problem
@@ -80,13 +80,13 @@ class StageCheck:
         self._module, self._inputs = kept.eager, InputNames.of_graph(captured)
         self._values: dict[str, Any] = {}
         try:
-            self._eager = self._run_captured()
+            self._eager, draws = levels.run_captured()
             self._drawn: dict[Kind, Values] = {}
             self._levels.aot.run = lambda kind, args: self._levels.draw(kind, args, self._drawn)
             self._aten = self._run_level()
         except Exception as error:
             raise LevelError(f"the graph of {captured.graph} can't be run again: {first_line(error)}") from error
-        self._exact = self._run_exact()
+        self._exact = levels.run_exact(self._eager, draws)
         made = [draws_of(graph, self._drawn.get(kind, {})) for kind, graph in self._levels.aot.graphs.items()]
         self._runner = StageRunner(kept, self._eager, made[0])
 
@@ -135,12 +135,6 @@ class StageCheck:
         """Pairs of name and result on the CPU, with the user's names of inputs."""
         return on_cpu([(self._inputs.rename_input(name), value) for name, value in found.with_names(changed)])
 
-    def _run_captured(self, into: dict[str, Any] | None = None) -> Results:
-        """Run the captured graph with torch; keeps the values of its nodes in `into`."""
-        call = self._module if into is None else HookedInterpreter(self._module, keep_values(into)).run
-        with seed_and_restore(), autocast(self._kept):
-            return self._levels.results(call, self._levels.own_arguments())
-
     def _run_level(self) -> Results:
         with seed_and_restore():
             return self._levels.results(self._levels.aot.call, self._levels.own_arguments())
@@ -148,20 +142,6 @@ class StageCheck:
     def _run_at(self, level: str) -> Results:
         self._levels.aot.run = partial(self._levels.run_with_draws, level, self._drawn)
         return self._run_level()
-
-    def _run_exact(self) -> Results | None:
-        """Results of the ATen graphs in float64; None where they can't run in it or are no reference for eager."""
-        graphs = self._levels.aot.graphs
-        self._levels.aot.run = lambda kind, args: Exact(graphs[kind], self._drawn.get(kind, {})).run(*args)
-        arguments = [double(value) for value in self._levels.own_arguments()]
-        try:
-            found = self._levels.results(self._levels.aot.call, arguments)
-        except Exception:  # noqa: BLE001 - what works in one format only fails in many ways
-            return None
-        if not found.has_same_results(self._eager):
-            return None
-        own, best = ([value for _, value in each.with_names(())] for each in (self._eager, found))
-        return found if is_reference(own, best) else None
 
     def _stage_results(self, stage: Stage) -> Results:
         return self._runner.run(stage).results
@@ -240,7 +220,7 @@ class StageCheck:
 
     def _know_captured(self) -> None:
         if not self._values:
-            self._run_captured(self._values)
+            self._levels.run_captured(HookedInterpreter(self._module, keep_values(self._values)).run)
 
     def _id(self, stage: Stage, kind: str, name: str) -> str:
         """Id of the entity of a node. Nodes that Inductor's joint passes added are found in the halves."""

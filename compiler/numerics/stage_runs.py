@@ -14,7 +14,7 @@ from compiler.calls.graph_runs import copy_to_cpu
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import Results
 from compiler.decompose.random_draws import seed_and_restore
-from compiler.numerics.random_replay import Draws, ReplayingReference
+from compiler.numerics.random_replay import Draws, run_with_draws
 from compiler.torch_api.buffers import InputLayout, bare, input_layouts
 from compiler.triton_interpreter.inputs import argument
 from compiler.triton_interpreter.program import ProgramError
@@ -76,13 +76,11 @@ class StageRunner:
         """Raises NotComparableError where the graphs' inputs or results are not those of the call."""
         found = StageRun(Results([], {}, [copy_to_cpu(value) for value in self._kept.arguments or ()], set()))
         versions = [_version(value) for value in found.results.inputs]
-        self._draws.start()
-        with seed_and_restore(), torch.no_grad():
+        with seed_and_restore(), torch.no_grad(), self._draws.check_count():
             try:
                 forward, gradients = self._halves(stage, found, watch)
             except ProgramError as error:
                 raise NotComparableError(str(error)) from error
-        self._draws.finish()
         if self._draws.reason:
             raise NotComparableError(self._draws.reason)
         changed = {place for place, value in enumerate(found.results.inputs) if _version(value) != versions[place]}
@@ -94,11 +92,8 @@ class StageRunner:
 
         def run(kind: str, saved: Sequence[Any] = ()) -> list[Any]:
             inputs = self._inputs(stage.layouts[kind], found.results.inputs, saved)
-            graph = stage.graphs[kind]
-            runs = ReplayingReference(graph, [node.name for node in graph.graph.nodes] if watch else (), self._draws)
-            outputs = list(runs.run(*inputs))
-            found.values[kind] = runs.values
-            return outputs
+            values = found.values.setdefault(kind, {}) if watch else None
+            return run_with_draws(stage.graphs[kind], inputs, self._draws, values)
 
         if "inference" in stage.graphs:
             return run("inference"), []

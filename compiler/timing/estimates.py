@@ -123,5 +123,5 @@ def _kernel(record: Record, kernel: Kernel, gpu: Target, binary: Binary | None) 
         )  # fmt: skip
     work = roofline.work(kernel, record)
     flops = work.flops * launches
-    seconds, bound = roofline.bound(gpu, bytes=kernel.bytes, flops=flops, dtype=work.dtype, matmul=work.matmul)
+    seconds, bound = roofline.least_seconds(gpu, bytes=kernel.bytes, flops=flops, dtype=work.dtype, matmul=work.matmul)
     return KernelEstimate(kernel.id, kernel.name, launches, kernel.bytes, flops, seconds, bound if seconds else "")

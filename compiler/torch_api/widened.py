@@ -101,6 +101,11 @@ def wide(value: Any) -> Any:
     return value
 
 
+def wide_leaf(value: Any) -> Any:
+    """A tensor as `wide` gives it, cut off from its graph; it requires grad if it did."""
+    return wide(value.detach()).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
 _WIDE = {
     torch.float32: torch.float64,
     torch.float16: torch.float64,

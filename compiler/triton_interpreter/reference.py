@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from compiler.calls.graph_runs import copy_to_cpu
+from compiler.calls.graph_runs import Hook, HookedInterpreter, copy_to_cpu
 from compiler.triton_interpreter import gpu_attention, philox
 
 
@@ -28,11 +28,12 @@ class Unknown:
         return self
 
 
-class Reference(Interpreter):
+class Reference(HookedInterpreter):
     """Runs a graph node by node; a failing node's value, and what uses it, is an `Unknown`.
 
     `wanted` are the names of nodes whose values are kept in `values`; `by_four` are those that draw four random
-    numbers at a time. `special` has functions to call in place of operators, by the operator's name.
+    numbers at a time. `special` has functions to call in place of operators, by the operator's name. Hooks are around
+    the nodes that compute.
     """
 
     def __init__(
@@ -41,8 +42,9 @@ class Reference(Interpreter):
         wanted: Collection[str],
         by_four: Collection[str] = (),
         special: Mapping[str, Callable[..., Any]] | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> None:
-        super().__init__(module)
+        super().__init__(module, *hooks)
         self._special = special or {}
         self.values: dict[str, Any] = {}
         self._wanted = frozenset(wanted)
@@ -68,8 +70,9 @@ class Reference(Interpreter):
 
     def _run(self, node: Node) -> Any:
         if node.op == "placeholder":
-            return super().run_node(node)
-        return self.compute_node(node, *self.fetch_args_kwargs_from_env(node))
+            return super(HookedInterpreter, self).run_node(node)
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        return self.run_hooked(node, lambda: self.compute_node(node, args, kwargs))
 
     def compute_node(self, node: Node, args: Any, kwargs: Any) -> Any:
         """The result of a node for these arguments. Raises what the operator does."""

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from compiler.binary.own_kernels import launch_of
-from compiler.binary.sources import CannotCompileError
+from compiler.binary.sources import CannotCompileError, launch_of
 from compiler.kernel_lab.edit import (
     check_executable,
     configurations,
@@ -342,7 +341,7 @@ class _Trial:
         )
 
     def _compiled(self, config: int, own_config: int) -> tuple[Version, Version]:
-        from compiler.binary import compiled
+        from compiler.binary import compile_record
 
         try:
             both, first, second = with_edit(self.run.record, self.kernel, self.source, self.target, self.launch)
@@ -350,9 +349,11 @@ class _Trial:
             self.findings.append(Finding(str(error)))
             return Version(self.original), Version(self.edited)
         if config == own_config:
-            both = compiled(both, config=config)
+            both = compile_record(both, config=config)
         else:
-            both = compiled(compiled(both, kernels=[first], config=config), kernels=[second], config=own_config)
+            both = compile_record(
+                compile_record(both, kernels=[first], config=config), kernels=[second], config=own_config
+            )
         self.findings += [Finding(*_located(problem.reason, self.kernel.name)) for problem in both.problems]
         return self._version(both, first, self.original), self._version(both, second, self.edited)
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from compiler.backend.pipeline import PASSES, stage_name
-from compiler.binary.compiling import compiled
+from compiler.binary.compiling import compile_record
 from compiler.engine import explore
 from compiler.numerics.kernel_check import kernel_checks
 from compiler.option_checks import parse_options
@@ -181,7 +181,7 @@ def test_kernel_bytes_count_each_buffer_once() -> None:
 
 
 def test_python_line_links_to_machine_instructions() -> None:
-    record = compiled(record_of("norm and gelu", "h100"), workers=1)
+    record = compile_record(record_of("norm and gelu", "h100"), workers=1)
     assert not record.problems
     sass = next(found for found in record.of_stage("sass") if "forward" in found.id)
     reached = {each.partition("[")[0] for line in sass.lines.values() for each in record.linked_ids(line[0])}
@@ -193,7 +193,7 @@ def test_python_line_links_to_machine_instructions() -> None:
 
 
 def test_binaries_of_our_kernels_have_facts() -> None:
-    record = compiled(record_of("norm and gelu", "h100"), workers=1, stages=["sass"])
+    record = compile_record(record_of("norm and gelu", "h100"), workers=1, stages=["sass"])
     ours = [kernel.id for kernel in record.kernels if kernel.language == "triton"]
     assert [binary.kernel for binary in record.binaries] == ours
     for binary in record.binaries:
@@ -207,10 +207,10 @@ def test_binaries_of_our_kernels_have_facts() -> None:
 def test_other_configs_are_compiled_on_request() -> None:
     base = record_of("norm and gelu", "h100")
     kernel = next(kernel for kernel in base.kernels if kernel.language == "triton")
-    record = compiled(base, kernels=[kernel.id], config=1, workers=1, stages=["sass"])
+    record = compile_record(base, kernels=[kernel.id], config=1, workers=1, stages=["sass"])
     configs = record[kernel.artifact].entity(kernel.id).attrs["launch"]["configs"]
     assert [binary.config for binary in record.binaries] == [configs[1]]
-    beyond = compiled(base, kernels=[kernel.id], config=len(configs), workers=1)
+    beyond = compile_record(base, kernels=[kernel.id], config=len(configs), workers=1)
     assert f"there is no configuration {len(configs)}" in beyond.problems[0].reason
 
 

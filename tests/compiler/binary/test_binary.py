@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from compiler.binary import compiled
+from compiler.binary import compile_record
 from compiler.binary.sources import triton_sources
 from compiler.engine import explore
 from compiler.option_checks import parse_options
@@ -51,7 +51,7 @@ def trained() -> Record:
 
 @pytest.fixture(scope="module")
 def built(trained: Record) -> Record:
-    return compiled(trained)
+    return compile_record(trained)
 
 
 def test_every_training_kernel_passes_every_stage(built: Record) -> None:
@@ -109,7 +109,7 @@ def test_texts_contain_no_local_paths(built: Record) -> None:
 
 
 def test_equal_records_compile_to_equal_records(trained: Record, built: Record) -> None:
-    assert compiled(Record.from_json(trained.to_json()).with_trust("trusted"), workers=1) == built
+    assert compile_record(Record.from_json(trained.to_json()).with_trust("trusted"), workers=1) == built
 
 
 def test_artifacts_are_in_kernel_order(built: Record) -> None:
@@ -140,7 +140,7 @@ def test_binary_facts_match_the_machine_code(built: Record) -> None:
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "b200", "mi300x"])
 def test_binaries_for_other_gpus(name: str) -> None:
-    record = compiled(explored(MLP().eval().requires_grad_(requires_grad=False), torch.randn(8, 64), target=name))
+    record = compile_record(explored(MLP().eval().requires_grad_(requires_grad=False), torch.randn(8, 64), target=name))
     stages = AMD if target(name).vendor == "amd" else NVIDIA
     assert not record.problems
     assert {artifact.stage for artifact in record.artifacts} >= set(stages)
@@ -155,7 +155,7 @@ def test_binaries_for_other_gpus(name: str) -> None:
 
 
 def test_other_config_is_added_to_the_first() -> None:
-    record = compiled(compiled(record_of(pointwise())), config=1)
+    record = compile_record(compile_record(record_of(pointwise())), config=1)
     assert [binary.config["XBLOCK"] for binary in record.binaries] == [256, 128]
     assert [binary.programs for binary in record.binaries] == [16, 32]
     assert [artifact.id for artifact in record.of_stage("ptx")] == [
@@ -165,12 +165,12 @@ def test_other_config_is_added_to_the_first() -> None:
 
 
 def test_recompiling_a_compiled_kernel_changes_nothing(built: Record) -> None:
-    assert compiled(built, kernels=[built.binaries[0].kernel]) == built
+    assert compile_record(built, kernels=[built.binaries[0].kernel]) == built
 
 
 @pytest.mark.parametrize("config", [2, 7])
 def test_missing_config_is_reported(config: int) -> None:
-    (problem,) = compiled(record_of(pointwise()), config=config).problems
+    (problem,) = compile_record(record_of(pointwise()), config=config).problems
     assert problem.stage == "ttir"
     assert f"no configuration {config}: Inductor would try 2" in problem.reason
 
@@ -184,7 +184,7 @@ def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
     one, other = record_of(pointwise()), record_of(pointwise())
     again = Artifact("kernels[0/0 backward]", "kernels", "backward", "python", other.artifacts[0].text, "0/0")
     second = replace(other.kernels[0], id="kernels[0/0 backward].triton_poi_0", artifact=again.id, half="backward")
-    record = compiled(one.with_fields(artifacts=(*one.artifacts, again), kernels=(*one.kernels, second)))
+    record = compile_record(one.with_fields(artifacts=(*one.artifacts, again), kernels=(*one.kernels, second)))
     assert given == [1]
     assert [binary.kernel for binary in record.binaries] == [one.kernels[0].id, second.id]
     first, copy = record.of_stage("sass")
@@ -194,7 +194,7 @@ def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_only_requested_stages_and_kernels_are_kept(trained: Record) -> None:
     wanted = trained.kernels[0]
-    record = compiled(trained, kernels=[wanted.id], stages=["ptx"])
+    record = compile_record(trained, kernels=[wanted.id], stages=["ptx"])
     assert [artifact.id for artifact in record.artifacts if artifact.stage in NVIDIA] == [
         f"ptx[0/0 forward {wanted.name}]"
     ]
@@ -203,7 +203,7 @@ def test_only_requested_stages_and_kernels_are_kept(trained: Record) -> None:
 
 def test_progress_is_reported() -> None:
     heard: list[tuple[int, int]] = []
-    compiled(many(3), listener=lambda done, total: heard.append((done, total)))
+    compile_record(many(3), listener=lambda done, total: heard.append((done, total)))
     assert heard == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -212,12 +212,12 @@ def test_listener_exception_stops_compilation() -> None:
         raise LookupError("enough")
 
     with pytest.raises(LookupError, match="enough"):
-        compiled(many(3), listener=stop)
+        compile_record(many(3), listener=stop)
 
 
 def test_template_grid_is_read_from_the_call() -> None:
     call = "call = lambda: triton_tem_0.run(arg0_1, arg1_1, buf0, 7, 2, 1, stream=raw_stream0)\n"
-    (binary,) = compiled(record_of(dot(3), call=call)).binaries
+    (binary,) = compile_record(record_of(dot(3), call=call)).binaries
     assert binary.programs == 14
     assert binary.mix["tensor core"] > 0
     assert binary.config == {"num_warps": 8, "num_stages": 3}
@@ -226,7 +226,7 @@ def test_template_grid_is_read_from_the_call() -> None:
 
 
 def test_user_kernel_with_a_helper_function() -> None:
-    record = compiled(record_of(("users_own_0", USERS)))
+    record = compile_record(record_of(("users_own_0", USERS)))
     assert not record.problems
     (binary,) = record.binaries
     assert (binary.config["BLOCK"], binary.programs) == (128, 16)
@@ -247,7 +247,7 @@ def test_user_kernel_with_a_helper_function() -> None:
     ids=["dynamic", "scan and sort", "cooperative", "foreach", "tiles"],
 )
 def test_every_kind_of_kernel_compiles(function: Any, inputs: tuple[int, ...], options: dict[str, Any]) -> None:
-    record = compiled(explored(function, torch.randn(inputs), target="h100", **options))
+    record = compile_record(explored(function, torch.randn(inputs), target="h100", **options))
     assert not record.problems
     assert record.binaries
     for binary in record.binaries:
@@ -259,12 +259,12 @@ def test_user_environment_does_not_change_the_output(built: Record) -> None:
         patch.setenv("TRITON_INTERPRET", "1")
         patch.setenv("TRITON_DISABLE_LINE_INFO", "1")
         patch.setenv("TRITON_CACHE_DIR", "/nowhere")
-        assert compiled(built, kernels=[built.binaries[0].kernel]) == built
+        assert compile_record(built, kernels=[built.binaries[0].kernel]) == built
 
 
 def test_thread_waits_for_another_virtual_gpu() -> None:
     found: list[Record] = []
-    thread = threading.Thread(target=lambda: found.append(compiled(record_of(pointwise()))))
+    thread = threading.Thread(target=lambda: found.append(compile_record(record_of(pointwise()))))
     with virtual_gpu(target("t4")):
         thread.start()
         thread.join(timeout=0.5)

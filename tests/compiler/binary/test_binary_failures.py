@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from compiler.binary import CompilationInterrupted, compile_incrementally, compiled, worker
+from compiler.binary import CompilationInterrupted, compile_incrementally, compile_record, worker
 from compiler.binary import workers as processes
 from compiler.engine import explore
 from compiler.option_checks import parse_options
@@ -34,7 +34,7 @@ def test_excess_shared_memory_is_detected_before_launch(gpu: str, stage: str) ->
 
     if gpu == "mi300x" and triton.__version__.startswith("3.6."):
         pytest.skip("Triton 3.6 transposes this block for AMD in 16448 bytes")
-    record = compiled(record_of(transpose(), gpu=gpu))
+    record = compile_record(record_of(transpose(), gpu=gpu))
     (problem,) = record.problems
     assert problem.stage == stage
     title = target(gpu).title
@@ -48,14 +48,14 @@ def test_excess_shared_memory_is_detected_before_launch(gpu: str, stage: str) ->
 
 
 def test_larger_gpu_has_enough_shared_memory() -> None:
-    record = compiled(record_of(transpose()))
+    record = compile_record(record_of(transpose()))
     assert not record.problems
     assert record.binaries[0].limiter == "shared memory"
 
 
 def test_ptxas_error_is_reported_and_earlier_stages_stay() -> None:
     unknown = "tmp1 = tl.inline_asm_elementwise('frobnicate.f32 $0, $1;', '=f,f', [tmp0], tl.float32, True, 1)"
-    record = compiled(record_of(pointwise(body=unknown), pointwise("triton_poi_1"), gpu="t4"))
+    record = compile_record(record_of(pointwise(body=unknown), pointwise("triton_poi_1"), gpu="t4"))
     (problem,) = record.problems
     assert problem.stage == "sass"
     assert re.match(r"triton_poi_0: ptxas line \d+; error\s+: ", problem.reason)
@@ -68,7 +68,7 @@ def test_ptxas_error_is_reported_and_earlier_stages_stay() -> None:
 
 @pytest.mark.parametrize("name", ["t4", "a100"])
 def test_unsupported_gpu_dtype_is_reported(name: str) -> None:
-    record = compiled(record_of(pointwise(body="tmp1 = tmp0.to(tl.float8e4nv).to(tl.float32)"), gpu=name))
+    record = compile_record(record_of(pointwise(body="tmp1 = tmp0.to(tl.float8e4nv).to(tl.float32)"), gpu=name))
     (problem,) = record.problems
     assert problem.stage == "ttir"
     assert "line 23, `tmp1 = tmp0.to(tl.float8e4nv).to(tl.float32)`: " in problem.reason
@@ -86,7 +86,7 @@ def test_unsupported_gpu_dtype_is_reported(name: str) -> None:
     ],
 )
 def test_source_errors_are_reported_with_their_line(body: str, said: str) -> None:
-    record = compiled(record_of(pointwise(body=body)))
+    record = compile_record(record_of(pointwise(body=body)))
     (problem,) = record.problems
     assert (problem.stage, problem.graph) == ("ttir", "0/0")
     assert said in problem.reason
@@ -96,7 +96,7 @@ def test_compiler_crash_affects_one_kernel() -> None:
     crash = "import os, sys\nif 'compiler.engine' not in sys.modules:\n    os.kill(os.getpid(), 11)\n"
     name, source = pointwise("triton_poi_1")
     broken = (name, source.replace("triton_helpers.set_driver_to_gpu()\n", crash))
-    record = compiled(record_of(pointwise("triton_poi_0"), broken, pointwise("triton_poi_2")), workers=1)
+    record = compile_record(record_of(pointwise("triton_poi_0"), broken, pointwise("triton_poi_2")), workers=1)
     assert [artifact.title for artifact in record.of_stage("sass")] == ["triton_poi_0", "triton_poi_2"]
     (problem,) = record.problems
     assert "triton_poi_1" in problem.reason
@@ -105,14 +105,14 @@ def test_compiler_crash_affects_one_kernel() -> None:
 
 def test_worker_that_fails_to_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "HELPERS", "not.there.at.all")
-    (problem,) = compiled(record_of(pointwise())).problems
+    (problem,) = compile_record(record_of(pointwise())).problems
     assert "the compiler's process ended with status 1" in problem.reason
     assert "ModuleNotFoundError: No module named 'not" in problem.reason
 
 
 def test_machine_that_cannot_start_processes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/python")
-    (problem,) = compiled(record_of(pointwise())).problems
+    (problem,) = compile_record(record_of(pointwise())).problems
     assert "no process could be started to compile kernels in" in problem.reason
     assert "/no/python" in problem.reason
 
@@ -141,14 +141,14 @@ def test_interrupt_keeps_finished_kernels_and_no_process() -> None:
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(CompilationInterrupted) as caught:
-        compiled(record, workers=2, listener=interrupt)
+        compile_record(record, workers=2, listener=interrupt)
     done = caught.value.record
     assert 3 <= len(done.binaries) < 30
     assert len(done.of_stage("sass")) == len(done.binaries)
     assert any(seen)
     assert not workers()
     rest = [kernel.id for kernel in record.kernels[:3]]
-    assert len(compiled(done, kernels=rest).binaries) >= 3
+    assert len(compile_record(done, kernels=rest).binaries) >= 3
 
 
 def test_closing_early_stops_the_workers() -> None:
@@ -199,20 +199,20 @@ def _runs(pid: int) -> bool:
 def test_record_of_a_former_gpu_compiles(gpu: str, properties: str, expected: str) -> None:
     name, source = pointwise()
     record = record_of((name, source.replace("multi_processor_count=132, cc=90", properties)), gpu="cuda")
-    (binary,) = compiled(record.with_fields(environment=Environment(gpu=gpu))).binaries
+    (binary,) = compile_record(record.with_fields(environment=Environment(gpu=gpu))).binaries
     assert binary.target == expected
 
 
 def test_unknown_gpu_is_reported() -> None:
     name, source = pointwise()
     record = record_of((name, source.replace("cc=90", "cc=61")), gpu="cuda")
-    (problem,) = compiled(record.with_fields(environment=Environment(gpu="NVIDIA Titan X"))).problems
+    (problem,) = compile_record(record.with_fields(environment=Environment(gpu="NVIDIA Titan X"))).problems
     assert "NVIDIA Titan X, which is not in the table of GPUs" in problem.reason
     assert "h100" in problem.hint
 
 
 def test_cpp_kernels_are_not_compiled_by_triton() -> None:
-    record = compiled(
+    record = compile_record(
         explore(lambda x: torch.relu(x) + 1, (torch.randn(8),), options=parse_options(target="cpu")).record
     )
     (problem,) = record.problems
@@ -222,7 +222,7 @@ def test_cpp_kernels_are_not_compiled_by_triton() -> None:
 
 
 def test_amd_has_no_sass() -> None:
-    record = compiled(record_of(pointwise(), gpu="mi300x"), stages=["sass", "amdgcn"])
+    record = compile_record(record_of(pointwise(), gpu="mi300x"), stages=["sass", "amdgcn"])
     assert [problem.reason for problem in record.problems] == ["there is no SASS for AMD Instinct MI300X 192 GB"]
     assert record.of_stage("amdgcn")
 
@@ -231,16 +231,16 @@ def test_missing_triton_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     from compiler.binary import compiling
 
     monkeypatch.setattr(compiling, "has_triton", lambda: False)
-    (problem,) = compiled(record_of(pointwise())).problems
+    (problem,) = compile_record(record_of(pointwise())).problems
     assert problem.reason == "Triton is not installed, so kernels stay source code"
 
 
 def test_record_without_sources_is_reported() -> None:
     record = record_of(pointwise())
-    (problem,) = compiled(record.with_fields(artifacts=())).problems
+    (problem,) = compile_record(record.with_fields(artifacts=())).problems
     assert "the source of triton_poi_0 is not in this record" in problem.reason
 
 
 def test_missing_kernel_is_reported() -> None:
-    (problem,) = compiled(record_of(pointwise()), kernels=["triton_poi_7"]).problems
+    (problem,) = compile_record(record_of(pointwise()), kernels=["triton_poi_7"]).problems
     assert problem.reason == "this record has no Triton kernel 'triton_poi_7'; it has: triton_poi_0"

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from compiler.binary import compiled
+from compiler.binary import compile_record
 from compiler.binary.lines import source_lines
 from compiler.binary.listing import canonical, instructions, sass_listing
 from compiler.binary.mix import CLASSES, access_bits, instruction_class, instruction_mix
 from compiler.binary.occupancy import occupancy
-from compiler.binary.roofline import bound, flops, intensity, rate, work
+from compiler.binary.roofline import least_seconds, rate, work
 from compiler.engine import Exploration
 from compiler.option_checks import parse_options
 from compiler.record import Artifact, Kernel, Record
@@ -53,12 +53,12 @@ def plain() -> Record:
 
 @pytest.fixture(scope="module")
 def h100(plain: Record) -> Record:
-    return compiled(plain)
+    return compile_record(plain)
 
 
 @pytest.fixture(scope="module")
 def mi300x() -> Record:
-    return compiled(explored(Normalized(), torch.randn(ROWS, WIDTH), gpu="mi300x"))
+    return compile_record(explored(Normalized(), torch.randn(ROWS, WIDTH), gpu="mi300x"))
 
 
 def binaries(record: Record, stage: str) -> list[Artifact]:
@@ -387,7 +387,7 @@ def test_width_of_global_accesses(language: str, line: str, expected: tuple[int 
 
 def test_vectorized_kernel_loads_and_stores_four_floats() -> None:
     """Four warps work on 1024 elements: 8 for a thread, so two loads and stores of 128 bits, and 8 FMAs."""
-    record = compiled(explored(lambda x: torch.addcmul(x, x, x, value=2.0), torch.randn(1 << 20)))
+    record = compile_record(explored(lambda x: torch.addcmul(x, x, x, value=2.0), torch.randn(1 << 20)))
     text = record["sass"].text
     found = instruction_mix("sass", text)
     assert (found["global load"], found["global store"]) == (2, 2)
@@ -419,16 +419,16 @@ def test_amd_occupancy_matches_llvm(mi300x: Record) -> None:
 
 def test_flops_of_fused_kernels(plain: Record) -> None:
     size = ROWS * WIDTH
-    assert flops(kernel_of(plain, "triton_poi_fused_gelu_0"), plain) == 5 * 4 * size  # 0.5x · (1 + erf(0.7x))
+    assert work(kernel_of(plain, "triton_poi_fused_gelu_0"), plain).flops == 5 * 4 * size  # 0.5x · (1 + erf(0.7x))
     # Dropout 3 and residual 1, variance and mean 4, normalize, scale and shift 4, softmax 4 + 3; for each row, two.
     fused = kernel_of(plain, "triton_per_fused__softmax_add_")
-    assert flops(fused, plain) == 19 * size + 2 * ROWS
+    assert work(fused, plain).flops == 19 * size + 2 * ROWS
 
 
 def test_both_kernels_of_a_split_reduction_count_flops(plain: Record) -> None:
     first, last = kernel_of(plain, "triton_red_fused_sum_5"), kernel_of(plain, "triton_per_fused_sum_6")
-    assert flops(first, plain) == ROWS * 4 * WIDTH
-    assert 0 < flops(last, plain) < flops(first, plain) / 16
+    assert work(first, plain).flops == ROWS * 4 * WIDTH
+    assert 0 < work(last, plain).flops < work(first, plain).flops / 16
 
 
 def test_matmul_flops_match_torch(plain: Record) -> None:
@@ -445,10 +445,10 @@ def test_convolution_flops_count_once_without_layout_copies() -> None:
     with FlopCounterMode(display=False) as counter:
         net(images).sum().backward()
     convolutions = [k for k in record.kernels if work(k, record).matmul]
-    assert sum(flops(kernel, record) * kernel.calls for kernel in convolutions) == counter.get_total_flops()
+    assert sum(work(kernel, record).flops * kernel.calls for kernel in convolutions) == counter.get_total_flops()
     assert all("convolution" in kernel.name for kernel in convolutions)
     pooling = next(kernel for kernel in record.kernels if "max_pool" in kernel.name)
-    assert flops(pooling, record) >= 4 * 2 * 8 * 8 * 8
+    assert work(pooling, record).flops >= 4 * 2 * 8 * 8 * 8
 
 
 def test_symbolic_sizes_have_unknown_flops() -> None:
@@ -457,20 +457,20 @@ def test_symbolic_sizes_have_unknown_flops() -> None:
     net(images)
     record = explored(net, images, dynamic=True)
     assert record.kernels
-    assert [flops(kernel, record) for kernel in record.kernels] == [0] * len(record.kernels)
+    assert [work(kernel, record).flops for kernel in record.kernels] == [0] * len(record.kernels)
 
 
 def test_data_movement_has_no_flops() -> None:
     record = explored(lambda x: torch.cat([x.t().contiguous(), x.to(torch.float16).float().t()]), torch.randn(64, 32))
-    assert [flops(kernel, record) for kernel in record.kernels] == [0] * len(record.kernels)
+    assert [work(kernel, record).flops for kernel in record.kernels] == [0] * len(record.kernels)
 
 
 def test_bounds_by_memory_and_by_arithmetic() -> None:
     h100 = target("h100")
-    assert bound(h100, bytes=3_350_000_000, flops=10**6, dtype="float32") == (pytest.approx(1e-3), "memory")
-    seconds, why = bound(h100, bytes=10**6, flops=989_400_000_000, dtype="bfloat16", matmul=True)
+    assert least_seconds(h100, bytes=3_350_000_000, flops=10**6, dtype="float32") == (pytest.approx(1e-3), "memory")
+    seconds, why = least_seconds(h100, bytes=10**6, flops=989_400_000_000, dtype="bfloat16", matmul=True)
     assert (seconds, why) == (pytest.approx(1e-3), "compute")
-    assert bound(h100, bytes=0, flops=0, dtype="float32") == (0.0, "memory")
+    assert least_seconds(h100, bytes=0, flops=0, dtype="float32") == (0.0, "memory")
     assert intensity(flops=10, bytes=4) == 2.5
     assert intensity(flops=10, bytes=0) == 0.0
 

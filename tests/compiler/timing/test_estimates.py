@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.binary import compiled
+from compiler.binary import compile_record
 from compiler.engine import explore
 from compiler.option_checks import parse_options
 from compiler.record import Record
@@ -67,7 +67,7 @@ def test_launch_cost_is_stated_and_bounds_small_calls(found: Estimate) -> None:
 
 
 def test_compiled_kernels_give_the_same_estimate(record: Record, found: Estimate) -> None:
-    again = estimate(compiled(record))
+    again = estimate(compile_record(record))
     assert again is not None
     assert (again.bytes, again.flops) == (found.bytes, found.flops)
     assert again.kernel_seconds == pytest.approx(found.kernel_seconds)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from compiler.binary import compiled
+from compiler.binary import compile_record
 from compiler.binary.listing import NVDISASM_OPTIONS, instructions
 from compiler.engine import Exploration
 from compiler.option_checks import parse_options
@@ -80,7 +80,7 @@ def mi300x() -> Record:
 
 @pytest.mark.parametrize("gpu", ["h100", "mi300x"])
 def test_every_instruction_of_compiled_kernels_is_explained(gpu: str, request: pytest.FixtureRequest) -> None:
-    record = compiled(request.getfixturevalue(gpu))
+    record = compile_record(request.getfixturevalue(gpu))
     binaries = [artifact for artifact in record.artifacts if "kernel" in artifact.attrs]
     assert len({artifact.stage for artifact in binaries}) >= 4
     for artifact in binaries:
