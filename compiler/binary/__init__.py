@@ -2,9 +2,9 @@
 
 `compile_record(record)` compiles the kernels of a record in parallel, in processes of their own, and returns the record
 with an artifact for each kernel and stage, and facts (`compiler.record.Binary`). `compile_incrementally` yields the
-record kernel by kernel. Nothing is compiled before it is asked for, and a record that was loaded from a file will do: the
-source of its kernels is in it. That source is executed, as running the notebook it came from would: compile what you
-trust.
+record kernel by kernel. Nothing is compiled before it is asked for, and a record that was loaded from a file will do:
+the source of its kernels is in it. That source is executed, as running the notebook it came from would: compile what
+you trust.
 """
 
 from __future__ import annotations
