@@ -172,7 +172,7 @@ class Exploration:
         if not self.options.time or self._is_on_meta:
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
-        from compiler.timing.for_record import time_call
+        from compiler.timing.candidate_times import time_call
 
         time_call(self._builder, self.call)
         if self.call is not None and not self._builder.line_times:

@@ -6,13 +6,14 @@ custom functions, as in any backward pass. Our own hooks are taken off again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
-from compiler.autograd.eager_graph import EagerGraph, GraphNode
+from compiler.autograd.eager_graph import EagerGraph
 from compiler.autograd.values import SHOWN, Value
 
 CHECKED = 4096
@@ -48,6 +49,15 @@ class BackwardRun:
         """Copies of the small tensors, as autograd may accumulate a gradient in place."""
         return tuple(None if each is None or each.numel() > self.checked else _copy(each) for each in tensors)
 
+    def note_incoming(self, node: str, grads: Sequence[torch.Tensor | None]) -> None:
+        """A node begins, with these gradients of its results."""
+        self.order.append(node)
+        self.incoming[node], self.tensors_in[node] = self.values(grads), self.small(grads)
+
+    def note_outgoing(self, node: str, grads: Sequence[torch.Tensor | None], _: object) -> None:
+        """A node ends, with these gradients of its inputs."""
+        self.outgoing[node], self.tensors_out[node] = self.values(grads), self.small(grads)
+
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     detached = tensor.detach()
@@ -73,8 +83,8 @@ def run_backward(
     with ExitStack() as stack:
         for node in graph.nodes:
             if node.kind not in ("accumulate", "outer"):
-                stack.callback(node.function.register_prehook(_record_incoming(watched, node)).remove)
-                stack.callback(node.function.register_hook(_record_outgoing(watched, node)).remove)
+                stack.callback(node.function.register_prehook(partial(watched.note_incoming, node.name)).remove)
+                stack.callback(node.function.register_hook(partial(watched.note_outgoing, node.name)).remove)
         found = differentiate(wanted, tensors, gradients)
     watched.leaf_tensors = {node.name: each for node, each in zip(leaves, watched.small(found), strict=True)}
     watched.leaves = {node.name: each for node, each in zip(leaves, watched.values(found), strict=True)}
@@ -98,20 +108,3 @@ def differentiate(
             "this graph was freed by the backward pass that was run: what it saved is gone. Call backward with "
             "retain_graph=True, or give the function that builds the graph (a lambda) in place of its result"
         ) from None
-
-
-def _record_incoming(watched: BackwardRun, node: GraphNode) -> Callable[[Sequence[torch.Tensor | None]], None]:
-    def enter(grads: Sequence[torch.Tensor | None]) -> None:
-        watched.order.append(node.name)
-        watched.incoming[node.name] = watched.values(grads)
-        watched.tensors_in[node.name] = watched.small(grads)
-
-    return enter
-
-
-def _record_outgoing(watched: BackwardRun, node: GraphNode) -> Callable[[Sequence[torch.Tensor | None], object], None]:
-    def leave(grads: Sequence[torch.Tensor | None], _: object) -> None:
-        watched.outgoing[node.name] = watched.values(grads)
-        watched.tensors_out[node.name] = watched.small(grads)
-
-    return leave

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 
 from compiler.autograd.backward_run import BackwardRun, run_backward
 from compiler.autograd.eager_graph import EagerGraph, GraphNode, base_name
-from compiler.autograd.formulas import Local, Rule, rule_of
+from compiler.autograd.formulas import Local, Rule, Slot, rule_of
 from compiler.autograd.formulas.rule import as_signed_int
 from compiler.autograd.recording import Recording
 from compiler.autograd.values import SHOWN, Value
@@ -117,9 +118,8 @@ def chain_steps(
     Raises FreedGraphError, and what the user's hooks and custom functions raise.
     """
     run = run or run_backward(graph, outputs, shown=shown)
-    ops = {node.name: node.op for node in graph.nodes}
     values = known_values(graph, outputs, recording, shown) if values is None else values
-    teller = _Teller(graph, run, places or {}, values, ops)
+    teller = _Teller(graph, run, places or {}, values)
     compute = [node for node in graph.nodes if node.kind not in ("accumulate", "outer")]
     forward = sorted(compute, key=lambda node: node.number or 0)
     steps = [teller.forward(index, node) for index, node in enumerate(forward)]
@@ -164,18 +164,19 @@ class _Teller:
     run: BackwardRun
     places: Mapping[str, Mapping[str, Any]]
     values: Mapping[tuple[str, int], Value]
-    ops: Mapping[str, str]
+
+    @cached_property
+    def _rules(self) -> dict[str, Rule | None]:
+        return {node.name: rule_of(node.op) for node in self.graph.nodes}
 
     def forward(self, index: int, node: GraphNode) -> ChainStep:
-        rule = rule_of(node.op)
         slot = next((slot for slot, flows in enumerate(node.takes) if flows), 0)
         value = self.values.get((node.name, slot))
         unknown = "" if value else "the value is inside of a bigger call, or was not saved"
         note = "; ".join(filter(None, [second_order(node), unknown]))
         return ChainStep(
-            index, "forward", node.name, node.op, rule.name if rule else "",
-            rule.forward if rule else base_name(node.op), self._operands(node, rule), value, note=note,
-            place=self.places.get(node.name, {}), settings=self._settings(node),
+            index, "forward", node.name, node.op, *_rule_words(node), self._operands(node, rule_of(node.op)), value,
+            note=note, place=self.places.get(node.name, {}), settings=self._settings(node),
         )  # fmt: skip
 
     def _operands(self, node: GraphNode, rule: Rule | None) -> tuple[Operand, ...]:
@@ -207,72 +208,75 @@ class _Teller:
         if not source:
             return Arrival("", "", None)
         outgoing = self.run.outgoing.get(source, ())
-        name = input_name(rule_of(self.ops[source]), slot)
+        name = input_name(self._rules[source], slot)
         return Arrival(source, name, outgoing[slot] if slot < len(outgoing) else None)
 
     def backward(self, index: int, node: GraphNode) -> ChainStep:
         rule = rule_of(node.op)
         gradient = next((value for value in self.run.incoming[node.name] if value is not None), None)
-        exactly = self._adds_exactly(node, self.run.tensors_in[node.name])
-        hooked = "" if exactly is not False else "a hook of yours changed the gradient before it came here"
+        exactly, hooked = self._adds_exactly(node, self.run.tensors_in[node.name])
         note = "; ".join(filter(None, [second_order(node), hooked]))
+        stops = (each for each in self.graph.stops if node.name in each.takers)
         return ChainStep(
-            index, "backward", node.name, node.op, rule.name if rule else "",
-            rule.forward if rule else base_name(node.op), (), None, self._arrivals(node), gradient,
-            self._departures(node, rule), self._stops(node), exactly, note, self.places.get(node.name, {}),
+            index, "backward", node.name, node.op, *_rule_words(node), (), None, self._arrivals(node), gradient,
+            self._departures(node, rule),
+            tuple(NoGradient(each.name, each.stop.kind, stop_words(each)) for each in stops),
+            exactly, note, self.places.get(node.name, {}),
         )  # fmt: skip
-
-    def _stops(self, node: GraphNode) -> tuple[NoGradient, ...]:
-        found = (each for each in self.graph.stops if node.name in each.takers)
-        return tuple(NoGradient(each.name, each.stop.kind, stop_words(each)) for each in found)
 
     def leaf(self, index: int, node: GraphNode) -> ChainStep:
         gradient = self.run.leaves[node.name]
-        exactly = self._adds_exactly(node, (self.run.leaf_tensors[node.name],))
-        note = "" if exactly is not False else "a hook of yours changed the gradient before it came here"
+        exactly, note = self._adds_exactly(node, (self.run.leaf_tensors[node.name],))
         return ChainStep(
             index, "leaf", node.name, node.op, "sum of all paths", "", (), self.values.get((node.name, 0)),
             self._arrivals(node), gradient, (), (), exactly, note, self.places.get(node.name, {}),
         )  # fmt: skip
 
-    def _adds_exactly(self, node: GraphNode, sums: Sequence[torch.Tensor | None]) -> bool | None:
-        """Whether what arrives, added in the order of its arrival, is what came in; None where that was not kept."""
+    def _adds_exactly(self, node: GraphNode, sums: Sequence[torch.Tensor | None]) -> tuple[bool | None, str]:
+        """Whether the arriving gradients, added in order, are what came in (None if not kept), and why they are not."""
         checked = []
         for flows, total in zip(node.takes, sums, strict=False):
             terms = [self._gradient_from(flow.source, flow.slot) for flow in flows if flow.source]
             there = [term for term in terms if term is not None]
             if total is not None and there and len(there) == len(flows):
-                checked.append(torch.equal(_total(there), total))
-        return all(checked) if checked else None
+                checked.append(torch.equal(sum(there[1:], there[0]), total))
+        exactly = all(checked) if checked else None
+        return exactly, "" if exactly is not False else "a hook of yours changed the gradient before it came here"
 
     def _gradient_from(self, source: str, slot: int) -> torch.Tensor | None:
         tensors = self.run.tensors_out.get(source, ())
         return tensors[slot] if slot < len(tensors) else None
 
     def _departures(self, node: GraphNode, rule: Rule | None) -> tuple[Departure, ...]:
-        outgoing = self.run.outgoing.get(node.name, ())
-        ours, derivatives = self._ours(node, rule), self._derivatives(node, rule)
-        jacobians = self._jacobians(node)
+        outgoing, local = self.run.outgoing.get(node.name, ()), self._local(node)
+        with torch.no_grad():
+            ours = rule.vjp(local) if rule and local else [None] * len(node.gives)
+        jacobians = self._jacobians(node) if local else {}
         incoming = next((each for each in self.run.tensors_in[node.name] if each is not None), None)
         found = []
         for position, target in enumerate(node.gives):
             if target is None:
                 continue
             slot = rule.slot(position) if rule else None
-            value = outgoing[position] if position < len(outgoing) else None
-            error = _error(ours.get(position), self._gradient_from(node.name, position), incoming)
-            found.append(
-                Departure(
-                    input_name(rule, position),
-                    target[0],
-                    slot.formula if slot else "",
-                    value,
-                    derivatives.get(position),
-                    jacobians.get(position),
-                    error,
-                )
-            )
+            found.append(Departure(
+                input_name(rule, position),
+                target[0],
+                slot.formula if slot else "",
+                outgoing[position] if position < len(outgoing) else None,
+                self._derivative(node, slot, local),
+                jacobians.get(position),
+                _error(ours[position], self._gradient_from(node.name, position), incoming),
+            ))  # fmt: skip
         return tuple(found)
+
+    def _derivative(self, node: GraphNode, slot: Slot | None, local: Local | None) -> Value | None:
+        """The derivative of an elementwise operation by one input, in the shape of its result."""
+        if slot is None or slot.derivative is None or local is None or not node.results:
+            return None
+        result = node.results[0]
+        with torch.no_grad():
+            ones = torch.ones(result.shape, dtype=result.dtype, device=result.device)
+            return Value.of_tensor(ones * slot.derivative(local), self.run.shown)
 
     def _local(self, node: GraphNode) -> Local | None:
         """The values that a rule sees; None if one is large or missing."""
@@ -283,51 +287,37 @@ class _Teller:
         ]
         if not all(known) or any(slot.problem or slot.packed for slot in node.saved) or node.kind != "call":
             return None
-        if any(each is not None and each.is_complex() for each in grads) or _takes_complex(node):
+        inputs = autograd_nodes.inputs_of(node.function)
+        is_complex = [each.is_complex() for each in grads if each is not None] + [
+            each[1].is_complex for each in inputs if each
+        ]
+        if any(is_complex):  # the rules are those of real numbers
             return None
-        saved = autograd_nodes.saved_values(node.function)
-        return Local(saved, grads, autograd_nodes.inputs_of(node.function))
-
-    def _ours(self, node: GraphNode, rule: Rule | None) -> dict[int, torch.Tensor]:
-        """The gradient by our formula for each input."""
-        local = self._local(node) if rule else None
-        if local is None or rule is None:
-            return {}
-        with torch.no_grad():
-            return {position: each for position, each in enumerate(rule.vjp(local)) if each is not None}
-
-    def _derivatives(self, node: GraphNode, rule: Rule | None) -> dict[int, Value]:
-        """The local derivatives of an elementwise operation, in the shape of its result."""
-        local = self._local(node) if rule else None
-        if local is None or rule is None or not node.results:
-            return {}
-        ones = torch.ones(node.results[0].shape, dtype=node.results[0].dtype, device=node.results[0].device)
-        with torch.no_grad():
-            return {
-                position: Value.of_tensor(ones * slot.derivative(local), self.run.shown)
-                for position, target in enumerate(node.gives)
-                if target is not None and (slot := rule.slot(position)) is not None and slot.derivative is not None
-            }
+        return Local(autograd_nodes.saved_values(node.function), grads, inputs)
 
     def _jacobians(self, node: GraphNode) -> dict[int, Value]:
         """By input, a row for each element of the result: what the node makes of a unit vector."""
         grads = self.run.tensors_in[node.name]
         there = [slot for slot, grad in enumerate(grads) if grad is not None]
-        if len(there) != 1 or len(self.graph.nodes) > WHOLE_GRAPH or self._local(node) is None:
+        if len(there) != 1 or len(self.graph.nodes) > WHOLE_GRAPH:
             return {}
         grad = grads[there[0]]
         assert grad is not None
         if not 0 < grad.numel() <= JACOBIAN:
             return {}
-        rows = [_unit(node, grads, there[0], element) for element in range(grad.numel())]
+        units = torch.eye(grad.numel(), dtype=grad.dtype, device=grad.device).reshape(-1, *grad.shape)
+        given = [[unit if slot == there[0] else None for slot in range(len(grads))] for unit in units]
+        with torch.no_grad():
+            rows = [autograd_nodes.apply(node.function, each) for each in given]
         return {
             position: value for position in range(len(node.gives)) if (value := _stack_rows(rows, position)) is not None
         }
 
 
-def _takes_complex(node: GraphNode) -> bool:
-    """The rules are those of real numbers."""
-    return any(given is not None and given[1].is_complex for given in autograd_nodes.inputs_of(node.function))
+def _rule_words(node: GraphNode) -> tuple[str, str]:
+    """The name of a node's rule, "" for none, and its forward operation."""
+    rule = rule_of(node.op)
+    return (rule.name, rule.forward) if rule else ("", base_name(node.op))
 
 
 def input_name(rule: Rule | None, position: int) -> str:
@@ -338,29 +328,12 @@ def input_name(rule: Rule | None, position: int) -> str:
     return f"{slot.name}[{position}]" if rule is not None and rule.many else slot.name
 
 
-def _total(terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
 def _error(ours: torch.Tensor | None, real: torch.Tensor | None, incoming: torch.Tensor | None) -> float | None:
     """Relative to the largest number that goes in or comes out: what cancels to nothing leaves rounding only."""
     if ours is None or real is None or not real.numel():
         return None
     largest = max(float(each.double().abs().max()) for each in (real, incoming) if each is not None and each.numel())
     return float((ours.double() - real.double()).abs().max()) / (largest or 1.0)
-
-
-def _unit(node: GraphNode, grads: Sequence[torch.Tensor | None], slot: int, element: int) -> tuple[Any, ...]:
-    unit = torch.zeros_like(grads[slot]).reshape(-1)  # type: ignore[arg-type]
-    unit[element] = 1
-    wanted = [
-        unit.reshape(each.shape) if index == slot and each is not None else None for index, each in enumerate(grads)
-    ]
-    with torch.no_grad():
-        return autograd_nodes.apply(node.function, wanted)
 
 
 def _stack_rows(rows: Sequence[tuple[Any, ...]], position: int) -> Value | None:

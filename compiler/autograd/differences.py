@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 from compiler.torch_api.eager import run_eagerly
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.pytrees import tree_leaves, tree_map
+from compiler.torch_api.widened import wide
 
 EACH = 64
 """A leaf of up to so many elements is moved element by element, a bigger one along random directions."""
 DIRECTIONS = 4
 STEP = 2.0**-17
-_NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _CONVERTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 
 
@@ -126,8 +126,7 @@ def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
 
     def in_double(apply: Any) -> Any:
         def apply_in_double(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            args, kwargs = mode.wide((args, kwargs))
-            return mode.widen_result(apply.__func__.__get__(cls)(*args, **kwargs))
+            return mode.run(apply.__func__.__get__(cls), args, kwargs)
 
         return classmethod(apply_in_double)
 
@@ -149,33 +148,22 @@ class _InDouble(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        args, kwargs = self.wide((args, dict(kwargs or {})))
-        if func in _CONVERTS:
-            func = torch.Tensor.double
-        result = func(*args, **kwargs)
-        return self.widen_result(result)
+        return self.run(torch.Tensor.double if func in _CONVERTS else func, args, kwargs or {})
 
-    def wide(self, values: Any) -> Any:
-        """Arguments of a call in float64."""
-        return tree_map(self._wide, values)
-
-    def widen_result(self, result: Any) -> Any:
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a call in float64."""
-        return tree_map(self._widen, result)
+        args, kwargs = tree_map(self._wide_argument, (args, dict(kwargs)))
+        return tree_map(self._wide_result, function(*args, **kwargs))
 
-    def _wide(self, value: Any) -> Any:
-        if isinstance(value, torch.dtype):
-            return torch.float64 if value in _NARROW else value
+    def _wide_argument(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
-            return value
+            return wide(value)
         if id(value) not in self._known:
-            copy = value.detach().clone()
-            self._known[id(value)] = (value, copy.double() if value.dtype in _NARROW else copy)
+            self._known[id(value)] = (value, wide(value.detach().clone()))
         return self._known[id(value)][1]
 
-    def _widen(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        wide = value.double() if value.dtype in _NARROW else value
-        self._known[id(wide)] = (wide, wide)
-        return wide
+    def _wide_result(self, value: Any) -> Any:
+        value = wide(value)
+        if isinstance(value, Tensor):
+            self._known[id(value)] = (value, value)
+        return value

@@ -159,19 +159,15 @@ def _stops(
 
 def _op_of(recording: Recording | None, number: int | None) -> str:
     """The operation that made a node outside the graph."""
-    call = recording.call(number) if recording else None
+    call = recording.calls.find(number) if recording else None
     return call.op.rpartition(".")[2].strip("_") if call is not None else ""
 
 
 def without_inner(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The outputs without those that other outputs depend on, such as logits beside their loss."""
     edges = [(_edge(output)[0] if output.requires_grad else None) for output in outputs]
-    todo = [target for node in dict.fromkeys(edges) if node is not None for target in _targets(node, {})]
-    inner = set(todo)
-    while todo:
-        new = [target for target in _targets(todo.pop(), {}) if target not in inner]
-        inner.update(new)
-        todo += new
+    targets = [target for node in dict.fromkeys(edges) if node is not None for target in _targets(node, {})]
+    inner = set(autograd_nodes.nodes_behind(targets))
     return tuple(output for output, node in zip(outputs, edges, strict=True) if node not in inner)
 
 
@@ -287,7 +283,7 @@ def _node(
         gives=tuple((labels[to], slot) if to else None for to, slot in autograd_nodes.edges_of(function)),
         saved=tuple(autograd_nodes.saved_slots(function)),
         hooks=_hooks(function, number, recording),
-        call=recording.call(number) if recording else _call_in_anomaly_mode(function, number),
+        call=recording.calls.find(number) if recording else _call_in_anomaly_mode(function),
         derivative_of=_derivative_of(recording, number, labels) if recording else "",
     )
 
@@ -298,11 +294,11 @@ def _derivative_of(recording: Recording, number: int | None, labels: Mapping[Any
     return "" if node is None else labels.get(node) or base_name(node.name().rpartition("::")[2])
 
 
-def _call_in_anomaly_mode(function: Any, number: int | None) -> Call | None:
+def _call_in_anomaly_mode(function: Any) -> Call | None:
     """The call that torch's anomaly mode (`set_detect_anomaly(True)`) recorded for a node."""
     frames = parse_stack("".join(autograd_nodes.anomaly_traceback(function)))
     stack = tuple(frame for frame in frames if is_users(frame.file))
-    return Call(number or 0, (number or 0) + 1, "", stack) if stack else None
+    return Call("", stack) if stack else None
 
 
 def _kind(function: Any) -> Kind:
@@ -319,5 +315,5 @@ def _kind(function: Any) -> Kind:
 def _hooks(function: Any, number: int | None, recording: Recording | None) -> tuple[str, ...]:
     leaf = autograd_nodes.leaf_of(function)
     on_leaf = autograd_nodes.tensor_hooks(leaf) if leaf is not None else ()
-    recorded = [hook.name for hook in recording.hooks if hook.number == number] if recording and number else []
+    recorded = recording.hooks[number] if recording and number else []
     return (*on_leaf, *recorded, *autograd_nodes.node_hooks(function))

@@ -7,7 +7,6 @@ gives back before it returns is not seen.
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,7 +144,7 @@ class _Log:
         self.live = 0
         self.closed = False
         self.handing = False
-        self.spans: list[tuple[int, int, str]] = []
+        self.spans: autograd_nodes.Spans[str] = autograd_nodes.Spans()
         self.known: dict[int, tuple[str, int, str]] = {}
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._counts: dict[str, int] = {}
@@ -184,9 +183,7 @@ class _Log:
 
     def maker(self) -> str:
         """The node of the captured graph whose derivative is being computed, "" for none."""
-        number = autograd_nodes.running_number()
-        place = bisect_right(self.spans, (number, float("inf"), "")) - 1 if number is not None else -1
-        return self.spans[place][2] if place >= 0 and number is not None and number < self.spans[place][1] else ""
+        return self.spans.find(autograd_nodes.running_number()) or ""
 
     def _name(self, name: str) -> str:
         """`relu`, and `relu 2` for the next memory of that name."""
@@ -228,7 +225,7 @@ def _tell(log: _Log, mode: Any) -> Hook:
         if node.op == "get_attr" and isinstance(result, torch.Tensor) and not fx.has_fakes([result]):
             result = mode.from_tensor(result)
             log.add_inputs(log.node, [result], "input")
-        log.spans.append((first, autograd_nodes.next_number(), node.name))
+        log.spans.add(first, autograd_nodes.next_number(), node.name)
         return result
 
     return tell

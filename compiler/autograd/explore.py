@@ -6,9 +6,9 @@ what the modules of both are in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from types import FrameType
 from typing import Any
 
@@ -17,7 +17,6 @@ import torch
 from compiler.autograd.eager_graph import EagerGraph, GraphNode, eager_graph, without_inner
 from compiler.autograd.graph_artifact import Settings, autograd_artifact, recorded_places
 from compiler.autograd.health import NodeHealth, measure_health, summary
-from compiler.autograd.leaf_names import names_of_tensors
 from compiler.autograd.recording import Recording
 from compiler.autograd.saved import saved_tensors
 from compiler.capture.sources import SourceBook
@@ -83,8 +82,9 @@ def guessed_places(graph: EagerGraph) -> dict[str, dict[str, Any]]:
     leaves = {node.name for node in graph.nodes if node.kind == "accumulate"}
     own = {node.name: _of_parameters(node, leaves) for node in graph.nodes}
     compute = sorted((node for node in graph.nodes if node.number is not None), key=lambda node: node.number or 0)
-    before = _nearest([own[node.name] for node in compute])
-    after = _nearest([own[node.name] for node in reversed(compute)])[::-1]
+    paths = [own[node.name] for node in compute]
+    before = accumulate(paths, _nearest)
+    after = [*accumulate(reversed(paths), _nearest)][::-1]
     places: dict[str, dict[str, Any]] = {}
     for node, first, last in zip(compute, before, after, strict=True):
         path = own[node.name] or _common(first, last)
@@ -104,15 +104,45 @@ def _of_parameters(node: GraphNode, leaves: set[str]) -> str:
     return next((owner for owner in owners if owner), "")
 
 
-def _nearest(paths: Sequence[str]) -> list[str]:
-    """For each place, the last path up to it."""
-    found, last = [], ""
-    for path in paths:
-        last = path or last
-        found.append(last)
-    return found
+def _nearest(before: str, path: str) -> str:
+    return path or before
 
 
 def _common(first: str, second: str) -> str:
     pairs = zip(first.split("."), second.split("."), strict=False)
     return ".".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+# Names of tensors as the user knows them
+
+
+def names_of_tensors(frame: FrameType | None, recording: Recording | None) -> dict[int, str]:
+    """By `id`: paths of the parameters of called modules; else names of variables that the frame can see, and paths
+    below them. Names that begin with an underscore are a notebook's own, and come last.
+    """
+    found: dict[int, str] = {}
+    for name, tensor in recording.parameters() if recording else ():
+        found.setdefault(id(tensor), name)
+    seen = {**frame.f_globals, **frame.f_locals} if frame is not None else {}
+    variables = sorted(seen.items(), key=lambda item: item[0].startswith("_"))
+    for name, value in variables:
+        if isinstance(value, torch.Tensor):
+            found.setdefault(id(value), name)
+    modules = [(name, value) for name, value in variables if isinstance(value, torch.nn.Module)]
+    for name, module in modules:
+        for path, tensor in (*module.named_parameters(), *module.named_buffers()):
+            found.setdefault(id(tensor), path if len(modules) == 1 else f"{name}.{path}")
+    for name, value in variables:
+        for path, tensor in _tensors_inside(value):
+            found.setdefault(id(tensor), f"{name}{path}")
+    return found
+
+
+def _tensors_inside(value: Any) -> Iterable[tuple[str, torch.Tensor]]:
+    """Tensors in a list, tuple or dict."""
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, list | tuple):
+        pairs = enumerate(value)
+    elif isinstance(value, dict):
+        pairs = list(value.items())
+    return [(f"[{key!r}]", each) for key, each in pairs if isinstance(each, torch.Tensor)]

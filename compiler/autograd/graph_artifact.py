@@ -108,7 +108,7 @@ def _stop_place(
         return {key: value for key, value in places.get(taker, {}).items() if key in PLACE} | owner, origins.get(
             taker, ()
         )
-    made = Call(0, 0, stop.op, stop.stack, stop.module)
+    made = Call(stop.op, stop.stack, stop.module)
     return _place(made, book), tuple(dict.fromkeys(book.line(frame.file, frame.line) for frame in stop.stack))
 
 

@@ -16,7 +16,7 @@ Bodies are searched with the graph around them: a body may be inlined between tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torch.fx import Graph, GraphModule, Node
 
@@ -52,7 +52,7 @@ class Provenance:
         by_sequence = self._by_sequence()
         self._each(lambda node: by_sequence.get((node.graph, self._sequence(node)), ()))
         self._each(lambda node: by_sequence.get((self._is_inside(node), self._sequence(node)), ()))
-        by_stack = self._by_stack()
+        by_stack = self._group(lambda node: filter(None, [self._stack_key(node)]))
         self._each(lambda node: by_stack.get(self._stack_key(node), ()))
         same = {body: self._same_body(body) for body in self.bodies}
         self._neighbours()
@@ -62,9 +62,9 @@ class Provenance:
     def __call__(self, node: Node) -> Ids:
         return self.found.get(node, ())
 
-    def _each(self, rule: object) -> None:
+    def _each(self, rule: Callable[[Node], Ids]) -> None:
         for node in self.nodes:
-            if node not in self.found and (origins := rule(node)):  # type: ignore[operator]
+            if node not in self.found and (origins := rule(node)):
                 self.found[node] = origins
 
     def _placeholders(self, graph: Graph) -> None:
@@ -107,20 +107,20 @@ class Provenance:
         around = [caller.meta.get("seq_nr") for caller in self.callers.get(node.graph, ())]
         return None if number in around else number
 
-    def _by_sequence(self) -> dict[tuple[Graph | bool, object], Ids]:
-        groups: dict[tuple[Graph | bool, object], list[str]] = {}
-        for node, origins in self.found.items():
-            number = self._sequence(node)
-            if number is not None and node.op == "call_function":
-                for graph in (node.graph, self._is_inside(node)):
-                    groups.setdefault((graph, number), []).extend(origins)
-        return {number: _unique(origins) for number, origins in groups.items()}
+    def _by_sequence(self) -> dict[object, Ids]:
+        """Origins by sequence number, in a graph, and in the whole module or all its bodies."""
+        return self._group(lambda node: [
+            (graph, number)
+            for number in [self._sequence(node)]
+            for graph in (node.graph, self._is_inside(node))
+            if number is not None and node.op == "call_function"
+        ])  # fmt: skip
 
-    def _by_stack(self) -> dict[Key | None, Ids]:
-        groups: dict[Key | None, list[str]] = {}
+    def _group(self, keys_of: Callable[[Node], Iterable[object]]) -> dict[object, Ids]:
+        """The origins that are known, together for all nodes of a key."""
+        groups: dict[object, list[str]] = {}
         for node, origins in self.found.items():
-            key = self._stack_key(node)
-            if key is not None:
+            for key in keys_of(node):
                 groups.setdefault(key, []).extend(origins)
         return {key: _unique(origins) for key, origins in groups.items()}
 

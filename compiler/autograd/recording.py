@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -21,7 +21,6 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from compiler.autograd.second_order import SecondOrder
 from compiler.autograd.stops import Stops
 from compiler.autograd.values import Value
 from compiler.torch_api import autograd_nodes
@@ -37,16 +36,14 @@ _HOOKS = {
     torch.Tensor.retain_grad: "retain_grad",
 }
 
+_CREATE_GRAPH = {torch.autograd.grad: 4, torch.Tensor.backward: 3}
+"""Functions that run a backward pass, and the place of `create_graph` among their arguments."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of torch, which made the nodes numbered `first` to `end`, the end not included.
+    """One call of torch. `stack` is the user's, outermost first; `module` is the path of the innermost module."""
 
-    `stack` is the user's, outermost first; `module` the path of the innermost module around it.
-    """
-
-    first: int
-    end: int
     op: str
     stack: tuple[SourceFrame, ...] = ()
     module: str = ""
@@ -59,22 +56,13 @@ class Call:
         return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedHook:
-    """A hook that was put on a tensor while its graph was built: on output `output` of the node `number`."""
-
-    number: int
-    output: int
-    name: str
-
-
 class Recording:
     """A context manager. What the user's code does inside is as without it, but that compiled functions run as they are
     written: what is wanted is the graph of eager mode, and torch.compile would compile the recording too.
 
-    Afterwards `call(number)` gives the call that made a node; `roots` are the modules that were called, by the names
-    that their paths begin with. With `values`, `value(number, output)` gives the result of a call as it was when the
-    call ended.
+    Afterwards `calls.find(number)` gives the call that made a node; `roots` are the modules that were called, by the
+    names that their paths begin with. With `values`, `value(number, output)` gives the result of a call as it was when
+    the call ended.
     """
 
     def __init__(self, stop: FrameType | None = None, *, values: bool = False) -> None:
@@ -86,11 +74,11 @@ class Recording:
         self._open: list[torch.nn.Module] = []
         self._paths: dict[int, str] = {}
         self.roots: dict[str, torch.nn.Module] = {}
-        self.calls: list[Call] = []
-        self.hooks: list[RecordedHook] = []
+        self.calls: autograd_nodes.Spans[Call] = autograd_nodes.Spans()
+        self.hooks: defaultdict[int | None, list[str]] = defaultdict(list)
+        """Names of the hooks that were put on results, by node number."""
         self.stops = Stops()
         self.second_order = SecondOrder()
-        self._firsts: list[int] = []
         self._seen = 0
         self._thread = threading.get_ident()
 
@@ -170,13 +158,12 @@ class Recording:
         module = self._open[-1] if self._open else None
         path = self._paths.get(id(module), "") if module is not None else ""
         kind = type(module).__name__ if module is not None and path else ""
-        self.calls.append(Call(first, end, op, self._users_stack(frame), path, kind))
+        self.calls.add(first, end, Call(op, self._users_stack(frame), path, kind))
 
     def note_hook(self, tensor: torch.Tensor, function: Callable[..., Any], hook: Any) -> None:
         if tensor.grad_fn is not None:
-            number = autograd_nodes.number_of(tensor.grad_fn)
             name = autograd_nodes.hook_name(hook) + _HOOKS[function] if hook is not None else _HOOKS[function]
-            self.hooks.append(RecordedHook(-1 if number is None else number, tensor.output_nr, name))
+            self.hooks[autograd_nodes.number_of(tensor.grad_fn)].append(name)
 
     def _users_stack(self, innermost: FrameType) -> tuple[SourceFrame, ...]:
         """The user's frames, outermost first, inside the recorded block and without torch's and our files."""
@@ -190,17 +177,6 @@ class Recording:
                 break
             frame = frame.f_back
         return tuple(reversed(found))
-
-    def call(self, number: int | None) -> Call | None:
-        """The innermost recorded call that made this node, or None."""
-        if number is None:
-            return None
-        if len(self._firsts) != len(self.calls):
-            self.calls.sort(key=lambda call: (call.first, -call.end))
-            self._firsts = [call.first for call in self.calls]
-        place = bisect_right(self._firsts, number) - 1
-        found = self.calls[place] if place >= 0 else None
-        return found if found is not None and found.first <= number < found.end else None
 
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Parameters and buffers of the modules that were called, by path."""
@@ -258,3 +234,50 @@ def _apply_frame(frame: FrameType | None) -> FrameType | None:
 def op_name(function: Callable[..., Any]) -> str:
     """`torch.nn.functional.linear`, `torch.Tensor.mul_`: as torch names what can be overridden."""
     return resolve_name(function) or getattr(function, "__qualname__", type(function).__name__)
+
+
+class SecondOrder:
+    """Backward passes that are themselves recorded (`create_graph=True`): which node's derivative made which new node.
+
+    Such a pass builds a graph of its own, to be differentiated again: gradient penalties, Hessians, meta-learning.
+    While it runs, hooks on the first graph's nodes note the numbers of the nodes that each of them makes.
+    """
+
+    def __init__(self) -> None:
+        self._spans: autograd_nodes.Spans[Any] = autograd_nodes.Spans()
+
+    @contextmanager
+    def watch(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+        """Watch `function` if it is a backward pass with `create_graph=True`."""
+        with ExitStack() as stack:
+            if _creates_graph(function, args, kwargs):
+                outputs = tree_leaves(args[0] if args else kwargs.get("outputs"))
+                roots = (each.grad_fn for each in outputs if isinstance(each, torch.Tensor))
+                for node in autograd_nodes.nodes_behind(roots):
+                    if autograd_nodes.leaf_of(node) is None:
+                        enter, leave = self._hooks(node)
+                        stack.callback(node.register_prehook(enter).remove)
+                        stack.callback(node.register_hook(leave).remove)
+            yield
+
+    def _hooks(self, node: Any) -> tuple[Callable[[Any], None], Callable[[Any, Any], None]]:
+        """Hooks before and after a node runs."""
+        started: list[int] = []
+
+        def enter(_: Any) -> None:
+            started.append(autograd_nodes.next_number())
+
+        def leave(_: Any, __: Any) -> None:
+            if started:
+                self._spans.add(started[-1], autograd_nodes.next_number(), node)
+
+        return enter, leave
+
+    def node_of(self, number: int | None) -> Any:
+        """The node whose derivative made the node with this number; None if there is none."""
+        return self._spans.find(number)
+
+
+def _creates_graph(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    place = _CREATE_GRAPH.get(function)
+    return place is not None and bool(kwargs.get("create_graph", args[place] if len(args) > place else False))

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 from compiler.record import Artifact, Decision
 from compiler.torch_api import fx
-from compiler.torch_api.aot import AotFacts, OutputFacts
+from compiler.torch_api.aot import AotFacts
 
 Attrs = dict[str, dict[str, Any]]
 """By the name of a node, what to add to the attributes of its entity."""
@@ -63,7 +63,7 @@ def forward_roles(module: GraphModule) -> Attrs:
 
 def backward_roles(module: GraphModule, forward: Forward, forward_id: str) -> Attrs:
     """A role for every input and operation of a backward graph, and what it is the derivative of."""
-    found = {node.name: _input_role(node, forward_id) for node in module.graph.nodes if node.op == "placeholder"}
+    found = {node.name: _input_role(node, forward_id) for node in module.graph.find_nodes(op="placeholder")}
     calls = list(fx.calls(module))
     own = {node.name: role for node in calls if (role := _role(node, forward, forward_id))}
     for node in reversed(calls):
@@ -129,20 +129,19 @@ def alias_decisions(facts: AotFacts, module: GraphModule, artifact: str, frame: 
         kinds = ", ".join(facts.subclasses)
         why = f"tensors of {kinds} are taken apart: the graph works on the plain tensors inside of them"
         return [Decision(PASS, frame, (), "subclass", why)]
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-    return [*_mutations(facts, inputs, artifact, frame), *_views(facts, module, artifact, frame)]
+    return [*_mutations(facts, module, artifact, frame), *_views(facts, module, artifact, frame)]
 
 
 def requires_grad(facts: AotFacts, module: GraphModule) -> dict[str, dict[str, bool]]:
     """By the name of an input of the graph, whether autograd wants a gradient for it."""
     if facts.subclasses:
         return {}
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-    return {node.name: {"requires_grad": fact.requires_grad} for node, fact in zip(inputs, facts.inputs, strict=False)}
+    inputs = zip(module.graph.find_nodes(op="placeholder"), facts.inputs, strict=False)
+    return {node.name: {"requires_grad": fact.requires_grad} for node, fact in inputs}
 
 
-def _mutations(facts: AotFacts, inputs: list[Node], artifact: str, frame: str) -> Iterator[Decision]:
-    for node, fact in zip(inputs, facts.inputs, strict=False):
+def _mutations(facts: AotFacts, module: GraphModule, artifact: str, frame: str) -> Iterator[Decision]:
+    for node, fact in zip(module.graph.find_nodes(op="placeholder"), facts.inputs, strict=False):
         subjects = (f"{artifact}.{node.name}",)
         if fact.mutated:
             yield Decision(PASS, frame, subjects, "mutated input", _MUTATED[fact.mutated])
@@ -152,15 +151,11 @@ def _mutations(facts: AotFacts, inputs: list[Node], artifact: str, frame: str) -
 
 
 def _views(facts: AotFacts, module: GraphModule, artifact: str, frame: str) -> Iterator[Decision]:
-    returned = next(iter(module.graph.find_nodes(op="output"))).args[0]
+    returned = module.graph.output_node().args[0]
     for number, fact in enumerate(facts.outputs):
-        why = _words(fact, number)
+        why = _VIEWS.get(fact.kind, "").format(output=number, base=fact.base)
         place = facts.first_output + number
         source = returned[place] if isinstance(returned, tuple | list) and place < len(returned) else None
         if why:
             subjects = (f"{artifact}.{source.name}",) if isinstance(source, Node) else ()
             yield Decision(PASS, frame, subjects, "aliased output", why)
-
-
-def _words(fact: OutputFacts, number: int) -> str:
-    return _VIEWS.get(fact.kind, "").format(output=number, base=fact.base)

@@ -36,7 +36,7 @@ class AutogradStage:
     builder: Builder
     captured: Artifact
     module: GraphModule
-    spans: list[tuple[int, int, str]] = field(default_factory=list)
+    spans: autograd_nodes.Spans[str] = field(default_factory=autograd_nodes.Spans)
     stops: Stops = field(default_factory=Stops)
     done: bool = False
 
@@ -44,19 +44,17 @@ class AutogradStage:
         """Run the captured graph and note which node made which autograd nodes."""
         if self.done or not torch.is_grad_enabled():
             return self.module.forward(*args)
-        self.spans.clear()
-        self.stops = Stops()
+        self.spans, self.stops = autograd_nodes.Spans(), Stops()
         return self._run_noted(args, self.spans)
 
-    def _run_noted(self, args: Sequence[Any], spans: list[tuple[int, int, str]]) -> Any:
+    def _run_noted(self, args: Sequence[Any], spans: autograd_nodes.Spans[str]) -> Any:
         """Run the graph; note the numbers of the autograd nodes that each node makes, and where gradients stop."""
 
         def note(node: Node, run: Callable[[], Any]) -> Any:
             first = autograd_nodes.next_number()
             result = run()
             end = autograd_nodes.next_number()
-            if end > first:
-                spans.append((first, end, node.name))
+            spans.add(first, end, node.name)
             if node.op in ("call_function", "call_method"):
                 function: Any = (
                     getattr(torch.Tensor, node.target, None) if isinstance(node.target, str) else node.target
@@ -91,9 +89,9 @@ class AutogradStage:
             self.builder.problem(Problem("autograd", reason, "", self.captured.graph))
 
     def _add(self, args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
-        inputs = list(zip(self._placeholders(), args, strict=True))
-        names = {id(value): name for name, _, value in self._named_inputs(inputs)}
-        boundary = {value.grad_fn: name for name, _, value in self._named_inputs(inputs) if value.grad_fn is not None}
+        inputs = [*self._named_inputs(args)]
+        names = {id(value): name for name, _, value in inputs}
+        boundary = {value.grad_fn: name for name, _, value in inputs if value.grad_fn is not None}
         graph = eager_graph(outputs, names=names, boundary=boundary, stops=self.stops)
         if not self.spans:  # compiled code ran, and `run` did not
             graph = replace(graph, stops=tuple(self._stops_inside(args, names, graph)))
@@ -101,7 +99,7 @@ class AutogradStage:
             f"autograd[{self.captured.graph}]", "what autograd built as it ran", self.captured.graph, "the outputs"
         )
         saved = saved_tensors(graph, settings.artifact_id, names)
-        named = {name: entity for name, entity, _ in self._named_inputs(inputs)}
+        named = {name: entity for name, entity, _ in inputs}
         makers = self._makers(graph, named) | self._cutters(graph, named)
         places = {name: {key: each.attrs[key] for key in PLACE if key in each.attrs} for name, each in makers.items()}
         origins = {name: (entity.id,) for name, entity in makers.items()}
@@ -121,14 +119,11 @@ class AutogradStage:
         """Run the captured graph again in eager mode to find stops."""
         self.stops = Stops()
         with torch.random.fork_rng():
-            return self._run_noted(args, [])
+            return self._run_noted(args, autograd_nodes.Spans())
 
-    def _placeholders(self) -> list[Node]:
-        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
-
-    def _named_inputs(self, inputs: Sequence[tuple[Node, Any]]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
+    def _named_inputs(self, args: Sequence[Any]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
         """Tensors among the inputs with their user's names and entities in the captured graph."""
-        for node, value in inputs:
+        for node, value in zip(self.module.graph.find_nodes(op="placeholder"), args, strict=True):
             if isinstance(value, torch.Tensor):
                 source = fx.input_source(node)
                 name = plain(source) if source else node.name
@@ -136,8 +131,7 @@ class AutogradStage:
 
     def _makers(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
         """By the name of an autograd node, the node of the captured graph that made it, or the input that it is."""
-        by_number = {number: name for first, end, name in self.spans for number in range(first, end)}
-        found = {node.name: self._maker(node, by_number, inputs) for node in graph.nodes}
+        found = {node.name: self._maker(node, inputs) for node in graph.nodes}
         return {name: entity for name, entity in found.items() if entity is not None}
 
     def _cutters(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
@@ -148,10 +142,10 @@ class AutogradStage:
             if found.stop.kind != "frozen" or found.name in inputs
         }
 
-    def _maker(self, node: GraphNode, by_number: dict[int, str], inputs: dict[str, Entity]) -> Entity | None:
+    def _maker(self, node: GraphNode, inputs: dict[str, Entity]) -> Entity | None:
         if node.kind in ("accumulate", "outer"):
             return inputs.get(node.name)
-        name = by_number.get(-1 if node.number is None else node.number)
+        name = self.spans.find(node.number)
         return self.captured.entity(name) if name is not None else None
 
 

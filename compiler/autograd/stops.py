@@ -6,7 +6,7 @@ the backward pass. In autograd's own graph there is nothing in its place; here i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -106,12 +106,6 @@ class Stops:
         op, stack, module = where()
         begun = Stop(kind, op, tuple(made.shape), _dtype(made), source, leaf, None, stack, module)
         return (begun, *known)[:MOST]
-
-    def of_node(self, number: int | None) -> Iterator[Stop]:
-        """Stops behind the call that made this node."""
-        for taken in self.taken:
-            if number is not None and taken.first <= number < taken.end:
-                yield from taken.stops
 
 
 def _is_cut(tensor: torch.Tensor) -> bool:

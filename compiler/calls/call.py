@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
@@ -41,9 +41,17 @@ class Surroundings:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))
-            for device, dtype in self.autocast:
-                stack.enter_context(torch.autocast(device, dtype))
+            stack.enter_context(autocast(self.autocast))
             yield
+
+
+@contextmanager
+def autocast(formats: Iterable[tuple[str, torch.dtype]]) -> Iterator[None]:
+    """Autocast on these devices, each to its format."""
+    with ExitStack() as stack:
+        for device, dtype in formats:
+            stack.enter_context(torch.autocast(device, dtype))
+        yield
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ import torch
 from torch.fx import GraphModule
 from torch.utils.hooks import RemovableHandle
 
+from compiler.calls.call import Surroundings
 from compiler.capture.sources import SourceBook
 from compiler.torch_api import compiled_autograd, fx
 from compiler.torch_api.aot import AotFacts, Replaceable
 from compiler.torch_api.buffers import Buffer, InputLayout, Kind
 from compiler.torch_api.partitioning import Joint
 from compiler.torch_api.pytrees import tree_leaves
-
-DEVICES = ("cpu", "cuda")
 
 
 @dataclass(slots=True)
@@ -86,9 +85,7 @@ class KeptFrame:
             if self.arguments is not None or kwargs:
                 return self.around(call, *args, **kwargs) if self.around is not None else call(*args, **kwargs)
             self.arguments = tuple(self._keep_value(argument) for argument in args)
-            self.autocast = tuple(
-                (device, torch.get_autocast_dtype(device)) for device in DEVICES if torch.is_autocast_enabled(device)
-            )
+            self.autocast = Surroundings.current().autocast
             results = call(*args)
             self._hear_gradients(results)
             return results

@@ -7,7 +7,6 @@ with each level's table, node by node. The sizes are those of that call, and so 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.autograd.provenance import Provenance
+from compiler.calls.call import autocast
 from compiler.calls.graph_runs import HookedInterpreter, copy_tensor
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.graphs import graph_artifact
@@ -52,7 +52,7 @@ class LevelGraphs:
         self.frame, self.captured = frame, captured
         self._module, self._eager, self._kept, self._arguments = kept.captured, kept.eager, kept, kept.arguments
         try:
-            with autocast(kept):
+            with autocast(kept.autocast):
                 self.aot: AotGraphs = aot_graphs(self._module, self.own_arguments())
             self.trees = dict(self._trace())
         except Exception as error:
@@ -159,13 +159,13 @@ class LevelGraphs:
 
     def run_captured(self, call: Callable[..., Any] | None = None) -> tuple[Results, list[Drawn]]:
         """Results of the captured graph as eager runs it, or as `call` does, and the random numbers that it draws."""
-        with seed_and_restore(), autocast(self._kept), Recording() as recording:
+        with seed_and_restore(), autocast(self._kept.autocast), Recording() as recording:
             return self.results(call or self._eager, self.own_arguments()), recording.drawn
 
     def run_exact(self, eager: Results, draws: Sequence[Drawn]) -> Results | None:
         """The captured graph's results in float64 with these random numbers; None where they are no reference."""
         try:
-            with autocast(self._kept), Widened(draws):
+            with autocast(self._kept.autocast), Widened(draws):
                 found = self.results(self._eager, [wide_leaf(value) for value in self.own_arguments()])
         except Exception:  # noqa: BLE001 - what works in one format only fails in many ways
             return None
@@ -191,9 +191,9 @@ class LevelGraphs:
         return [_own(value, trains and wants) for value, wants in zip(self._arguments, wanted, strict=True)]
 
     def results(self, call: Callable[..., Any], arguments: Sequence[Any]) -> Results:
-        versions = [_version(value) for value in arguments]
+        versions = [version(value) for value in arguments]
         outputs = [leaf for leaf in tree_leaves(call(*arguments)) if isinstance(leaf, Tensor)]
-        changed = {place for place, value in enumerate(arguments) if _version(value) != versions[place]}
+        changed = {place for place, value in enumerate(arguments) if version(value) != versions[place]}
         return Results([output.detach() for output in outputs], self._gradients(outputs, arguments), arguments, changed)
 
     def _gradients(self, outputs: Sequence[Tensor], arguments: Sequence[Any]) -> dict[int, Tensor | None]:
@@ -251,15 +251,6 @@ def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
                 builder.add(artifact)
 
 
-@contextmanager
-def autocast(kept: KeptFrame) -> Iterator[None]:
-    """Autocast as it was around the user's call."""
-    with ExitStack() as stack:
-        for device, dtype in kept.autocast:
-            stack.enter_context(torch.autocast(device, dtype))
-        yield
-
-
 def _node_notes(tree: LevelTree, node: Node) -> dict[str, Any]:
     """Attributes of a node: the operators it was decomposed from, by which functions, and why it stays."""
     makers = tree.makers(node)
@@ -302,5 +293,6 @@ def _is_trained(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def _version(value: Any) -> int:
+def version(value: Any) -> int:
+    """How often a tensor was written to in place; 0 for other values."""
     return value._version if isinstance(value, Tensor) else 0

@@ -8,28 +8,39 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+import torch
+
 from compiler.calls.call import Call
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import LevelError, LevelGraphs
-from compiler.numerics import precision_casts
 from compiler.numerics.call_results import CallResults, exact, record_draws, results
 from compiler.numerics.call_words import check_call, check_result
 from compiler.numerics.compiled_random import draws_its_own
 from compiler.numerics.graphs_in_call import InPlace, replace_graph_calls
-from compiler.numerics.policy.judge import Scope, is_reference
-from compiler.numerics.stage_runs import NotComparableError
+from compiler.numerics.policy.judge import Scope, is_reference, name_of
+from compiler.numerics.stage_runs import NotComparableError, stages_of
 from compiler.numerics.stage_words import not_comparable, on_cpu, stage_checks
 from compiler.record import Check
 from compiler.record.builder import Builder
 from compiler.torch_api.level_traces import first_line
+from compiler.torch_api.settings import emulating_precision_casts
 
 CAPTURED = "captured"
 OTHER_WAY = "eager's own numbers are far from it: in float64 the call takes another way, at a branch or a comparison"
 EAGERS_DRAWS = {
-    "inductor": "torch._inductor.config.fallback_random = True draws eager's",
-    "tcompile": 'options={"random": "eager"} draws eager\'s',
+    "inductor": ("Inductor", "torch._inductor.config.fallback_random = True draws eager's"),
+    "tcompile": ('backend="tcompile"', 'options={"random": "eager"} draws eager\'s'),
 }
-"""By backend, the setting that makes random numbers those of eager."""
+"""By backend, its name, and the setting that makes random numbers those of eager."""
+OWN_DRAWS = (
+    "compared with the results of the same graph run by eager with random numbers of {name}: by design those are "
+    "others than eager's"
+)
+OTHERS_DRAWS = "it draws random numbers, and {name} draws others than eager does"
+SETTING = "torch._inductor.config.emulate_precision_casts = True"
+NARROW = (torch.bfloat16, torch.float16)
+MOST_SECONDS = 30.0
+"""The setting is tried where compiling took fewer seconds than this."""
 
 
 @dataclass
@@ -101,33 +112,24 @@ class CallCheck:
             try:
                 reference = self.in_place.with_own_draws()
             except NotComparableError:
-                yield Check("outputs and gradients", None, None, "not comparable", words=self._others_draws())
+                yield Check(
+                    "outputs and gradients", None, None, "not comparable", words=self._draws_words(OTHERS_DRAWS)
+                )
                 return
         yield from self._check_results(mine, reference, best)
 
     def _draws_its_own(self) -> bool:
         return any(map(draws_its_own, self.kept.values()))
 
-    def _whose_draws(self) -> tuple[str, str]:
-        """The name of the code that draws, and the setting with which it draws eager's numbers."""
-        if any(frame.programs for frame in self.kept.values()):
-            return 'backend="tcompile"', EAGERS_DRAWS["tcompile"]
-        return "Inductor", EAGERS_DRAWS["inductor"]
-
-    def _own_draws(self) -> str:
-        name, setting = self._whose_draws()
-        return (
-            f"compared with the results of the same graph run by eager with random numbers of {name}: by design those "
-            f"are others than eager's ({setting})"
-        )
-
-    def _others_draws(self) -> str:
-        name, setting = self._whose_draws()
-        return f"it draws random numbers, and {name} draws others than eager does ({setting})"
+    def _draws_words(self, words: str) -> str:
+        """`words` with the name of the code that draws, and the setting with which it draws eager's numbers."""
+        is_ours = any(frame.programs for frame in self.kept.values())
+        name, setting = EAGERS_DRAWS["tcompile" if is_ours else "inductor"]
+        return f"{words.format(name=name)} ({setting})"
 
     def _check_results(self, mine: CallResults, eager: CallResults, best: CallResults | None) -> Iterator[Check]:
         changed = sorted(mine.changed_names() | eager.changed_names())
-        narrowest = precision_casts.narrowest([*self.kept.values()])
+        narrowest = self._narrowest()
         kinds = zip(
             mine.parts(changed), eager.parts(changed), best.parts(changed) if best else ({}, {}, {}), strict=True
         )
@@ -146,27 +148,39 @@ class CallCheck:
         own_draws = self.eager.draws and self._draws_its_own()
         unknown = self.exact if isinstance(self.exact, str) and not own_draws else ""
         whole = check_call(own, unknown)
-        notes = [whole.note, self._own_draws() if own_draws else "", self._casts(own)]
+        notes = [whole.note, self._draws_words(OWN_DRAWS) if own_draws else "", self._casts(own)]
         return replace(whole, note="; ".join(filter(None, notes)))
 
     def _casts(self, own: Sequence[Check]) -> str:
-        """For a call in 16-bit formats that is not equal to eager: why, and the setting that makes it equal."""
-        dtype = precision_casts.narrowest([*self.kept.values()])
-        if dtype is None or all(check.verdict == "equal" for check in own) or not self._has_kernels():
-            return ""
-        return f"{precision_casts.explain(dtype)}; {self._effect_of_setting(own)}"
+        """For a call in 16-bit formats that is not equal to eager: why, and the setting that makes it equal.
 
-    def _has_kernels(self) -> bool:
-        return any(frame.graphs for frame in self.kept.values())
+        Eager rounds to bfloat16 or float16 after each operation. A fused kernel loads these, computes in float32 and
+        rounds where it stores. The setting puts the rounding in between back.
+        """
+        dtype = self._narrowest()
+        has_kernels = any(frame.graphs for frame in self.kept.values())
+        if dtype is None or all(check.verdict == "equal" for check in own) or not has_kernels:
+            return ""
+        return (
+            f"a fused kernel keeps float32 between operations where eager rounds each result to {name_of(dtype)}; "
+            f"{self._effect_of_setting(own)}"
+        )
+
+    def _narrowest(self) -> torch.dtype | None:
+        """The narrowest 16-bit dtype that the graphs compute in; None if there is none."""
+        stages = (stage for frame in self.kept.values() for stage in stages_of(frame))
+        nodes = (node for stage in stages for graph in stage.graphs.values() for node in graph.graph.nodes)
+        found = {node.meta.get("dtype") for node in nodes}
+        return next((dtype for dtype in NARROW if dtype in found), None)
 
     def _effect_of_setting(self, own: Sequence[Check]) -> str:
         """The effect of the setting, measured where compiling takes little time."""
         seconds = sum(timing.seconds for timing in self.builder.timings if timing.what == "compile")
-        if seconds > precision_casts.MOST_SECONDS or (self.eager.draws and self._draws_its_own()):
-            return f"{precision_casts.SETTING} rounds as eager does"
-        found = precision_casts.results_with_casts(self.call, self.compiled, self.unheard)
-        after = [*self._check_results(found, self.eager, None)]
-        return precision_casts.effect(own, after)
+        if seconds > MOST_SECONDS or (self.eager.draws and self._draws_its_own()):
+            return f"{SETTING} rounds as eager does"
+        with self.unheard(), emulating_precision_casts():
+            found = results(self.call, self.compiled())
+        return _effect_words(own, [*self._check_results(found, self.eager, None)])
 
     def _captured_checks(self) -> Iterator[Check]:
         """Checks of the call with its captured graphs, all of them at once."""
@@ -196,3 +210,20 @@ class CallCheck:
         own, eager = on_cpu(mine.with_names(changed)), on_cpu(self.eager.with_names(changed))
         best = on_cpu(self.exact.with_names(changed)) if isinstance(self.exact, CallResults) else None
         return stage_checks(own, eager, best, stage, graph)
+
+
+def _effect_words(before: Sequence[Check], after: Sequence[Check]) -> str:
+    """One sentence that says how the setting changed the largest error."""
+    first, second = (_largest(checks) for checks in (before, after))
+    if first is None or second is None:
+        return f"{SETTING} rounds as eager does"
+    if second == 0:
+        return f"with {SETTING}, tried here, all results are eager's, bit for bit"
+    if second > first / 2:
+        return f"{SETTING} does not help here: tried, the largest error is {second:.1e}, and {first:.1e} without"
+    return f"with {SETTING}, tried here, the largest error goes from {first:.1e} to {second:.1e}"
+
+
+def _largest(checks: Sequence[Check]) -> float | None:
+    known = [check.max_relative for check in checks]
+    return None if None in known else max((error for error in known if error is not None), default=0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -59,13 +59,7 @@ class CallResults:
 def results(call: Call, run: Callable[..., Any]) -> CallResults:
     """Repeat the call with `run` in place of its function and leave no trace. Raises what `run` raises."""
     with leave_no_trace(call):
-        args, kwargs = call.copied_arguments()
-        names = _argument_names(call)
-        leaves = call.parameters() | _tensors(names, (args, kwargs), wants=True)
-        state = call.buffers() | _tensors(names, (args, kwargs), wants=False)
-        before, random = {name: value.detach().clone() for name, value in state.items()}, random_state()
-        found = _results(run(*args, **kwargs), leaves, state, before)
-        return replace(found, draws=random_state() != random)
+        return _repeat(call, run, call.copied_arguments(), call.parameters(), call.buffers())
 
 
 def record_draws(call: Call) -> list[Drawn]:
@@ -81,24 +75,29 @@ def exact(call: Call, draws: Sequence[Drawn]) -> CallResults:
     Raises whatever the call raises: not all code accepts other dtypes.
     """
     with leave_no_trace(call):
-        args, kwargs = tree_map(wide_leaf, call.copied_arguments())
-        parameters, buffers = ({name: wide_leaf(value) for name, value in found.items()}
-                               for found in (call.parameters(), call.buffers()))  # fmt: skip
-        names = _argument_names(call)
-        leaves = parameters | _tensors(names, (args, kwargs), wants=True)
-        state = buffers | _tensors(names, (args, kwargs), wants=False)
-        before = {name: value.detach().clone() for name, value in state.items()}
+        arguments, parameters, buffers = tree_map(
+            wide_leaf, (call.copied_arguments(), call.parameters(), call.buffers())
+        )
         with Widened(draws):
-            return _results(call.with_tensors(parameters | buffers)(*args, **kwargs), leaves, state, before)
+            return _repeat(call, call.with_tensors(parameters | buffers), arguments, parameters, buffers)
 
 
-def _results(
-    value: Any, leaves: Mapping[str, Tensor], state: Mapping[str, Tensor], before: Mapping[str, Tensor]
+def _repeat(
+    call: Call,
+    run: Callable[..., Any],
+    arguments: tuple[Sequence[Any], Mapping[str, Any]],
+    parameters: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
 ) -> CallResults:
-    found = dict(outputs_of(value))
-    gradients = dict(zip(leaves, _gradients(list(found.values()), list(leaves.values())), strict=False))
-    after = {name: tensor.detach().clone() for name, tensor in state.items()}
-    return CallResults({name: tensor.detach().clone() for name, tensor in found.items()}, gradients, after, before)
+    args, kwargs = arguments
+    names = _argument_names(call)
+    leaves = {**parameters, **_tensors(names, arguments, wants=True)}
+    state = {**buffers, **_tensors(names, arguments, wants=False)}
+    before, random = {name: value.detach().clone() for name, value in state.items()}, random_state()
+    outputs = dict(outputs_of(run(*args, **kwargs)))
+    gradients = dict(zip(leaves, _gradients(list(outputs.values()), list(leaves.values())), strict=False))
+    kept, after = ({name: value.detach().clone() for name, value in found.items()} for found in (outputs, state))
+    return CallResults(kept, gradients, after, before, random_state() != random)
 
 
 def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:

@@ -14,9 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule
 
@@ -28,7 +26,6 @@ from compiler.triton_interpreter.reference import Reference
 
 SEED, SEEDS = "prims.inductor_seed.default", "prims.inductor_seeds.default"
 RANDOM, INTEGERS = "prims.inductor_random.default", "prims.inductor_randint.default"
-_SCALE = np.float32(4.6566127342e-10)
 
 
 def draws_its_own(frame: KeptFrame) -> bool:
@@ -69,26 +66,19 @@ def _seeds(count: int, _device: Any) -> Tensor:
 
 
 def _random(size: Sequence[int], seed: Any, mode: str) -> Tensor:
-    first, second = _words(seed, math.prod(size))[:2]
-    drawn = _uniform(first) if mode == "rand" else _normal(first, second)
-    return torch.from_numpy(drawn).reshape(list(size))
+    first, second = map(_uniform, philox.words(int(seed) & philox.LOW, torch.arange(math.prod(size)))[:2])
+    return (first if mode == "rand" else _normal(first, second)).reshape(size)
 
 
 def _integers(low: int, high: int, size: Sequence[int], seed: Any) -> Tensor:
-    first, second = _words(seed, math.prod(size))[:2]
-    wide = first.astype(np.uint64) | (second.astype(np.uint64) << np.uint64(32))
-    return torch.from_numpy((wide % np.uint64(high - low)).astype(np.int64) + low).reshape(list(size))
+    return philox.integers(int(seed) & philox.LOW, math.prod(size), low, high).reshape(size)
 
 
-def _words(seed: Any, count: int) -> tuple[philox.Words, ...]:
-    return philox.words(int(seed) & 0xFFFFFFFF, np.arange(count, dtype=np.uint64))
+def _uniform(word: Tensor) -> Tensor:
+    return (word & 0x7FFFFFFF).to(torch.float32) * philox.UNIT
 
 
-def _uniform(words: philox.Words) -> NDArray[np.float32]:
-    return (words & np.uint32(0x7FFFFFFF)).astype(np.float32) * _SCALE
-
-
-def _normal(first: philox.Words, second: philox.Words) -> NDArray[np.float32]:
+def _normal(first: Tensor, second: Tensor) -> Tensor:
     """By Box and Muller; in C++ the root is taken in float32, and the cosine in float64."""
-    radius = np.sqrt(-2.0 * np.log(1 - _uniform(first)).astype(np.float64))
-    return (radius * np.cos(2.0 * math.pi * (1 - _uniform(second)).astype(np.float64))).astype(np.float32)
+    radius = torch.sqrt(-2.0 * torch.log(1 - first).double())
+    return (radius * torch.cos(2.0 * math.pi * (1 - second).double())).float()

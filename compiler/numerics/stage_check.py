@@ -6,7 +6,7 @@ Random numbers are eager's at every stage that draws in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,18 +21,18 @@ from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import LevelError, LevelGraphs, Results
 from compiler.decompose.levels import TABLES
 from compiler.decompose.random_draws import Values, give_values, place_draws, seed_and_restore
-from compiler.numerics.first_divergence import by_holder, by_name, by_origin, outputs_of
 from compiler.numerics.policy.by_dtype import Named
 from compiler.numerics.policy.judge import judge
 from compiler.numerics.random_replay import draws_of
 from compiler.numerics.stage_runs import NotComparableError, Stage, StageRunner, stages_of
-from compiler.numerics.stage_words import InputNames, not_comparable, on_cpu, stage_checks
+from compiler.numerics.stage_words import input_names, not_comparable, on_cpu, rename_input, stage_checks
 from compiler.record import Artifact, Check, Problem
 from compiler.record.builder import Builder
 from compiler.torch_api import fx
 from compiler.torch_api.level_traces import Kind, first_line
 
 CAPTURED = "captured"
+NodeValues = Mapping[str, Any]
 
 
 @dataclass
@@ -77,7 +77,7 @@ class StageCheck:
     def __init__(self, captured: Artifact, kept: KeptFrame, levels: LevelGraphs) -> None:
         self.graph, self._captured_artifact, self._kept, self._levels = captured.graph, captured, kept, levels
         assert kept.eager is not None  # LevelGraphs asks for it
-        self._module, self._inputs = kept.eager, InputNames.of_graph(captured)
+        self._module, self._inputs = kept.eager, input_names(captured)
         self._values: dict[str, Any] = {}
         try:
             self._eager, draws = levels.run_captured()
@@ -103,12 +103,12 @@ class StageCheck:
 
     def _each(self, stages: Sequence[Stage], post_grad: Stage | None) -> Iterator[tuple[Check, ...]]:
         for stage in stages:
-            yield self._check(stage.name, partial(self._stage_results, stage))
+            yield self._check(stage.name, partial(self._runner.run, stage))
         yield self._check("decomposed ATen", lambda: self._aten)
         for level in TABLES:
             yield self._check(f"decomposed {level}", partial(self._run_at, level))
         if post_grad is not None:
-            yield self._check(post_grad.name, partial(self._stage_results, post_grad))
+            yield self._check(post_grad.name, partial(self._runner.run, post_grad))
 
     def _check(self, stage: str, run: Callable[[], Results]) -> tuple[Check, ...]:
         try:
@@ -133,7 +133,7 @@ class StageCheck:
 
     def _named_results(self, found: Results, changed: Sequence[int]) -> Named:
         """Pairs of name and result on the CPU, with the user's names of inputs."""
-        return on_cpu([(self._inputs.rename_input(name), value) for name, value in found.with_names(changed)])
+        return on_cpu([(rename_input(name, self._inputs), value) for name, value in found.with_names(changed)])
 
     def _run_level(self) -> Results:
         with seed_and_restore():
@@ -143,9 +143,6 @@ class StageCheck:
         self._levels.aot.run = partial(self._levels.run_with_draws, level, self._drawn)
         return self._run_level()
 
-    def _stage_results(self, stage: Stage) -> Results:
-        return self._runner.run(stage).results
-
     def _node(self, name: str, stages: Mapping[str, Stage], post_grad: Stage | None) -> str:
         """Id of the first node of a stage that differs from the stage before; "" where it is not known."""
         if name.startswith("decomposed "):
@@ -153,8 +150,11 @@ class StageCheck:
         order = [*stages.values(), *([post_grad] if post_grad else [])]
         place = next(index for index, stage in enumerate(order) if stage.name == name)
         mine, before = order[place], order[place - 1] if place else None
-        values = self._runner.run(mine, watch=True).values
-        known = self._runner.run(before, watch=True).values if before else {}
+        values: dict[str, dict[str, Any]] = {}
+        known: dict[str, dict[str, Any]] = {}
+        self._runner.run(mine, values)
+        if before:
+            self._runner.run(before, known)
         for kind, graph in mine.graphs.items():
             if before is None:
                 found = self._node_after_captured(mine, kind, values[kind])
@@ -171,14 +171,17 @@ class StageCheck:
         """
         self._know_captured()
         origins = self._origins(self._kept.stages[kind])
-        found = by_origin(stage.graphs[kind], values, self._values, partial(_by_name, origins))
+        found = by_origin(stage.graphs[kind], values, self._values, origins)
         return found or self._first_wrong(stage.graphs[kind], values)
 
     def _first_wrong(self, graph: GraphModule, values: Mapping[str, Any]) -> str:
         """The node that returns the first gradient that differs from eager's."""
-        names = [*outputs_of(graph)][-len(self._kept.arguments or ()) :]
-        pairs = ((names[place], value) for place, value in self._eager.gradients.items() if place < len(names))
-        wrong = (name for name, value in pairs if name and not _agree(values.get(name), value))
+        returned: Any = graph.graph.output_node().args[0]
+        outputs = [*(returned if isinstance(returned, tuple | list) else (returned,))][
+            -len(self._kept.arguments or ()) :
+        ]
+        pairs = ((outputs[place], value) for place, value in self._eager.gradients.items() if place < len(outputs))
+        wrong = (node.name for node, value in pairs if isinstance(node, Node) and departs(values.get(node.name), value))
         return next(wrong, "")
 
     def _node_of_level(self, level: str) -> str:
@@ -206,17 +209,18 @@ class StageCheck:
             with seed_and_restore(), torch.no_grad():
                 HookedInterpreter(graph, keep_values(values)).run(*inputs)
             origins = self._origins(self._levels.aot.joint or graph)
-            found = by_origin(graph, values, self._values, partial(_by_name, origins))
+            found = by_origin(graph, values, self._values, origins)
             if found := found or self._first_wrong(graph, values):
                 return f"{self._levels.id_of('ATen', kind)}.{found}"
         return ""
 
-    def _origins(self, graph: GraphModule) -> dict[str, list[str]]:
-        """Names of the captured nodes that each forward node of a graph comes from."""
+    def _origins(self, graph: GraphModule) -> Callable[[Node], Sequence[str]]:
+        """A function that returns the names of the captured nodes that a forward node of a graph comes from."""
         known = Provenance(graph, self._captured_artifact, fx.homes(self._module), same_names=False)
         names = {entity.id: entity.label for entity in self._captured_artifact.entities}
         forward = [node for node in graph.graph.nodes if not node.meta.get("autograd_backward")]
-        return {node.name: [names[origin] for origin in known(node) if origin in names] for node in forward}
+        found = {node.name: [names[origin] for origin in known(node) if origin in names] for node in forward}
+        return lambda node: found.get(node.name, ())
 
     def _know_captured(self) -> None:
         if not self._values:
@@ -233,14 +237,55 @@ class StageCheck:
         return f"{next(inside, 'joint')}[{self.graph}].{name}"
 
 
-def _by_name(origins: Mapping[str, Sequence[str]], node: Node) -> Sequence[str]:
-    return origins.get(node.name, ())
-
-
 def _with_gradients_of(mine: Results, other: Results) -> Results:
     """`other` with only those gradients that `mine` has."""
     return replace(other, gradients={place: other.gradients[place] for place in mine.gradients})
 
 
-def _agree(mine: Any, eager: Any) -> bool:
-    return not isinstance(mine, Tensor) or not isinstance(eager, Tensor) or judge("", mine, eager).verdict != "differs"
+# The first node of a graph whose value differs from the stage before
+
+
+def departs(mine: Any, before: Any) -> bool:
+    """Whether two values are tensors that differ by the policy of comparison."""
+    return isinstance(mine, Tensor) and isinstance(before, Tensor) and judge("", mine, before).verdict == "differs"
+
+
+def by_name(graph: GraphModule, mine: NodeValues, before: NodeValues) -> str:
+    """The first node whose value differs from the node of the same name in the stage before; "" if there is none."""
+    names = (node.name for node in graph.graph.nodes if node.name in mine and node.name in before)
+    return next((name for name in names if departs(mine[name], before[name])), "")
+
+
+def by_origin(
+    graph: GraphModule, mine: NodeValues, before: NodeValues, origins: Callable[[Node], Iterable[str]]
+) -> str:
+    """The first node that should have the value of a node of the stage before and has another.
+
+    A node is decomposed into several: the last of them with its shape and dtype holds its value. `origins` returns the
+    names of the nodes of the stage before that a node comes from.
+    """
+    holders: dict[str, list[str]] = {}
+    for node in graph.graph.nodes:
+        for origin in origins(node):
+            holders.setdefault(origin, []).append(node.name)
+    for name, value in before.items():
+        alike = [holder for holder in holders.get(name, ()) if _same_type(mine.get(holder), value)]
+        if alike and all(departs(mine[holder], value) for holder in alike):
+            return alike[-1]
+    return ""
+
+
+def by_holder(mine: NodeValues, before: NodeValues, holders: Mapping[str, Sequence[str | None]]) -> str:
+    """The first node whose value differs from the node of the stage before that it was traced from."""
+    for name, value in before.items():
+        places = holders.get(name, ())
+        whole = value if isinstance(value, tuple | list) else (value,)
+        for holder, part in zip(places, whole, strict=False):
+            if holder is not None and _same_type(mine.get(holder), part) and departs(mine[holder], part):
+                return holder
+    return ""
+
+
+def _same_type(mine: Any, value: Any) -> bool:
+    both = isinstance(mine, Tensor) and isinstance(value, Tensor)
+    return both and mine.shape == value.shape and mine.dtype == value.dtype

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from compiler.calls.graph_runs import copy_to_cpu
 from compiler.calls.kept_graphs import KeptFrame
-from compiler.decompose.graphs import Results
+from compiler.decompose.graphs import Results, version
 from compiler.decompose.random_draws import seed_and_restore
 from compiler.numerics.random_replay import Draws, run_with_draws
 from compiler.torch_api.buffers import InputLayout, bare, input_layouts
@@ -35,14 +35,6 @@ class Stage:
     name: str
     graphs: Graphs
     layouts: Mapping[str, tuple[InputLayout, ...]]
-
-
-@dataclass(slots=True)
-class StageRun:
-    """Results of a stage and, if watched, the values of its nodes by graph and name."""
-
-    results: Results
-    values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def stages_of(kept: KeptFrame) -> list[Stage]:
@@ -72,29 +64,31 @@ class StageRunner:
     def __init__(self, kept: KeptFrame, eager: Results, draws: Draws) -> None:
         self._kept, self._eager, self._draws = kept, eager, draws
 
-    def run(self, stage: Stage, *, watch: bool = False) -> StageRun:
-        """Raises NotComparableError where the graphs' inputs or results are not those of the call."""
-        found = StageRun(Results([], {}, [copy_to_cpu(value) for value in self._kept.arguments or ()], set()))
-        versions = [_version(value) for value in found.results.inputs]
+    def run(self, stage: Stage, values: dict[str, dict[str, Any]] | None = None) -> Results:
+        """The results of a stage; the values of its nodes are kept in `values`, by graph and name.
+
+        Raises NotComparableError where the graphs' inputs or results are not those of the call.
+        """
+        arguments = [copy_to_cpu(value) for value in self._kept.arguments or ()]
+        versions = [version(value) for value in arguments]
+
+        def run(kind: str, saved: Sequence[Any] = ()) -> list[Any]:
+            inputs = self._inputs(stage.layouts[kind], arguments, saved)
+            own = values.setdefault(kind, {}) if values is not None else None
+            return run_with_draws(stage.graphs[kind], inputs, self._draws, own)
+
         with seed_and_restore(), torch.no_grad(), self._draws.check_count():
             try:
-                forward, gradients = self._halves(stage, found, watch)
+                forward, gradients = self._halves(stage, run)
             except ProgramError as error:
                 raise NotComparableError(str(error)) from error
         if self._draws.reason:
             raise NotComparableError(self._draws.reason)
-        changed = {place for place, value in enumerate(found.results.inputs) if _version(value) != versions[place]}
-        found.results = self._results(found.results.inputs, changed, forward, gradients)
-        return found
+        changed = {place for place, value in enumerate(arguments) if version(value) != versions[place]}
+        return self._results(arguments, changed, forward, gradients)
 
-    def _halves(self, stage: Stage, found: StageRun, watch: bool) -> tuple[list[Any], list[Any]]:
-        """Outputs of the call and gradients of its inputs."""
-
-        def run(kind: str, saved: Sequence[Any] = ()) -> list[Any]:
-            inputs = self._inputs(stage.layouts[kind], found.results.inputs, saved)
-            values = found.values.setdefault(kind, {}) if watch else None
-            return run_with_draws(stage.graphs[kind], inputs, self._draws, values)
-
+    def _halves(self, stage: Stage, run: Callable[..., list[Any]]) -> tuple[list[Any], list[Any]]:
+        """Outputs of the call and gradients of its inputs; `run` runs a graph."""
         if "inference" in stage.graphs:
             return run("inference"), []
         if "joint" in stage.graphs:
@@ -151,10 +145,6 @@ class StageRunner:
         by_place = {place: gradients[place] for place in self._eager.gradients} if gradients else {}
         tensors = [value for value in outputs if isinstance(value, Tensor)]
         return Results(tensors, by_place, inputs, changed | set(changed_after))
-
-
-def _version(value: Any) -> int:
-    return value._version if isinstance(value, Tensor) else 0
 
 
 def _fit_layout(layout: InputLayout, value: Any) -> Any:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from compiler.capture.guard_words import argument
 from compiler.numerics.policy.by_dtype import Named, Numbers, numbers
 from compiler.record import Artifact, Check
 
-_ROOT = re.compile(r"^[LG]\['(\w+)'\]")
-_MODULE = re.compile(r"^(?:\._modules\['([^']+)'\]|\.(\w+))")
-_OWN = re.compile(r"^\._(?:parameters|buffers)\['([^']+)'\]$")
-_CALLED = ("self", "fn", "mod", "module", "model")
+_OWN = re.compile(r"\._(?:parameters|buffers)\['[^']+'\]$")
+_CALLED = re.compile(r"^(self|fn|mod|module|model)\.")
 """What torch and its users call the module whose forward it is; others are named."""
 
 
@@ -65,35 +63,20 @@ def on_cpu(named: Named) -> list[tuple[str, Any]]:
     return [(name, value.detach().cpu() if isinstance(value, Tensor) else value) for name, value in named]
 
 
-@dataclass(frozen=True, slots=True)
-class InputNames:
-    """The inputs of a graph in order, "" where one has no name."""
+def input_names(captured: Artifact) -> list[str]:
+    """The user's names of a captured graph's inputs, in order; "" where one has none."""
+    inputs = [entity for entity in captured.entities if entity.kind == "placeholder"]
+    return [input_name(str(entity.attrs.get("source") or "")) for entity in inputs]
 
-    names: tuple[str, ...]
 
-    @classmethod
-    def of_graph(cls, captured: Artifact) -> InputNames:
-        inputs = [entity for entity in captured.entities if entity.kind == "placeholder"]
-        return cls(tuple(input_name(str(entity.attrs.get("source") or "")) for entity in inputs))
-
-    def rename_input(self, text: str) -> str:
-        """`gradient of input 3` with the name of that input."""
-        return re.sub(r"\binput (\d+)$", lambda match: self._name(int(match[1])) or match[0], text)
-
-    def _name(self, place: int) -> str:
-        return self.names[place] if place < len(self.names) else ""
+def rename_input(text: str, names: Sequence[str]) -> str:
+    """`gradient of input 3` with the user's name of that input, where it has one."""
+    found = re.search(r"\binput (\d+)$", text)
+    name = "".join(names[int(found[1]) :][:1]) if found else ""
+    return text[: found.start()] + name if found and name else text
 
 
 def input_name(source: str) -> str:
     """`L['self']._modules['layer1']._parameters['weight']` is `layer1.weight`, `L['x']` is `x`."""
-    root = _ROOT.match(source)
-    if root is None:
-        return ""
-    parts: list[str] = []
-    rest = source[root.end() :]
-    while match := _MODULE.match(rest):
-        if own := _OWN.match(rest):
-            return ".".join([*([] if root[1] in _CALLED else [root[1]]), *parts, own[1]])
-        parts.append(match[1] or match[2])
-        rest = rest[match.end() :]
-    return f"{root[1]}{source[root.end() :]}"
+    name = argument(source).removeprefix("global ")
+    return _CALLED.sub("", name) if _OWN.search(source) else name

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,8 +17,11 @@ from typing import Any
 import torch
 
 from compiler.calls.call import Call, nowhere
-from compiler.calls.copies import CannotCopyError, Copy, copy_call, devices
+from compiler.calls.copies import Copy, copy_call, devices
+from compiler.calls.explored import cannot_repeat
 from compiler.process.environment import environment
+from compiler.record import Problem, Record
+from compiler.record.builder import Builder
 from compiler.record.measure_facts import Candidate, Measurement
 from compiler.record.options import OptionError, Options
 from compiler.timing import noise
@@ -39,6 +42,11 @@ LEAST_CALLS = {"cpu": 1, "cuda": 5}
 IN_TURNS = "all in turns"
 """What `Progress.candidate` is from then on that all are timed."""
 ALONE = "timed by itself, not in turns with the others: the measurement was stopped"
+NO_CALL = Problem(
+    "timing",
+    "there is no call to time: what the cell compiles with torch.compile itself can't be compiled in other ways here",
+    "call the model or function itself, without torch.compile, in the cell",
+)
 LEAST_ROUNDS = 3
 """So many rounds in turns are worth more than those alone, when the user stops the measurement."""
 
@@ -359,4 +367,43 @@ def _words(error: Exception) -> str:
     return f"out of memory: {told}" if isinstance(error, torch.OutOfMemoryError) else told
 
 
-__all__ = ["CannotCopyError", "Measured", "Plan", "Progress", "Tell", "measure"]
+# Times in a record
+
+
+def time_call(builder: Builder, call: Call | None) -> None:
+    """Time the candidates in the options. A failure is a problem of the record; the user's cell goes on."""
+    builder.start("timing")
+    if call is None:
+        builder.problem(NO_CALL)
+        return
+
+    def tell(progress: Progress) -> None:
+        builder.progress("timing", str(progress))
+
+    try:
+        found = measure(call, builder.options, Plan(builder.options.time), tell)
+    except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+        builder.problem(cannot_repeat(error))
+        return
+    builder.candidates[:] = found.candidates
+    builder.measurement = found.measurement
+    for problem in problems(found.candidates):
+        builder.problem(problem)
+
+
+def problems(candidates: Iterable[Candidate]) -> Iterator[Problem]:
+    """Problems that say why candidates have no numbers."""
+    for candidate in candidates:
+        if candidate.problem:
+            reason = f"{candidate.name} was not timed: {candidate.problem}"
+            yield Problem("timing", reason, "the other candidates are not touched by this; leave it out of time=")
+
+
+def with_times(record: Record, found: Measured) -> Record:
+    """The record with its candidates replaced."""
+    kept = [problem for problem in record.problems if problem.stage != "timing"]
+    return record.with_fields(
+        candidates=found.candidates,
+        measurement=found.measurement,
+        problems=(*kept, *problems(found.candidates)),
+    )

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from compiler.calls.versions import with_code
 from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical
 from compiler.record import Artifact
+from compiler.timing.line_chains import Chain
 from compiler.torch_api import profiled
 from compiler.torch_api.generated_code import function_of, generated_modules
 
@@ -33,8 +34,6 @@ _MADE = re.compile(r"(?:[\w\[\], ]+ = )?(launch\(\w+|\w+)")
 Found = tuple[FunctionType, Sequence[str], Mapping[int, str]]
 """A function, the lines of its source, and by line the id of the call that is made there."""
 LINE_MARK = "tcompile line "
-Chain = tuple[str, ...]
-"""Ids of source lines, outermost first: a line, and before it those that called it."""
 
 
 @contextmanager

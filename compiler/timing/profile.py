@@ -20,6 +20,7 @@ from compiler.timing.kernel_times import Kernels, compiled_times, eager_times, l
 from compiler.timing.line_chains import works
 from compiler.timing.marks import MarkedLines, line_id
 from compiler.timing.spent import Trace, phase, profile_events
+from compiler.torch_api import autograd_nodes
 from compiler.torch_api.pytrees import tree_leaves
 
 WARM_UP_CALLS = 3
@@ -95,7 +96,8 @@ class _Step:
         with phase(self.side, "forward"), self.around:
             value = _call(self.fn, self.args, self.kwargs)
         roots = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        leaves = list(_leaves(roots))
+        behind = map(autograd_nodes.leaf_of, autograd_nodes.nodes_behind(root.grad_fn for root in roots))
+        leaves = [leaf for leaf in behind if leaf is not None]
         if leaves:
             given = [torch.ones_like(root) for root in roots]
             with phase(self.side, "backward"):
@@ -127,20 +129,6 @@ def _calls(steps: Sequence[_Step]) -> int:
 def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function from a frame of its own: lines of the call are those of the frames inside of it."""
     return fn(*args, **kwargs)
-
-
-def _leaves(roots: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Leaves that these tensors have gradients for."""
-    todo: list[Any] = [root.grad_fn for root in roots]
-    seen: set[Any] = set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if type(node).__name__ == "AccumulateGrad":
-            yield node.variable
-        todo.extend(following for following, _ in node.next_functions)
 
 
 def _missing_problems(missing: Sequence[str]) -> Iterator[Problem]:

@@ -100,16 +100,11 @@ class GpuClock:
             self._buffer.zero_()
 
 
-def l2_bytes(device: torch.device) -> int:
-    """Size of a GPU's L2 cache in bytes."""
-    return int(torch.cuda.get_device_properties(device).L2_cache_size)
-
-
 def clock_for(device: torch.device, *, flush: bool = True) -> Clock:
     """The clock for a device; with `flush` twice the size of the L2 cache is written before each call."""
     if device.type == "cpu":
         return CpuClock()
-    return GpuClock(device, 2 * l2_bytes(device) if flush else 0)
+    return GpuClock(device, 2 * torch.cuda.get_device_properties(device).L2_cache_size if flush else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from compiler.calls.call import Surroundings
+from compiler.calls.call import Surroundings, autocast
 from compiler.calls.copies import Copy
 from compiler.record.measure_facts import What
 from compiler.record.options import OptionError
@@ -96,9 +95,7 @@ def _forward(copy: Copy, run: Callable[..., Any], surroundings: Surroundings) ->
         return lambda: run(*args, **kwargs)
 
     def run_with_autocast() -> Any:
-        with ExitStack() as stack:
-            for device, dtype in surroundings.autocast:
-                stack.enter_context(torch.autocast(device, dtype))
+        with autocast(surroundings.autocast):
             return run(*args, **kwargs)
 
     return run_with_autocast

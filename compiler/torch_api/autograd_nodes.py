@@ -6,14 +6,16 @@ Nothing here runs a backward pass, or a hook of the user's: a tensor that was pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 
+Maker = TypeVar("Maker")
 _RAW, _SAVED = "_raw_saved_", "_saved_"
 _NO_NUMBER = 2**64 - 1  # AccumulateGrad: it runs as soon as it can
 FREED = "freed: a backward pass ran without retain_graph=True"
@@ -72,6 +74,44 @@ def inputs_of(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype] | None, ..
     """Shape and dtype of the forward operation's inputs; None for those without a gradient."""
     found = (outputs_of(target)[slot] if target else None for target, slot in edges_of(node))
     return tuple((facts.shape, facts.dtype) if facts else None for facts in found)
+
+
+def nodes_behind(roots: Iterable[Any]) -> Iterator[Any]:
+    """These nodes and all that their gradients go on to, each once; None among the roots is left out."""
+    todo = [root for root in roots if root is not None]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        yield node
+        new = {target for target, _ in edges_of(node) if target is not None} - seen
+        seen |= new
+        todo.extend(new)
+
+
+class Spans(Generic[Maker]):
+    """What made each node, by ranges of sequence numbers: `add` a range, and look a number up with `find`."""
+
+    def __init__(self) -> None:
+        self._makers: dict[tuple[int, int], Maker] = {}
+        self._starts: list[tuple[int, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._makers)
+
+    def add(self, first: int, end: int, maker: Maker) -> None:
+        """The nodes numbered `first` to `end`, the end not included, have this maker."""
+        if end > first:
+            self._makers[first, -end] = maker
+
+    def find(self, number: int | None) -> Maker | None:
+        """The maker of a node, of nested ranges the innermost; None where there is none."""
+        if number is None:
+            return None
+        if len(self._starts) != len(self._makers):
+            self._starts = sorted(self._makers)
+        place = bisect_right(self._starts, (number, 0)) - 1
+        first, end = self._starts[place] if place >= 0 else (0, 0)
+        return self._makers[first, end] if first <= number < -end else None
 
 
 def leaf_of(node: Any) -> torch.Tensor | None:

@@ -117,12 +117,12 @@ def _random(_target: Any, args: Sequence[Any], _kwargs: Any, by_four: bool) -> T
     draw = philox.uniform if mode == "rand" else philox.normal
     count = torch.Size(size).numel()
     # A block of fewer than four elements draws them one by one (triton_helpers.rand4x).
-    return philox.as_tensor(draw(int(seed), count, by_four=by_four and count > 2), list(size))
+    return draw(int(seed), count, by_four=by_four and count > 2).reshape(size)
 
 
 def _random_integers(_target: Any, args: Sequence[Any], _kwargs: Any, _by_four: bool) -> Tensor:
     low, high, size, seed = args
-    return philox.as_tensor(philox.integers(int(seed), torch.Size(size).numel(), low, high), list(size))
+    return philox.integers(int(seed), torch.Size(size).numel(), low, high).reshape(size)
 
 
 def _attention(target: Any, args: Sequence[Any], kwargs: dict[str, Any], _by_four: bool) -> Any:

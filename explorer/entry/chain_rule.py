@@ -213,9 +213,8 @@ def _ruled(
     from compiler.autograd.backward_run import run_backward
     from compiler.autograd.chain import chain_steps, known_values
     from compiler.autograd.eager_graph import eager_graph, without_inner
-    from compiler.autograd.explore import graph_record
+    from compiler.autograd.explore import graph_record, names_of_tensors
     from compiler.autograd.health import health_of
-    from compiler.autograd.leaf_names import names_of_tensors
     from explorer.findings.chain.record import chain_artifact
 
     names = names_of_tensors(frame, recording)

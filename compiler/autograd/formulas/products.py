@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
 
@@ -71,29 +70,17 @@ def _convolve(values: Tensor, weight: Tensor, s: Local) -> Tensor:
 
 
 def _convolution_weight(s: Local, grad: Tensor) -> Tensor:
-    """Each weight meets a window of the (padded) input: products with the gradient, summed over batch and places."""
+    """Each weight meets a window of the input: a convolution with the gradient as weight, of the batch as channels."""
     values, outer = (grad, s.input) if s.transposed else (s.input, grad)
-    sides = [side for amount in reversed(s.padding) for side in (amount, amount)]
-    values = pad(values, sides)
-    batch, places = outer.shape[0], outer.shape[2:]
-    windows = _windows(values, s.weight.shape[2:], places, s)
-    spatial = range(2, 2 + len(places))
-    windows = windows.reshape(batch, s.groups, -1, *windows.shape[2:])
-    outer = outer.reshape(batch, s.groups, -1, *places)
-    axes = "xyz"[: len(list(spatial))]
-    kernel = "klm"[: len(axes)]
-    found = torch.einsum(f"bgo{axes},bgi{axes}{kernel}->goi{kernel}", outer, windows)
-    return found.reshape(s.size(1))
-
-
-def _windows(values: Tensor, kernel: tuple[int, ...], places: tuple[int, ...], s: Local) -> Tensor:
-    """`[batch, channel, *places, *kernel]`: the input under the kernel at each place."""
-    for axis, size in enumerate(kernel):
-        index = torch.arange(places[axis])[:, None] * s.stride[axis] + torch.arange(size) * s.dilation[axis]
-        at = 2 + axis
-        values = values.index_select(at, index.reshape(-1).to(values.device))
-        values = values.unflatten(at, (places[axis], size)).movedim(at + 1, -1)
-    return values
+    groups = zip(values.transpose(0, 1).chunk(s.groups), outer.transpose(0, 1).chunk(s.groups), strict=True)
+    unused = [0] * len(s.stride)
+    found = torch.cat([
+        torch.convolution(into, weight, None, s.dilation, s.padding, s.stride, False, unused, 1).transpose(0, 1)
+        for into, weight in groups
+    ])  # fmt: skip
+    for axis, size in enumerate(s.weight.shape[2:]):
+        found = found.narrow(2 + axis, 0, size)
+    return found
 
 
 _CONVOLUTION = (

@@ -33,8 +33,7 @@ def timed(record: Record, call: Call | None, plan: Plan, listeners: list[Listene
     if call is None:
         raise ValueError(NO_CALL)
     # They import torch, which a run that is only looked at does without.
-    from compiler.timing.candidate_times import measure
-    from compiler.timing.for_record import with_times
+    from compiler.timing.candidate_times import measure, with_times
 
     def tell(progress: Progress) -> None:
         for listener in listeners:

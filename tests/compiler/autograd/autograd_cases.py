@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from compiler.autograd.eager_graph import EagerGraph, eager_graph
-from compiler.autograd.leaf_names import names_of_tensors
+from compiler.autograd.explore import names_of_tensors
 from compiler.autograd.recording import Recording
 
 Case = tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]

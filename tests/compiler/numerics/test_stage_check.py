@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node, symbolic_trace
 
 from compiler.engine import Exploration
-from compiler.numerics import precision_casts
-from compiler.numerics.first_divergence import by_origin
+from compiler.numerics import call_check
+from compiler.numerics.stage_check import by_origin
 from compiler.record import Check, Record
 from compiler.record.options import Options
 from tests.compiler.models import MLP, Block
@@ -119,13 +119,13 @@ def test_every_stage_uses_the_dropout_masks_of_eager() -> None:
 
 @pytest.mark.needs("g++")
 def test_autocast_is_nearer_to_eager_than_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision_casts, "MOST_SECONDS", 0.0)  # no second build, with another setting
+    monkeypatch.setattr(call_check, "MOST_SECONDS", 0.0)  # no second build, with another setting
     torch.manual_seed(0)
     record = trained(Bf16Block(), torch.randn(4, 32))
     assert_agree(record)
     stages = by_stage(record)
     assert list(stages) == ALL
-    told = f"{precision_casts.SETTING} rounds as eager does"
+    told = f"{call_check.SETTING} rounds as eager does"
     assert record.checks[0].verdict == "equal" or told in record.checks[0].note
     for (check,) in stages.values():
         assert check.max_absolute is not None
