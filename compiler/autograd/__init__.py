@@ -1,1 +1,1 @@
-"""AOTAutograd's half: where each node of the joint, forward and backward graphs came from."""
+"""Autograd's graphs: the one that eager code builds, and AOTAutograd's joint, forward and backward graphs."""

@@ -1,7 +1,7 @@
-"""One backward pass over an eager graph, watched: every gradient that goes into a node and comes out of it.
+"""Run one backward pass over an eager graph and record the gradients that go into and come out of each node.
 
-The pass is `torch.autograd.grad`: nothing is added to any `.grad`. Hooks of the user's run, and the backward of their
-custom functions, as in any backward pass. Our own hooks are taken off again.
+The pass is `torch.autograd.grad`: nothing is added to any `.grad`. As in any backward pass, the user's hooks and the
+backward of their custom functions run. Our own hooks are removed afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compiler.autograd.eager_graph import EagerGraph
 from compiler.autograd.values import SHOWN, Value
 
 CHECKED = 4096
-"""Tensors of up to so many elements are kept, to check formulas and sums with."""
+"""Most elements of a tensor that is kept to check formulas and sums."""
 
 Tensors = tuple[torch.Tensor | None, ...]
 
@@ -28,8 +28,10 @@ class FreedGraphError(ValueError):
 
 @dataclass
 class BackwardRun:
-    """By the name of a node: `incoming` gradients (one for each result), `outgoing` (one for each input), None where
-    there is none; by the name of a leaf, its gradient. `tensors_in` and `tensors_out` hold those that are small.
+    """The gradients of one backward pass, by the name of a node.
+
+    `incoming` has one for each result of the forward operation, `outgoing` one for each input, None where there is
+    none. `leaves` has the gradient of each leaf. `tensors_in` and `tensors_out` hold the small ones as tensors.
     """
 
     shown: int = SHOWN
@@ -50,12 +52,12 @@ class BackwardRun:
         return tuple(None if each is None or each.numel() > self.checked else _copy(each) for each in tensors)
 
     def note_incoming(self, node: str, grads: Sequence[torch.Tensor | None]) -> None:
-        """A node begins, with these gradients of its results."""
+        """Record the gradients that go into a node."""
         self.order.append(node)
         self.incoming[node], self.tensors_in[node] = self.values(grads), self.small(grads)
 
     def note_outgoing(self, node: str, grads: Sequence[torch.Tensor | None], _: object) -> None:
-        """A node ends, with these gradients of its inputs."""
+        """Record the gradients that come out of a node."""
         self.outgoing[node], self.tensors_out[node] = self.values(grads), self.small(grads)
 
 
@@ -71,10 +73,10 @@ def run_backward(
     shown: int = SHOWN,
     checked: int = CHECKED,
 ) -> BackwardRun:
-    """Run the backward pass and watch it; the graph can be run again after it.
+    """Run the backward pass and record its gradients. The graph can be run again afterwards.
 
-    `gradients` are those of the outputs; 1 for each element of each without them. Raises FreedGraphError where a pass
-    has been run that freed the graph, and what the user's own hooks and functions raise.
+    `gradients` are those of the outputs, by default ones. Raises FreedGraphError if an earlier pass freed the graph,
+    and what the user's own hooks and functions raise.
     """
     watched = BackwardRun(shown, checked)
     leaves = [node for node in graph.nodes if node.leaf is not None]
@@ -94,9 +96,9 @@ def run_backward(
 def differentiate(
     outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor] | None = None
 ) -> Tensors:
-    """`torch.autograd.grad`, beginning with these gradients of the outputs, or 1; the graph stays.
+    """Call `torch.autograd.grad` with these gradients of the outputs, by default ones, and keep the graph.
 
-    Raises FreedGraphError where it is gone.
+    Raises FreedGraphError if the graph was freed.
     """
     begin = list(gradients) if gradients is not None else [torch.ones_like(output) for output in outputs]
     try:

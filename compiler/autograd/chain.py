@@ -1,7 +1,7 @@
 """The chain rule on a real graph, step by step: forward with the values, then backward node by node.
 
-Every gradient is one that torch's own backward pass computed, read by hooks. Beside it stand our formula for the node,
-what that formula gives on the same numbers, and the Jacobian, which is the node itself applied to unit vectors.
+Every gradient was computed by torch's own backward pass and read by hooks. With it come our formula for the node, the
+result of that formula on the same numbers, and the Jacobian, which is the node applied to unit vectors.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from compiler.autograd.words import second_order, stop_words
 from compiler.torch_api import autograd_nodes
 
 JACOBIAN = 64
-"""A Jacobian is computed where input and output have at most so many elements."""
+"""Most elements of an input and an output for which a Jacobian is computed."""
 WHOLE_GRAPH = 400
-"""And where the graph has at most so many nodes."""
+"""Most nodes of a graph for which Jacobians are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A gradient that comes to a node: from the node `source` ("" where backward begins) by the input `name` of it."""
+    """A gradient that arrives at a node, from the input `name` of the node `source` ("" where backward begins)."""
 
     source: str
     name: str
@@ -52,8 +52,8 @@ class Departure:
 
     `formula` is the rule for it. `derivative` is what the incoming gradient is multiplied by, where each element
     depends on one element; `jacobian` has a row for each element of the result and a column for each of the input;
-    None where there is none, or it is not small. `error` is by how much our formula, run on the same numbers, is off
-    at most, relative to the largest gradient that goes in or out; None where it was not run.
+    None where there is none, or it is not small. `error` is the largest error of our formula on the same numbers,
+    relative to the largest gradient that goes in or out; None where it was not run.
     """
 
     name: str
@@ -112,22 +112,24 @@ def chain_steps(
     values: Mapping[tuple[str, int], Value] | None = None,
     shown: int = SHOWN,
 ) -> tuple[ChainStep, ...]:
-    """All steps of the chain rule behind these tensors, as `run` saw them: a backward pass of this graph; without it,
-    one is run, which leaves every `.grad` alone. `values` are the results that are known, as `known_values` gives them.
+    """All steps of the chain rule behind these tensors.
+
+    `run` is a backward pass over this graph; without it one is run, which changes no `.grad`. `values` are the known
+    results of forward operations, as from `known_values`.
 
     Raises FreedGraphError, and what the user's hooks and custom functions raise.
     """
     run = run or run_backward(graph, outputs, shown=shown)
     values = known_values(graph, outputs, recording, shown) if values is None else values
-    teller = _Teller(graph, run, places or {}, values)
+    maker = _Steps(graph, run, places or {}, values)
     compute = [node for node in graph.nodes if node.kind not in ("accumulate", "outer")]
     forward = sorted(compute, key=lambda node: node.number or 0)
-    steps = [teller.forward(index, node) for index, node in enumerate(forward)]
+    steps = [maker.forward(index, node) for index, node in enumerate(forward)]
     for node in graph.nodes:
         if node.name in run.incoming:
-            steps.append(teller.backward(len(steps), node))
+            steps.append(maker.backward(len(steps), node))
         elif node.leaf is not None:
-            steps.append(teller.leaf(len(steps), node))
+            steps.append(maker.leaf(len(steps), node))
     return tuple(steps)
 
 
@@ -157,7 +159,7 @@ def known_values(
 
 
 @dataclass(frozen=True)
-class _Teller:
+class _Steps:
     """Makes the steps of one run."""
 
     graph: EagerGraph
@@ -180,7 +182,7 @@ class _Teller:
         )  # fmt: skip
 
     def _operands(self, node: GraphNode, rule: Rule | None) -> tuple[Operand, ...]:
-        """The inputs that want gradients, and what else was saved under the name of an input, in the rule's order."""
+        """The inputs that require grad, and other tensors saved under the name of an input, in the rule's order."""
         found = {}
         for position, target in enumerate(node.gives):
             name = input_name(rule, position)
@@ -194,7 +196,7 @@ class _Teller:
         return tuple(sorted(found.values(), key=lambda operand: order.get(operand.name, len(order))))
 
     def _settings(self, node: GraphNode) -> dict[str, Any]:
-        """Numbers and words that the node keeps: dim, alpha. Sizes are those of the tensors."""
+        """Numbers and words that the node saved, such as dim and alpha, without sizes."""
         if node.kind != "call" or any(slot.problem for slot in node.saved):
             return {}
         kept = autograd_nodes.saved_values(node.function)
@@ -296,7 +298,7 @@ class _Teller:
         return Local(autograd_nodes.saved_values(node.function), grads, inputs)
 
     def _jacobians(self, node: GraphNode) -> dict[int, Value]:
-        """By input, a row for each element of the result: what the node makes of a unit vector."""
+        """Jacobians by input: each row is the result of the node on one unit vector."""
         grads = self.run.tensors_in[node.name]
         there = [slot for slot, grad in enumerate(grads) if grad is not None]
         if len(there) != 1 or len(self.graph.nodes) > WHOLE_GRAPH:
@@ -329,7 +331,7 @@ def input_name(rule: Rule | None, position: int) -> str:
 
 
 def _error(ours: torch.Tensor | None, real: torch.Tensor | None, incoming: torch.Tensor | None) -> float | None:
-    """Relative to the largest number that goes in or comes out: what cancels to nothing leaves rounding only."""
+    """The largest difference, relative to the largest number that goes in or comes out; None if it is not known."""
     if ours is None or real is None or not real.numel():
         return None
     largest = max(float(each.double().abs().max()) for each in (real, incoming) if each is not None and each.numel())

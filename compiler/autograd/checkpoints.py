@@ -54,11 +54,11 @@ class Checkpoints:
         return Checkpoint(", ".join([label, *places]), fx.is_selective(body.module))
 
     def checkpoint_of(self, node: Node) -> Checkpoint | None:
-        """The checkpoint that a node is in; of nested ones, the inner one."""
+        """The innermost checkpoint around a node, or None."""
         return next((self._known[graph] for _, graph in fx.sources(node) if graph in self._known), None)
 
     def reason_of(self, node: Node) -> str:
-        """Why the backward recomputes a node, "" where no checkpoint asks for it."""
+        """Why the backward recomputes a node; "" if no checkpoint makes it."""
         found, policy = self.checkpoint_of(node), fx.checkpoint_policy(node)
         if found is None or not policy:
             return ""

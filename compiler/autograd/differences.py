@@ -1,7 +1,7 @@
-"""Gradients checked against finite differences in float64, by calling the user's function again.
+"""Check gradients against finite differences in float64, by calling the user's function again.
 
-Every call sees float64 copies of all floating tensors, its own copies of all others, and the same random numbers, so
-nothing of the user's is written to. A central difference (f(x + h) - f(x - h)) / 2h with h = ∛ε is off by about 1e-10.
+Every call gets float64 copies of all floating-point tensors, copies of all others, and the same random numbers, so none
+of the user's tensors is written to. A central difference (f(x + h) - f(x - h)) / 2h with h = ∛ε is off by about 1e-10.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.widened import wide
 
 EACH = 64
-"""A leaf of up to so many elements is moved element by element, a bigger one along random directions."""
+"""Most elements of a leaf that is moved element by element; a bigger one is moved along random directions."""
 DIRECTIONS = 4
 STEP = 2.0**-17
 _CONVERTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
@@ -29,11 +29,10 @@ _CONVERTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One leaf: how far float64 autograd is from finite differences, and the gradient of the run from float64's.
+    """One leaf: the error of float64 autograd against finite differences, and of the run's gradient against float64.
 
-    Both are the largest difference over the larger of 1 and the largest gradient; None where they could not be had, and
-    `note` says why. `calls` is how often the function was called for it; `directions` is 0 where every element was
-    moved.
+    Both are the largest difference divided by the largest gradient or 1; None where they are not known, and `note` says
+    why. `calls` counts calls of the function; `directions` is 0 where every element was moved.
     """
 
     leaf: str
@@ -121,7 +120,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Calls of torch, and of custom functions, which torch does not tell a mode of, get float64 tensors."""
+    """Run a block in float64: calls of torch, and of custom functions, which do not reach a TorchFunctionMode."""
     mode = _InDouble(moved)
 
     def in_double(apply: Any) -> Any:

@@ -30,12 +30,12 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class NoGraphError(ValueError):
-    """A tensor that no autograd graph leads to. The message says why, and what to do."""
+    """A tensor without an autograd graph. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A gradient on its way: output `slot` of the node `source`; "" for what backward begins with, by root."""
+    """A gradient from output `slot` of the node `source`; of "" it is the gradient of root `slot`."""
 
     source: str
     slot: int
@@ -75,8 +75,9 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphStop:
-    """Where gradients stop: inputs of the nodes `takers` that are constants to backward. `source` is the node that they
-    were cut off from, or where it is not in this graph what was called there; "" if that is not known.
+    """Where gradients stop: inputs of the nodes `takers` that are constants in backward.
+
+    `source` is the node that they were detached from, or the operation if that is not in this graph; "" if unknown.
     """
 
     name: str
@@ -87,8 +88,9 @@ class GraphStop:
 
 @dataclass(frozen=True, slots=True)
 class EagerGraph:
-    """`nodes` in the order in which backward runs them; `roots` are the names of those that it begins with. `stops` are
-    known of a graph that was recorded.
+    """An autograd graph: `nodes` in the order in which backward runs them, `roots` by name and output.
+
+    `stops` are known if the graph was recorded.
     """
 
     nodes: tuple[GraphNode, ...]
@@ -97,7 +99,7 @@ class EagerGraph:
     stops: tuple[GraphStop, ...] = ()
 
     def node(self, name: str) -> GraphNode:
-        """Raises KeyError."""
+        """The node of this name. Raises KeyError."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -112,8 +114,10 @@ def eager_graph(
     boundary: Mapping[Any, str] | None = None,
     stops: Stops | None = None,
 ) -> EagerGraph:
-    """The graph behind these tensors. `names` has names of leaves by `id`; the walk ends at the nodes of `boundary`.
-    `stops` are those of the code that built it, where there is no recording that has them.
+    """The graph behind these tensors.
+
+    `names` has names of leaves by `id`; the walk ends at the nodes of `boundary`. `stops` are those of the code that
+    built it, if there is no recording.
 
     Raises NoGraphError where none of them needs a gradient.
     """
@@ -164,7 +168,7 @@ def _op_of(recording: Recording | None, number: int | None) -> str:
 
 
 def without_inner(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The outputs without those that other outputs depend on, such as logits beside their loss."""
+    """The outputs without those that other outputs depend on, such as logits returned with their loss."""
     edges = [(_edge(output)[0] if output.requires_grad else None) for output in outputs]
     targets = [target for node in dict.fromkeys(edges) if node is not None for target in _targets(node, {})]
     inner = set(autograd_nodes.nodes_behind(targets))
@@ -245,7 +249,7 @@ def base_name(op: str) -> str:
 def _flows(
     order: Sequence[Any], roots: Sequence[tuple[Any, int]], labels: Mapping[Any, str], boundary: Mapping[Any, str]
 ) -> dict[Any, dict[int, list[Flow]]]:
-    """For each node, the gradients that come to each of its slots, in the order in which they come."""
+    """The gradients that arrive at each slot of each node, in order."""
     takes: dict[Any, dict[int, list[Flow]]] = {node: {} for node in order}
     for index, (node, slot) in enumerate(roots):
         takes[node].setdefault(slot, []).append(Flow("", index))

@@ -1,7 +1,7 @@
-"""Memory that eager uses for a captured graph, and what eager autograd saves of it, by a run on fake tensors.
+"""Memory that eager uses for a captured graph, and what eager autograd saves, by a run on fake tensors.
 
-Eager holds a value until Python drops it: here, after the last use in the graph. What an operator allocates inside and
-gives back before it returns is not seen.
+Eager holds a value until Python drops it: here, after the last use in the graph. Memory that an operator allocates and
+frees before it returns is not seen.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def with_eager_memory(record: Record, kept: Mapping[str, KeptFrame]) -> Record:
 
 
 def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> tuple[list[MemoryEvent], list[Problem]]:
-    """Eager's events of the graphs that these are of, and why some could not be had."""
+    """Eager's events for the graphs of these events, and problems for graphs without."""
     halves = {(event.graph, event.half) for event in compiled}
     events: list[MemoryEvent] = []
     problems: list[Problem] = []
@@ -111,7 +111,7 @@ def _backward(log: _Log, results: Any) -> None:
 
 
 class _HandingIn(torch.autograd.Function):
-    """Something computed of all outputs: autograd alone holds the gradients handed in, as in a real call."""
+    """A value computed from all outputs, so that only autograd holds their gradients, as in a real call."""
 
     @staticmethod
     def forward(ctx: Any, log: _Log, *outputs: torch.Tensor) -> torch.Tensor:
@@ -127,7 +127,7 @@ class _HandingIn(torch.autograd.Function):
 
 
 def _fresh(value: Any) -> Any:
-    """A leaf of its own, in memory of its own: its gradient is no one else's."""
+    """A new leaf, so that its gradient is its own."""
     if not isinstance(value, torch.Tensor):
         return value
     return value.detach().requires_grad_(value.requires_grad)
@@ -150,13 +150,13 @@ class _Log:
         self._counts: dict[str, int] = {}
 
     def add_inputs(self, name: str, values: Iterable[Any], role: Role) -> None:
-        """Memory that is there before: each counted once."""
+        """Count memory that existed before the call, each storage once."""
         for value in values:
             if isinstance(value, torch.Tensor) and fx.memory_of(value) not in self.known:
                 self._add(value, name, "input", role)
 
     def add_results(self, values: Any) -> None:
-        """Results of an operation: memory that was not there before is new."""
+        """Count the memory of an operation's results as allocated, unless it is known."""
         for value in tree_leaves(values):
             if not isinstance(value, torch.Tensor) or fx.memory_of(value) in self.known:
                 continue
@@ -213,9 +213,9 @@ class _Log:
 
 
 def _tell(log: _Log, mode: Any) -> Hook:
-    """Tell a log which node is run, and which numbers its autograd nodes have.
+    """A hook that tells a log the running node and the numbers of its autograd nodes.
 
-    A tensor that the graph holds itself, as an optimizer's state, is memory that is there before, and fake here.
+    A tensor that the graph itself holds, such as an optimizer's state, existed before the call, and is fake here.
     """
 
     def tell(node: Node, run: Callable[[], Any]) -> Any:

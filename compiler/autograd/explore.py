@@ -1,7 +1,7 @@
-"""The eager autograd graph of tensors as a record of its own: sources, the graph, and what it keeps.
+"""The eager autograd graph of tensors as a record: sources, the graph, and its saved tensors.
 
-A node that takes a parameter belongs to the module whose parameter it is. What ran between two such nodes belongs to
-what the modules of both are in.
+A node that takes a parameter belongs to the module that has it. Nodes between two such nodes belong to the module that
+contains the modules of both.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def graph_record(
     title: str = "",
     health: Sequence[NodeHealth] = (),
 ) -> Record:
-    """A record with this graph, which is that of the outputs. `names` has names of tensors by `id`."""
+    """A record with the graph of the outputs. `names` has names of tensors by `id`."""
     subject = title or next((names[id(output)] for output in outputs if id(output) in names), "the result")
     settings = Settings(subject=f"{subject}, {_describe(outputs)}")
     saved = saved_tensors(graph, settings.artifact_id, names)
@@ -117,8 +117,9 @@ def _common(first: str, second: str) -> str:
 
 
 def names_of_tensors(frame: FrameType | None, recording: Recording | None) -> dict[int, str]:
-    """By `id`: paths of the parameters of called modules; else names of variables that the frame can see, and paths
-    below them. Names that begin with an underscore are a notebook's own, and come last.
+    """Names of tensors by `id`: paths of the parameters of called modules, else variables that the frame can see.
+
+    Names that begin with an underscore are a notebook's own, and come last.
     """
     found: dict[int, str] = {}
     for name, tensor in recording.parameters() if recording else ():

@@ -49,7 +49,10 @@ def autograd_artifact(
     places: Mapping[str, Mapping[str, Any]],
     origins: Mapping[str, tuple[str, ...]],
 ) -> Artifact:
-    """`places` and `origins` have, by the name of a node, its file, line, code and module, and what it came from."""
+    """The artifact of a graph.
+
+    `places` has the file, line, code and module of each node by its name, `origins` the entities that it came from.
+    """
     of_node: dict[str, list[Saved]] = {}
     for fact in saved:
         of_node.setdefault(fact.node, []).append(fact)
@@ -70,8 +73,9 @@ def autograd_artifact(
 def recorded_places(
     graph: EagerGraph, book: SourceBook
 ) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[str, ...]]]:
-    """Places and origins of the nodes whose calls were recorded; a leaf has those of what it was given to, and the
-    module that it is a parameter of. The book gets the lines.
+    """Places and origins of the nodes whose calls were recorded.
+
+    A leaf has those of its first user, and the module that it is a parameter of. The lines are added to the book.
     """
     places: dict[str, dict[str, Any]] = {}
     origins: dict[str, tuple[str, ...]] = {}
@@ -100,7 +104,7 @@ def _stop_place(
     places: Mapping[str, Mapping[str, Any]],
     origins: Mapping[str, tuple[str, ...]],
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The place of a stop: of a frozen parameter's user, or else of the call that cut the graph."""
+    """Place and origins of a stop: those of a frozen parameter's user, else those of the call that cut the graph."""
     stop = found.stop
     if stop.kind == "frozen":
         owner = {"module": found.name.rpartition(".")[0]} if "." in found.name else {}
@@ -182,7 +186,7 @@ def _stop(
 
 
 def target_name(node: GraphNode) -> str:
-    """`autograd.addmm.AddmmBackward0`: as ATen's operations are called, with the operation before its overload."""
+    """`autograd.addmm.AddmmBackward0`: named as ATen's operators are, with the operation before its overload."""
     return f"autograd.{'accumulate' if node.kind == 'accumulate' else base_name(node.op)}.{node.op}"
 
 
@@ -216,7 +220,7 @@ def _text(
     settings: Settings,
     places: Mapping[str, Mapping[str, Any]],
 ) -> tuple[str, dict[int, str]]:
-    """The program, and which node stands on which line."""
+    """The program, and the node on each line."""
     out = _head(graph, [fact for facts in kept.values() for fact in facts], settings)
     lines: dict[int, str] = {}
     before = ""
@@ -239,7 +243,7 @@ def _text(
 
 
 def _stop_line(found: GraphStop, places: Mapping[str, Mapping[str, Any]]) -> str:
-    """In a few words."""
+    """A stop in a few words."""
     place = places.get(found.name, {})
     where = f" at {place['file']}:{place['line']}" if "line" in place else ""
     if found.stop.kind == "frozen":
@@ -286,7 +290,7 @@ def _heading(place: Mapping[str, Any]) -> str:
 
 
 def _line(node: GraphNode, alone: Collection[str], saved: tuple[Saved, ...]) -> str:
-    """One node as a line of the program. A node that gives one gradient (`alone`) stands for it by its name."""
+    """One node as a line of the program. The gradient of a node that has only one (`alone`) is written as its name."""
     taken = ", ".join(_sum(flows, alone) for flows in node.takes)
     if node.kind == "accumulate":
         results = ", ".join(short_type(str(each.dtype).removeprefix("torch."), each.shape) for each in node.results)

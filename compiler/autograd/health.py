@@ -23,7 +23,7 @@ NAMED = 5
 class NodeHealth:
     """Values at one node: the forward result, its gradient, and the gradients of the inputs.
 
-    `made` says what appears here first, coming from finite numbers: "value", "gradient", both or nothing.
+    `made` names what becomes non-finite at this node first: "value", "gradient", both or neither.
     """
 
     node: str
@@ -83,7 +83,7 @@ def _of_node(node: GraphNode, run: BackwardRun, values: Mapping[tuple[str, int],
 
 
 def _one(values: Iterable[Value | None]) -> Value | None:
-    """The worst of them: one that is not finite, else the first."""
+    """A value that is not finite, else the first one."""
     there = [value for value in values if value is not None]
     return next((value for value in there if not value.is_finite), there[0] if there else None)
 
@@ -102,7 +102,7 @@ def _first_value(graph: EagerGraph, values: Mapping[tuple[str, int], Value]) -> 
 def summary(
     health: Sequence[NodeHealth], graph: EagerGraph, places: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """A few sentences, one a line."""
+    """The health of all gradients in a few sentences."""
     ops = {node.name: node.op for node in graph.nodes}
     leaves = {node.name for node in graph.nodes if node.leaf is not None}
     lines = [*_norms([each for each in health if each.node in leaves])]

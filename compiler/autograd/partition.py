@@ -1,6 +1,6 @@
 """The partition into forward and backward: values that are saved, values that are recomputed, and why.
 
-`decisions` tells it of the partition that was made. `partition` divides the same joint graph in another way: keeping
+`decisions` describes the partition that torch made. `partition` divides the same joint graph in another way: keeping
 all that the backward uses (torch's `default_partition`), or by the minimum cut under an `activation_memory_budget`
 between 1 (what is fastest) and 0 (keep the inputs alone, compute everything again; as activation checkpointing does).
 """
@@ -39,7 +39,7 @@ AGAIN = "recomputed in the backward, where it can be fused with what uses it; ke
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A value that the forward hands to the backward. `bytes` is 0 where a size is symbolic."""
+    """A value that the forward saves for the backward. `bytes` is 0 where a size is symbolic."""
 
     name: str
     operation: str
@@ -50,7 +50,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """An operation of the forward that the backward computes again, with its floating-point operations."""
+    """An operation of the forward that the backward recomputes, with its floating-point operations."""
 
     name: str
     operation: str
@@ -97,7 +97,7 @@ def partition(joint: Joint, budget: float | None) -> Partition:
 
 
 def partition_of(halves: Halves, budget: float | None = 1.0) -> Partition:
-    """A partition as it was made, with torch's reasons in words."""
+    """Describe a partition, with torch's reasons in words."""
     forward = {node.name: node for node in fx.calls(halves.forward)}
     again = tuple(_recomputed_value(node) for node in fx.calls(halves.backward) if node.name in forward)
     makers = {node.name: node for node in halves.forward.graph.nodes}
@@ -106,7 +106,7 @@ def partition_of(halves: Halves, budget: float | None = 1.0) -> Partition:
 
 
 def saved_nodes(halves: Halves) -> list[Node]:
-    """The inputs of the backward that the forward gives it: all but the gradients of its outputs."""
+    """The inputs of the backward that are outputs of the forward: all but the tangents."""
     given = {node.name for node in halves.forward.graph.nodes}
     return [node for node in halves.backward.graph.nodes if node.op == "placeholder" and node.name in given]
 

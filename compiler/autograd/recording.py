@@ -57,8 +57,9 @@ class Call:
 
 
 class Recording:
-    """A context manager. What the user's code does inside is as without it, but that compiled functions run as they are
-    written: what is wanted is the graph of eager mode, and torch.compile would compile the recording too.
+    """A context manager that records the calls of torch in a block, which otherwise runs as without it.
+
+    Compiled functions run in eager mode in the block: torch.compile would compile the recording too.
 
     Afterwards `calls.find(number)` gives the call that made a node; `roots` are the modules that were called, by the
     names that their paths begin with. With `values`, `value(number, output)` gives the result of a call as it was when
@@ -112,7 +113,7 @@ class Recording:
                 pass
 
     def _name_under(self, root: torch.nn.Module) -> None:
-        """Paths as `named_modules` has them; those of a second root begin with the name of its class."""
+        """Note the paths of a root's modules; paths of a second root begin with the name of its class."""
         prefix = ""
         if self.roots:
             name = type(root).__name__
@@ -122,8 +123,10 @@ class Recording:
             self._paths.setdefault(id(module), _without_wrapper(path))
 
     def begins(self, first: int) -> None:
-        """A call begins. Nodes that no call made since the last one are those of custom functions: torch does not tell
-        of `Function.apply`, but it makes the node first, and calls `forward` then.
+        """Note the start of a call.
+
+        Nodes that were made since the last call, by no call, are those of custom functions: `Function.apply` reaches no
+        TorchFunctionMode, and makes its node before it calls `forward`.
         """
         if first > self._seen:
             frame = _apply_frame(sys._getframe(2))
@@ -186,12 +189,12 @@ class Recording:
 
 
 def _without_wrapper(path: str) -> str:
-    """A path without the name that torch.compile gives to the module that it wraps."""
+    """A path without `_orig_mod`, torch.compile's name for a wrapped module."""
     return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
 
 class _Listening(TorchFunctionMode):
-    """Tells a recording of every call of torch that the user's code makes."""
+    """Reports every call of torch that the user's code makes to a recording."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -218,7 +221,7 @@ class _Listening(TorchFunctionMode):
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is neither torch's nor ours."""
+    """Whether a file is the user's: neither torch's nor ours."""
     return not file.startswith(_OWN) and not file.startswith(_TORCH)
 
 
@@ -232,7 +235,7 @@ def _apply_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def op_name(function: Callable[..., Any]) -> str:
-    """`torch.nn.functional.linear`, `torch.Tensor.mul_`: as torch names what can be overridden."""
+    """The public name of a function of torch: `torch.nn.functional.linear`, `torch.Tensor.mul_`."""
     return resolve_name(function) or getattr(function, "__qualname__", type(function).__name__)
 
 
@@ -261,7 +264,7 @@ class SecondOrder:
             yield
 
     def _hooks(self, node: Any) -> tuple[Callable[[Any], None], Callable[[Any, Any], None]]:
-        """Hooks before and after a node runs."""
+        """Hooks that note the nodes made while this node runs."""
         started: list[int] = []
 
         def enter(_: Any) -> None:

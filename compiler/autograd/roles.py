@@ -50,7 +50,7 @@ class Forward:
     def of_graphs(
         cls, forward: GraphModule, forward_id: str, joint: GraphModule | None = None, joint_id: str = ""
     ) -> Forward:
-        """`forward_id` and `joint_id` are the ids of their artifacts."""
+        """Collect the operations of both graphs; `forward_id` and `joint_id` are the ids of their artifacts."""
         found = _by_sequence(fx.calls(forward), forward_id)
         before = (node for node in fx.calls(joint) if not _is_backward(node)) if joint else ()
         return cls(frozenset(node.name for node in fx.calls(forward)), _by_sequence(before, joint_id) | found)
@@ -90,14 +90,14 @@ def _role(node: Node, forward: Forward, forward_id: str) -> dict[str, Any]:
 
 
 def _of_neighbours(neighbours: Iterable[Node], known: Attrs) -> dict[str, Any]:
-    """A node that a pass made has no number; it is part of the derivative that it serves."""
+    """The role of a node that a pass made, which has no sequence number: part of its neighbours' derivatives."""
     found = (known.get(node.name, {}) for node in neighbours)
     origins = [origin for role in found for origin in role.get("derivative_of", ())]
     return {"role": "derivative", "derivative_of": list(dict.fromkeys(origins))} if origins else {}
 
 
 def with_attrs(artifact: Artifact, attrs: Attrs) -> Artifact:
-    """The artifact with more attributes for the entities with these names."""
+    """The artifact with these attributes added to its entities, by name."""
     if not attrs:
         return artifact
     entities = (replace(entity, attrs=entity.attrs | attrs.get(entity.label, {})) for entity in artifact.entities)
@@ -133,7 +133,7 @@ def alias_decisions(facts: AotFacts, module: GraphModule, artifact: str, frame: 
 
 
 def requires_grad(facts: AotFacts, module: GraphModule) -> dict[str, dict[str, bool]]:
-    """By the name of an input of the graph, whether autograd wants a gradient for it."""
+    """Whether each input of the graph requires grad, by name."""
     if facts.subclasses:
         return {}
     inputs = zip(module.graph.find_nodes(op="placeholder"), facts.inputs, strict=False)

@@ -1,4 +1,4 @@
-"""The tensors that autograd keeps for the backward pass: what each is, its bytes, and which share memory."""
+"""The tensors that autograd saves for the backward pass: what each is, its bytes, and which share memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MADE_OUTSIDE = "made outside of the graph"
 
 
 MOST_NAMED = 8
-"""So many of those that share memory are named; the name of the storage tells all."""
+"""Most tensors that are named as sharing memory; the name of the storage identifies all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,6 @@ def _with_storage(
 
 
 def memory_kept(saved: Iterable[Saved]) -> int:
-    """Bytes of memory that would be free if nothing were saved: each storage once, and not those of leaves."""
+    """Bytes that saving keeps in memory: each storage once, without those of leaves."""
     storages = {fact.storage: fact.storage_bytes for fact in saved if fact.storage and not fact.free}
     return sum(storages.values())

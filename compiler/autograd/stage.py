@@ -107,7 +107,7 @@ class AutogradStage:
         self.builder.add(autograd_artifact(graph, saved, settings, places, origins))
 
     def _stops_inside(self, args: Sequence[Any], names: Mapping[int, str], graph: EagerGraph) -> Iterator[GraphStop]:
-        """Stops of gradients in the captured graph, as stops of the node that stands for all of it."""
+        """Stops of gradients in the captured graph, as stops of the one node that stands for the compiled graph."""
         whole = next(node.name for node in graph.nodes if node.kind not in ("accumulate", "outer"))
         with restore_inputs(args) as given:
             results = self.run_again(*given)
@@ -151,8 +151,9 @@ class AutogradStage:
 
 @contextmanager
 def restore_inputs(args: Sequence[Any]) -> Iterator[list[Any]]:
-    """Arguments to run a graph with again: what it changes in them is put back. Those that were computed with gradients
-    are cut off from where they come from, so that autograd's graph of them stays as it is.
+    """Arguments to run a graph again with; changes in place are undone at the end of the block.
+
+    Arguments that are no leaves are detached, so that the user's autograd graph stays as it is.
     """
     saved = [(each, each._version, each.detach().clone()) for each in args if isinstance(each, torch.Tensor)]
     try:
@@ -164,5 +165,5 @@ def restore_inputs(args: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _cut(value: torch.Tensor) -> torch.Tensor:
-    """A copy that is no leaf either: one can be changed in place."""
+    """A detached copy that is no leaf, and so can be changed in place."""
     return value.detach().requires_grad_(value.requires_grad).clone()

@@ -1,7 +1,7 @@
-"""Where gradients stop: what autograd leaves no trace of, seen while the user's code runs.
+"""Record where gradients stop while the user's code runs, as autograd's graph has no trace of it.
 
-A tensor that was detached, that was computed under `torch.no_grad()`, or a parameter that is frozen is a constant to
-the backward pass. In autograd's own graph there is nothing in its place; here is what it was, and where.
+A tensor that was detached or computed under `torch.no_grad()`, and a frozen parameter, are constants in the backward
+pass: autograd's graph has no node for them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from compiler.torch_api.pytrees import tree_leaves
 Kind = Literal["detached", "no_grad", "frozen"]
 _DETACHES = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
 MOST = 64
-"""Of so many stops the way is followed through one tensor; a frozen network has more parameters than that."""
+"""Most stops that are followed through one tensor; a frozen network has more parameters than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What stops a gradient: a call of `detach`, the first operation under `no_grad` that took what wants gradients, or
-    the use of a frozen parameter.
+    """What stops a gradient: a call of `detach`, an operation under `no_grad` on a tensor that requires grad, or the
+    use of a frozen parameter.
 
     `parameter` is the frozen one's `id`, `source` the number of the node that the tensor was cut off from, None where
     that is a leaf. `stack` is the user's, outermost first; `shape` and `dtype` are the tensor's.
@@ -45,7 +45,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The nodes numbered `first` to `end`, the end not included, took what came from these stops."""
+    """The nodes numbered `first` to `end`, the end not included, read tensors that came from these stops."""
 
     first: int
     end: int
@@ -53,18 +53,18 @@ class Taken:
 
 
 Where = Callable[[], tuple[str, tuple[SourceFrame, ...], str]]
-"""What was called, the user's stack and the module: worked out for the few calls that are kept."""
+"""Returns the called function, the user's stack and the module; called only for calls that are kept."""
 
 
 class Stops:
-    """Follows constants through the calls of torch that a recording hears of."""
+    """Follows constants through the recorded calls of torch."""
 
     def __init__(self) -> None:
         self._of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self.taken: list[Taken] = []
 
     def hear(self, span: tuple[int, int], function: Callable[..., Any], given: Any, result: Any, where: Where) -> None:
-        """A call has ended, which made the nodes of this span."""
+        """Note a finished call, which made the nodes of this span."""
         inputs = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
         constants = [each for each in inputs if not each.requires_grad]
         if span[1] > span[0]:
@@ -77,7 +77,7 @@ class Stops:
                 self._of[each] = stops
 
     def _stops_of(self, constants: Sequence[torch.Tensor]) -> tuple[Stop, ...]:
-        """Those that these tensors came from, and the parameters among them."""
+        """The stops that these tensors came from, and those of frozen parameters among them."""
         found: dict[Stop, None] = {}
         for each in constants:
             for stop in self._of.get(each, ()):
@@ -109,7 +109,7 @@ class Stops:
 
 
 def _is_cut(tensor: torch.Tensor) -> bool:
-    """Whether a result could have had a gradient, and has none."""
+    """Whether a result could require grad and does not."""
     return not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
 
 

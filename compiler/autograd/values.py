@@ -1,4 +1,4 @@
-"""A tensor as it is shown: its numbers where they are few, else its norm and range; and whether it is healthy."""
+"""A tensor as it is shown: all numbers of a small one, norm and range of a large one, NaN and infinities."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 SHOWN = 64
-"""Tensors of up to so many elements are shown by their numbers."""
+"""Most elements of a tensor whose numbers are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of a tensor. `numbers` is a number or nested tuples of them, None for a tensor of many elements.
+    """Facts of a tensor. `numbers` is a number or nested tuples of numbers, None for a large tensor.
 
     `norm` is the 2-norm, `low` and `high` bound what is finite or not; `zeros`, `nans` and `infinite` count elements.
     """

@@ -1,4 +1,4 @@
-"""What is told about a node of autograd's graph in words: views, writes in place, accumulation, custom functions."""
+"""Notes on a node of autograd's graph: views, writes in place, accumulation, custom functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SPECIAL = {
 
 
 def notes(node: GraphNode, saved: tuple[Saved, ...] = ()) -> tuple[str, ...]:
-    """Sentences about a node, without a full stop at the end. `saved` is what it keeps."""
+    """Sentences about a node, without a full stop at the end. `saved` are its saved tensors."""
     return tuple(dict.fromkeys([*_own(node), *_of_leaf(node), *_of_results(node), *_saved_problems(saved)]))
 
 
@@ -58,7 +58,7 @@ def _own(node: GraphNode) -> Iterator[str]:
 
 
 def second_order(node: GraphNode) -> str:
-    """What is told of a node that a backward pass made; "" of all others."""
+    """A note on a node that a backward pass made; "" for all others."""
     if node.derivative_of:
         return (
             "made by a backward pass that was recorded itself (create_graph=True): a part of the derivative of "

@@ -280,9 +280,9 @@ def failure(said: str, missing: Sequence[str], target: Target) -> tuple[str, str
 
 
 def compile_kernels(builder: Builder) -> None:
-    """Compile the Triton kernels that the builder has, each told to its listener as it is done.
+    """Compile the builder's Triton kernels and add each result when it is done.
 
-    What is done stays when it is interrupted. An error of ours is a `Problem`: the user's cell has run, and did well.
+    An interrupt keeps finished kernels. An error of ours is a `Problem`, as the user's cell itself has succeeded.
     """
     asked = builder.options.stages
     stages = None if "all" in asked else [stage for stage in MACHINE_STAGES if stage in asked]
@@ -313,7 +313,7 @@ def _add(builder: Builder, result: Compiled) -> None:
 
 
 def _put_in_order(builder: Builder) -> None:
-    """Which kernel was done first is chance, and not for the record."""
+    """Sort the builder's results by kernel, as the order of completion is random."""
     record = in_kernel_order(builder.record())
     builder.artifacts = {artifact.id: artifact for artifact in record.artifacts}
     builder.binaries[:] = record.binaries

@@ -1,4 +1,4 @@
-"""What goes to a worker process and what comes back: plain data, as JSON in frames.
+"""Messages to and from a worker process: plain data, as JSON in frames.
 
 A frame is the number of bytes that follow (8 bytes, little-endian), and these.
 """
@@ -71,14 +71,14 @@ def one_function(module: str, first: int, lines: tuple[int, int]) -> str:
 
 
 def write(stream: IO[bytes], message: Job | Output) -> None:
-    """Raises BrokenPipeError when nobody reads any more."""
+    """Write a message. Raises BrokenPipeError if the other side has ended."""
     content = msgspec.json.encode(message)
     stream.write(_LENGTH.pack(len(content)) + content)
     stream.flush()
 
 
 def read(stream: IO[bytes], kind: type[_Message]) -> _Message | None:
-    """The next message; None when the other side has ended, be it in the middle of one."""
+    """The next message; None if the other side has ended, even in the middle of a message."""
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
         return None

@@ -185,18 +185,18 @@ def launch_of(artifact: Artifact, kernel: Kernel) -> Mapping[str, Any]:
 
 
 def own_source(artifact: Artifact, kernel: Kernel) -> str:
-    """The kernel's function, under the lines that all functions of the module share."""
+    """The kernel's function, below the lines that all functions of the module share."""
     first = min(int(entity.attrs["line"]) for entity in artifact.entities if "launch" in entity.attrs)
     return one_function(artifact.text, first, kernel.lines)
 
 
 def constants_of(launch: Mapping[str, Any], config: int) -> dict[str, int]:
-    """The constants of the configuration of this number: its block sizes."""
+    """The constants (block sizes) of the configuration with this index."""
     return {name: value for name, value in launch["configs"][config].items() if name not in _NO_CONSTANT}
 
 
 def grid_of(launch: Mapping[str, Any], config: int) -> tuple[int, int, int]:
-    """How many programs there are along each axis."""
+    """The number of programs along each axis."""
     blocks = constants_of(launch, config)
     grid = [-(-points // blocks.get(block, 1)) for points, block in launch["grid"]]
     x, y, z = (*([prod(grid)] if launch.get("is_folded") else grid), 1, 1)[:3]

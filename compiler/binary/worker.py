@@ -39,7 +39,7 @@ _PTX_PATH = re.compile(r"(ptxas\S*) \S+\.ptx, line")
 
 
 def main() -> None:
-    """Compile what comes in until nothing does any more."""
+    """Compile jobs until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     outputs = os.fdopen(os.dup(1), "wb")
     log = _Log(Path(os.environ["TMPDIR"], "log"))
@@ -89,7 +89,7 @@ def compile_job(job: Job, log: _Log) -> Output:
 
 
 def _compile(job: Job) -> Any:
-    """Raises whatever Triton does."""
+    """Compile a kernel with Triton. Raises what Triton raises."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -103,7 +103,7 @@ def _compile(job: Job) -> Any:
 
 
 def _prepare(target: Any) -> None:
-    """Tell Triton the target, and spare it hashing all its files for the cache's key."""
+    """Set Triton's target, and skip hashing its files for the cache's key."""
     import triton.runtime.cache
     from triton.backends.driver import DriverBase
     from triton.runtime import driver
@@ -154,7 +154,7 @@ def _without_heuristics(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _import_helpers(module: str) -> None:
-    """Import a module with most packages around it as mere folders, torch among them.
+    """Import a module without running most packages around it, torch among them.
 
     Only the innermost package is imported.
     """
@@ -190,7 +190,7 @@ def _facts(job: Job, kernel: Any, log: str) -> Output:
 
 
 def _binary(kernel: Any) -> Output:
-    """Raises ValueError for a kernel that needs memory of its own at each launch."""
+    """The binary of a kernel. Raises ValueError if it needs scratch memory at each launch."""
     scratch = [size for name in _SCRATCH if (size := getattr(kernel.metadata, name, None)) is not None]
     if any(scratch):
         raise ValueError("it needs scratch memory, which the launcher does not give")
@@ -216,7 +216,7 @@ def _last(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def _texts(job: Job, folder: Path, error: str) -> dict[str, Any]:
-    """The stages that Triton came to, by what it left in its cache, and SASS from the cubin."""
+    """The texts of the stages that Triton reached, from its cache, and SASS from the cubin."""
     files = {path.suffix[1:]: path for path in folder.rglob("*") if path.suffix}
     raw = {stage: files[stage].read_text() for stage in listing.LANGUAGES if stage in files}
     texts = {stage: listing.canonical(listing.LANGUAGES[stage], text) for stage, text in raw.items()}
@@ -229,7 +229,7 @@ def _texts(job: Job, folder: Path, error: str) -> dict[str, Any]:
 
 
 def _disassemble(cubin: Path) -> str:
-    """Raises OSError, subprocess.CalledProcessError."""
+    """Disassemble with nvdisasm. Raises OSError, subprocess.CalledProcessError."""
     from triton import knobs
 
     command = [knobs.nvidia.nvdisasm.path, *listing.NVDISASM_OPTIONS, "-ndf", str(cubin)]
@@ -250,7 +250,7 @@ def _message(job: Job, error: Exception, log: str) -> str:
 
 
 def _at_line(job: Job, error: BaseException, node: ast.AST) -> str:
-    """The line of the source, and why: what is wrong may be in a function that is called there."""
+    """The source line and the reason; the error may be in a function that is called there."""
     functions = [found for found in ast.walk(ast.parse(job.source)) if isinstance(found, ast.FunctionDef)]
     first = next((found.lineno for found in functions if found.name == job.name), 1)
     line = first + getattr(node, "lineno", 1) - 1

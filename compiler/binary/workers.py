@@ -85,7 +85,7 @@ class Crew:
 
     @property
     def is_awake(self) -> bool:
-        """Whether jobs were given to it of late."""
+        """Whether it has had jobs recently."""
         return self._threads is not None
 
     def stop(self) -> None:
@@ -156,7 +156,7 @@ class _Worker:
             write(self._jobs, job)
 
     def result(self) -> Output | None:
-        """The output of the job it was given; None when it died of it."""
+        """The output of its job; None if the process died."""
         return read(self._outputs, Output)
 
     def kill(self) -> None:
@@ -167,7 +167,7 @@ class _Worker:
                 pipe.close()
 
     def post_mortem(self) -> str:
-        """What is known of how the process ended, which it has, or is about to."""
+        """How the process ended, and its last output."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         self.kill()
@@ -185,7 +185,7 @@ def _how_it_ended(code: int) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """The user's environment with a private TMPDIR, our module path, and a talkative Triton."""
+    """The user's environment with a private TMPDIR, our module path, and Triton's logs turned on."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_WORKERS}
     home = str(Path(__file__).parents[__name__.count(".")])
     paths = [str(Path(path).resolve()) for path in sys.path if path]

@@ -189,7 +189,7 @@ class CallCheck:
             yield from self._stage(CAPTURED, graph, self.in_place.with_captured_graphs)
 
     def _stage_checks(self) -> Iterator[Check]:
-        """Checks of the call with the graphs of each stage in turn."""
+        """Checks of the call with the graphs of one stage after the other."""
         for stage in self.in_place.stages():
             yield from self._stage(stage, "", partial(self.in_place.at_stage, stage))
 

@@ -36,7 +36,7 @@ def has_triton() -> bool:
 
 
 def builds(options: Options) -> bool:
-    """Whether the user asks for what only running the generated code can tell."""
+    """Whether the options need generated code that runs."""
     return options.check is True and not is_virtual(options.target)
 
 
@@ -46,7 +46,7 @@ def measures(options: Options) -> bool:
 
 
 def destination(options: Options, devices: Iterable[torch.device]) -> Destination:
-    """What code is written for, given what the user asked and where the graph's tensors are."""
+    """The device to write code for, by the options and the devices of the graph's tensors."""
     found = [device.type for device in devices]
     here = next((kind for kind in found if kind not in ("cpu", "meta")), "cpu")
     runs = (bool(options.time) or builds(options)) and "meta" not in found

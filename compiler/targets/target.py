@@ -15,7 +15,7 @@ _MAKERS = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
 
 
 class UnknownTargetError(ValueError):
-    """A GPU that is not in the table; the message lists those, and the likely one."""
+    """A GPU that is not in the table; the message lists those that are, and the closest name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Measure the memory that a call uses, beside the memory computed from its graphs."""
+"""Measure the memory that a call uses, to compare with the memory computed from its graphs."""
 
 from __future__ import annotations
 

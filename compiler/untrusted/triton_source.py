@@ -1,4 +1,4 @@
-"""What the source of a loaded record's kernels may be made of. It is parsed and never executed here.
+"""Check the source of a loaded record's kernels. It is parsed and never executed here.
 
 A kernel's source is a Python module that is executed to compile it, and a function under `@triton.jit` calls Python
 functions while Triton reads it. So nothing passes that Inductor and our own backend do not write: known imports, jit
@@ -403,12 +403,12 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _is_no_other_file(keyword: ast.keyword) -> bool:
-    """Whether an argument is no path: beside it Inductor keeps what it tuned."""
+    """Whether an argument names no other file: Inductor stores autotuning results next to it."""
     return keyword.arg != "filename" or ast.unparse(keyword.value) == "__file__"
 
 
 def _is_literal(node: ast.expr) -> bool:
-    """Whether it is a number, a text, or a display of such."""
+    """Whether an expression is a number, a string, or a collection of literals."""
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.USub | ast.UAdd | ast.Not) and isinstance(node.operand, ast.Constant)
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
@@ -419,7 +419,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _is_harmless_text(text: str) -> bool:
-    """Whether a text that Inductor evaluates is words, or arithmetic on names."""
+    """Whether a string that Inductor evaluates is words, or arithmetic on names."""
     if _PLAIN_WORDS.fullmatch(text):
         return True
     try:

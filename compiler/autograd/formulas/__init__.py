@@ -1,4 +1,4 @@
-"""The rules of differentiation that we can write down: a table by the name of the backward node."""
+"""The rules of differentiation, as a table by the name of the backward node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES: dict[str, Rule] = {
 
 
 def _unknown(_: Local, __: object) -> None:
-    """Autograd keeps to itself what the numbers would take."""
+    """No code: the node does not expose the values that the formula needs."""
 
 
 IN_WORDS: dict[str, Rule] = {
@@ -40,7 +40,7 @@ IN_WORDS: dict[str, Rule] = {
         ),
     ),
 }  # fmt: skip
-"""Formulas in words alone: of nodes that keep to themselves what the numbers would take."""
+"""Formulas in words only, of nodes that do not expose the values that code would need."""
 
 
 def rule_of(node: str) -> Rule | None:

@@ -31,7 +31,7 @@ def _count(s: Local) -> int:
 
 
 def _extreme(s: Local, grad: Tensor) -> Tensor:
-    """Shared equally by all elements that are as great (or small) as the result."""
+    """The gradient, shared equally by all elements that are equal to the result."""
     chosen = (s.self == _expand_back(s, s.result)).to(grad.dtype)
     dims = _dims(s) or tuple(range(s.self.dim()))
     return _expand_back(s, grad) * chosen / (chosen.sum(dims, keepdim=True) if dims else chosen)
@@ -62,7 +62,7 @@ def _deviation(s: Local, grad: Tensor) -> Tensor:
 
 
 def _norm(s: Local, grad: Tensor) -> Tensor:
-    """X · |x|^(p-2) / ‖x‖^(p-1) for a finite p; 0 where the norm is 0."""
+    """The gradient x · |x|^(p-2) / ‖x‖^(p-1) for a finite p; 0 where the norm is 0."""
     p, x = float(s.ord), s.self
     result, grad = _expand_back(s, s.result), _expand_back(s, grad)
     if p == math.inf:
@@ -73,7 +73,7 @@ def _norm(s: Local, grad: Tensor) -> Tensor:
 
 
 def _product(s: Local, grad: Tensor) -> Tensor:
-    """The product of all the others: of those before and those behind, as no element may be divided by when it is 0."""
+    """The product of all other elements, of those before and those after: division by an element fails where it is 0."""
     flat = s.self.reshape(-1)
     one = torch.ones_like(flat[:1])
     before = torch.cat([one, flat[:-1]]).cumprod(0)

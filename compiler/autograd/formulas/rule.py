@@ -21,8 +21,8 @@ Derivative = Callable[["Local"], Any]
 
 @dataclass(frozen=True)
 class Local:
-    """What a rule can see: what the node saved (`s.other` is `saved["other"]`), the gradients of all results, and shape
-    and dtype of the inputs, None for those that want no gradient.
+    """The values that a rule reads: tensors and numbers that the node saved (`s.other` is `saved["other"]`), the
+    gradients of all results, and shape and dtype of the inputs, None for inputs that require no grad.
     """
 
     saved: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Local:
 
 
 def as_signed_int(value: Any) -> Any:
-    """Torch gives a negative dim (-1) as the unsigned number of the same bits."""
+    """Undo torch's conversion of negative dims to unsigned 64-bit numbers."""
     if isinstance(value, tuple):
         return tuple(as_signed_int(each) for each in value)
     wraps = isinstance(value, int) and not isinstance(value, bool) and value >= 2**63
@@ -67,7 +67,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one kind of node (`node`: MulBackward0) is differentiated. `forward` is the forward operation as a formula.
+    """The derivative of one kind of node (`node`: MulBackward0). `forward` is the forward operation as a formula.
 
     `many` marks operations on a list of tensors: the one slot stands for each of them, and its code is told which
     (`index`) by the name of the slot it runs for.
@@ -85,13 +85,13 @@ class Rule:
         return ";  ".join([f"out = {self.forward}", *(f"d {slot.name} = {slot.formula}" for slot in self.slots)])
 
     def slot(self, index: int) -> Slot | None:
-        """The rule for an input; None for one that it says nothing of."""
+        """The rule for an input, or None."""
         if self.many:
             return self.slots[0]
         return self.slots[index] if index < len(self.slots) else None
 
     def vjp(self, local: Local) -> tuple[Tensor | None, ...]:
-        """The gradients of the inputs, None for those that want none or that the rule says nothing of."""
+        """The gradients of the inputs, None for those that require no grad or have no rule."""
         return tuple(self._gradient(local, index) for index in range(len(local.inputs)))
 
     def _gradient(self, local: Local, index: int) -> Tensor | None:
@@ -146,7 +146,7 @@ def moves(
 
 
 def table(*rules: Rule) -> dict[str, Rule]:
-    """Rules by the node that they are for. Raises ValueError for one that is there twice."""
+    """Rules by the name of their node. Raises ValueError for duplicates."""
     found = {each_rule.node: each_rule for each_rule in rules}
     if len(found) != len(rules):
         raise ValueError("two rules are for the same node")

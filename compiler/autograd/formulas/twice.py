@@ -1,4 +1,4 @@
-"""Rules of double backward: what ran forward is itself a backward formula, recorded with `create_graph=True`.
+"""Rules of double backward: the derivatives of backward formulas, recorded with `create_graph=True`.
 
 `grad_output` is the gradient that came into the first backward pass; `grad` is the one that comes in now.
 """
