@@ -73,7 +73,7 @@ def _norm(s: Local, grad: Tensor) -> Tensor:
 
 
 def _product(s: Local, grad: Tensor) -> Tensor:
-    """The product of all other elements, of those before and those after: division by an element fails where it is 0."""
+    """The product of all other elements, of those before and those after, as an element may be 0."""
     flat = s.self.reshape(-1)
     one = torch.ones_like(flat[:1])
     before = torch.cat([one, flat[:-1]]).cumprod(0)
