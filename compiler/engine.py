@@ -37,6 +37,7 @@ from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.ddp_buckets import note_fake_reduction
 from compiler.torch_api.eager import holds_dtensor
+from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
@@ -82,10 +83,9 @@ class Exploration:
         site: tuple[fx.SourceFrame, ...] | None = None,
     ) -> None:
         self.options = options or Options()
-        self._build = build
         self._site = site
         self._builder = Builder(title, self.options, environment(), listener)
-        self._recorder: Recorder | None = None
+        self._recorder = Recorder(self._builder, build=build or builds(self.options))
         self._observation: dynamo.Observation | None = None
         self._calls: list[Call] = []
         self._stack = ExitStack()
@@ -100,7 +100,7 @@ class Exploration:
     @property
     def kept(self) -> Mapping[str, KeptFrame]:
         """Graphs and first inputs by capture ("0/0"); inputs are copied only if `check` is set."""
-        return self._recorder.kept if self._recorder is not None else {}
+        return self._recorder.kept
 
     @property
     def call(self) -> Call | None:
@@ -116,11 +116,10 @@ class Exploration:
             interpreted = launches.enter_context(InterpretedLaunches(self._builder.problem))
             gpu = self.options.target if is_virtual(self.options.target) else DEFAULT_TARGET
             launches.enter_context(launches_without_gpu(active_driver(target(gpu)), interpreted.launch))
-            self._recorder = Recorder(self._builder, build=self._build or builds(self.options))
             stack.callback(self._recorder.finish)
-            heard = untimed_observer(self._recorder, self._recorder.torch_time)
-            self._observation = stack.enter_context(dynamo.observe(heard))
-            stack.enter_context(self._recorder.hearing_phases(self._observation))
+            observer = untimed_observer(self._recorder, self._recorder.torch_time)
+            self._observation = stack.enter_context(dynamo.observe(observer))
+            stack.enter_context(self._recorder.record_phases(self._observation))
             stack.enter_context(call_before_enabling(self._recorder.stop_hearing))
             if self.options.step:
                 stack.enter_context(self._recorder.record_steps(self.options.step))
@@ -151,8 +150,7 @@ class Exploration:
                 self._measure()
         if error is not None:
             note_fake_reduction(error)
-        told = any(problem.stage == "captured" for problem in self._builder.problems)
-        if not told and not self.has_graphs:
+        if not self.has_graphs and all(problem.stage != "captured" for problem in self._builder.problems):
             self._builder.problem(_no_graph_problem(self._recorder))
         try:
             if kind is None:
@@ -190,7 +188,7 @@ class Exploration:
 
     def _export(self) -> None:
         """Export the first call, strict and not, if the stage "exported" is named."""
-        if "exported" not in self.options.stages or self._recorder is None or not self._calls:
+        if "exported" not in self.options.stages or not self._calls:
             return
         from compiler.export.exporting import add_exported
 
@@ -201,7 +199,7 @@ class Exploration:
         """What eager would have in memory, beside what the generated code has. Where the code is built and run, it is
         left until somebody asks (`run.memory`): recording is not to slow down what is measured.
         """
-        if not self._builder.memory or self._recorder is None or self._recorder.build:
+        if not self._builder.memory or self._recorder.build:
             return
         from compiler.autograd.eager_memory import add_eager_memory
 
@@ -209,7 +207,7 @@ class Exploration:
 
     def _decompose(self) -> None:
         """Add every graph at every level, if the stage "decomposed" is named."""
-        if "decomposed" not in self.options.stages or self._recorder is None:
+        if "decomposed" not in self.options.stages:
             return
         from compiler.decompose.graphs import add_levels
 
@@ -230,7 +228,7 @@ class Exploration:
 
     def _check_stages(self) -> None:
         """Compare each stage with eager and float64, if `check` is set; without the GPU, on the CPU."""
-        if self.options.check is not True or self._recorder is None or self._is_on_meta:
+        if self.options.check is not True or self._is_on_meta:
             return
         if self._calls_sharded():
             self._builder.problem(SHARDED)
@@ -249,7 +247,7 @@ class Exploration:
     def _compile_kernels(self) -> None:
         """Compile the Triton kernels to binaries, if asked for. An interrupt keeps finished ones."""
         stages = self.options.stages
-        if not any(stage in MACHINE_STAGES for stage in stages) and "all" not in stages:
+        if not {*MACHINE_STAGES, "all"} & set(stages):
             return
         from compiler.binary.compiling import compile_kernels
 
@@ -257,7 +255,7 @@ class Exploration:
 
     def _check_kernels(self) -> None:
         """Compare each Triton kernel with eager in the interpreter, if `check` is "kernels"."""
-        if self.options.check != "kernels" or self._recorder is None or self._is_on_meta:
+        if self.options.check != "kernels" or self._is_on_meta:
             return
         from compiler.numerics.kernel_check import check_kernels
 
@@ -274,7 +272,8 @@ class Exploration:
         try:
             if self.options.time:
                 self._time_breaks(self._calls[0])
-                self._profile(self._calls[0])
+                if self._recorder.build:
+                    self._profile(self._calls[0])
             if checks and not self._calls_sharded():
                 self._builder.checks.extend(self._call_check(self._calls[0]).checks())
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
@@ -295,60 +294,54 @@ class Exploration:
     def _mark_first_call_breaks(self) -> None:
         """Mark breaks that only a first call has, where a condition decides whether they are reached."""
         breaks = self._builder.breaks
-        if not (breaks and self._calls and self._recorder and self._observation) or self.options.fullgraph:
+        if not (breaks and self._calls and self._observation) or self.options.fullgraph:
             return
         from compiler.calls.first_call import mark_first_call_breaks, may_run_once
 
-        book = self._recorder.book
-        files = {book.name(file): file for file in book.lines}
+        files = {name: file for file, name in self.files().items()}
         if any(may_run_once(found, files) for found in breaks):
             unheard = self._observation.unheard
             call, frames = self._calls[0], self._builder.frames
             breaks[:] = mark_first_call_breaks(breaks, call, self.options.dynamic, unheard, files, frames)
 
     def _profile(self, call: Call) -> None:
-        """Time each kernel and each line, if the recorded code is built."""
+        """Time each kernel and each line in the code that was recorded."""
         from compiler.timing.profile_again import profile_in_place
 
-        if self._recorder is not None and self._recorder.build:
-            profile_in_place(self._builder, call, self.files())
+        profile_in_place(self._builder, call, self.files())
 
     def files(self) -> dict[str, str]:
         """The names of source files in the record, by their paths."""
-        book = self._recorder.book if self._recorder is not None else None
-        return {file: book.name(file) for file in book.lines} if book is not None else {}
+        book = self._recorder.book
+        return {file: book.name(file) for file in book.lines}
 
     def _time_breaks(self, call: Call) -> None:
         """Time each graph break that a version without it exists for."""
-        if not self._builder.breaks or self._recorder is None or self._observation is None:
+        if not self._builder.breaks or self._observation is None:
             return
         from compiler.timing.break_cost import BreakTimer
 
-        book = self._recorder.book
-        files = {book.name(file): file for file in book.lines}
+        files = {name: file for file, name in self.files().items()}
         timer = BreakTimer(call, lambda: self._compile(call.fn), self._observation.unheard, files)
         first = [frame.id for frame in self._builder.frames.values() if frame.call_number <= 1]
         self._builder.breaks[:] = timer.time_breaks(self._builder.breaks, first)
 
-    def _compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        options = self.options
-        compiled: Callable[..., Any] = dynamo.compile_function(
-            fn, _backend(options), dynamic=options.dynamic, fullgraph=options.fullgraph
-        )
+    def _compile(self, fn: Function) -> Function:
+        backend, options = _backend(self.options), self.options
+        compiled: Function = dynamo.compile_function(fn, backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
         return compiled
 
-    def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(self, fn: Function) -> Function:
         """The callable to use in place of `fn` (a module, function or bound method) inside the block."""
-        if self._recorder is None:
+        if self._observation is None:
             raise RuntimeError("Exploration.compile is for use inside `with Exploration(...) as exploration:`")
         if not self._builder.title:
             self._builder.title = title_of(fn)
         return functools.partial(self._call, fn, self._compile(fn))
 
-    def _call(self, fn: Callable[..., Any], compiled: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, fn: Function, compiled: Function, /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder
-        assert recorder is not None
-        self._on_gpu(fn, args, kwargs)
+        self._build_on_gpu(fn, args, kwargs)
         recorder.call_site = _call_site(sys._getframe(1)) if self._site is None else self._site
         recorder.call_number += 1
         self._builder.calls = recorder.call_number
@@ -373,19 +366,19 @@ class Exploration:
             if is_new and len(later) < MOST_LATER_CALLS:
                 self._calls.append(call)
 
-    def _on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _build_on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Build code for tensors on a GPU, as the user would run it; never for meta tensors."""
         if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
         device = tensors_device([*args, *kwargs.values(), *parameters])
-        _match(self.options.target, device)
-        if device is not None and device.type != "cpu" and self._recorder is not None:
+        _check_target(self.options.target, device)
+        if device is not None and device.type != "cpu":
             self._recorder.build = device.type != "meta"
 
 
 def explore(
-    fn: Callable[..., Any],
+    fn: Function,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     options: Options | None = None,
@@ -449,13 +442,16 @@ def _backend(options: Options) -> Any:
     return inductor.inductor_backend(options.mode, asked.get("options", {}), options.dynamic)
 
 
-def _match(target: str, device: torch.device | None) -> None:
+def _check_target(target: str, device: torch.device | None) -> None:
     """Check that the target is the device of the tensors. Raises OptionError."""
-    if not target or device is None or torch.device(target).type == device.type:
+    if (
+        not target
+        or device is None
+        or torch.device(target).type == device.type
+        or (target, device.type) == ("cpu", "meta")
+    ):
         return
     if device.type == "meta":
-        if target == "cpu":
-            return
         raise OptionError(
             f"target={target!r}, but the tensors are on the meta device, which nothing runs on: make them with "
             f"device={target!r}, or name a GPU as target, such as 'h100', whose code is written without running it"
@@ -484,17 +480,12 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
     )
 
 
-def _no_graph_problem(recorder: Recorder | None) -> Problem:
+def _no_graph_problem(recorder: Recorder) -> Problem:
     """The Problem that says why there is no graph, by what Dynamo said."""
-    builder = recorder.builder if recorder is not None else None
-    whys = [found.what for found in builder.breaks] if builder else []
-    whys += (
-        [f"{frame.function}: {frame.reason}" for frame in builder.frames.values() if frame.reason] if builder else []
-    )
-    whys += [f"{skip.code.co_name}: {skip.words}" for skip in recorder.skips.found] if recorder else []
-    if whys:
-        return Problem(
-            "captured", f"nothing was compiled: {whys[0].splitlines()[0]}", "the function ran as plain Python"
-        )
-    reason = "nothing was compiled: no frame with tensor operations was seen"
-    return Problem("captured", reason, "call the function inside the cell, on tensors")
+    builder = recorder.builder
+    whys = [found.what for found in builder.breaks]
+    whys += [f"{frame.function}: {frame.reason}" for frame in builder.frames.values() if frame.reason]
+    whys += [f"{skip.code.co_name}: {skip.words}" for skip in recorder.skips.found]
+    reason = whys[0].splitlines()[0] if whys else "no frame with tensor operations was seen"
+    hint = "the function ran as plain Python" if whys else "call the function inside the cell, on tensors"
+    return Problem("captured", f"nothing was compiled: {reason}", hint)

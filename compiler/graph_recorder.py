@@ -29,18 +29,17 @@ from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.error_words import first_lines, hint_of, inner_error, operator_limit
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact
-from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, lowered_origins, part_origins
+from compiler.inductor.ir import fx_origins, ir_artifact, lowered_origins, part_origins
 from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.inductor.memory import GraphMemory, HalfMemory, wrapper_places
 from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, GraphHalf, Merge, Problem, stage_rank
 from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot import Replaceable, aot_facts
-from compiler.torch_api.cudagraphs import Verdict
+from compiler.torch_api.buffers import Buffer, bare, input_layouts
 from compiler.torch_api.ddp_buckets import Bucket
 from compiler.torch_api.eager import needs_scalar_outputs
-from compiler.torch_api.fusion_rounds import MergeFacts
-from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
+from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind, LoopStage
 from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.memory_lines import MemoryFacts
 from compiler.torch_api.partitioning import Halves
@@ -58,6 +57,13 @@ FOLLOWING = {
     "post_grad": "ir",
     "ir": "fused_ir",
     "fused_ir": "kernels",
+}
+_TITLES = {
+    "pre_grad": "after Inductor's pre-grad passes",
+    "joint": "forward and backward, traced together",
+    "forward": "forward half",
+    "backward": "backward half",
+    "inference": "without gradients",
 }
 
 
@@ -102,31 +108,27 @@ class GraphRecorder:
         return "lowered" if self.builder.options.backend == "tcompile" else "post_grad"
 
     def _say_where_it_ends(self) -> None:
-        """Add a Problem that says why later stages are missing for other backends."""
+        """Add a Problem that says why later stages are missing: an empty graph, or a backend that has none."""
         name = self.builder.options.backend
-        if not any(stage in self.latest for stage in ("forward", "inference")):
-            reason = f"backend {name!r} takes the captured graph as it is; it does not go through AOTAutograd"
-            self._add_missing_stage("joint", reason)
-        elif self.goes_on("inference") and not (self.problems or any(key.startswith("kernels") for key in self.latest)):
-            self._no_kernels(name)
-
-    def _no_kernels(self, name: str) -> None:
-        """Say why no code was generated: an empty graph, or a backend that generates none."""
         halves = [self.latest[stage] for stage in ("forward", "inference") if stage in self.latest]
-        if not any(entity.kind == "call" for artifact in halves for entity in artifact.entities):
+        if not halves:
+            reason = f"backend {name!r} takes the captured graph as it is; it does not go through AOTAutograd"
+        elif self.problems or not self.needs_code("inference") or any(key.startswith("kernels") for key in self.latest):
+            return
+        elif any(entity.kind == "call" for artifact in halves for entity in artifact.entities):
+            reason = f"backend {name!r} runs the graphs of AOTAutograd; it generates no code"
+        else:
             reason = "there is nothing to compute: the graph returns its inputs, or constants, as they are"
             self.builder.problem(Problem("kernels", reason, graph=self.frame))
-        else:
-            self._add_missing_stage("kernels", f"backend {name!r} runs the graphs of AOTAutograd; it generates no code")
+            return
+        hint = 'use backend="inductor" to see every stage'
+        self.builder.problem(Problem("kernels" if halves else "joint", reason, hint, self.frame))
 
-    def goes_on(self, kind: Kind) -> bool:
+    def needs_code(self, kind: Kind) -> bool:
         """Whether a stage is kept that comes of such a graph. The backward takes the forward code's strides."""
         later = [stage for stage in STAGES if stage_rank(stage) > stage_rank("decomposed")]
         asked = any(map(self.builder.keeps, ["backward", *later] if kind == "forward" else later))
         return asked or bool(self.builder.options.check)
-
-    def _add_missing_stage(self, stage: str, reason: str) -> None:
-        self.builder.problem(Problem(stage, reason, 'use backend="inductor" to see every stage', self.frame))
 
     def record_captured(self, module: GraphModule, seconds: float, bucket: Bucket | None = None) -> None:
         self.trains = any(getattr(fx.value_of(node), "requires_grad", False) for node in module.graph.nodes)
@@ -135,7 +137,7 @@ class GraphRecorder:
         if bucket is not None:
             title += f", bucket {bucket.index + 1} of {bucket.count} of DistributedDataParallel"
         self.checkpoints = Checkpoints(module, self.book)
-        self._graph("captured", "", module, origins, title, seconds)
+        self._graph("captured", "", module, origins, title, seconds, {})
         if bucket is not None:
             self._split(bucket)
         for artifact in self.book.artifacts():
@@ -149,18 +151,25 @@ class GraphRecorder:
         numbers = {"bytes": float(bucket.bytes), "parameters": float(len(bucket.parameters))}
         self.builder.decisions.append(Decision("DDPOptimizer", self.frame, calls, "split", why, numbers))
 
-    def pre_grad(self, module: GraphModule) -> None:
+    def on_graph(self, stage: str, half: GraphHalf, module: GraphModule) -> None:
         seconds = self.clock.lap()
-        origins = self._provenance(module, self.latest["captured"], same_names=True)
-        self._graph("pre_grad", "", module, origins, "after Inductor's pre-grad passes", seconds)
+        parents = {
+            "pre_grad": self.latest["captured"], "post_grad": self.latest.get(half), half: self.latest.get("joint"),
+        }  # fmt: skip
+        parent = parents.get(stage)
+        before_aot = self.latest.get("pre_grad") or self.latest["captured"]
+        homes = self.homes[(parent or before_aot).id]
+        origins = Provenance(module, parent or before_aot, homes, same_names=parent is not None)
+        title = _TITLES.get(stage, f"{half}, after post-grad passes")
+        self._graph(stage, half, module, origins, title, seconds, self._roles(half, module) if stage == half else {})
+        if stage == half:
+            self.outputs[half] = fx.output_names(module)
+        if stage == "post_grad" and half:
+            self.kept.keep_graph(half, bare(module), input_layouts(module))
+        elif stage != "pre_grad":
+            self.kept.stage(stage, module)
 
-    def joint(self, module: GraphModule) -> None:
-        seconds = self.clock.lap()
-        origins = self._provenance(module, self._before_aot(), same_names=False)
-        self._graph("joint", "", module, origins, "forward and backward, traced together", seconds)
-        self.kept.stage("joint", module)
-
-    def partitioned(self, halves: Halves) -> None:
+    def on_partition(self, halves: Halves) -> None:
         joint = self.latest.get("joint")
         names = [entity.label for entity in joint.entities] if joint else []
         self.builder.decisions.extend(partition_decisions(halves, self.frame, names, self.checkpoints.reason_of))
@@ -168,17 +177,7 @@ class GraphRecorder:
         if self.builder.options.backend == "inductor":  # others have no passes of their own
             self.kept.stage("joint passes", halves.joint.module)
 
-    def aot_graph(self, kind: Kind, module: GraphModule) -> None:
-        seconds = self.clock.lap()
-        joint = self.latest.get("joint")
-        parent, same_names = (joint, True) if joint else (self._before_aot(), False)
-        title = {"forward": "forward half", "backward": "backward half", "inference": "without gradients"}[kind]
-        origins = self._provenance(module, parent, same_names=same_names)
-        self._graph(kind, kind, module, origins, title, seconds, self._roles(kind, module))
-        self.outputs[kind] = fx.output_names(module)
-        self.kept.stage(kind, module)
-
-    def _roles(self, kind: Kind, module: GraphModule) -> Attrs:
+    def _roles(self, kind: GraphHalf, module: GraphModule) -> Attrs:
         """Roles of the graph's nodes, and AOTAutograd's facts about inputs and outputs."""
         artifact = f"{kind}[{self.frame}]"
         if kind == "backward":
@@ -191,19 +190,21 @@ class GraphRecorder:
         self.builder.decisions.extend(alias_decisions(facts, module, artifact, self.frame))
         return forward_roles(module) | requires_grad(facts, module)
 
-    def post_grad(self, kind: Kind, module: GraphModule) -> None:
+    def on_loops(self, stage: LoopStage, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
         seconds = self.clock.lap()
-        origins = self._provenance(module, self.latest[kind], same_names=True)
-        self._graph("post_grad", kind, module, origins, f"{kind}, after post-grad passes", seconds)
-
-    def ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
-        seconds = self.clock.lap()
-        facts, _ = self._with_branches(("ir", kind), nodes, branch)
-        origins = lowered_origins(self.latest.get(f"post_grad {kind}"), facts)
-        self.add("ir", kind, ir_artifact(
-            facts, artifact_id=self._id("ir", kind), stage="ir", title=f"{kind}, loops before fusion",
-            graph=self.frame, origins=origins,
+        facts, new = self._with_branches((stage, kind), nodes, branch)
+        is_fused = stage == "fused_ir"
+        origins = (
+            part_origins(self.latest.get(f"ir {kind}")) if is_fused
+            else lowered_origins(self.latest.get(f"post_grad {kind}"), facts)
+        )  # fmt: skip
+        self.add(stage, kind, ir_artifact(
+            facts, artifact_id=self._id(stage, kind), stage=stage, graph=self.frame, origins=origins,
+            title=f"{kind}, loops {'after' if is_fused else 'before'} fusion",
         ), seconds)  # fmt: skip
+        if is_fused:
+            self.fused[kind] = facts
+            self._decisions(kind, new)
 
     def _with_branches(
         self, key: tuple[str, Kind], nodes: Iterable[IrFacts], branch: str
@@ -215,50 +216,36 @@ class GraphRecorder:
         self.loops.setdefault(key, {})[branch] = new
         return [node for found in self.loops[key].values() for node in found], new
 
-    def _fx_origins(self, kind: Kind) -> FxOriginIds:
-        return fx_origins(self.latest.get(f"post_grad {kind}"))
+    def on_merge(self, merge: Merge) -> None:
+        self.merges[merge.name] = replace(merge, graph=self.frame)
+        self.builder.merges.append(self.merges[merge.name])
 
-    def merged(self, kind: Kind, facts: MergeFacts) -> None:
-        merge = Merge(
-            self.frame, kind, facts.round, facts.first, facts.second, facts.name, facts.saved, facts.reordered
-        )
-        self.merges[facts.name] = merge
-        self.builder.merges.append(merge)
-
-    def refused(self, kind: Kind, first: str, second: str, reason: str, number: int) -> None:
+    def on_refusal(self, kind: Kind, first: str, second: str, reason: str, number: int) -> None:
         self.refusals.setdefault((kind, first, second, reason), number)
 
-    def memory(self, kind: Kind, facts: MemoryFacts) -> None:
+    def on_memory(self, kind: Kind, facts: MemoryFacts) -> None:
         self.wrappers[kind] = facts
 
-    def fused_ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
-        seconds = self.clock.lap()
-        self.fused[kind], new = self._with_branches(("fused_ir", kind), nodes, branch)
-        origins = part_origins(self.latest.get(f"ir {kind}"))
-        self.add("fused_ir", kind, ir_artifact(
-            self.fused[kind], artifact_id=self._id("fused_ir", kind), stage="fused_ir",
-            title=f"{kind}, loops after fusion", graph=self.frame, origins=origins,
-        ), seconds)  # fmt: skip
-        self._decisions(kind, new)
+    def on_schedule(self, kind: Kind, buffers: tuple[Buffer, ...]) -> None:
+        self.kept.keep_buffers(kind, buffers)
 
-    def kernel(self, kind: Kind, facts: KernelFacts) -> None:
-        self.definitions.setdefault(kind, []).append(definition(facts, self._fx_origins(kind)))
+    def on_kernel(self, kind: Kind, facts: KernelFacts, branch: str) -> None:
+        origins = fx_origins(self.latest.get(f"post_grad {kind}"))
+        self.definitions.setdefault(kind, []).append(definition(facts, origins))
+        if not branch and facts.category != "user":
+            self.kept.keep_kernel(kind, facts.name, facts.nodes)
 
-    def code(self, kind: Kind, text: str, language: str) -> None:
+    def on_code(self, kind: Kind, text: str, language: str) -> None:
         seconds = self.clock.lap()
+        identity, title = self._id("kernels", kind), f"{kind}, generated code"
         if language == "cpp":
-            artifact = Artifact(
-                self._id("kernels", kind), "kernels", f"{kind}, generated code", "cpp", text, self.frame
-            )
-            self.add("kernels", kind, artifact, seconds)
-            self._memory(kind, text)
-            return
-        artifact, kernels = kernels_artifact(
-            text, artifact_id=self._id("kernels", kind), title=f"{kind}, generated code", graph=self.frame,
-            definitions=self.definitions.get(kind, []), fused=self.fused.get(kind, []),
-            fused_id=self._id("fused_ir", kind),
-        )  # fmt: skip
-        self.builder.kernels.extend(replace(kernel, half=kind) for kernel in kernels)
+            artifact = Artifact(identity, "kernels", title, "cpp", text, self.frame)
+        else:
+            artifact, kernels = kernels_artifact(
+                text, artifact_id=identity, title=title, graph=self.frame, fused=self.fused.get(kind, []),
+                definitions=self.definitions.get(kind, []), fused_id=self._id("fused_ir", kind),
+            )  # fmt: skip
+            self.builder.kernels.extend(replace(kernel, half=kind) for kernel in kernels)
         self._memory(kind, artifact.text)
         self.add("kernels", kind, artifact, seconds)
 
@@ -281,25 +268,24 @@ class GraphRecorder:
         half = HalfMemory("backward" if kind == "backward" else "forward", facts, entities, outputs, results)
         self.builder.memory.extend(self.in_use.events(half, wrapper_places(text)))
 
-    def built(self, kind: Kind, run: Compiled) -> Compiled:
+    def on_build(self, kind: Kind, run: Compiled) -> Compiled:
         """Make built code replaceable by the graphs of stages, if stages are kept."""
         if not self.kept.keeps_stages:
             return run
         self.kept.halves[kind] = Replaceable(run)
         return self.kept.halves[kind]
 
-    def decided(self, pass_name: str, verdict: str, why: str) -> None:
+    def note_choice(self, pass_name: str, verdict: str, why: str) -> None:
+        """Note what is chosen for a GPU that is not here, once."""
         decision = Decision(pass_name, self.frame, (), verdict, why)
         if decision not in self.builder.decisions:
             self.builder.decisions.append(decision)
 
-    def captured_as(self, kind: Kind, verdict: Verdict) -> None:
-        subjects = tuple(f"{self._id('fused_ir', kind)}.{name}" for name in verdict.nodes)
-        self.builder.decisions.append(
-            Decision("cudagraphs", self.frame, subjects, verdict.verdict, verdict.why, dict(verdict.numbers))
-        )
+    def on_decision(self, kind: Kind, decision: Decision) -> None:
+        subjects = tuple(f"{self._id('fused_ir', kind)}.{name}" for name in decision.subjects)
+        self.builder.decisions.append(replace(decision, graph=self.frame, subjects=subjects))
 
-    def selected(self, kind: Kind, selections: Sequence[Selection]) -> None:
+    def on_selections(self, kind: Kind, selections: Sequence[Selection]) -> None:
         post_grad = self._id("post_grad", kind)
         decisions = (autotuning_decision(selection, self.frame, post_grad) for selection in selections)
         self.builder.decisions.extend(decisions)
@@ -310,10 +296,10 @@ class GraphRecorder:
             )  # fmt: skip
             self.builder.add(replace(artifact, half=kind))
 
-    def failed(self, kind: Kind, error: Exception) -> None:
+    def on_failure(self, kind: Kind, error: Exception) -> None:
         later = OWN_STAGES if self.builder.options.backend == "tcompile" else ("post_grad", "ir", "fused_ir")
-        reached = [stage for stage in (*later, "kernels") if f"{stage} {kind}" not in self.latest]
-        self._problem(reached[0] if reached else "kernels", error)
+        reached = (stage for stage in (*later, "kernels") if f"{stage} {kind}" not in self.latest)
+        self._problem(next(reached, "kernels"), error)
 
     def _stage_after(self, key: str) -> str:
         """The next stage of PyTorch's pipeline; "" after the last."""
@@ -324,19 +310,12 @@ class GraphRecorder:
             return "joint" if torch.is_grad_enabled() and self.trains else "inference"
         return "backward" if key == "kernels forward" else FOLLOWING.get(stage, "")
 
-    def _before_aot(self) -> Artifact:
-        return self.latest.get("pre_grad") or self.latest["captured"]
-
-    def _provenance(self, module: GraphModule, parent: Artifact, *, same_names: bool) -> Provenance:
-        return Provenance(module, parent, self.homes[parent.id], same_names=same_names)
-
     def _id(self, stage: str, kind: Kind) -> str:
         return f"{stage}[{self.frame} {kind}]"
 
     def _graph(
-        self, stage: str, half: GraphHalf, module: GraphModule, origins: Any, title: str, seconds: float,
-        attrs: Attrs | None = None,
-    ) -> None:  # fmt: skip
+        self, stage: str, half: GraphHalf, module: GraphModule, origins: Any, title: str, seconds: float, attrs: Attrs
+    ) -> None:
         place = self.frame if half in ("", stage) else f"{self.frame} {half}"
         artifact = graph_artifact(
             module, artifact_id=f"{stage}[{place}]", stage=stage, title=title, graph=self.frame,
@@ -344,7 +323,7 @@ class GraphRecorder:
             call_site=self.call_site,
         )  # fmt: skip
         self.homes[artifact.id] = fx.homes(module)
-        artifact = with_attrs(artifact, attrs or {})
+        artifact = with_attrs(artifact, attrs)
         self.add(stage, half, self.checkpoints.mark(artifact, module, backward=half == "backward"), seconds)
 
     def add(self, stage: str, half: GraphHalf, artifact: Artifact, seconds: float) -> None:
@@ -364,8 +343,7 @@ class GraphRecorder:
                 self.builder.decisions.append(Decision("fusion", self.frame, parts, "fused", node.name, numbers))
         for refusal in [refusal for refusal in self.refusals if refusal[0] == kind]:
             _, first, second, reason = refusal
-            pair = (f"{ir}.{first}", f"{ir}.{second}")
-            numbers = {"round": float(self.refusals.pop(refusal))}
+            pair, numbers = (f"{ir}.{first}", f"{ir}.{second}"), {"round": float(self.refusals.pop(refusal))}
             self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason, numbers))
 
     def _merge_totals(self, name: str) -> dict[str, float]:

@@ -41,17 +41,17 @@ from compiler.record.builder import Builder, Clock
 from compiler.stopwatch import Stopwatch, untimed_observer
 from compiler.targets.destination import Destination, destination, measures
 from compiler.torch_api import dynamo, fx, inductor
-from compiler.torch_api.buffers import observing_buffers
-from compiler.torch_api.ddp_buckets import Bucket, while_propagating
-from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures
+from compiler.torch_api.compilations import CompileKey
+from compiler.torch_api.ddp_buckets import Bucket, run_or_propagate
+from compiler.torch_api.dynamo import BreakFacts, EntryFailures
 from compiler.torch_api.eager import as_eager
 from compiler.torch_api.guards import FailedGuard, GuardTree, global_state
 from compiler.torch_api.open_sizes import SymbolFacts
+from compiler.torch_api.patching import Function
 from compiler.torch_api.phases import PhaseFacts, PhaseLog
 from compiler.torch_api.traced_lines import Place
 from compiler.virtual_gpu.templates import InductorRetargeting
 
-Compiled = Callable[..., Any]
 # The bigger a graph, the more objects its compilation makes that stay: all there are would be walked, again and again.
 NODES_A_COLLECTION = 20
 
@@ -87,13 +87,11 @@ class Recorder:
 
     def frame_id(self, key: CompileKey) -> str:
         """`frame/compilation`, both numbered in the order in which this exploration met them."""
-        if key[0] not in self._frame_ids:
-            self._frame_ids[key[0]] = {}
+        compilations = self._frame_ids.setdefault(key[0], {})
         number = list(self._frame_ids).index(key[0])
-        compilations = self._frame_ids[key[0]]
         return compilations.setdefault(key[1], f"{number}/{len(compilations)}")
 
-    def frame_started(self, key: CompileKey, code: CodeType) -> None:
+    def on_frame_start(self, key: CompileKey, code: CodeType) -> None:
         frame = self.frame_id(key)
         self._codes[frame] = code
         function = self.names(code.co_name)
@@ -118,7 +116,7 @@ class Recorder:
         self.builder.start("captured", frame)
         self.clock.resume()
 
-    def frame_skipped(self, code: CodeType, why: str) -> None:
+    def on_skip(self, code: CodeType, why: str) -> None:
         """Note why Dynamo left a frame uncompiled, before or after reading it."""
         frame = next((name for name in reversed(self._codes) if self._codes[name] is code), None)
         if frame is None:
@@ -127,19 +125,19 @@ class Recorder:
             reason = Skip(code, why).words if why else EMPTY
             self.builder.frames[frame] = replace(self.builder.frames[frame], reason=reason)
 
-    def frame_refused(self, why: str, hint: str) -> None:
+    def on_refusal(self, why: str, hint: str) -> None:
         """Add a Problem for a frame around which torch.compile raises an error."""
         self.builder.problem(Problem("captured", why, hint))
 
-    def frame_restarted(self, key: CompileKey, why: str) -> None:
+    def on_restart(self, key: CompileKey, why: str) -> None:
         frame = self.builder.frames.get(self.frame_id(key))
         if frame is not None and why not in frame.restarts:
             self.builder.frames[frame.id] = replace(frame, restarts=(*frame.restarts, why))
 
-    def resume_functions(self, key: CompileKey, codes: Sequence[CodeType]) -> None:
+    def on_resume_functions(self, key: CompileKey, codes: Sequence[CodeType]) -> None:
         self.breaks.resumes(self.frame_id(key), codes)
 
-    def frame_ended(self, key: CompileKey, error: BaseException | None) -> None:
+    def on_frame_end(self, key: CompileKey, error: BaseException | None) -> None:
         frame = self.builder.frames[self.frame_id(key)]
         if isinstance(error, Exception) and dynamo.is_recompile_limit(error):
             mark_limit_reached(self.builder, frame, dynamo.recompile_limit_words(error))
@@ -162,7 +160,7 @@ class Recorder:
         reason = f"{where} runs as plain Python, because of a graph break: {words}"
         return Problem("captured", reason, graph=frame.id)
 
-    def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None:
+    def on_bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None:
         frame = self.frame_id(key)
         self.builder.frames[frame] = replace(self.builder.frames[frame], outcome="compiled")
         self.calls.runs(modified, frame)
@@ -178,7 +176,7 @@ class Recorder:
             self.builder.add(artifact)
         self.add_sources()
 
-    def graph(self, key: CompileKey, module: GraphModule, run: Compiled, bucket: Bucket | None = None) -> Compiled:
+    def on_graph(self, key: CompileKey, module: GraphModule, run: Function, bucket: Bucket | None = None) -> Function:
         """Record one captured graph and what the backend makes of it; return what Dynamo is to call for it.
 
         Without a build that is the captured graph itself, so autograd and random numbers are eager's own. With a
@@ -189,12 +187,13 @@ class Recorder:
         seconds = self.clock.lap()
         self.builder.environment = with_settings_of_now(self.builder.environment)
         captured = fx.detached_copy(module)
-        self.breaks.graph(frame, f"captured[{graph}]", bucket.whole if bucket else captured)
+        identity = f"captured[{graph}]"
+        self.breaks.graph(frame, identity, bucket.whole if bucket else captured)
         check = self.builder.options.check
         kept = self.kept.setdefault(graph, KeptFrame(bool(check), keeps_stages=check is True))
         recorder = GraphRecorder(self, graph, kept)
         known = self.builder.frames[frame]
-        self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, f"captured[{graph}]"))))
+        self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, identity))))
         recorder.record_captured(captured, seconds, bucket)
         gpu = self._destination(module).gpu
         if gpu is None and measures(self.builder.options) and not fx.is_on_meta(module):
@@ -203,25 +202,24 @@ class Recorder:
         kept.captured, kept.eager, kept.book = captured, eager, self.book
         stage = AutogradStage(self.builder, recorder.latest["captured"], eager)
         looks = self.builder.keeps("autograd")
-        hearing = stage.record_first_call if looks else _as_it_is
-        is_large = fx.count_elements(captured) >= MANY_ELEMENTS
-        uncompiled = self._note_calls(
-            frame, kept.keep_first_call(hearing(stage.run if looks else eager.forward)), is_large
-        )
+
+        def keep(call: Function) -> Function:
+            return kept.keep_first_call(stage.record_first_call(call) if looks else call)
+
+        uncompiled = self._note_calls(frame, keep(stage.run if looks else eager.forward), captured)
         if bucket is not None:
-            uncompiled = while_propagating(uncompiled, captured.forward)
+            uncompiled = run_or_propagate(uncompiled, captured.forward)
         if not self._needs_backend():
             return uncompiled
-        heard = untimed_observer(recorder, self.torch_time)
-        virtual = InductorRetargeting(gpu, heard.decided) if gpu else None
-        observing = inductor.observe(heard, build=self.build, gpu=virtual, runs=self._compiled_runs())
+        observer = untimed_observer(recorder, self.torch_time)
+        virtual = InductorRetargeting(gpu, observer.note_choice) if gpu else None
+        observing = inductor.observe(observer, build=self.build, gpu=virtual, runs=self._compiled_runs())
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
-        with observing, observing_buffers(kept), collections, self._watch_passes(recorder):
+        with observing, collections, self._watch_passes(recorder):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
             return uncompiled
-        observed = kept.keep_first_call(hearing(compiled))
-        return observed if bucket is None else while_propagating(observed, compiled)
+        return keep(compiled) if bucket is None else run_or_propagate(keep(compiled), compiled)
 
     def _watch_passes(self, recorder: GraphRecorder) -> AbstractContextManager[None]:
         """Record the passes of our own backend, if it compiles."""
@@ -232,9 +230,9 @@ class Recorder:
 
         return watch(untimed_observer(PassRecorder(recorder, builds=self.build), self.torch_time))
 
-    def _note_calls(self, frame: str, call: Compiled, is_large: bool) -> Compiled:
+    def _note_calls(self, frame: str, call: Function, captured: GraphModule) -> Function:
         """`call`, with a note of the calls of the explored function that it runs in, and of the seconds it takes."""
-        announced = not is_large
+        announced = fx.count_elements(captured) < MANY_ELEMENTS
 
         def call_and_note(*args: Any, **kwargs: Any) -> Any:
             nonlocal announced
@@ -290,28 +288,29 @@ class Recorder:
         """
         return self.build or self.builder.options.backend not in ("inductor", "tcompile", "eager")
 
-    def graph_break(self, key: CompileKey, facts: BreakFacts) -> None:
+    def on_break(self, key: CompileKey, facts: BreakFacts) -> None:
         if all(fx.is_dynamo(place.file) for place in facts.places):  # in torch's own wrapper around a module
             here = tuple(Place(site.file, site.function, site.line) for site in self.call_site[-1:])
             facts = replace(facts, places=here)
         self.breaks.add(self.frame_id(key), facts)
 
-    def recompiled(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None:
+    def on_recompile(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None:
         if not reasons:
             return
         frame = self.frame_id(key)
         known = self.builder.frames.get(frame)
         function, file, line = (known.function, known.file, known.line) if known else ("", "", 0)
         texts = tuple(self.book.shorten(self._canonical(reason)) for reason in reasons)
-        new = Recompile(f"recompile[{frame}]", frame, function, file, line, texts, call=self._call())
-        new = replace(new, call_number=self.call_number)
-        resumes = known.resumes if known else ""
+        new = Recompile(
+            f"recompile[{frame}]", frame, function, file, line, texts, call=self._call(), call_number=self.call_number
+        )
         for entry in entries:
             self._failed.setdefault(self.frame_id(entry.key), Counter()).update(map(_failure_key, entry.guards))
         stack = self._stack_names(new.frame)
         is_outermost = key[0] == next(iter(self._frame_ids))
         self.builder.recompiles.append(recompile(
-            new, entries, self.frame_id, global_state(), is_outermost=is_outermost, resumes=bool(resumes), stack=stack,
+            new, entries, self.frame_id, global_state(), is_outermost=is_outermost, stack=stack,
+            resumes=bool(known and known.resumes),
             same_call={found.id for found in self.builder.frames.values() if found.call_number == self.call_number},
         ))  # fmt: skip
 
@@ -337,13 +336,13 @@ class Recorder:
 
         return re.sub(r"^(\d+)/(\d+):", ours, reason)
 
-    def symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None:
+    def on_symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None:
         frame = self.frame_id(key)
         self._open[frame] = tuple(facts)
         self.builder.symbols[:] = [found for found in self.builder.symbols if found.frame != frame]
         self.builder.symbols.extend(symbol_of(frame, fact, self.book) for fact in facts)
 
-    def guards(self, key: CompileKey, tree: GuardTree) -> None:
+    def on_guards(self, key: CompileKey, tree: GuardTree) -> None:
         frame = self.frame_id(key)
         names = {file: self.book.name(file) for file in self.book.lines}
         sizes = names_of(self._open.get(frame, ()))
@@ -388,18 +387,17 @@ class Recorder:
         return recorded_steps(self._keep_steps, frame_id=self.frame_id, book=self.book, names=self.names, most=most)
 
     @contextmanager
-    def hearing_phases(self, observation: dynamo.Observation) -> Iterator[None]:
+    def record_phases(self, observation: dynamo.Observation) -> Iterator[None]:
         """Keep where torch's time goes in the block, of the compilations that are observed."""
         log = PhaseLog(self.torch_time.seconds, observation.hears)
         try:
-            with log.hearing():
+            with log.listen():
                 yield
         finally:
             self.builder.phases.extend(map(self._phase, log.found.values()))
 
     def _phase(self, facts: PhaseFacts) -> Phase:
-        frame, compilation = facts.key or (-1, -1)
-        graph = self._frame_ids.get(frame, {}).get(compilation, "")
+        graph = self._frame_ids.get(facts.key[0], {}).get(facts.key[1], "")
         return Phase(facts.name, facts.seconds, graph, facts.parent, facts.count)
 
     def _keep_steps(self, steps: tuple[Step, ...], cut: Problem | None) -> None:
@@ -416,10 +414,6 @@ def _failure_key(guard: FailedGuard) -> tuple[str, str, str]:
     if guard.kind == "NO_TENSOR_ALIASING":
         return guard.kind, "", ""
     return guard.kind, guard.source, guard.code[0] if guard.code else ""
-
-
-def _as_it_is(call: Compiled) -> Compiled:
-    return call
 
 
 def tensors_device(values: Sequence[Any]) -> torch.device | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -21,17 +21,13 @@ class Stopwatch:
         """Seconds since it was made, without those in `pause`."""
         return self._before + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
-    @contextmanager
-    def pause(self) -> Iterator[None]:
+    def pause(self) -> AbstractContextManager[None]:
         """Stop the watch for a block of tcompile's own work."""
-        with self._set(running=False):
-            yield
+        return self._set(running=False)
 
-    @contextmanager
-    def resume(self) -> Iterator[None]:
+    def resume(self) -> AbstractContextManager[None]:
         """Run the watch for a block of PyTorch's work inside tcompile's."""
-        with self._set(running=True):
-            yield
+        return self._set(running=True)
 
     @contextmanager
     def _set(self, *, running: bool) -> Iterator[None]:

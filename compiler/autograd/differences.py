@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from compiler.torch_api.eager import run_eagerly
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import replace_attribute
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.widened import wide
 
@@ -129,7 +129,7 @@ def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
 
         return classmethod(apply_in_double)
 
-    with replaced(torch.autograd.Function, "apply", in_double), mode:
+    with replace_attribute(torch.autograd.Function, "apply", in_double), mode:
         yield
 
 

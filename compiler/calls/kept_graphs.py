@@ -42,8 +42,7 @@ class KeptFrame:
     before it was divided. `autocast` are the devices on which autocast was on around the call, and to which format.
     With `keeps_stages`, `stages` are the graphs as AOTAutograd made them: "joint", "joint passes" (after Inductor's),
     "forward", "backward", "inference"; `aot` is what it found about inputs and outputs, and in `halves` is the code
-    that was built. `around`, where it is set, makes every call after the first. Implements
-    `compiler.torch_api.buffers.BufferObserver`.
+    that was built. `around`, where it is set, makes every call after the first.
     """
 
     copies: bool = False
@@ -69,13 +68,13 @@ class KeptFrame:
         if self.keeps_stages:
             self.stages[name] = fx.detached_copy(module)
 
-    def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:
+    def keep_graph(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:
         self.graphs[kind] = KeptGraph(module, inputs)
 
-    def scheduled(self, kind: Kind, buffers: tuple[Buffer, ...]) -> None:
+    def keep_buffers(self, kind: Kind, buffers: tuple[Buffer, ...]) -> None:
         self.graphs[kind].buffers = buffers
 
-    def defined(self, kind: Kind, kernel: str, nodes: tuple[str, ...]) -> None:
+    def keep_kernel(self, kind: Kind, kernel: str, nodes: tuple[str, ...]) -> None:
         self.graphs[kind].nodes.setdefault(kernel, set()).update(nodes)
 
     def keep_first_call(self, call: Callable[..., Any]) -> Callable[..., Any]:

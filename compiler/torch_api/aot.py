@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Function, call_instead, replace_attributes
 
 __all__ = ["CompileContext", "TracingContext", "coerce_to_expected_memory_format", "flatten_graph_inputs"]
 
@@ -83,15 +83,14 @@ def without_python_code() -> AbstractContextManager[None]:
 def without_unread_logs() -> Iterator[None]:
     """Keep AOTAutograd from printing its graphs for traces and logs that nobody reads."""
     logs = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
-    with ExitStack() as stack:
-        if not logging.getLogger("torch.__trace").handlers and not any(log.isEnabledFor(logging.INFO) for log in logs):
-            for name in ("_log_inference_graph", "_log_joint_graph", "_log_fw_bw_graphs"):
-                stack.enter_context(replaced(graph_compile, name, _disable_log))
+    names = ("_log_inference_graph", "_log_joint_graph", "_log_fw_bw_graphs")
+    is_read = logging.getLogger("torch.__trace").handlers or any(log.isEnabledFor(logging.INFO) for log in logs)
+    with replace_attributes((graph_compile, name, call_instead(_log_nothing)) for name in names if not is_read):
         yield
 
 
-def _disable_log(log: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *graphs_and_config: log(*graphs_and_config[:-1], replace(graphs_and_config[-1], enable_log=False))
+def _log_nothing(log: Function, *graphs_and_config: Any) -> None:
+    log(*graphs_and_config[:-1], replace(graphs_and_config[-1], enable_log=False))
 
 
 def never_trace(function: Any) -> None:

@@ -7,20 +7,14 @@ Read while Inductor compiles the graph: scheduler nodes die with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
-import torch._inductor.debug as inductor_debug
-from torch._inductor.codegen.triton import TritonScheduling
-from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode, ExternKernelSchedulerNode, NopKernelSchedulerNode
-from torch._inductor.virtualized import V
 from torch.fx import Graph, GraphModule, Node
 
 from compiler.torch_api.moving import CPU, device_swap, swap_devices
-from compiler.torch_api.patching import Original, around, replaced
 
 Kind = Literal["forward", "backward", "inference"]
 
@@ -69,56 +63,6 @@ class InputLayout:
         if self.shape is None or self.stride is None or value.stride() == self.stride:
             return value
         return torch.empty_strided(self.shape, self.stride, dtype=value.dtype).copy_(value)
-
-
-class BufferObserver(Protocol):
-    """Hears of each graph that is compiled to kernels, but for the branches of others."""
-
-    def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None: ...
-    def scheduled(self, kind: Kind, buffers: tuple[Buffer, ...]) -> None: ...
-    def defined(self, kind: Kind, kernel: str, nodes: tuple[str, ...]) -> None: ...
-
-
-@contextmanager
-def observing_buffers(observer: BufferObserver) -> Iterator[None]:
-    """Tell the observer of what is compiled in the block."""
-
-    def observe_run(run: Original, lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
-        if _is_whole(lowering):
-            module = lowering.orig_gm
-            observer.lowered(_kind_of(lowering), bare(module), input_layouts(module))
-        return run(lowering, *args, **kwargs)
-
-    def observe_log(log: Original, nodes: Sequence[BaseSchedulerNode]) -> Any:
-        if _is_whole(V.graph):
-            observer.scheduled(_kind_of(V.graph), buffers(nodes))
-        return log(nodes)
-
-    def observe_define(
-        define: Original, scheduling: Any, source: str, nodes: Sequence[Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        name = define(scheduling, source, nodes, *args, **kwargs)
-        if _is_whole(V.graph):
-            parts = [node.get_name() for node in nodes if isinstance(node, BaseSchedulerNode)]
-            observer.defined(_kind_of(V.graph), name, tuple(parts))
-        return name
-
-    with (
-        replaced(GraphLowering, "run", around(observe_run)),
-        replaced(inductor_debug, "log_ir_post_fusion", around(observe_log)),
-        replaced(TritonScheduling, "define_kernel", around(observe_define)),
-    ):
-        yield
-
-
-def _is_whole(lowering: GraphLowering) -> bool:
-    return getattr(lowering, "parent", None) is None
-
-
-def _kind_of(lowering: GraphLowering) -> Kind:
-    if lowering.is_backward:
-        return "backward"
-    return "inference" if lowering.is_inference else "forward"
 
 
 def input_layouts(module: GraphModule) -> tuple[InputLayout, ...]:

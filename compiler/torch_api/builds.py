@@ -10,8 +10,8 @@ text.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -30,7 +30,7 @@ from torch._inductor.codecache import (
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.utils._filelock import FileLock
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
 
 CACHES = (CppCodeCache, CppPythonBindingsCodeCache, CppWrapperCodeCache)
 BUILD_ENDS_SECONDS = 10.0
@@ -70,39 +70,27 @@ def without_preparations() -> Iterator[None]:
 
     Answers that torch had before stay; assumptions made here do not: the user's own torch.compile asks g++.
     """
-    with ExitStack() as stack:
-        stack.enter_context(replaced(cpp_builder, "cpp_compiler_search", _else_gcc))
-        if not _is_probed() and inductor_config.cpp.vec_isa_ok is None:
-            _take_the_cpu_at_its_word(stack)
-        if not torch.cuda.is_available():
-            owner = codecache if hasattr(codecache, "triton_key") else triton_compat
-            stack.enter_context(replaced(owner, "triton_key", lambda _: lambda: ""))
+    wrappers: list[Wrapper] = [(cpp_builder, "cpp_compiler_search", call_instead(_search_or_gcc))]
+    is_probed = cpu_vec_isa.valid_vec_isa_list.cache_info().currsize
+    if not is_probed and inductor_config.cpp.vec_isa_ok is None:
+        # `bool()` of an instruction set would run g++.
+        classes = {cpu_vec_isa.VecISA, *(type(isa) for isa in cpu_vec_isa.supported_vec_isa_list)}
+        wrappers += [(owner, "__bool__", lambda _: _is_true) for owner in classes if "__bool__" in vars(owner)]
+        wrappers.append((cpu_vec_isa, "valid_vec_isa_list", lambda probe: functools.cache(probe.__wrapped__)))
+    if not torch.cuda.is_available():
+        owner = codecache if hasattr(codecache, "triton_key") else triton_compat
+        wrappers.append((owner, "triton_key", lambda _: lambda: ""))
+    with replace_attributes(wrappers):
         yield
 
 
-def _else_gcc(search: Callable[..., str]) -> Callable[..., str]:
+def _search_or_gcc(search: Function, names: tuple[str, ...]) -> str:
     """Where no C++ compiler is installed, the code is written for g++."""
-
-    def search_or_gcc(names: tuple[str, ...]) -> str:
-        try:
-            return search(names)
-        except InvalidCxxCompiler:
-            return "g++"
-
-    return search_or_gcc
+    try:
+        return str(search(names))
+    except InvalidCxxCompiler:
+        return "g++"
 
 
-def _is_probed() -> bool:
-    return bool(cpu_vec_isa.valid_vec_isa_list.cache_info().currsize)
-
-
-def _take_the_cpu_at_its_word(stack: ExitStack) -> None:
-    """Make every reported instruction set true; `bool()` of one would run g++."""
-    classes = {cpu_vec_isa.VecISA, *(type(isa) for isa in cpu_vec_isa.supported_vec_isa_list)}
-    for owner in (found for found in classes if "__bool__" in vars(found)):
-        stack.enter_context(replaced(owner, "__bool__", lambda _: _true))
-    stack.enter_context(replaced(cpu_vec_isa, "valid_vec_isa_list", lambda probe: functools.cache(probe.__wrapped__)))
-
-
-def _true(_isa: cpu_vec_isa.VecISA) -> bool:
+def _is_true(_isa: cpu_vec_isa.VecISA) -> bool:
     return True

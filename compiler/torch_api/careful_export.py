@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch._dynamo
@@ -18,7 +19,7 @@ import torch._inductor
 import torch.export._trace as trace
 from torch.export import ExportedProgram
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Wrapper, replace_attributes
 
 _LOGGERS = (
     "torch.fx.experimental.symbolic_shapes",
@@ -31,18 +32,10 @@ _LOGGERS = (
 @contextmanager
 def careful_export() -> Iterator[None]:
     """Keep exports in the block silent and compiled code in place. The user's prints stay."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    disabled = [logger.disabled for logger in loggers]
-    vars(trace)["print"] = _do_nothing
-    try:
-        for logger in loggers:
-            logger.disabled = True
-        with replaced(torch._dynamo, "reset", lambda _: _do_nothing):
-            yield
-    finally:
-        del vars(trace)["print"]
-        for logger, was in zip(loggers, disabled, strict=True):
-            logger.disabled = was
+    silenced: list[Wrapper] = [(logging.getLogger(name), "disabled", lambda _: True) for name in _LOGGERS]
+    wrappers = [*silenced, (torch._dynamo, "reset", lambda _: _do_nothing)]
+    with patch.object(trace, "print", _do_nothing, create=True), replace_attributes(wrappers):
+        yield
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:

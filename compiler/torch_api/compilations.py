@@ -5,11 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
 from torch._dynamo.callback import callback_handler
+from torch._guards import CompileContext, CompileId
 from torch.utils import _python_dispatch
+
+CompileKey = tuple[int, int]
+"""The frame and the compilation of it, as torch numbers them in this process."""
+NO_COMPILATION: CompileKey = (-1, -1)
+
+
+def key_of(compile_id: CompileId) -> CompileKey:
+    return (compile_id.frame_id or 0, compile_id.frame_compile_id or 0)
+
+
+def current_key() -> CompileKey:
+    """The compilation under way, NO_COMPILATION outside of one."""
+    found = CompileContext.current_compile_id()
+    return key_of(found) if found is not None else NO_COMPILATION
 
 
 class Around:
@@ -26,13 +42,13 @@ class Around:
         """
         clear = callback_handler.clear
 
-        def cleared() -> None:
+        def clear_and_register() -> None:
             try:
                 clear()
             finally:
                 self._register()
 
-        callback_handler.clear = cleared  # type: ignore[method-assign]
+        callback_handler.clear = clear_and_register  # type: ignore[method-assign]
         self._register()
 
     def _register(self) -> None:
@@ -53,16 +69,13 @@ def backend_of_compilation() -> Any:
 
     Callbacks are not told: it is read from the frame of `torch._dynamo.convert_frame._compile`.
     """
-    frame = sys._getframe()
-    while frame is not None and not _compiles(frame.f_code):
-        frame = frame.f_back  # type: ignore[assignment]
+    file = sys.modules["torch._dynamo.convert_frame"].__file__
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != ("_compile", file):
+        frame = frame.f_back
     found = frame.f_locals.get("compiler_fn") if frame is not None else None
     found = getattr(found, "_torchdynamo_orig_backend", found)
     return getattr(found, "compiler_fn", found)
-
-
-def _compiles(code: Any) -> bool:
-    return code.co_name == "_compile" and code.co_filename == sys.modules["torch._dynamo.convert_frame"].__file__
 
 
 @contextmanager

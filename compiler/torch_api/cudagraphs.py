@@ -8,8 +8,8 @@ and on a GPU that is not here nothing is captured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ import torch._inductor.output_code as output_code
 from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 
-from compiler.torch_api.patching import Original, around
+from compiler.record import Decision
+from compiler.torch_api.patching import Function, Wrapper, call_after, call_instead
 
 PASS = "cudagraphs"
 
@@ -52,16 +53,6 @@ WHY_NOT_AT_ALL: tuple[tuple[str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """One decision, "captured", "partitioned" or "refused"; `nodes` are its scheduler nodes."""
-
-    verdict: str
-    why: str
-    nodes: tuple[str, ...] = ()
-    numbers: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Partition:
     """Scheduler nodes launched together; `reasons` say, by node, why it can't be captured."""
 
@@ -79,6 +70,10 @@ class Capture:
     mutation: str
 
 
+Verdict = tuple[str, str, tuple[str, ...], dict[str, float]]
+"""A verdict, why, the scheduler nodes that it is about, and numbers."""
+
+
 class CudaGraphs:
     """Hears Inductor's decisions on CUDA graphs, half by half; `virtual` prevents any capture."""
 
@@ -92,12 +87,12 @@ class CudaGraphs:
         self.captures: list[Capture] = []
         self.refusals: list[str] = []
 
-    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-        found: list[tuple[Any, str, Callable[[Any], Any]]] = [
-            (Scheduler, "graph_partition", around(self.observe_partitions)),
-            (compile_fx, "cudagraphify", around(self.observe_capture)),
-            (compile_fx, "log_cudagraph_skip_and_bump_counter", around(self.observe_refusal)),
-            (output_code, "log_cudagraph_skip_and_bump_counter", around(self.observe_refusal)),
+    def wrappers(self) -> list[Wrapper]:
+        found: list[Wrapper] = [
+            (Scheduler, "graph_partition", call_after(self.observe_partitions)),
+            (compile_fx, "cudagraphify", call_instead(self.observe_capture)),
+            (compile_fx, "log_cudagraph_skip_and_bump_counter", call_instead(self.observe_refusal)),
+            (output_code, "log_cudagraph_skip_and_bump_counter", call_instead(self.observe_refusal)),
         ]
         if self.virtual:
             found.append((output_code, "maybe_handle_backward_generation", lambda _: lambda *_args: None))
@@ -105,17 +100,13 @@ class CudaGraphs:
                 found.append((cudagraph_utils, "check_caching_allocator_for_cudagraphs", lambda _: lambda: None))
         return found
 
-    def observe_partitions(self, split: Original, scheduler: Scheduler) -> Any:
-        partitions, signatures = split(scheduler)
+    def observe_partitions(self, result: tuple[Any, Any], scheduler: Scheduler) -> None:
         if getattr(V.graph, "parent", None) is None:  # a branch is part of the operation that branches
-            self.partitions = [
-                _partition(scheduler, nodes, signature.skip_cudagraph)
-                for nodes, signature in zip(partitions, signatures, strict=True)
-            ]
-        return partitions, signatures
+            found = zip(*result, strict=True)
+            self.partitions = [_partition(scheduler, nodes, signature.skip_cudagraph) for nodes, signature in found]
 
     def observe_capture(
-        self, capture: Original, model: Any, static_input_idxs: Sequence[int] = (), **facts: Any
+        self, capture: Function, model: Any, static_input_idxs: Sequence[int] = (), **facts: Any
     ) -> Any:
         self.captures.append(_capture(model, static_input_idxs, facts))
         return model if self.virtual else capture(model, static_input_idxs, **facts)
@@ -127,59 +118,60 @@ class CudaGraphs:
         elif inductor_config.triton.cudagraph_or_error:
             raise RuntimeError(message)
 
-    def verdicts(self, half: str, inputs: Sequence[Any], *, tried: bool) -> Iterator[Verdict]:
+    def decisions(self, half: str, inputs: Sequence[Any], *, tried: bool) -> Iterator[Decision]:
         """The decisions for a half ("forward") with these example inputs; () without CUDA graphs.
 
-        `tried` is False where Inductor had given up on CUDA graphs before it began this half.
+        The verdict is "captured", "partitioned" or "refused", the subjects are scheduler nodes. `tried` is False where
+        Inductor had given up on CUDA graphs before it began this half.
         """
         if not inductor_config.triton.cudagraphs:
             return
+        dynamic = any(isinstance(value, torch.SymInt) for value in inputs)
+        for verdict, why, nodes, numbers in self._verdicts(dynamic, tried):
+            yield Decision(PASS, "", nodes, verdict, f"{half}: {why}", numbers)
+
+    def _verdicts(self, dynamic: bool, tried: bool) -> Iterator[Verdict]:
         if not tried:
-            yield Verdict("refused", f"{half}: the forward half is not captured, and then the backward is not either")
+            yield "refused", "the forward half is not captured, and then the backward is not either", (), {}
         elif self.refusals:
-            yield Verdict("refused", f"{half}: {explain(self.refusals[0], WHY_NOT_AT_ALL)}")
+            yield "refused", explain(self.refusals[0], WHY_NOT_AT_ALL), (), {}
         elif not self.captures:
-            yield Verdict("refused", f"{half}: {self._why_none_captured()}", self._nodes(captured=False))
+            yield "refused", self._why_none_captured(), self._nodes(captured=False), {}
         else:
-            dynamic = any(isinstance(value, torch.SymInt) for value in inputs)
-            yield from self._partition_verdicts(half)
-            yield from self._capture_verdict(half, dynamic)
-            yield from self._refused_verdicts(half)
+            yield from self._partition_verdicts()
+            yield from self._capture_verdicts(dynamic)
+            for node, reason in ((node, reason) for part in self.partitions for node, reason in part.reasons.items()):
+                yield "refused", explain(reason, WHY_NOT_IN_A_GRAPH), (node,), {}
 
     def _why_none_captured(self) -> str:
         reasons = dict.fromkeys(reason for part in self.partitions for reason in part.reasons.values())
         said = "; ".join(explain(reason, WHY_NOT_IN_A_GRAPH) for reason in reasons)
         return f"none of its operations can be captured: {said}" if said else "it has no operations to capture"
 
-    def _partition_verdicts(self, half: str) -> Iterator[Verdict]:
-        outside = self._nodes(captured=False)
-        if outside:
+    def _partition_verdicts(self) -> Iterator[Verdict]:
+        if outside := self._nodes(captured=False):
             graphs = sum(part.captured for part in self.partitions)
-            count = f"{graphs} CUDA graph{'s' if graphs > 1 else ''}"
             total = len(outside) + len(self._nodes())
-            why = f"{half}: {count}, and {len(outside)} of {total} operations outside, launched one by one"
-            yield Verdict("partitioned", why, (), {"graphs": graphs, "operations outside": len(outside)})
+            why = f"{graphs} CUDA graph{'s' if graphs > 1 else ''}, and {len(outside)} of {total} operations outside, "
+            yield "partitioned", f"{why}launched one by one", (), {"graphs": graphs, "operations outside": len(outside)}
 
-    def _capture_verdict(self, half: str, dynamic: bool) -> Iterator[Verdict]:
+    def _capture_verdicts(self, dynamic: bool) -> Iterator[Verdict]:
         inside = [part.nodes for part in self.partitions if part.captured]
         for number, capture in enumerate(self.captures):
             nodes = inside[number] if number < len(inside) else self._nodes()
             name = f"partition_{number}" if inside else "call"
-            numbers = {"operations": len(nodes), "inputs": capture.inputs, "static inputs": capture.static}
+            numbers: dict[str, float] = {
+                "operations": len(nodes),
+                "inputs": capture.inputs,
+                "static inputs": capture.static,
+            }
             if capture.mutation:
-                why = f"{name} runs without: {explain(capture.mutation, WHY_NOT_AT_ALL)}"
-                yield Verdict("refused", f"{half}: {why}", nodes, numbers)
+                yield "refused", f"{name} runs without: {explain(capture.mutation, WHY_NOT_AT_ALL)}", nodes, numbers
             else:
-                why = replayed_words(name, capture.static, capture.inputs, dynamic)
-                yield Verdict("captured", f"{half}: {why}", nodes, numbers)
+                yield "captured", replay_words(name, capture.static, capture.inputs, dynamic), nodes, numbers
 
     def _nodes(self, *, captured: bool = True) -> tuple[str, ...]:
         return tuple(node for part in self.partitions if part.captured == captured for node in part.nodes)
-
-    def _refused_verdicts(self, half: str) -> Iterator[Verdict]:
-        for partition in self.partitions:
-            for node, reason in partition.reasons.items():
-                yield Verdict("refused", f"{half}: {explain(reason, WHY_NOT_IN_A_GRAPH)}", (node,))
 
 
 def _partition(scheduler: Any, nodes: Sequence[Any], skipped: bool) -> Partition:
@@ -205,7 +197,7 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
     return Capture(len(placeholders), len(set(static)), mutation or "")
 
 
-def replayed_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
+def replay_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
     """A CUDA graph in words, by its numbers of inputs and whether sizes are symbolic."""
     said = (
         f"{name} is replayed as one launch, from its third call on (the first warms up, the second is recorded); "

@@ -9,15 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
 from torch._dynamo.backends.distributed import DDPOptimizer
-from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule
 
-from compiler.torch_api.patching import replaced
-
-Compiled = Callable[..., Any]
+from compiler.torch_api.fx import has_fakes
+from compiler.torch_api.patching import Function, call_instead, replace_attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +28,13 @@ class Bucket:
     count: int
     bytes: int
     parameters: tuple[str, ...]
-    whole: torch.fx.GraphModule
+    whole: GraphModule
 
 
-Observe = Callable[[torch.fx.GraphModule, Callable[[], Any], Bucket | None], Any]
+Observe = Callable[[GraphModule, Callable[[], Any], Bucket | None], Any]
 
 
-def compile_observed(
-    compile_graph: Compiled, module: torch.fx.GraphModule, run: Callable[[], Any], observe: Observe
-) -> Any:
+def compile_observed(compile_graph: Function, module: GraphModule, run: Callable[[], Any], observe: Observe) -> Any:
     """Compile a captured graph, and report each graph that the backend gets: one per DDP bucket.
 
     `run` calls `compile_graph` on `module`. `observe(graph, compile, bucket)` returns what is called for the graph.
@@ -47,32 +44,24 @@ def compile_observed(
         return observe(module, run, None)
     indices = itertools.count()
 
-    def wrap(compile_part: Compiled) -> Compiled:
-        def wrapper(part: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-            bucket = None if part is module else _bucket(optimizer, next(indices), module)
-            return observe(part, lambda: compile_part(part, inputs, **options), bucket)
+    def observe_part(compile_part: Function, part: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        bucket = None if part is module else _bucket(optimizer, next(indices), module)
+        return observe(part, partial(compile_part, part, inputs, **options), bucket)
 
-        return wrapper
-
-    with replaced(optimizer, "backend_compile_fn", wrap):
+    with replace_attribute(optimizer, "backend_compile_fn", call_instead(observe_part)):
         return run()
 
 
-def _bucket(optimizer: DDPOptimizer, index: int, whole: torch.fx.GraphModule) -> Bucket:
+def _bucket(optimizer: DDPOptimizer, index: int, whole: GraphModule) -> Bucket:
     """Buckets are compiled in the order of the graph; split_module names them by that order."""
     found = optimizer.buckets[index]
     parameters = tuple(dict.fromkeys(found.params))
     return Bucket(f"submod_{index}", index, len(optimizer.buckets), found.size, parameters, whole)
 
 
-def while_propagating(call: Compiled, propagate: Compiled) -> Compiled:
-    """`call` for real arguments, `propagate` for the fake ones of DDPOptimizer's propagation."""
-
-    def called(*args: Any) -> Any:
-        fake = any(isinstance(value, FakeTensor) for value in args)
-        return propagate(*args) if fake else call(*args)
-
-    return called
+def run_or_propagate(run: Function, propagate: Function) -> Function:
+    """`run` for real arguments, `propagate` for the fake ones of DDPOptimizer's propagation."""
+    return lambda *args: (propagate if has_fakes(args) else run)(*args)
 
 
 BUCKET_CAP_HINT = (

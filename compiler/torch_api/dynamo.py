@@ -43,12 +43,12 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.utils import CleanupManager, counters, graph_break_reasons
-from torch._guards import CompileContext
+from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compiler.process import preserve_state
 from compiler.torch_api import module_calls
-from compiler.torch_api.compilations import restore_dispatch_modes
+from compiler.torch_api.compilations import CompileKey, current_key, key_of, restore_dispatch_modes
 from compiler.torch_api.ddp_buckets import BUCKET_CAP_HINT, Bucket, bucket_cap_refusal, compile_observed
 from compiler.torch_api.guards import (
     FailedGuard,
@@ -61,13 +61,11 @@ from compiler.torch_api.guards import (
     timed_tree,
 )
 from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
-from compiler.torch_api.patching import Original, around, replaced
+from compiler.torch_api.patching import Function, call_after, call_before, call_instead, replace_attributes
 from compiler.torch_api.released import empty_method_caches, release_guards
 from compiler.torch_api.traced_lines import Place, places_of, watch_restarts
 from compiler.torch_api.wrapped_modules import Names, forward_names
 
-CompileKey = tuple[int, int]
-Compiled = Callable[..., Any]
 GENERATED = ("__compiled_fn_", "__resume_at_", "__builtins_dict__", "__import_")
 CONVERSION_LOGGERS = (
     "torch._dynamo",
@@ -113,30 +111,18 @@ class EntryFailures:
 class DynamoObserver(Protocol):
     """Hears what happens while user code is compiled. Methods run inside Dynamo: be quick."""
 
-    def frame_started(self, key: CompileKey, code: CodeType) -> None: ...
-    def frame_ended(self, key: CompileKey, error: BaseException | None) -> None: ...
-    def frame_skipped(self, code: CodeType, why: str) -> None: ...
-    def frame_refused(self, why: str, hint: str) -> None: ...
-    def frame_restarted(self, key: CompileKey, why: str) -> None: ...
-    def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None: ...
-    def resume_functions(self, key: CompileKey, codes: Sequence[CodeType]) -> None: ...
-    def graph(
-        self, key: CompileKey, module: torch.fx.GraphModule, run: Compiled, bucket: Bucket | None
-    ) -> Compiled: ...
-    def graph_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
-    def recompiled(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None: ...
-    def symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None: ...
-    def guards(self, key: CompileKey, tree: GuardTree) -> None: ...
-
-
-def current_key() -> CompileKey:
-    """The compilation under way, (-1, -1) outside of one."""
-    found = CompileContext.current_compile_id()
-    return _key(found) if found is not None else (-1, -1)
-
-
-def _key(compile_id: Any) -> CompileKey:
-    return (compile_id.frame_id or 0, compile_id.frame_compile_id or 0)
+    def on_frame_start(self, key: CompileKey, code: CodeType) -> None: ...
+    def on_frame_end(self, key: CompileKey, error: BaseException | None) -> None: ...
+    def on_skip(self, code: CodeType, why: str) -> None: ...
+    def on_refusal(self, why: str, hint: str) -> None: ...
+    def on_restart(self, key: CompileKey, why: str) -> None: ...
+    def on_bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None: ...
+    def on_resume_functions(self, key: CompileKey, codes: Sequence[CodeType]) -> None: ...
+    def on_graph(self, key: CompileKey, module: GraphModule, run: Function, bucket: Bucket | None) -> Function: ...
+    def on_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
+    def on_recompile(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None: ...
+    def on_symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None: ...
+    def on_guards(self, key: CompileKey, tree: GuardTree) -> None: ...
 
 
 class Unheard:
@@ -145,12 +131,12 @@ class Unheard:
     def __init__(self) -> None:
         self.breaks = 0
 
-    def graph_break(self, *_: object) -> None:
+    def on_break(self, *_: object) -> None:
         self.breaks += 1
 
-    def graph(self, _key: CompileKey, _module: torch.fx.GraphModule, run: Compiled, _bucket: Bucket | None) -> Compiled:
-        compile_function: Compiled = run()
-        return compile_function
+    def on_graph(self, _key: CompileKey, _module: GraphModule, run: Function, _bucket: Bucket | None) -> Function:
+        compiled: Function = run()
+        return compiled
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name not in vars(DynamoObserver):
@@ -171,18 +157,17 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
         stack.callback(session.forget)
         stack.enter_context(dynamo_config.patch(suppress_errors=True))
         stack.enter_context(_quiet_conversion_warnings())
-        stack.callback(convert_frame.register_bytecode_hook(session.on_bytecode).remove)
-        stack.enter_context(replaced(convert_frame.CatchErrorsWrapper, "__call__", session.wrap_convert))
-        stack.enter_context(replaced(convert_frame, "_compile", around(session.observe_compile)))
-        stack.enter_context(watch_restarts(session.on_restart, session.on_unsupported))
-        stack.enter_context(replaced(OutputGraph, "__init__", around(session.observe_make_output)))
-        stack.enter_context(replaced(OutputGraph, "_call_user_compiler", around(session.observe_call_user_compiler)))
-        stack.enter_context(
-            replaced(InstructionTranslatorBase, "log_graph_break", around(session.observe_log_graph_break))
-        )
-        reasons = "get_and_maybe_log_recompilation_reasons"
-        stack.enter_context(replaced(convert_frame, reasons, around(session.observe_recompilation_reasons)))
-        stack.enter_context(replaced(guards, "profile_guard_manager", around(session.observe_profile)))
+        stack.callback(convert_frame.register_bytecode_hook(session.observe_bytecode).remove)
+        stack.enter_context(watch_restarts(session.observe_restart, session.observe_unsupported))
+        stack.enter_context(replace_attributes([
+            (convert_frame.CatchErrorsWrapper, "__call__", session.wrap_convert),
+            (convert_frame, "_compile", call_instead(session.observe_compile)),
+            (OutputGraph, "__init__", call_after(session.observe_output)),
+            (OutputGraph, "_call_user_compiler", call_instead(session.observe_call_user_compiler)),
+            (InstructionTranslatorBase, "log_graph_break", call_before(session.observe_log_graph_break)),
+            (convert_frame, "get_and_maybe_log_recompilation_reasons", call_instead(session.observe_recompile)),
+            (guards, "profile_guard_manager", call_after(session.observe_profile)),
+        ]))  # fmt: skip
         yield session
 
 
@@ -208,7 +193,7 @@ class _Session:
         self.unheard_keys: set[CompileKey] = set()
         self.unsupported: BaseException | None = None
         self.began = weakref.finalize(self, lambda: None)
-        self.tracked_fakes: list[list[Any]] = []
+        self.fakes: list[list[Any]] = []
 
     @contextmanager
     def unheard(self) -> Iterator[Unheard]:
@@ -224,23 +209,23 @@ class _Session:
     def hears(self) -> bool:
         return not isinstance(self.observer, Unheard)
 
-    def on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
+    def observe_bytecode(self, code: CodeType, new_code: CodeType) -> None:
         self.modified.append(new_code)
         key = current_key()
-        self.observer.bytecode(key, code, new_code)
-        self.observer.resume_functions(key, tuple(_resume_codes(new_code, self.user_globals.get(key, {}))))
+        self.observer.on_bytecode(key, code, new_code)
+        self.observer.on_resume_functions(key, tuple(_resume_codes(new_code, self.user_globals.get(key, {}))))
 
-    def on_restart(self, kind: str, why: str) -> None:
+    def observe_restart(self, kind: str, why: str) -> None:
         if kind != "SpeculationRestartAnalysis":  # that one is how a graph break is made
-            self.observer.frame_restarted(current_key(), why or kind)
+            self.observer.on_restart(current_key(), why or kind)
 
-    def on_unsupported(self, error: BaseException) -> None:
+    def observe_unsupported(self, error: BaseException) -> None:
         self.unsupported = error
 
-    def wrap_convert(self, convert: Compiled) -> Compiled:
+    def wrap_convert(self, convert: Function) -> Function:
         """What Dynamo looks at and does not compile: some frames never get as far as `_compile`."""
 
-        def observed(wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        def observe_convert(wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             self.unsupported = None
             try:
                 with module_calls.pause_watching():
@@ -248,81 +233,71 @@ class _Session:
             except AssertionError as error:
                 if not (why := bucket_cap_refusal(error)):
                     raise
-                self.observer.frame_refused(why, BUCKET_CAP_HINT)
+                self.observer.on_refusal(why, BUCKET_CAP_HINT)
                 return ConvertFrameReturn()
             if getattr(result, "guarded_code", None) is None:
                 why = str(self.unsupported) if self.unsupported is not None else getattr(result, "skip_reason", "")
-                self.observer.frame_skipped(frame.f_code, why or "")
+                self.observer.on_skip(frame.f_code, why or "")
             return result
 
         # Torch looks at its first caller outside of this file: is it the wrapper of `disable(recursive=False)`?
-        observed.__code__ = observed.__code__.replace(co_filename=convert_frame.__file__)
-        return observed
+        observe_convert.__code__ = observe_convert.__code__.replace(co_filename=convert_frame.__file__)
+        return observe_convert
 
     def observe_compile(
-        self, compile_frame: Original, code: CodeType, user_globals: dict[str, Any], *args: Any, **kwargs: Any
+        self, compile_frame: Function, code: CodeType, user_globals: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        key = _key(kwargs["compile_id"])
+        key = key_of(kwargs["compile_id"])
         self.codes[key] = code
         self.user_globals[key] = user_globals
         self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
-        self.observer.frame_started(key, code)
+        self.observer.on_frame_start(key, code)
         try:
             with preserve_state(), restore_dispatch_modes():
                 result = compile_frame(code, user_globals, *args, **kwargs)
         except BaseException as error:
             broken = _unlogged_break(error)
             if broken is not None:
-                self.observer.graph_break(key, _break_facts(str(broken), broken))
-            self.observer.frame_ended(key, error)
+                self.observer.on_break(key, _break_facts(str(broken), broken))
+            self.observer.on_frame_end(key, error)
             raise
-        self.observer.frame_ended(key, None)
+        self.observer.on_frame_end(key, None)
         return result
 
-    def observe_make_output(self, make: Original, output: OutputGraph, *args: Any, **kwargs: Any) -> None:
-        make(output, *args, **kwargs)
-        self.tracked_fakes.append(output.tracked_fakes)
+    def observe_output(self, _: None, output: OutputGraph, *_args: Any, **_kwargs: Any) -> None:
+        self.fakes.append(output.tracked_fakes)
 
-    def observe_call_user_compiler(
-        self, call: Original, output: OutputGraph, module: torch.fx.GraphModule, inputs: list[Any]
-    ) -> Any:
+    def observe_call_user_compiler(self, call: Function, output: OutputGraph, module: GraphModule, inputs: Any) -> Any:
         compile_graph: Any = output.compiler_fn
 
-        def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
-            def run() -> Any:
-                return compile_graph(module, inputs, **kwargs)
+        def compile_and_report(module: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+            run = partial(compile_graph, module, inputs, **kwargs)
+            return compile_observed(compile_graph, module, run, partial(self.observer.on_graph, current_key()))
 
-            return compile_observed(compile_graph, module, run, partial(self.observer.graph, current_key()))
-
-        output.compiler_fn = backend
+        output.compiler_fn = compile_and_report
         try:
             result = call(output, module, inputs)
         finally:
             output.compiler_fn = compile_graph
         names = self._names(current_key(), output.local_scope)
-        self.observer.symbols(current_key(), tuple(symbols_of(output.shape_env, names)))
+        self.observer.on_symbols(current_key(), tuple(symbols_of(output.shape_env, names)))
         return result
 
-    def observe_log_graph_break(
-        self, log: Original, translator: Any, options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def observe_log_graph_break(self, _: Any, _options: Any, reason: str, exc: Any, *_more: Any, **_named: Any) -> None:
         if not exc.logged:
-            self.observer.graph_break(current_key(), _break_facts(reason, exc))
-        return log(translator, options, reason, exc, *args, **kwargs)
+            self.observer.on_break(current_key(), _break_facts(reason, exc))
 
-    def observe_recompilation_reasons(
-        self, explain: Original, entries: Any, frame: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def observe_recompile(self, explain: Function, entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         found = tuple(
-            EntryFailures(_key(entry.compile_id), tuple(self._failed_guards(entry, frame.f_locals)))
+            EntryFailures(key_of(entry.compile_id), tuple(self._failed_guards(entry, frame.f_locals)))
             for entry in cache_entries(entries)
         )
         reasons = explain(entries, frame, *args, **kwargs)
-        self.observer.recompiled(current_key(), reasons, found)
+        self.observer.on_recompile(current_key(), reasons, found)
         return reasons
 
     def _failed_guards(self, entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:
-        key = _key(entry.compile_id)
+        key = key_of(entry.compile_id)
         tree = self.trees.get(key)
         if isinstance(entry.guard_manager, DeletedGuardManagerWrapper):
             return dropped_entry(entry.guard_manager.invalidation_reason)
@@ -335,13 +310,11 @@ class _Session:
             self.names[key] = forward_names(self.codes[key], f_locals)
         return self.names.get(key, {})
 
-    def observe_profile(self, profile: Original, root: Any, f_locals: dict[str, Any], *args: Any) -> float:
+    def observe_profile(self, microseconds: float, root: Any, f_locals: dict[str, Any], *_: Any) -> None:
         """Time each guard when torch times all of them: the values are at hand then."""
-        microseconds: float = profile(root, f_locals, *args)
         key = current_key()
         self._names(key, f_locals)
         self.trees[key] = timed_tree(root, f_locals, self.user_globals.get(key, {}), microseconds)
-        return microseconds
 
     def _entries(self, code: CodeType) -> list[Any]:
         found = eval_frame._debug_get_cache_entry_list(code)
@@ -356,18 +329,18 @@ class _Session:
         entries = {id(code): self._entries(code) for code in self.codes.values()}
         for key, code in self.codes.items():
             for entry in entries[id(code)]:
-                if _key(entry.compile_id) == key and key not in self.unheard_keys:
+                if key_of(entry.compile_id) == key and key not in self.unheard_keys:
                     root = entry.guard_manager.root
                     tree = count_failures(self.trees.get(key) or plain_tree(root), root)
-                    self.observer.guards(key, tree.rename(self.names.get(key, {})))
+                    self.observer.on_guards(key, tree.rename(self.names.get(key, {})))
         for code in {id(code): code for code in self.codes.values()}.values():
-            _forget_entries(code, [entry for entry in entries[id(code)] if _key(entry.compile_id) in self.codes])
+            _forget_entries(code, [entry for entry in entries[id(code)] if key_of(entry.compile_id) in self.codes])
         for code in (code for code in self.modified if code in CleanupManager.instance):
             CleanupManager.instance._remove_id(id(code))
         for user_globals, before in self.globals.values():
             for name in [n for n in user_globals if n not in before and n.startswith(GENERATED)]:
                 del user_globals[name]
-        for fakes in self.tracked_fakes:
+        for fakes in self.fakes:
             fakes.clear()  # they are in cycles through autograd's C++ objects, which gc can't see
         release_guards(self.began)
         empty_method_caches(ShapeEnv)  # they hold each ShapeEnv that was ever asked, and its fake tensors
@@ -480,17 +453,14 @@ def _quiet_conversion_warnings() -> Iterator[None]:
     def keep(entry: logging.LogRecord) -> bool:
         return entry.levelno not in (logging.WARNING, logging.ERROR)
 
-    loggers = [logging.getLogger(name) for name in CONVERSION_LOGGERS]
-    for logger in loggers:
-        logger.addFilter(keep)
-    try:
+    with ExitStack() as stack:
+        for logger in map(logging.getLogger, CONVERSION_LOGGERS):
+            logger.addFilter(keep)
+            stack.callback(logger.removeFilter, keep)
         yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(keep)
 
 
-def compile_function(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: bool) -> Any:
+def compile_function(fn: Any, backend: Function, *, dynamic: bool | None, fullgraph: bool) -> Any:
     """`torch.compile(fn)` with cache entries separate from the user's.
 
     torch tells entries apart by their backend, so this one gets a backend of its own.
@@ -499,7 +469,7 @@ def compile_function(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgr
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
         isolation["isolate_recompiles"] = True
 
-    def own_backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Compiled:
+    def own_backend(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Function:
         return backend(module, inputs, **options)
 
     with module_calls.unmarked(fn):
@@ -589,6 +559,6 @@ def break_registry() -> dict[str, dict[str, Any]]:
     return {versions[0]["Gb_type"]: {**versions[0], "id": gb_id} for gb_id, versions in entries.items() if versions}
 
 
-def named_backend(name: Any) -> Compiled:
+def named_backend(name: Any) -> Function:
     """A registered torch.compile backend, or the callable itself."""
     return name if callable(name) else lookup_backend(name)

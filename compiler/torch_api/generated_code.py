@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
 
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.graph import GraphLowering
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import call_after, replace_attribute
 
 
 def generated_modules() -> Iterator[tuple[ModuleType, str]]:
@@ -40,16 +39,7 @@ _LIBRARY = re.compile(
 @contextmanager
 def hearing_code(heard: Callable[[str], None]) -> Iterator[None]:
     """`heard` is told the code of each graph that Inductor generates in the block."""
-
-    def wrap(generate: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(lowering: GraphLowering) -> Any:
-            result = generate(lowering)
-            heard(result[0].value)
-            return result
-
-        return wrapper
-
-    with replaced(GraphLowering, "codegen", wrap):
+    with replace_attribute(GraphLowering, "codegen", call_after(lambda result, _lowering: heard(result[0].value))):
         yield
 
 

@@ -24,7 +24,7 @@ from torch._inductor.utils import count_tangents, get_first_incompatible_cudagra
 from torch.fx import GraphModule
 
 from compiler.torch_api.aot import Call, forward_facts, mark_boxed
-from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explain, replayed_words
+from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explain, replay_words
 from compiler.torch_api.fx import value_of
 
 
@@ -49,7 +49,7 @@ class Graphs:
         """What becomes of this half where nothing stands against it."""
         inputs = module.graph.find_nodes(op="placeholder")
         dynamic = any(isinstance(value_of(node), torch.SymInt) for node in inputs)
-        return replayed_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
+        return replay_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
 
     def replayed(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
         """The call as CUDA graphs: run normally first, then recorded, then replayed."""

@@ -7,9 +7,10 @@ compilation. With `build=False` code is generated and not built: no g++, no Trit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, Protocol
 
@@ -24,32 +25,40 @@ from torch._functorch.partitioners import default_partition
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import Layout
+from torch._inductor.ir import Layout, UserDefinedTritonKernel
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ExternKernelSchedulerNode,
     FusedSchedulerNode,
     NopKernelSchedulerNode,
+    Scheduler,
+    WhyNoFuse,
 )
 from torch._inductor.virtualized import V
 
+from compiler.record import Decision, GraphHalf, Merge
+from compiler.torch_api.buffers import Buffer, buffers
 from compiler.torch_api.builds import failed_builds_forgotten, without_preparations
-from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
+from compiler.torch_api.cudagraphs import CudaGraphs
 from compiler.torch_api.dynamo import is_restart
-from compiler.torch_api.fusion_rounds import FusionRounds, MergeFacts
 from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.loop_text import LoopTexts
-from compiler.torch_api.memory_lines import MemoryFacts, MemoryLines
+from compiler.torch_api.memory_lines import MemoryFacts, MemoryLine, memory_facts, memory_lines
 from compiler.torch_api.moving import moved_from_meta
-from compiler.torch_api.partitioning import Halves, wrap_partition
-from compiler.torch_api.patching import Original, Wrapper, around, replaced
+from compiler.torch_api.partitioning import Halves, observe_partition
+from compiler.torch_api.patching import Function, Wrapper, call_after, call_before, call_instead, replace_attributes
 from compiler.torch_api.released import empty_method_caches
-from compiler.torch_api.user_triton import UserKernels
+from compiler.torch_api.user_triton import check_device, is_launch
 
 Kind = Literal["forward", "backward", "inference"]
+LoopStage = Literal["ir", "fused_ir"]
+_COMPILERS: dict[str, Kind] = {
+    "fw_compiler": "forward", "bw_compiler": "backward", "inference_compiler": "inference",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +114,26 @@ class KernelFacts:
 class InductorObserver(Protocol):
     """Hears each stage of one `compile_fx` call, in order.
 
-    `branch` names the branch (torch.cond) that nodes are in, "" outside of branches, which come first. Nodes are
-    read lazily. `built` gets the code of a half, and returns what is called for it.
+    `half` is "" for graphs that are not divided yet. `branch` names the branch (torch.cond) that loops or a kernel are
+    in, "" outside of branches, which come first. Nodes are read lazily. `on_build` gets the code of a half, and returns
+    what is called for it.
     """
 
-    def pre_grad(self, module: torch.fx.GraphModule) -> None: ...
-    def joint(self, module: torch.fx.GraphModule) -> None: ...
-    def partitioned(self, halves: Halves) -> None: ...
-    def aot_graph(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
-    def post_grad(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
-    def ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
-    def merged(self, kind: Kind, facts: MergeFacts) -> None: ...
-    def refused(self, kind: Kind, first: str, second: str, reason: str, number: int) -> None: ...
-    def fused_ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
-    def kernel(self, kind: Kind, facts: KernelFacts) -> None: ...
-    def memory(self, kind: Kind, facts: MemoryFacts) -> None: ...
-    def code(self, kind: Kind, text: str, language: str) -> None: ...
-    def failed(self, kind: Kind, error: Exception) -> None: ...
-    def decided(self, pass_name: str, verdict: str, why: str) -> None: ...
-    def captured_as(self, kind: Kind, verdict: Verdict) -> None: ...
-    def selected(self, kind: Kind, selections: Sequence[Selection]) -> None: ...
-    def built(self, kind: Kind, run: Callable[..., Any]) -> Callable[..., Any]: ...
+    def on_graph(self, stage: str, half: GraphHalf, module: torch.fx.GraphModule) -> None: ...
+    def on_partition(self, halves: Halves) -> None: ...
+    def on_loops(self, stage: LoopStage, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
+    def on_merge(self, merge: Merge) -> None: ...
+    def on_refusal(self, kind: Kind, first: str, second: str, reason: str, number: int) -> None: ...
+    def on_schedule(self, kind: Kind, buffers: tuple[Buffer, ...]) -> None: ...
+    def on_kernel(self, kind: Kind, facts: KernelFacts, branch: str) -> None: ...
+    def on_memory(self, kind: Kind, facts: MemoryFacts) -> None: ...
+    def on_code(self, kind: Kind, text: str, language: str) -> None: ...
+    def on_failure(self, kind: Kind, error: Exception) -> None: ...
+    def on_decision(self, kind: Kind, decision: Decision) -> None: ...
+    def on_selections(self, kind: Kind, selections: Sequence[Selection]) -> None: ...
+    def on_build(self, kind: Kind, run: Function) -> Function: ...
 
-    def goes_on(self, kind: Kind) -> bool:
+    def needs_code(self, kind: Kind) -> bool:
         """Whether anybody asks for what Inductor makes of such a graph."""
         ...
 
@@ -139,9 +145,10 @@ class Retargeter(Protocol):
     def settings(self) -> dict[str, Any]: ...
     def selections(self) -> Sequence[Selection]: ...
     def check_formats(self, module: torch.fx.GraphModule) -> None: ...
-    def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]: ...
-    def wrap_compile(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]: ...
-    def wrap_partition(self, partition: Callable[..., Any]) -> Callable[..., Any]: ...
+    def trace(self, run: Function, module: torch.fx.GraphModule, inputs: Sequence[Any], /, **kwargs: Any) -> Any: ...
+    def call_on_target(
+        self, call: Function, module: torch.fx.GraphModule, inputs: Sequence[Any], /, *args: Any, **kwargs: Any
+    ) -> Any: ...
 
 
 @contextmanager
@@ -153,245 +160,262 @@ def observe(
     Where nobody `runs` what is compiled, meta tensors stand for tensors of the device that code is written for.
     """
     wrappers = _Session(observer, build, runs, gpu).wrappers()
-    settings = _inductor_settings(build)
+    # Caches would hide stages; worker processes are for builds.
+    settings: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+    if not build:
+        settings["compile_threads"] = 1
     if gpu is not None:
         wrappers += gpu.wrappers()
         settings |= gpu.settings()
-    with ExitStack() as stack:
-        stack.callback(empty_method_caches, SIMDScheduling)  # they hold the scheduler nodes of several graphs
-        stack.enter_context(inductor_config.patch(settings))
-        if not build:
-            stack.enter_context(without_preparations())
-        stack.enter_context(functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False))
-        for owner, name, make in wrappers:
-            stack.enter_context(replaced(owner, name, make))
-        yield
-
-
-def _inductor_settings(build: bool) -> dict[str, Any]:
-    """Caches would hide stages; worker processes are for builds."""
-    settings: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-    return settings if build else settings | {"compile_threads": 1}
+    with (
+        inductor_config.patch(settings),
+        nullcontext() if build else without_preparations(),
+        functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),
+        replace_attributes(wrappers),
+    ):
+        try:
+            yield
+        finally:
+            empty_method_caches(SIMDScheduling)  # they hold the scheduler nodes of several graphs
 
 
 class _Session:
     def __init__(self, observer: InductorObserver, build: bool, runs: bool, gpu: Retargeter | None) -> None:
-        self.observer = observer
-        self.build = build
-        self.runs = runs
-        self.gpu = gpu
+        self.observer, self.build, self.runs, self.gpu = observer, build, runs, gpu
         self.kind: Kind = "inference"
         self.depth = 0
         self.in_inductor = False
+        self.round = 0
+        self.reordered = False
+        self.partition_lines: list[MemoryLine] = []
+        self.user_operation: UserDefinedTritonKernel | None = None
         self.graphs = CudaGraphs(virtual=not build)
         self.lines = LineOrigins()
         self.texts = LoopTexts(_heading)
 
     def wrappers(self) -> list[Wrapper]:
-        found = [
-            (aot_backends, "aot_module_simplified", around(self.observe_aot)),
-            (compile_fx, "compile_fx", self.wrap_compile_fx),
-            (compile_fx, "_recursive_pre_grad_passes", around(self.observe_pre_grad_passes)),
-            (compile_fx, "_recursive_joint_graph_passes", around(self.observe_joint_passes)),
-            (compile_fx, "min_cut_rematerialization_partition", wrap_partition(self.observer.partitioned)),
-            (inductor_debug, "log_ir_pre_fusion", around(self.observe_pre_fusion)),
-            (inductor_debug, "log_ir_post_fusion", around(self.observe_post_fusion)),
-            (GraphLowering, "run", around(self.observe_run)),
-            (GraphLowering, "codegen", around(self.observe_codegen)),
-            (CppScheduling, "define_kernel", around(self.observe_define_kernel)),
-            (TritonScheduling, "define_kernel", around(self.observe_define_kernel)),
-            *UserKernels(self.user_kernel, builds=self.build).wrappers(),
+        partition = partial(observe_partition, self.observer.on_partition)
+        found: list[Wrapper] = [
+            (aot_backends, "aot_module_simplified", call_instead(self.observe_aot)),
+            (compile_fx, "compile_fx", call_instead(self.observe_compile_fx)),
+            (compile_fx, "_recursive_pre_grad_passes", call_instead(self.observe_pre_grad_passes)),
+            (compile_fx, "_recursive_joint_graph_passes", call_instead(self.observe_joint_passes)),
+            (compile_fx, "min_cut_rematerialization_partition", call_instead(partition)),
+            (inductor_debug, "log_ir_pre_fusion", call_before(self.observe_pre_fusion)),
+            (inductor_debug, "log_ir_post_fusion", call_before(self.observe_post_fusion)),
+            (Scheduler, "fuse_nodes", call_before(self.observe_fusion)),
+            (Scheduler, "fuse_nodes_once", call_before(self.observe_fusion_round)),
+            (Scheduler, "fuse_two_nodes", call_instead(self.observe_merge)),
+            (WhyNoFuse, "__call__", call_before(self.observe_refusal)),
+            (GraphLowering, "run", call_before(self.observe_lowering)),
+            (GraphLowering, "codegen", call_after(self.observe_code)),
+            (PythonWrapperCodegen, "run_wrapper_ir_passes", call_after(self.observe_memory)),
+            (CppScheduling, "define_kernel", call_after(self.observe_kernel)),
+            (TritonScheduling, "define_kernel", call_after(self.observe_kernel)),
+            (UserDefinedTritonKernel, "codegen", call_before(self.observe_user_operation)),
+            (PythonWrapperCodegen, "define_user_defined_triton_kernel", call_instead(self.observe_user_kernel)),
             *self.lines.wrappers(),
-            *FusionRounds(self.merged, self.refused).wrappers(),
-            *MemoryLines(self.memory).wrappers(),
+            *self.graphs.wrappers(),
         ]
         if not self.build:
-            found.append((GraphLowering, "compile_to_module", self.only_generated))
-        return found + self.graphs.wrappers()
+            found.append((GraphLowering, "compile_to_module", lambda _: _generate_only))
+        return found
 
-    def wrap_compile_fx(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        default = compile_fx.compile_fx_inner
+    def observe_compile_fx(
+        self, run: Function, module: Any, inputs: Any, inner_compile: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        inner = inner_compile or compile_fx.compile_fx_inner
+        if inner is compile_fx.compile_fx_inner:
+            inner = partial(self.compile_half, inner)
+        before, self.in_inductor = self.in_inductor, True
+        try:
+            return run(module, self.example_inputs(module, inputs), inner, *args, **kwargs)
+        finally:
+            self.in_inductor = before
 
-        def wrapper(module: Any, inputs: Any, inner_compile: Any = default, *args: Any, **kwargs: Any) -> Any:
-            inner = self.wrap_inner(inner_compile) if inner_compile is default else inner_compile
-            before, self.in_inductor = self.in_inductor, True
-            try:
-                return original(module, self.example_inputs(module, inputs), inner, *args, **kwargs)
-            finally:
-                self.in_inductor = before
-
-        return wrapper
-
-    def observe_aot(self, run: Original, module: Any, inputs: Any, **kwargs: Any) -> Any:
+    def observe_aot(self, run: Function, module: Any, inputs: Any, **kwargs: Any) -> Any:
         """Observe other AOTAutograd backends (aot_eager …) at their compilers; Inductor further in."""
         if self.in_inductor:
             return run(module, inputs, **kwargs)
-        trace = self.gpu.wrap_main(run) if self.gpu is not None else run
-        return trace(module, self.example_inputs(module, inputs), **self.observed_compilers(kwargs))
+        forward = kwargs["fw_compiler"]
+        kwargs["partition_fn"] = self.on_target(
+            partial(self.partition_joint, kwargs.get("partition_fn") or default_partition)
+        )
+        for name, kind in _COMPILERS.items():
+            compile_graph = partial(self.compile_aot_graph, kind, kwargs.get(name) or forward)
+            kwargs[name] = self.on_target(compile_graph)
+        trace = partial(self.gpu.trace, run) if self.gpu is not None else run
+        return trace(module, self.example_inputs(module, inputs), **kwargs)
 
     def example_inputs(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
         return inputs if self.runs else moved_from_meta(module, inputs)
 
-    def observed_compilers(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        forward = kwargs["fw_compiler"]
-        backward = kwargs.get("bw_compiler") or forward
-        inference = kwargs.get("inference_compiler") or forward
-        partition = kwargs.get("partition_fn") or default_partition
-        return kwargs | {
-            "fw_compiler": self.reporting("forward", forward),
-            "bw_compiler": self.reporting("backward", backward),
-            "inference_compiler": self.reporting("inference", inference),
-            "partition_fn": self.reporting_joint(partition),
-        }
+    def on_target(self, call: Function) -> Function:
+        return partial(self.gpu.call_on_target, call) if self.gpu is not None else call
 
-    def reporting(self, kind: Kind, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(module: torch.fx.GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            self.observer.aot_graph(kind, module)
-            try:
-                if self.gpu is not None:
-                    self.gpu.check_formats(module)
-                return self.observer.built(kind, compile_graph(module, inputs, *args, **kwargs))
-            except Exception as error:
-                if self.build or is_restart(error):
-                    raise
-                self.observer.failed(kind, error)
-                return make_boxed_func(module.forward)
+    def compile_aot_graph(
+        self, kind: Kind, compile_graph: Function, module: torch.fx.GraphModule, inputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Compile a half with the compiler of a backend that uses AOTAutograd."""
+        self.observer.on_graph(kind, kind, module)
+        try:
+            if self.gpu is not None:
+                self.gpu.check_formats(module)
+            return self.observer.on_build(kind, compile_graph(module, inputs, *args, **kwargs))
+        except Exception as error:
+            if self.build or is_restart(error):
+                raise
+            self.observer.on_failure(kind, error)
+            return make_boxed_func(module.forward)
 
-        return self.gpu.wrap_compile(wrapper) if self.gpu is not None else wrapper
+    def partition_joint(
+        self, partition: Function, module: torch.fx.GraphModule, inputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.observer.on_graph("joint", "", module)
+        return observe_partition(self.observer.on_partition, partition, module, inputs, *args, **kwargs)
 
-    def reporting_joint(self, partition: Callable[..., Any]) -> Callable[..., Any]:
-        divide = wrap_partition(self.observer.partitioned)(partition)
+    def compile_half(
+        self, compile_inner: Function, module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any
+    ) -> Any:
+        """Compile a half with Inductor. After an error, or without a build, the graph itself is called."""
+        self.kind = _kind_of(kwargs)
+        self.observer.on_graph(self.kind, self.kind, module)
+        if not self.build and not self.observer.needs_code(self.kind):
+            return make_boxed_func(module.forward)
+        self.graphs.forget()
+        tried = kwargs.get("cudagraphs") is None or bool(kwargs["cudagraphs"])
+        try:
+            with failed_builds_forgotten():
+                compiled = compile_inner(module, inputs, **kwargs)
+            for decision in self.graphs.decisions(self.kind, inputs, tried=tried):
+                self.observer.on_decision(self.kind, decision)
+            if self.gpu is not None:
+                self.observer.on_selections(self.kind, self.gpu.selections())
+            return self.observer.on_build(self.kind, compiled) if self.build else make_boxed_func(module.forward)
+        except Exception as error:  # noqa: BLE001 - whatever Inductor raises is told to the observer
+            self.observer.on_failure(self.kind, error)
+            return make_boxed_func(module.forward)
 
-        def wrapper(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-            self.observer.joint(module)
-            return divide(module, *args, **kwargs)
-
-        return self.gpu.wrap_partition(wrapper) if self.gpu is not None else wrapper
-
-    def wrap_inner(self, compile_inner: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
-            self.kind = _kind_of(kwargs)
-            self.observer.aot_graph(self.kind, module)
-            if not self.build and not self.observer.goes_on(self.kind):
-                return make_boxed_func(module.forward)
-            self.graphs.forget()
-            tried = kwargs.get("cudagraphs") is None or bool(kwargs["cudagraphs"])
-            try:
-                with failed_builds_forgotten():
-                    compiled = compile_inner(module, inputs, **kwargs)
-                for verdict in self.graphs.verdicts(self.kind, inputs, tried=tried):
-                    self.observer.captured_as(self.kind, verdict)
-                if self.gpu is not None:
-                    self.observer.selected(self.kind, self.gpu.selections())
-                return self.observer.built(self.kind, compiled) if self.build else make_boxed_func(module.forward)
-            except Exception as error:  # noqa: BLE001 - whatever Inductor raises is told to the observer
-                self.observer.failed(self.kind, error)
-                return make_boxed_func(module.forward)
-
-        return wrapper
-
-    def observe_pre_grad_passes(self, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.nested() as outermost:
+    def observe_pre_grad_passes(self, run: Function, module: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.count_depth() as depth:
             result = run(module, *args, **kwargs)
-        if outermost:
-            self.observer.pre_grad(result)
+        if depth == 1:
+            self.observer.on_graph("pre_grad", "", result)
         return result
 
-    def observe_joint_passes(self, run: Original, module: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.nested() as outermost:
-            if outermost and _is_joint(module):
-                self.observer.joint(module)
+    def observe_joint_passes(self, run: Function, module: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.count_depth() as depth:
+            if depth == 1 and _is_joint(module):
+                self.observer.on_graph("joint", "", module)
             return run(module, *args, **kwargs)
 
     @contextmanager
-    def nested(self) -> Iterator[bool]:
+    def count_depth(self) -> Iterator[int]:
+        """Passes run themselves on the graphs inside of a graph: the whole one's depth is 1."""
         self.depth += 1
         try:
-            yield self.depth == 1
+            yield self.depth
         finally:
             self.depth -= 1
 
-    def observe_run(self, run: Original, lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
+    def observe_lowering(self, lowering: GraphLowering, *_: Any, **__: Any) -> None:
         if not _branch_of(lowering):
-            self.lines.lowers(lowering.orig_gm)
-            self.observer.post_grad(self.kind, lowering.orig_gm)
-        return run(lowering, *args, **kwargs)
+            self.lines.add_graph(lowering.orig_gm)
+            self.observer.on_graph("post_grad", self.kind, lowering.orig_gm)
+
+    def observe_pre_fusion(self, nodes: Sequence[Any]) -> None:
+        self.observer.on_loops("ir", self.kind, self.facts(nodes), _branch_of(V.graph))
+
+    def observe_post_fusion(self, nodes: Sequence[Any]) -> None:
+        branch = _branch_of(V.graph)
+        self.observer.on_loops("fused_ir", self.kind, self.facts(nodes), branch)
+        if not branch:
+            self.observer.on_schedule(self.kind, buffers(nodes))
 
     def facts(self, nodes: Sequence[BaseSchedulerNode]) -> Iterator[IrFacts]:
         return (ir_facts(node, self.lines, self.texts) for node in nodes)
 
-    def observe_pre_fusion(self, log: Original, nodes: Sequence[Any]) -> Any:
-        self.observer.ir(self.kind, self.facts(nodes), _branch_of(V.graph))
-        return log(nodes)
+    def observe_fusion(self, *_: Any) -> None:
+        """The scheduler goes over all pairs in rounds until nothing changes, and once more with loops reordered."""
+        self.round = 0
 
-    def observe_post_fusion(self, log: Original, nodes: Sequence[Any]) -> Any:
-        self.observer.fused_ir(self.kind, self.facts(nodes), _branch_of(V.graph))
-        return log(nodes)
+    def observe_fusion_round(self, _scheduler: Scheduler, _nodes: Any, is_reorder_round: bool) -> None:
+        self.round += 1
+        self.reordered = is_reorder_round
 
-    def merged(self, facts: MergeFacts) -> None:
-        self.observer.merged(self.kind, facts)
-
-    def refused(self, first: str, second: str, reason: str, number: int) -> None:
-        self.observer.refused(self.kind, first, second, reason, number)
-
-    def memory(self, facts: MemoryFacts) -> None:
-        self.observer.memory(self.kind, facts)
-
-    def observe_define_kernel(
-        self, define: Original, scheduling: Any, source: str, nodes: Sequence[Any], kernel: Any = None
+    def observe_merge(
+        self, fuse: Function, scheduler: Scheduler, first: BaseSchedulerNode, second: BaseSchedulerNode, *args: Any
     ) -> Any:
-        name = define(scheduling, source, nodes, kernel)
+        saved = int(scheduler.score_fusion_memory(first, second))
+        names = first.get_name(), second.get_name()
+        fused = fuse(scheduler, first, second, *args)
+        self.observer.on_merge(Merge("", self.kind, self.round, *names, fused.get_name(), saved, self.reordered))
+        return fused
+
+    def observe_refusal(self, why: WhyNoFuse, reason: str, *args: Any) -> None:
+        self.observer.on_refusal(self.kind, why.name1, why.name2, reason % args if args else reason, self.round)
+
+    def observe_memory(self, _: Any, wrapper: PythonWrapperCodegen, *_args: Any) -> None:
+        """Report the memory of a whole graph's wrapper; what its partitions do comes first."""
+        if _branch_of(V.graph):
+            return
+        lines = [*self.partition_lines, *memory_lines(wrapper.lines)]
+        is_partition = isinstance(wrapper, SubgraphPythonWrapperCodegen)
+        self.partition_lines = lines if is_partition else []
+        if not is_partition:
+            self.observer.on_memory(self.kind, memory_facts(wrapper, lines))
+
+    def observe_kernel(
+        self, name: str, scheduling: Any, _source: str, nodes: Sequence[Any], kernel: Any = None
+    ) -> None:
         parts = [node for node in nodes if isinstance(node, BaseSchedulerNode)]
-        written = scheduling.kernel_group if isinstance(scheduling, CppScheduling) else kernel
-        self.observer.kernel(self.kind, self.kernel_facts(name, parts, written))
-        return name
-
-    def user_kernel(self, name: str, operation: str, origins: Sequence[torch.fx.Node]) -> None:
-        whole = self.lines.origins(origins)
-        self.observer.kernel(self.kind, KernelFacts(name, (operation,), "user", KernelLines(), whole))
-
-    def kernel_facts(self, name: str, nodes: Sequence[BaseSchedulerNode], kernel: Any) -> KernelFacts:
-        templates = [part for node in nodes for part in node.get_nodes() if ir_kind(part) == "template"]
-        return KernelFacts(
+        templates = [part for node in parts for part in node.get_nodes() if ir_kind(part) == "template"]
+        self.report_kernel(KernelFacts(
             name=name,
-            nodes=tuple(node.get_name() for node in nodes),
-            category=_category(nodes),
-            lines=self.lines.of(kernel),
+            nodes=tuple(node.get_name() for node in parts),
+            category=_category(parts),
+            lines=self.lines.of_kernel(scheduling.kernel_group if isinstance(scheduling, CppScheduling) else kernel),
             whole=self.lines.origins([origin for part in templates for origin in _origins(part)]),
-        )
+        ))  # fmt: skip
 
-    def observe_codegen(self, generate: Original, lowering: GraphLowering) -> Any:
-        result = generate(lowering)
+    def report_kernel(self, facts: KernelFacts) -> None:
+        self.observer.on_kernel(self.kind, facts, _branch_of(V.graph))
+
+    def observe_user_operation(self, operation: UserDefinedTritonKernel, *_: Any, **__: Any) -> None:
+        self.user_operation = operation
+
+    def observe_user_kernel(self, define: Function, wrapper: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        """Report a Triton kernel of the user's: defined once for each launch, by the `codegen` of its operation."""
+        if (operation := self.user_operation) is None:
+            return define(wrapper, kernel, *args, **kwargs)
+        if self.build:
+            check_device(kernel, operation.get_device())
+        found = define(wrapper, kernel, *args, **kwargs)
+        whole = self.lines.origins([node for node in operation.get_origins() if is_launch(node)])
+        self.report_kernel(KernelFacts(found[0], (operation.get_operation_name(),), "user", KernelLines(), whole))
+        return found
+
+    def observe_code(self, result: Any, lowering: GraphLowering) -> None:
         if not _branch_of(lowering):
-            language = "cpp" if lowering.cpp_wrapper else "python"
-            self.observer.code(self.kind, result[0].value, language)
-        return result
+            self.observer.on_code(self.kind, result[0].value, "cpp" if lowering.cpp_wrapper else "python")
 
-    def only_generated(self, _build: Callable[..., Any]) -> Callable[..., Any]:
-        """Generate code without a build, and let Inductor go on as if it were built.
 
-        It decides about CUDA graphs after that, and tells AOTAutograd the strides of the backward's inputs.
-        """
+def _generate_only(lowering: GraphLowering) -> Any:
+    """Generate code without a build, and let Inductor go on as if it were built.
 
-        def generate(lowering: GraphLowering) -> Any:
-            if lowering.cpp_wrapper:
-                lowering.codegen_with_cpp_wrapper()
-            else:
-                lowering.codegen()
-            return SimpleNamespace(call=_raise_not_built, runner=_not_built_partitions())
-
-        return generate
+    It decides about CUDA graphs after that, and tells AOTAutograd the strides of the backward's inputs.
+    """
+    if lowering.cpp_wrapper:
+        lowering.codegen_with_cpp_wrapper()
+    else:
+        lowering.codegen()
+    # The runner hands each partition to the function that captures it.
+    runner = SimpleNamespace(partitions=[], recursively_apply_fns=lambda calls: [f(_raise_not_built) for f in calls])
+    return SimpleNamespace(call=_raise_not_built, runner=runner)
 
 
 def _raise_not_built(_inputs: Any) -> Any:
     raise RuntimeError("this code was generated to be read, and not built: it can't run")
-
-
-def _not_built_partitions() -> SimpleNamespace:
-    """A stand-in for generated code's `runner`: hands each partition to the capturing function."""
-    return SimpleNamespace(
-        partitions=[], recursively_apply_fns=lambda functions: [f(_raise_not_built) for f in functions]
-    )
 
 
 def _kind_of(options: dict[str, Any]) -> Kind:
@@ -406,10 +430,7 @@ def _is_joint(module: torch.fx.GraphModule) -> bool:
 
 def _category(nodes: Sequence[BaseSchedulerNode]) -> str:
     kinds = {ir_kind(part) for node in nodes for part in node.get_nodes()}
-    for kind in ("template", "reduction", "pointwise"):
-        if kind in kinds:
-            return kind
-    return "other"
+    return next((kind for kind in ("template", "reduction", "pointwise") if kind in kinds), "other")
 
 
 def ir_kind(node: BaseSchedulerNode) -> str:
@@ -509,6 +530,6 @@ def _size(value: Any) -> int | str:
     return int(value) if isinstance(value, int) or getattr(value, "is_Integer", False) else str(value)
 
 
-def inductor_backend(mode: str, options: dict[str, Any], dynamic: bool | None) -> Callable[..., Any]:
+def inductor_backend(mode: str, options: dict[str, Any], dynamic: bool | None) -> Function:
     """`torch.compile(mode=…, options=…)`'s backend. Raises RuntimeError for an unknown option."""
     return torch._TorchCompileInductorWrapper(mode, options, dynamic)

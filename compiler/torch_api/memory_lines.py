@@ -8,17 +8,15 @@ Symbolic sizes count as the values that were compiled with (`optimization_hint`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch._inductor.codegen.wrapper as wrappers
 from torch._inductor import ir
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.utils import get_dtype_size
 from torch._inductor.virtualized import V
-
-from compiler.torch_api.patching import Original, around
 
 What = Literal["allocate", "reuse", "alias", "free"]
 
@@ -46,34 +44,12 @@ class MemoryFacts:
     pooled: bool = False
 
 
-class MemoryLines:
-    """Tells `seen` of each wrapper of a whole graph; what its partitions do comes first."""
-
-    def __init__(self, seen: Callable[[MemoryFacts], None]) -> None:
-        self.seen = seen
-        self.partitions: list[MemoryLine] = []
-
-    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-        return [(PythonWrapperCodegen, "run_wrapper_ir_passes", around(self.observe_passes))]
-
-    def observe_passes(self, run: Original, wrapper: PythonWrapperCodegen, is_inference: bool) -> Any:
-        result = run(wrapper, is_inference)
-        if getattr(V.graph, "parent", None) is None:
-            self.read(wrapper)
-        return result
-
-    def read(self, wrapper: PythonWrapperCodegen) -> None:
-        if isinstance(wrapper, SubgraphPythonWrapperCodegen):
-            self.partitions += memory_lines(wrapper.lines)
-            return
-        lines, self.partitions = [*self.partitions, *memory_lines(wrapper.lines)], []
-        self.seen(MemoryFacts(graph_inputs(), tuple(lines), tuple(V.graph.get_output_names()), _is_pooled(wrapper)))
-
-
-def graph_inputs() -> tuple[tuple[str, int], ...]:
-    """The tensors that the graph at hand takes."""
+def memory_facts(wrapper: PythonWrapperCodegen, lines: Iterable[MemoryLine]) -> MemoryFacts:
+    """The facts of a whole graph's wrapper, with these lines."""
     tensors = ((name, value) for name, value in V.graph.graph_inputs.items() if isinstance(value, ir.IRNode))
-    return tuple((name, buffer_bytes(value)) for name, value in tensors if hasattr(value, "get_dtype"))
+    inputs = tuple((name, buffer_bytes(value)) for name, value in tensors if hasattr(value, "get_dtype"))
+    pooled = any(type(line).__module__.endswith("codegen.memory_planning") for line in wrapper.lines)
+    return MemoryFacts(inputs, tuple(lines), tuple(V.graph.get_output_names()), pooled)
 
 
 def memory_lines(lines: Iterable[Any]) -> Iterator[MemoryLine]:
@@ -141,7 +117,3 @@ def buffer_bytes(buffer: Any) -> int:
     except NotImplementedError:  # of what has no layout: an operator's opaque state
         return 0
     return int(V.graph.sizevars.optimization_hint(elements, fallback=0)) * int(get_dtype_size(buffer.get_dtype()))
-
-
-def _is_pooled(wrapper: PythonWrapperCodegen) -> bool:
-    return any(type(line).__module__.endswith("codegen.memory_planning") for line in wrapper.lines)

@@ -7,7 +7,7 @@ its way to `networkx.minimum_cut`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from torch._functorch.partitioners import default_partition, min_cut_remateriali
 from torch.fx import GraphModule
 
 from compiler.torch_api import fx
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Function, call_before, replace_attribute
 
 _BANNED = "cannot recompute"
 
@@ -44,20 +44,15 @@ class Halves:
     banned: Mapping[str, str] = field(default_factory=dict)
 
 
-def wrap_partition(hear: Callable[[Halves], None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Wraps a partitioner of AOTAutograd so that `hear` is told how it divides each joint graph."""
-
-    def make(partition: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(module: GraphModule, inputs: Sequence[Any], *args: Any, **options: Any) -> Any:
-            joint = Joint(fx.detached_copy(module), options)
-            with _read_bans() as banned:
-                forward, backward = partition(module, inputs, *args, **options)
-            hear(Halves(joint, forward, backward, banned))
-            return forward, backward
-
-        return wrapper
-
-    return make
+def observe_partition(
+    on_partition: Callable[[Halves], None], partition: Function, module: GraphModule, *args: Any, **options: Any
+) -> Any:
+    """Partition a joint graph with AOTAutograd's partitioner, and tell `on_partition` how."""
+    joint = Joint(fx.detached_copy(module), options)
+    with _read_bans() as banned:
+        forward, backward = partition(module, *args, **options)
+    on_partition(Halves(joint, forward, backward, banned))
+    return forward, backward
 
 
 def divide(joint: Joint, budget: float | None) -> Halves:
@@ -81,16 +76,12 @@ def _read_bans() -> Iterator[dict[str, str]]:
     """Why values can't be computed again, as of the last cut in the block."""
     banned: dict[str, str] = {}
 
-    def make(cut: Callable[..., Any]) -> Callable[..., Any]:
-        def read(graph: Any, source: Any, sink: Any, *args: Any, **kwargs: Any) -> Any:
-            if source == "source" and sink == "sink":
-                banned.clear()
-                banned.update(_bans(graph))
-            return cut(graph, source, sink, *args, **kwargs)
+    def read(graph: Any, source: Any, sink: Any, *_: Any, **__: Any) -> None:
+        if source == "source" and sink == "sink":
+            banned.clear()
+            banned.update(_bans(graph))
 
-        return read
-
-    with replaced(networkx, "minimum_cut", make):
+    with replace_attribute(networkx, "minimum_cut", call_before(read)):
         yield banned
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 
 from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._dynamo.decorators import skip
 
-Original = Callable[..., Any]
+Function = Callable[..., Any]
 
 Wrapper = tuple[Any, str, Callable[[Any], Any]]
 """An attribute that is replaced: its owner, its name, and what makes the new value of the original."""
 
 
-def around(hook: Original) -> Callable[[Original], Original]:
+def call_instead(hook: Function) -> Callable[[Function], Function]:
     """Make of a function one that calls `hook(function, *args, **kwargs)` in its place."""
 
-    def make(original: Original) -> Original:
+    def make(original: Function) -> Function:
+        @wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return hook(original, *args, **kwargs)
 
@@ -27,13 +29,54 @@ def around(hook: Original) -> Callable[[Original], Original]:
     return make
 
 
+def call_before(hook: Function) -> Callable[[Function], Function]:
+    """Make of a function one that calls `hook` with the same arguments first."""
+
+    def make(original: Function) -> Function:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            hook(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
+def call_after(hook: Function) -> Callable[[Function], Function]:
+    """Make of a function one that calls `hook(result, *args, **kwargs)` when it has returned."""
+
+    def make(original: Function) -> Function:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            hook(result, *args, **kwargs)
+            return result
+
+        return wrapper
+
+    return make
+
+
+def call_inside(block: Callable[..., AbstractContextManager[Any]]) -> Callable[[Function], Function]:
+    """Make of a function one that runs in `block(*args, **kwargs)`."""
+
+    def make(original: Function) -> Function:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with block(*args, **kwargs):
+                return original(*args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
 @contextmanager
-def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
     """Set `owner.name` to `make(original)` inside the block. Raises AttributeError."""
     original = getattr(owner, name)
     own = name in vars(owner)
     stored = vars(owner).get(name)  # a static method is stored as such, and is to be put back as such
-    setattr(owner, name, make(original))
+    new = make(original)
+    setattr(owner, name, staticmethod(new) if isinstance(stored, staticmethod) else new)
     try:
         yield
     finally:
@@ -43,17 +86,23 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
             delattr(owner, name)
 
 
-Called = Callable[..., Any]
+@contextmanager
+def replace_attributes(wrappers: Iterable[Wrapper]) -> Iterator[None]:
+    """Set many attributes inside the block, in order."""
+    with ExitStack() as stack:
+        for wrapper in wrappers:
+            stack.enter_context(replace_attribute(*wrapper))
+        yield
 
 
-def unseen(function: Called) -> Called:
+def hide_frame(function: Function) -> Function:
     """Mark a function: TorchDynamo skips its frame, but not the frames of what it calls."""
     skip(function)
     return function
 
 
-@unseen
-def call_unseen(function: Called, *args: Any) -> Any:
+@hide_frame
+def call_hidden(function: Function, *args: Any) -> Any:
     """Call a function that TorchDynamo looks at no frame of."""
     before = set_eval_frame(None)
     try:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch._dynamo.utils import ChromiumEventLogger
-from torch._guards import CompileContext, CompileId
 
-from compiler.torch_api.patching import call_unseen, replaced, unseen
-
-Key = tuple[int, int] | None
+from compiler.torch_api.compilations import NO_COMPILATION, CompileKey, current_key
+from compiler.torch_api.patching import Function, call_hidden, hide_frame, replace_attributes
 
 
 @dataclass(slots=True)
@@ -26,7 +24,7 @@ class PhaseFacts:
     """All events of one name in one compilation, inside `parent`; `seconds` is their sum."""
 
     name: str
-    key: Key
+    key: CompileKey
     parent: str
     seconds: float = 0.0
     count: int = 0
@@ -35,7 +33,7 @@ class PhaseFacts:
 @dataclass(frozen=True, slots=True)
 class _Open:
     name: str
-    key: Key
+    key: CompileKey
     began: float
     wanted: bool
 
@@ -46,42 +44,46 @@ class PhaseLog:
 
     now: Callable[[], float]
     wanted: Callable[[], bool]
-    found: dict[tuple[Key, str, str], PhaseFacts] = field(default_factory=dict)
+    found: dict[tuple[CompileKey, str, str], PhaseFacts] = field(default_factory=dict)
     _open: list[_Open] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
 
     @contextmanager
-    def hearing(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(replaced(ChromiumEventLogger, "log_event_start", self._wrap_start))
-            stack.enter_context(replaced(ChromiumEventLogger, "log_event_end", self._wrap_end))
+    def listen(self) -> Iterator[None]:
+        """Hear of torch's events in the block."""
+
+        def wrap_start(log: Function) -> Function:
+            @hide_frame
+            def log_and_start(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
+                log(logger, event_name, *args, **kwargs)
+                call_hidden(self._start, event_name)
+
+            return log_and_start
+
+        def wrap_end(log: Function) -> Function:
+            @hide_frame
+            def end_and_log(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
+                call_hidden(self._end, event_name)
+                log(logger, event_name, *args, **kwargs)
+
+            return end_and_log
+
+        wrappers = [("log_event_start", wrap_start), ("log_event_end", wrap_end)]
+        with replace_attributes((ChromiumEventLogger, name, wrap) for name, wrap in wrappers):
             yield
 
-    def _wrap_start(self, log: Callable[..., None]) -> Callable[..., None]:
-        @unseen
-        def wrapper(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
-            log(logger, event_name, *args, **kwargs)
-            if threading.get_ident() == self._thread:
-                call_unseen(self._started, event_name)
-
-        return wrapper
-
-    def _wrap_end(self, log: Callable[..., None]) -> Callable[..., None]:
-        @unseen
-        def wrapper(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
-            if threading.get_ident() == self._thread:
-                call_unseen(self._ended, event_name)
-            log(logger, event_name, *args, **kwargs)
-
-        return wrapper
-
-    def _started(self, name: str) -> None:
-        key = _key(CompileContext.current_compile_id()) or (self._open[-1].key if self._open else None)
+    def _start(self, name: str) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        key = current_key()
+        if key == NO_COMPILATION and self._open:
+            key = self._open[-1].key
         self._open.append(_Open(name, key, self.now(), self.wanted()))
 
-    def _ended(self, name: str) -> None:
+    def _end(self, name: str) -> None:
         """Close an event. One that an error ended has no end from torch, and is dropped."""
-        depth = next((index for index in reversed(range(len(self._open))) if self._open[index].name == name), None)
+        own = self._open if threading.get_ident() == self._thread else []
+        depth = next((index for index in reversed(range(len(own))) if own[index].name == name), None)
         if depth is None:
             return
         event = self._open[depth]
@@ -92,7 +94,3 @@ class PhaseLog:
             facts = self.found.setdefault((event.key, parent, name), PhaseFacts(name, event.key, parent))
             facts.seconds += self.now() - event.began
             facts.count += 1
-
-
-def _key(compile_id: CompileId | None) -> Key:
-    return None if compile_id is None else (compile_id.frame_id or 0, compile_id.frame_compile_id or 0)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._C._autograd import DeviceType
@@ -47,19 +48,10 @@ class GpuWork:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the profiler's own messages."""
-    before = os.environ.get(_LOG_LEVEL)
-    os.environ[_LOG_LEVEL] = before or "99"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        if before is None:
-            del os.environ[_LOG_LEVEL]
-
-
-def _events(profiler: Any) -> list[Any]:
-    return list(profiler.profiler.kineto_results.events())
+    with patch.dict(os.environ), warnings.catch_warnings():
+        os.environ.setdefault(_LOG_LEVEL, "99")
+        warnings.simplefilter("ignore")
+        yield
 
 
 def gpu_work(call: Callable[[], None], calls: int) -> GpuWork:
@@ -72,7 +64,7 @@ def gpu_work(call: Callable[[], None], calls: int) -> GpuWork:
             call()
         host = time.perf_counter() - start
         torch.cuda.synchronize()
-    events = [event for event in _events(profiler) if event.start_ns() >= begin]
+    events = [event for event in profiler.profiler.kineto_results.events() if event.start_ns() >= begin]
     ran = [event for event in events if event.device_type() == DeviceType.CUDA and event.duration_ns() > 0]
     ran = [event for event in ran if "Sync" not in event.name()]
     asked = [event for event in events if event.device_type() == DeviceType.CPU and _launches(event.name())]

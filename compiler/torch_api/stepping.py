@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._guards import CompileContext, GuardsSet
+from torch._guards import GuardsSet
 
-from compiler.torch_api.patching import Original, around, replaced
+from compiler.torch_api.compilations import CompileKey, current_key
+from compiler.torch_api.patching import Function, call_instead, replace_attributes
 
 MOST_CHARACTERS = 80
 MOST_ITEMS = 6
@@ -40,7 +41,7 @@ class StepFacts:
     ended in.
     """
 
-    key: tuple[int, int]
+    key: CompileKey
     attempt: int
     depth: int
     code: CodeType
@@ -72,9 +73,10 @@ class _Seen:
 def observe_steps(taken: list[StepFacts], most: int) -> Iterator[Watch]:
     """Append to `taken` every instruction that Dynamo reads in the block, up to `most` bytes."""
     watch = Watch(taken, most)
-    with ExitStack() as stack:
-        stack.enter_context(replaced(InstructionTranslatorBase, "step", around(watch.observe_step)))
-        stack.enter_context(replaced(GuardsSet, "add", around(watch.observe_add)))
+    with replace_attributes([
+        (InstructionTranslatorBase, "step", call_instead(watch.observe_step)),
+        (GuardsSet, "add", call_instead(watch.observe_add)),
+    ]):  # fmt: skip
         yield watch
 
 
@@ -83,11 +85,11 @@ class Watch:
 
     def __init__(self, taken: list[StepFacts], most: int) -> None:
         self.taken, self.most, self.held = taken, most, 0
-        self.attempts: dict[tuple[int, int], int] = {}
+        self.attempts: dict[CompileKey, int] = {}
         self.graph: Any = None
         self.length = 0
 
-    def observe_step(self, step: Original, translator: Any) -> bool:
+    def observe_step(self, step: Function, translator: Any) -> bool:
         if self.full or translator.instruction_pointer is None:
             return step(translator)
         facts = self._facts(translator)
@@ -103,7 +105,7 @@ class Watch:
         finally:
             self._nodes(translator.output.graph)
 
-    def observe_add(self, add: Original, guards: Any, guard: Any, **options: Any) -> None:
+    def observe_add(self, add: Function, guards: Any, guard: Any, **options: Any) -> None:
         before = len(guards)
         options["skip"] = options.get("skip", 0) + 2  # it counts callers: this hook and its wrapper are two
         add(guards, guard, **options)
@@ -122,12 +124,12 @@ class Watch:
     def _facts(self, translator: Any) -> StepFacts:
         instruction = translator.instructions[translator.instruction_pointer]
         self._nodes(translator.output.graph)
-        seen = getattr(translator, _SEEN, None) or self._begun(translator)
+        seen = getattr(translator, _SEEN, None) or self._begin(translator)
         kept = _common(seen.stack, translator.stack)
         pushed = tuple(describe(value) for value in translator.stack[kept:][-MOST_PUSHED:])
         positions = instruction.positions
         facts = StepFacts(
-            key=_key(), attempt=seen.attempt, depth=seen.depth, code=translator.f_code, first=seen.first,
+            key=current_key(), attempt=seen.attempt, depth=seen.depth, code=translator.f_code, first=seen.first,
             offset=instruction.offset if instruction.offset is not None else -1, opcode=instruction.opname,
             argument=_argument(instruction), line=(positions.lineno if positions else None) or translator.lineno,
             kept=kept, pushed=pushed, changed=_changes(translator, seen),
@@ -135,12 +137,12 @@ class Watch:
         seen.stack, seen.last, seen.first = list(translator.stack), instruction, False
         return facts
 
-    def _begun(self, translator: Any) -> _Seen:
+    def _begin(self, translator: Any) -> _Seen:
         parent = getattr(translator, "parent", None)
         above = getattr(parent, _SEEN, None) if parent is not None else None
         if above is None:
-            self.attempts[_key()] = self.attempts.get(_key(), 0) + 1
-        seen = _Seen(above.attempt, above.depth + 1) if above else _Seen(self.attempts[_key()], 0)
+            self.attempts[current_key()] = self.attempts.get(current_key(), 0) + 1
+        seen = _Seen(above.attempt, above.depth + 1) if above else _Seen(self.attempts[current_key()], 0)
         setattr(translator, _SEEN, seen)
         return seen
 
@@ -153,11 +155,6 @@ class Watch:
             newest = [_node(node) for node in islice(reversed(graph.nodes), added)]
             self._add(self.taken[-1].nodes, newest[::-1])
         self.length = len(graph.nodes)
-
-
-def _key() -> tuple[int, int]:
-    found = CompileContext.current_compile_id()
-    return (found.frame_id or 0, found.frame_compile_id or 0) if found is not None else (-1, -1)
 
 
 def _common(before: list[Any], now: list[Any]) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from torch._dynamo import symbolic_convert
 from torch._dynamo.exc import RestartAnalysis, TorchRuntimeError, Unsupported, UserError
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import call_after, replace_attributes
 
 PLACES = "_tcompile_places"
 
@@ -87,31 +87,22 @@ def place_of(entry: traceback.FrameSummary) -> Place:
 
 @contextmanager
 def watch_restarts(
-    restarted: Callable[[str, str], None], unsupported: Callable[[BaseException], None]
+    on_restart: Callable[[str, str], None], on_unsupported: Callable[[BaseException], None]
 ) -> Iterator[None]:
     """Give errors that Dynamo makes in the block their place.
 
-    `restarted` hears the type of each restart of a frame's analysis, and why; `unsupported` hears of every
+    `on_restart` hears the type of each restart of a frame's analysis, and why; `on_unsupported` hears of every
     construct that Dynamo could not trace.
     """
 
-    def placed(make: Callable[..., None]) -> Callable[..., None]:
-        def init(error: BaseException, *args: Any, **kwargs: Any) -> None:
-            make(error, *args, **kwargs)
-            setattr(error, PLACES, places_now())
-            unsupported(error)
+    def note_places(_: None, error: BaseException, *_args: Any, **_kwargs: Any) -> None:
+        setattr(error, PLACES, places_now())
+        on_unsupported(error)
 
-        return init
+    def note_restart(_: None, error: Any, *_args: Any, **_kwargs: Any) -> None:
+        on_restart(type(error).__name__, error.restart_reason or "")
 
-    def wrapper(make: Callable[..., None]) -> Callable[..., None]:
-        def init(error: Any, *args: Any, **kwargs: Any) -> None:
-            make(error, *args, **kwargs)
-            restarted(type(error).__name__, error.restart_reason or "")
-
-        return init
-
-    with ExitStack() as stack:
-        for kind in (Unsupported, UserError, TorchRuntimeError):
-            stack.enter_context(replaced(kind, "__init__", placed))
-        stack.enter_context(replaced(RestartAnalysis, "__init__", wrapper))
+    kinds = (Unsupported, UserError, TorchRuntimeError)
+    wrappers = [(kind, "__init__", call_after(note_places)) for kind in kinds]
+    with replace_attributes([*wrappers, (RestartAnalysis, "__init__", call_after(note_restart))]):
         yield

@@ -12,10 +12,11 @@ import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch._inductor.runtime.hints as hints
@@ -23,7 +24,7 @@ import torch._inductor.runtime.triton_helpers as triton_helpers
 import torch._inductor.runtime.triton_heuristics as heuristics
 import triton
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import replace_attribute, replace_attributes
 
 __all__ = ["triton_helpers"]
 
@@ -75,13 +76,17 @@ class _Asked(BaseException):
 @contextmanager
 def reading_kernels(gpu: AbstractContextManager[None]) -> Iterator[None]:
     """Let Inductor's heuristics answer for a GPU in the block, without a cache of tuning."""
-    import triton
-
-    with gpu, ExitStack() as stack:
-        stack.enter_context(_environment(TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"))
-        stack.enter_context(replaced(triton_helpers, "set_driver_to_gpu", lambda _: lambda: None))
-        stack.enter_context(replaced(heuristics, "check_autotune_cache", lambda _: all_configurations))
-        stack.enter_context(replaced(triton, "compile", lambda _: _ask))
+    with (
+        gpu,
+        patch.dict(os.environ, TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"),
+        replace_attributes(
+            [
+                (triton_helpers, "set_driver_to_gpu", lambda _: lambda: None),
+                (heuristics, "check_autotune_cache", lambda _: all_configurations),
+                (triton, "compile", lambda _: _ask),
+            ]
+        ),
+    ):
         yield
 
 
@@ -181,23 +186,9 @@ def grid_of(kernel: Any, config: Any, arguments: Mapping[str, Any]) -> tuple[int
     return int(x), int(y), int(z)
 
 
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 def load_kernel(name: str, source: str, config: int) -> Any:
     """A kernel of Inductor's in one configuration. Raises KernelSourceError."""
-    with replaced(heuristics, "check_autotune_cache", lambda _: all_configurations):
+    with replace_attribute(heuristics, "check_autotune_cache", lambda _: all_configurations):
         kernel = execute_heuristics(name, source)
     kernel.configs = [kernel.configs[config]]
     return kernel

@@ -8,8 +8,8 @@ files for the names of functions, for a log. It imports what shards tensors, tor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch._dynamo
@@ -22,7 +22,7 @@ from torch._dynamo.callback import callback_handler
 from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
 from torch._guards import CompileContext
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
 
 _NAMING_LOGS = (symbolic_convert.trace_source_log, symbolic_convert.trace_call_log, output_graph.trace_call_log)
 _TRACE = logging.getLogger("torch.__trace")
@@ -35,14 +35,18 @@ def skip_unread_work() -> Iterator[None]:
 
     The compilation metric `guard_latency_us` is 0 then.
     """
-    with ExitStack() as stack:
-        _inside.append(True)
-        stack.callback(_inside.clear)
-        stack.enter_context(replaced(guards, "profile_guard_manager", _unless_read))
-        if not _is_on(*_NAMING_LOGS):
-            stack.enter_context(replaced(symbolic_convert, "get_funcname", lambda _: lambda *_: None))
-        stack.enter_context(replaced(LocalMapWrappedHigherOrderVariable, "should_wrap_in_hop", _if_enabled))
-        yield
+    wrappers: list[Wrapper] = [
+        (guards, "profile_guard_manager", lambda time: check_once if time is profile_guard_manager else time),
+        (LocalMapWrappedHigherOrderVariable, "should_wrap_in_hop", call_instead(_ask_if_enabled)),
+    ]
+    if not _is_on(*_NAMING_LOGS):
+        wrappers.append((symbolic_convert, "get_funcname", lambda _: lambda *_: None))
+    _inside.append(True)
+    try:
+        with replace_attributes(wrappers):
+            yield
+    finally:
+        _inside.clear()
 
 
 def check_once(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
@@ -56,15 +60,8 @@ def _is_on(*logs: logging.Logger) -> bool:
     return any(log.isEnabledFor(logging.DEBUG) for log in logs)
 
 
-def _unless_read(measure: Callable[..., float]) -> Callable[..., float]:
-    return check_once if measure is profile_guard_manager else measure
-
-
-def _if_enabled(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def wrapper(value: Any) -> bool:
-        return LocalMapWrappedHigherOrderVariable._enabled and ask(value)
-
-    return wrapper
+def _ask_if_enabled(ask: Function, value: Any) -> bool:
+    return LocalMapWrappedHigherOrderVariable._enabled and ask(value)
 
 
 def without_marks() -> None:

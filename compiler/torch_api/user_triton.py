@@ -8,9 +8,9 @@ no GPU, and replaces the launch itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
@@ -22,10 +22,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 )
 from torch.fx import Node
 
-from compiler.torch_api.patching import Original, around, replaced
-
-if TYPE_CHECKING:
-    from torch._inductor.ir import UserDefinedTritonKernel
+from compiler.torch_api.patching import Function, call_instead, replace_attribute
 
 
 class NoGpuError(RuntimeError):
@@ -94,53 +91,20 @@ class PlainLaunch:
     grid: tuple[int, int, int]
 
 
-class UserKernels:
-    """Hears of the user's kernels in Inductor's output code.
-
-    It is told the kernel's name there, the operation that launches it, and the nodes that it comes from. `builds`
-    says whether the code is to run.
-    """
-
-    def __init__(self, tell: Callable[[str, str, Sequence[Node]], None], *, builds: bool) -> None:
-        self.tell = tell
-        self.builds = builds
-        self._operation: UserDefinedTritonKernel | None = None
-
-    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-        # Our backend uses this module too, and does without Inductor's lowerings.
-        from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-        from torch._inductor.ir import UserDefinedTritonKernel
-
-        return [
-            (UserDefinedTritonKernel, "codegen", around(self.observe_codegen)),
-            (PythonWrapperCodegen, "define_user_defined_triton_kernel", around(self.observe_define)),
-        ]
-
-    def observe_codegen(self, generate: Original, operation: UserDefinedTritonKernel, *args: Any, **kwargs: Any) -> Any:
-        self._operation = operation
-        return generate(operation, *args, **kwargs)
-
-    def observe_define(self, define: Original, wrapper: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        """Called once for each launch, by the `codegen` of its operation."""
-        operation = self._operation
-        if operation is None:
-            return define(wrapper, kernel, *args, **kwargs)
-        device = operation.get_device()
-        if self.builds and device is not None and device.type == "cpu" and not _compiles_for_cpu():
-            raise NoGpuError(
-                f"Triton can't compile the kernel {kernel.__name__} for the CPU that its tensors are on: "
-                "move them to a GPU, or leave out `check`, `time` and target='cpu' to see the code for a GPU"
-            )
-        found = define(wrapper, kernel, *args, **kwargs)
-        nodes = [node for node in operation.get_origins() if node.target is triton_kernel_wrapper_mutation]
-        self.tell(found[0], operation.get_operation_name(), nodes)
-        return found
+def is_launch(node: Node) -> bool:
+    """Whether a post-grad node launches a Triton kernel of the user's."""
+    return node.target is triton_kernel_wrapper_mutation
 
 
-def _compiles_for_cpu() -> bool:
+def check_device(kernel: Any, device: torch.device | None) -> None:
+    """Raise NoGpuError if a kernel is to run on a CPU that Triton does not compile for."""
     from triton.backends import backends
 
-    return "cpu" in backends
+    if device is not None and device.type == "cpu" and "cpu" not in backends:
+        raise NoGpuError(
+            f"Triton can't compile the kernel {kernel.__name__} for the CPU that its tensors are on: "
+            "move them to a GPU, or leave out `check`, `time` and target='cpu' to see the code for a GPU"
+        )
 
 
 @contextmanager
@@ -154,28 +118,27 @@ def launches_without_gpu(driver: AbstractContextManager[None], launch: Callable[
         return
     from triton import JITFunction
 
-    with ExitStack() as stack:
-        stack.enter_context(replaced(triton_probes, "has_triton", _has_triton))
-        stack.enter_context(driver)
-        stack.enter_context(replaced(JITFunction, "run", lambda run: _wrap_launch(run, launch)))
+    def observe_run(run: Function, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if warmup:
+            return run(kernel, *args, grid=grid, warmup=True, **options)
+        return launch(_plain_launch(kernel, args, grid, options))
+
+    with (
+        replace_attribute(triton_probes, "has_triton", _pretend_triton),
+        driver,
+        replace_attribute(JITFunction, "run", call_instead(observe_run)),
+    ):
         yield
 
 
-def _has_triton(original: Any) -> Callable[[], bool]:
+def _pretend_triton(original: Any) -> Callable[[], bool]:
+    """A `has_triton` that says yes; Inductor's own copy of the original is cached, and to be forgotten through it."""
+
     def has_triton() -> bool:
         return True
 
     has_triton.cache_clear = original.cache_clear  # type: ignore[attr-defined]
     return has_triton
-
-
-def _wrap_launch(run: Callable[..., Any], launch: Callable[[PlainLaunch], None]) -> Callable[..., Any]:
-    def wrapper(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        if warmup:
-            return run(kernel, *args, grid=grid, warmup=True, **options)
-        return launch(_plain_launch(kernel, args, grid, options))
-
-    return wrapper
 
 
 def _plain_launch(kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[str, Any]) -> PlainLaunch:

@@ -8,7 +8,7 @@ that it calls see the true device, and make new tensors on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -17,33 +17,26 @@ import torch
 
 from compiler.torch_api.fake_tensors import FakeTensor
 from compiler.torch_api.moving import CPU, device_swap
+from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 GPU = torch.device("cuda", 0)
+_to_cpu = device_swap(GPU, CPU)
 _pretending: ContextVar[bool] = ContextVar("fake CPU tensors say that they are on a GPU", default=False)
 
 
-def wrap_decomposition(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `maybe_handle_decomp`, which runs an operator's decomposition if it has one."""
-
-    def on_gpu(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        with _pretend(_is_on_cpu((args, kwargs))):
-            return run(mode, func, args, kwargs)
-
-    return on_gpu
+def decompose_as_on_gpu(run: Function, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Stand in for `maybe_handle_decomp`, which runs an operator's decomposition if it has one."""
+    with _pretend(_is_on_cpu((args, kwargs))):
+        return run(mode, func, args, kwargs)
 
 
-def wrap_dispatch(dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `ProxyTorchDispatchMode.__torch_dispatch__`, which sees each operator of a trace."""
-    to_cpu = device_swap(GPU, CPU)
-
-    def on_cpu(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not _pretending.get():
-            return dispatch(mode, func, types, args, kwargs)
-        with _pretend(False):
-            return dispatch(mode, func, types, tree_map(to_cpu, args), tree_map(to_cpu, kwargs or {}))
-
-    return on_cpu
+def dispatch_on_cpu(dispatch: Function, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Stand in for `ProxyTorchDispatchMode.__torch_dispatch__`, which sees each operator of a trace."""
+    if not _pretending.get():
+        return dispatch(mode, func, types, args, kwargs)
+    with _pretend(False):
+        return dispatch(mode, func, types, tree_map(_to_cpu, args), tree_map(_to_cpu, kwargs or {}))
 
 
 def wrap_device(device: property) -> property:

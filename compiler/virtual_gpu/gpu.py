@@ -20,7 +20,7 @@ import torch
 from compiler.targets import Target
 from compiler.torch_api import gpu_questions
 from compiler.torch_api.gpu_questions import CONVOLUTION_FORMAT, Place, suggest_memory_format, triton_driver
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import replace_attributes
 from compiler.virtual_gpu.device_guard import no_op_cuda_guard
 
 DEVICE = torch.device("cuda", 0)
@@ -55,8 +55,7 @@ def virtual_gpu(target: Target) -> Iterator[None]:
     with _ONE_THREAD, ExitStack() as stack:
         stack.callback(gpu_questions.forget_answers)
         stack.enter_context(no_op_cuda_guard())
-        for place, value in _answers(target):
-            stack.enter_context(replaced(*place, _replace_by(value)))
+        stack.enter_context(replace_attributes((*place, _replace_by(value)) for place, value in _answers(target)))
         stack.enter_context(active_driver(target))
         gpu_questions.forget_answers()
         yield

@@ -8,7 +8,6 @@ operator after two matmuls on a GPU (aten/src/ATen/native/RNN.cpp), pointwise op
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -74,6 +73,6 @@ def _gru_cell_backward_shapes(grad: Tensor, workspace: Tensor, has_bias: bool) -
     return *gates, torch.empty_like(grad, memory_format=torch.contiguous_format), *biases
 
 
-def wrap_layer_choice(_choose: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace `select_one_layer_lstm_function`: oneDNN's layer is for CPU tensors only."""
-    return lambda *_tensors: one_layer_lstm
+def choose_layer(*_tensors: Any) -> Any:
+    """Stand in for `select_one_layer_lstm_function`: oneDNN's layer is for CPU tensors only."""
+    return one_layer_lstm

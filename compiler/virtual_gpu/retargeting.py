@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from compiler.targets import Target
 from compiler.torch_api import fx
@@ -20,15 +21,15 @@ from compiler.torch_api import gpu_compilation as places
 from compiler.torch_api.fake_tensors import FakeTensor, FakeTensorMode, detect_fake_mode
 from compiler.torch_api.gpu_compilation import Identity, SkipFrame, default_partition
 from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
-from compiler.torch_api.patching import Original, Wrapper, around, replaced
+from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
 from compiler.torch_api.python_kernels import python_kernels
 from compiler.virtual_gpu import formats
 from compiler.virtual_gpu.attention import attention_kernels
 from compiler.virtual_gpu.autocast import CudaRegions, autocast_kernels
-from compiler.virtual_gpu.decompositions import wrap_decomposition, wrap_device, wrap_dispatch
+from compiler.virtual_gpu.decompositions import decompose_as_on_gpu, dispatch_on_cpu, wrap_device
 from compiler.virtual_gpu.gpu import DEVICE, VirtualGenerator, virtual_gpu
 from compiler.virtual_gpu.padding import Padding
-from compiler.virtual_gpu.recurrent import cell_kernels, wrap_layer_choice
+from compiler.virtual_gpu.recurrent import cell_kernels, choose_layer
 
 Told = Callable[[str, str, str], None]
 """Hears of a choice: the pass, its verdict, and why."""
@@ -56,27 +57,28 @@ class Retargeting:
         self.source = CPU
 
     def wrappers(self) -> list[Wrapper]:
+        moved = call_instead(self.call_on_target)
         return [
-            (*places.COMPILE_MAIN, self.wrap_main),
-            (*places.DECOMPOSITION, wrap_decomposition),
-            (*places.DISPATCH, wrap_dispatch),
+            (*places.COMPILE_MAIN, call_instead(self.trace)),
+            (*places.DECOMPOSITION, call_instead(decompose_as_on_gpu)),
+            (*places.DISPATCH, call_instead(dispatch_on_cpu)),
             (*places.FAKE_DEVICE, wrap_device),
             (*places.GENERATORS, lambda _here: (VirtualGenerator(),)),
-            (*places.EVALUATION, around(self.evaluate_identity)),
-            (*places.FALLBACK, around(run_fallback)),
-            (*places.LSTM_CHOICE, wrap_layer_choice),
-            (*places.PARTITION, self.wrap_partition),
-            (*places.COMPILE_FORWARD, self.wrap_compile),
-            (*places.COMPILE_BACKWARD, self.wrap_compile),
-            (*places.CONSTANT_FOLDING, self.wrap_constant_folding),
-            (*places.FOLDING_OF_ZEROS, around(add_zeros)),
-            (*places.SHOULD_PAD, around(Padding(self.target, self.tell).decide_padding)),
-            (*places.BFLOAT16_CHECK, around(self.check_bfloat16)),
+            (*places.EVALUATION, call_instead(self.evaluate_identity)),
+            (*places.FALLBACK, call_instead(run_fallback)),
+            (*places.LSTM_CHOICE, lambda _choose: choose_layer),
+            (*places.PARTITION, moved),
+            (*places.COMPILE_FORWARD, moved),
+            (*places.COMPILE_BACKWARD, moved),
+            (*places.CONSTANT_FOLDING, call_instead(fold_constants)),
+            (*places.FOLDING_OF_ZEROS, call_instead(add_zeros)),
+            (*places.SHOULD_PAD, call_instead(Padding(self.target, self.tell).decide_padding)),
+            (*places.BFLOAT16_CHECK, call_instead(self.check_bfloat16)),
             *((*place, lambda _warn: self.note_tf32) for place in places.TF32_WARNINGS),
-            (*places.AOT_FUNCTION, around(self.trace_on_cpu)),
+            (*places.AOT_FUNCTION, call_instead(self.trace_on_cpu)),
         ]
 
-    def evaluate_identity(self, _evaluate: Original, wrapped: Identity, precision: int) -> Any:
+    def evaluate_identity(self, _evaluate: Function, wrapped: Identity, precision: int) -> Any:
         """Evaluate an `Identity` of a number as that number.
 
         torch 2.13 calls it a number, but sympy can't evaluate it, so Inductor's `Min` and `Max` raise
@@ -85,56 +87,36 @@ class Retargeting:
         self.tell("indexing", "evaluated", _UNEVALUATED)
         return wrapped.args[0]._eval_evalf(precision)
 
-    def wrap_aot(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap aot_module_simplified, as backends other than Inductor call it."""
+    def trace_aot(self, run: Function, module: GraphModule, inputs: Any, *, partition_fn: Any, **kwargs: Any) -> Any:
+        """Stand in for aot_module_simplified, as backends other than Inductor call it."""
+        for name in _COMPILERS:
+            kwargs[name] = partial(self.call_on_target, partial(self._check_and_compile, kwargs[name]))
+        kwargs["partition_fn"] = partial(self.call_on_target, partition_fn)
+        return self.trace(run, module, inputs, **kwargs)
 
-        def wrapper(module: GraphModule, inputs: Sequence[Any], *, partition_fn: Any, **kwargs: Any) -> Any:
-            compilers = {name: self.wrap_compile(self._checked(kwargs[name])) for name in _COMPILERS}
-            kwargs |= compilers | {"partition_fn": self.wrap_partition(partition_fn)}
-            return self.wrap_main(run)(module, inputs, **kwargs)
+    def _check_and_compile(self, compile_graph: Function, module: GraphModule, inputs: Sequence[Any]) -> Any:
+        self.check_formats(module)
+        return compile_graph(module, inputs)
 
-        return wrapper
+    def trace(self, run: Function, module: GraphModule, inputs: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Trace a graph with the kernels that torch would choose on the GPU."""
+        self.source = _source(inputs)
+        kernels = {**attention_kernels(self.target, self.tell), **autocast_kernels(), **cell_kernels()}
+        with python_kernels(kernels), CudaRegions():
+            return run(module, inputs, *args, **kwargs)
 
-    def _checked(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(module: GraphModule, inputs: Sequence[Any]) -> Any:
-            self.check_formats(module)
-            return compile_graph(module, inputs)
-
-        return wrapper
-
-    def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            self.source = _source(inputs)
-            kernels = {**attention_kernels(self.target, self.tell), **autocast_kernels(), **cell_kernels()}
-            with python_kernels(kernels), CudaRegions():
-                return run(module, inputs, *args, **kwargs)
-
-        return wrapper
-
-    def wrap_partition(self, partition: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            with self._on_target(module, inputs) as moved_inputs:
-                return partition(module, moved_inputs, *args, **kwargs)
-
-        return wrapper
-
-    def wrap_compile(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            with self._on_target(module, inputs) as moved_inputs:
-                return compile_graph(module, moved_inputs, *args, **kwargs)
-
-        return wrapper
-
-    @contextmanager
-    def _on_target(self, module: GraphModule, inputs: Sequence[Any]) -> Iterator[list[Any]]:
-        mode = _mode_of(inputs)
-        mover = Mover(mode, self.source, DEVICE)
-        with virtual_gpu(self.target), mode:
+    def call_on_target(
+        self, call: Function, module: GraphModule, inputs: Sequence[Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Move a graph to the target, and partition or compile it there."""
+        mover = Mover(_mode_of(inputs), self.source, DEVICE)
+        with virtual_gpu(self.target), mover.mode:
             if self.source != DEVICE:
                 mover.graph(module)
             for verdict, why in formats.notes(self.target, module):
                 self.tell("formats", verdict, why)
-            yield mover.values(inputs) if self.source != DEVICE else list(inputs)
+            inputs = mover.values(inputs) if self.source != DEVICE else list(inputs)
+            return call(module, inputs, *args, **kwargs)
 
     def check_formats(self, module: GraphModule) -> None:
         """Raise NoInstructionsError where the target lacks a format, for backends that do not check."""
@@ -145,7 +127,7 @@ class Retargeting:
         if note := formats.tf32_note(self.target):
             self.tell("formats", *note)
 
-    def check_bfloat16(self, check: Original, lowering: Any) -> None:
+    def check_bfloat16(self, check: Function, lowering: Any) -> None:
         if reason := formats.refusal(self.target, lowering.orig_gm):
             raise NoInstructionsError(reason)
         try:
@@ -154,22 +136,8 @@ class Retargeting:
         except SkipFrame:
             raise NoInstructionsError(formats.NO_BFLOAT16.format(self.target.title)) from None
 
-    def wrap_constant_folding(self, fold: Callable[[GraphModule], Any]) -> Callable[[GraphModule], Any]:
-        """Compute folded constants on the CPU: Inductor makes real tensors on the graph's device."""
-        to_cpu, back = device_swap(DEVICE, CPU), device_swap(CPU, DEVICE)
-
-        def wrapper(module: GraphModule) -> Any:
-            asked = [node for node in module.graph.nodes if swap_devices(node, to_cpu)]
-            try:
-                return fold(module)
-            finally:
-                for node in set(asked) & set(module.graph.nodes):
-                    swap_devices(node, back)
-
-        return wrapper
-
     def trace_on_cpu(
-        self, trace: Original, fn: Any, compiler: Any, *args: Any, partition_fn: Any, **kwargs: Any
+        self, trace: Function, fn: Any, compiler: Any, *args: Any, partition_fn: Any, **kwargs: Any
     ) -> Any:
         """Let the pattern matcher trace on the CPU, and move the graph.
 
@@ -194,15 +162,25 @@ class Retargeting:
 def retarget_backends(target: Target, tell: Told) -> Iterator[None]:
     """Give backends that call AOTAutograd themselves the graphs of this GPU in the block."""
     session = Retargeting(target, tell)
-    with ExitStack() as stack:
-        for owner, name, make in [(*places.AOT_MODULE, session.wrap_aot), *session.wrappers()]:
-            stack.enter_context(replaced(owner, name, make))
+    with replace_attributes([(*places.AOT_MODULE, call_instead(session.trace_aot)), *session.wrappers()]):
         yield
+
+
+def fold_constants(fold: Function, module: GraphModule) -> Any:
+    """Compute folded constants on the CPU: Inductor makes real tensors on the graph's device."""
+    asked = [node for node in module.graph.nodes if swap_devices(node, device_swap(DEVICE, CPU))]
+    try:
+        return fold(module)
+    finally:
+        for node in set(asked) & set(module.graph.nodes):
+            swap_devices(node, device_swap(CPU, DEVICE))
 
 
 def add_zeros(add: Callable[[Any], None], folder: Any) -> None:
     """Fold products with 0 on the CPU: Inductor makes a real zero on the product's device."""
-    products = [node for node in _products(folder.module) if isinstance(node.meta.get("val"), FakeTensor)]
+    targets = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar)
+    calls = [node for target in targets for node in folder.module.graph.find_nodes(op="call_function", target=target)]
+    products = [node for node in calls if isinstance(node.meta.get("val"), FakeTensor)]
     values = [node.meta["val"] for node in products]
     try:
         for node, value in zip(products, values, strict=True):
@@ -213,12 +191,7 @@ def add_zeros(add: Callable[[Any], None], folder: Any) -> None:
             node.meta["val"] = value
 
 
-def _products(module: GraphModule) -> list[Node]:
-    targets = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar)
-    return [node for target in targets for node in module.graph.find_nodes(op="call_function", target=target)]
-
-
-def run_fallback(run: Original, mode: FakeTensorMode, func: Any, values: Sequence[Any], *args: Any) -> Any:
+def run_fallback(run: Function, mode: FakeTensorMode, func: Any, values: Sequence[Any], *args: Any) -> Any:
     """Run an operator on the CPU to learn its shapes, where its tensors are on a virtual GPU.
 
     `run_fallback_kernel` runs operators without a meta function with zeros, on the device of their arguments.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from compiler.targets import Target
 from compiler.torch_api import kernel_choices as choosing
 from compiler.torch_api.kernel_choices import Candidate, Selection, kind_of
-from compiler.torch_api.patching import Original, Wrapper, around, replaced
+from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
 from compiler.virtual_gpu.gpu import DEVICE, HIP_VERSION
 from compiler.virtual_gpu.retargeting import Retargeting, Told
 
@@ -57,10 +56,10 @@ class Templates:
             for place in choosing.code_caches()
         ]
         return [
-            (*choosing.SELECT, around(self.observe_selection)),
+            (*choosing.SELECT, call_instead(self.observe_selection)),
             (*choosing.PRECOMPILE, lambda _make: lambda *_args, **_kwargs: dict),
             (*choosing.AUTOTUNE, lambda _time: _rank_all),
-            (*choosing.SETTLE, around(self.observe_settling)),
+            (*choosing.SETTLE, call_instead(self.observe_settling)),
             (*choosing.CODE_LOADER, self.keeping_sources),
             (*choosing.HEURISTICS, self.heuristics),
             (*choosing.HEURISTIC_CACHE, lambda _: {}),
@@ -71,10 +70,9 @@ class Templates:
         """The heuristics that a torch built for the target's vendor registers on import."""
         if _is_vendors_build(self.target):
             return registered
-        with ExitStack() as stack:
-            others = {key: made for key, made in registered.items() if key[1] != DEVICE.type}
-            stack.enter_context(replaced(torch.version, "hip", lambda _: HIP_VERSION if _is_amd(self.target) else None))
-            stack.enter_context(replaced(*choosing.HEURISTICS, lambda _: others))
+        others = {key: made for key, made in registered.items() if key[1] != DEVICE.type}
+        hip = HIP_VERSION if _is_amd(self.target) else None
+        with replace_attributes([(torch.version, "hip", lambda _: hip), (*choosing.HEURISTICS, lambda _: others)]):
             choosing.register_heuristics_again()
         return others
 
@@ -86,7 +84,7 @@ class Templates:
 
     def observe_selection(
         self,
-        select: Original,
+        select: Function,
         cache: Any,
         name: str,
         choices: list[Any],
@@ -113,7 +111,7 @@ class Templates:
         sizes += f" in {str(layout.dtype).removeprefix('torch.')}"
         self.open.append(_Open(node.name, name, sizes, choices, chosen, buffer if several else None))
 
-    def observe_settling(self, settle: Original, buffer: Any, caller: Any) -> Any:
+    def observe_settling(self, settle: Function, buffer: Any, caller: Any) -> Any:
         for selection in self.open:
             if selection.buffer is buffer:
                 selection.chosen = caller

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import replace_attribute
 
 Cut = tuple[float, tuple[set[Any], set[Any]]]
 Capacities = list[dict[int, float]]
@@ -29,7 +29,7 @@ def use_quick_cut() -> Iterator[None]:
     def quick(found: Callable[..., Any]) -> Callable[..., Any]:
         return minimum_cut if found is networkx.algorithms.flow.minimum_cut else found
 
-    with replaced(networkx, "minimum_cut", quick):
+    with replace_attribute(networkx, "minimum_cut", quick):
         yield
 
 

@@ -22,7 +22,7 @@ from torch.fx import Node
 
 from compiler.torch_api.decomposition_tables import is_mutable, is_operator
 from compiler.torch_api.fake_tensors import FakeTensor, in_kernel_invocation_manager, no_python_dispatcher
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import replace_attribute
 from compiler.torch_api.python_kernels import dispatch_keys, dispatch_state
 
 _proxies: Any = proxy_tensor
@@ -91,7 +91,7 @@ class _UnlikeError(Exception):
 @contextmanager
 def copy_known_traces() -> Iterator[None]:
     """Let AOTAutograd copy, in the block, the nodes of operators that it has traced in it."""
-    with replaced(proxy_tensor, "proxy_call", lambda trace: _Traced(trace).call):
+    with replace_attribute(proxy_tensor, "proxy_call", lambda trace: _Traced(trace).call):
         yield
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from compiler.backend.ir.reference_interpreter import State
 from compiler.backend.runtime import launch
 from compiler.torch_api import cuda_launch
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import replace_attribute
 
 
 @contextmanager
@@ -22,9 +22,9 @@ def poisoned() -> Iterator[None]:
     block are not affected.
     """
     with ExitStack() as changed:
-        changed.enter_context(replaced(launch, "empty_on_cpu", _filled))
-        changed.enter_context(replaced(cuda_launch, "empty_on_cuda", lambda found: lambda: _filled(found())))
-        changed.enter_context(replaced(State, "target", _target))
+        changed.enter_context(replace_attribute(launch, "empty_on_cpu", _filled))
+        changed.enter_context(replace_attribute(cuda_launch, "empty_on_cuda", lambda found: lambda: _filled(found())))
+        changed.enter_context(replace_attribute(State, "target", _target))
         yield
 
 

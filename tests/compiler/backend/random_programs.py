@@ -22,7 +22,7 @@ from torch.nn import functional
 from compiler.backend import backend, tcompile
 from compiler.backend.ir import Program
 from compiler.backend.passes.context import Context
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import replace_attribute
 
 MOST = 400
 """The maximum number of elements of a value."""
@@ -469,8 +469,10 @@ def as_for_a_gpu(run: Callable[[Program, Context], Any] = backend.interpret_trit
     `run` says what runs them; the default is Triton's interpreter.
     """
     with (
-        replaced(backend, "properties", lambda _original: lambda _module: (132, 50 * 2**20)),
-        replaced(backend, "compile_program", lambda _original: lambda program, ctx, _options: run(program, ctx)),
+        replace_attribute(backend, "properties", lambda _original: lambda _module: (132, 50 * 2**20)),
+        replace_attribute(
+            backend, "compile_program", lambda _original: lambda program, ctx, _options: run(program, ctx)
+        ),
     ):
         yield
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from compiler.torch_api import names
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import replace_attribute
 
 
 def test_every_private_name_in_use_exists() -> None:
@@ -47,7 +47,7 @@ def test_replaced_puts_the_original_back_after_an_error() -> None:
 
     for owner in (Owner, Child):
         try:
-            with replaced(owner, "name", lambda old: old + " after"):
+            with replace_attribute(owner, "name", lambda old: old + " after"):
                 assert owner.name == "before after"
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
