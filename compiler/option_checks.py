@@ -5,7 +5,7 @@ meant.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
@@ -48,14 +48,13 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 
     A value is a Python literal; a word that is none is text.
     """
-    return dict(map(_assignment, texts))
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise OptionError(f"--options {text}: write it as name=value, for example --options max_autotune=True")
-    return name.strip(), literal(value.strip())
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise OptionError(f"--options {text}: write it as name=value, for example --options max_autotune=True")
+        found[name.strip()] = literal(value.strip())
+    return found
 
 
 def literal(text: str) -> Any:
@@ -84,8 +83,7 @@ def _check_name(name: str) -> None:
         raise OptionError(f"there is no option {name}=. {answers.KEYWORDS[name]} {valid}")
     if near := _nearest(name, option_names()):
         raise OptionError(f"there is no option {name}=: did you mean {near}=? {valid}")
-    setting = _nearest(name, settings.inductor_settings(), cutoff=0.9)
-    if setting:
+    if setting := _nearest(name, settings.inductor_settings(), cutoff=0.9):
         raise OptionError(f"{name} is one of Inductor's settings: options={{{setting!r}: …}} (--options {setting}=…)")
     raise OptionError(f"there is no option {name}=. {valid}")
 
@@ -96,21 +94,22 @@ def _check_together(options: Options) -> None:
         raise OptionError(f"vs={options.vs!r} is the backend itself: to compare, name {other!r}.")
     if options.check == "kernels":
         _check_kernels_check(options)
-    if is_virtual(options.target):
-        _check_virtual(options)
-    if options.mode != "default" and options.options and options.backend == "tcompile":
+    if is_virtual(options.target) and options.backend not in WRITERS:
         raise OptionError(
-            f"torch.compile takes a mode or options, not both: leave out mode={options.mode!r} to set thresholds, or "
-            "the options for the mode"
+            f"target={options.target!r} is the GPU that backends 'inductor' and 'tcompile' write code for: leave out "
+            "one of the two."
         )
     if options.mode != "default" and options.options:
-        stands_for = settings.modes().get(options.mode, {})
-        raise OptionError(
-            f"torch.compile takes a mode or options, not both. mode={options.mode!r} stands for "
-            f"options={stands_for!r}: add yours to these and leave the mode out."
-        )
+        leave_out = f"leave out mode={options.mode!r} to set thresholds, or the options for the mode"
+        stands_for = f"mode={options.mode!r} stands for options={settings.modes().get(options.mode, {})!r}"
+        raise OptionError("torch.compile takes a mode or options, not both" + (
+            f": {leave_out}" if options.backend == "tcompile"
+            else f". {stands_for}: add yours to these and leave the mode out."
+        ))  # fmt: skip
     if options.backend == "tcompile":
-        _check_own(options)
+        from compiler.backend.options import parse_options as check_own_options
+
+        check_own_options(options.mode, options.options)
     elif options.backend == "inductor":
         for name, value in options.options.items():
             _check_setting(name, value)
@@ -121,18 +120,13 @@ def _check_together(options: Options) -> None:
         )
 
 
-def _check_own(options: Options) -> None:
-    """Check the options of our own backend, which validates them itself."""
-    from compiler.backend.options import parse_options
-
-    parse_options(options.mode, options.options)
-
-
 def _check_kernels_check(options: Options) -> None:
     """Only Triton's kernels can be run in its interpreter."""
-    if options.target.partition(":")[0] == "cpu" or options.backend not in WRITERS:
+    writes = options.backend in WRITERS
+    if options.target.partition(":")[0] == "cpu" or not writes:
+        why = "code for the CPU is C++" if writes else f"backend {options.backend!r} writes none"
         raise OptionError(
-            f"check='kernels' runs Triton kernels, and {_not_triton(options)}: name a GPU as target, such as h100, "
+            f"check='kernels' runs Triton kernels, and {why}: name a GPU as target, such as h100, "
             "which need not be here; check=True compares what built code returns."
         )
     if options.stages and not {"kernels", "all"} & set(options.stages):
@@ -141,21 +135,6 @@ def _check_kernels_check(options: Options) -> None:
         raise OptionError(
             "check='kernels' is about code for a GPU; with time=True and no target, code is for the device that the "
             "tensors are on. Name the GPU as target, such as h100: times are then the CPU's, and say so."
-        )
-
-
-def _not_triton(options: Options) -> str:
-    if options.backend not in WRITERS:
-        return f"backend {options.backend!r} writes none"
-    return "code for the CPU is C++"
-
-
-def _check_virtual(options: Options) -> None:
-    """A GPU that is not here runs nothing, and only backends that write code can be asked for it."""
-    if options.backend not in WRITERS:
-        raise OptionError(
-            f"target={options.target!r} is the GPU that backends 'inductor' and 'tcompile' write code for: leave out "
-            "one of the two."
         )
 
 
@@ -211,8 +190,7 @@ def _check_setting(name: str, value: Any) -> None:
     known = settings.inductor_settings()
     if name in known:
         _check_type(name, value, known[name].annotation)
-        return
-    if name in settings.TAKEN_BY_TORCH_COMPILE:
+    if name in known or name in settings.TAKEN_BY_TORCH_COMPILE:
         return
     near = _nearest(name, known)
     meant = f": did you mean {near!r}?" if near else "."
@@ -266,38 +244,23 @@ def _vs(value: Any) -> str:
 def _stages(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
+    from compiler.backend.pipeline import PASSES, stage_name
+
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
-    known = (*STAGES, *_new_stages(), "all")
+    known = (*dict.fromkeys((*STAGES, *map(stage_name, PASSES))), "all")
     for name in filter(None, names):
         if name not in known:
             raise OptionError(_wrong("stages", name, known))
     return tuple(filter(None, names))
 
 
-def _new_stages() -> tuple[str, ...]:
-    """Stages of our own backend's passes that the record's list does not name."""
-    from compiler.backend.pipeline import PASSES, stage_name
+def _one_of(name: str, valid: Sequence[Any], hint: str) -> Callable[[Any], Any]:
+    """A check that a value is one of these. 1 is not True."""
 
-    return tuple(name for name in map(stage_name, PASSES) if name not in STAGES)
-
-
-def _dynamic(value: Any) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    raise OptionError(f"dynamic={value!r}: {answers.DYNAMIC} To mark one dimension: torch._dynamo.mark_dynamic(x, 0).")
-
-
-def _grad(value: Any) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    raise OptionError(f"grad={value!r}: None explores what the inputs ask for, True with gradients, False without.")
-
-
-def _flag(name: str) -> Callable[[Any], bool]:
-    def check(value: Any) -> bool:
-        if isinstance(value, bool):
+    def check(value: Any) -> Any:
+        if any(value is one or (isinstance(one, str) and value == one) for one in valid):
             return value
-        raise OptionError(f"{name}={value!r}: it is True or False.")
+        raise OptionError(f"{name}={value!r}: {hint}")
 
     return check
 
@@ -320,15 +283,6 @@ def _time(value: Any) -> bool | str:
     return ",".join(wanted) or True
 
 
-def _check_option(value: Any) -> bool | str:
-    if isinstance(value, bool) or value == "kernels":
-        return value
-    raise OptionError(
-        f"check={value!r}: it is True (compare what the built code returns with eager), False, or 'kernels' (compare "
-        "what each Triton kernel stores)."
-    )
-
-
 def _step(value: Any) -> bool | int:
     if isinstance(value, int) and value >= 0:
         return value
@@ -338,17 +292,20 @@ def _step(value: Any) -> bool | int:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "target": _target,
     "mode": _mode,
-    "dynamic": _dynamic,
-    "fullgraph": _flag("fullgraph"),
+    "dynamic": _one_of("dynamic", (None, True, False), f"{answers.DYNAMIC} To mark one dimension: "
+                       "torch._dynamo.mark_dynamic(x, 0)."),
+    "fullgraph": _one_of("fullgraph", (True, False), "it is True or False."),
     "backend": _backend,
     "options": _options,
     "stages": _stages,
-    "grad": _grad,
+    "grad": _one_of("grad", (None, True, False), "None explores what the inputs ask for, True with gradients, False "
+                    "without."),
     "time": _time,
-    "check": _check_option,
+    "check": _one_of("check", (True, False, "kernels"), "it is True (compare what the built code returns with eager), "
+                     "False, or 'kernels' (compare what each Triton kernel stores)."),
     "step": _step,
     "vs": _vs,
-}
+}  # fmt: skip
 
 
 def _text(name: str, value: Any) -> str:
@@ -361,12 +318,9 @@ def _wrong(
     name: str, value: str, valid: Iterable[str], known: Mapping[str, str] | None = None, near: str | None = None
 ) -> str:
     valid = list(valid)
-    listed = f"Valid: {', '.join(map(repr, valid))}."
-    answer = (known or {}).get(value.lower())
-    if answer:
-        return f"{name}={value!r}: {answer} {listed}"
     near = near or _nearest(value, valid)
-    return f"{name}={value!r}: {f'did you mean {near!r}? ' if near else ''}{listed}"
+    answer = (known or {}).get(value.lower()) or (f"did you mean {near!r}?" if near else "")
+    return f"{name}={value!r}: {answer}{' ' if answer else ''}Valid: {', '.join(map(repr, valid))}."
 
 
 def _nearest(word: str, names: Iterable[str], cutoff: float = 0.7) -> str | None:
