@@ -19,6 +19,8 @@ _LEVELS = (
     "torch.compile has modes, not levels: mode='default', mode='reduce-overhead' (CUDA graphs) or mode='max-autotune' "
     "(slow to compile). For Apex's O1 and O2 use torch.autocast."
 )
+_BACKGROUND = "torch.compile compiles when the function is first called; nothing is compiled in the background."
+_LIMIT = "Set torch._dynamo.config.recompile_limit instead; an exploration starts with empty caches."
 _LOGS = "To see more, explore more stages: stages= (--stages); torch's own logs are set with torch._logging.set_logs."
 _CUDA_GRAPHS = (
     "For CUDA graphs use mode='reduce-overhead' (--mode reduce-overhead) or options={'triton.cudagraphs': True}."
@@ -32,9 +34,8 @@ def _answers(words_of: dict[str, str]) -> dict[str, str]:
 
 KEYWORDS = _answers({
     _PRECISION: "amp dtype fp16 precision use_amp",
-    "torch.compile compiles when the function is first called; nothing is compiled in the background.": "background async_compile",
-    "Set torch._dynamo.config.recompile_limit instead; an exploration starts with empty caches.": "cache_size_limit "
-        "recompile_limit",
+    _BACKGROUND: "background async_compile",
+    _LIMIT: "cache_size_limit recompile_limit",
     _CUDA_GRAPHS: "cuda_graphs cudagraphs use_cuda_graph",
     _LOGS: "debug verbose",
     _DEVICE: "device device_type",

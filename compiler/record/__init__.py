@@ -17,79 +17,29 @@ from typing import Any, Literal
 
 import msgspec
 
-from compiler.record.capture_facts import (
-    Applicability,
-    Condition,
-    Frame,
-    GraphBreak,
-    Guard,
-    GuardFailure,
-    Recompile,
-    Span,
-    Step,
-    Suggestion,
-    Symbol,
-)
+from compiler.record.capture_facts import Applicability as Applicability
+from compiler.record.capture_facts import Condition as Condition
+from compiler.record.capture_facts import Frame as Frame
+from compiler.record.capture_facts import GraphBreak as GraphBreak
+from compiler.record.capture_facts import Guard as Guard
+from compiler.record.capture_facts import GuardFailure as GuardFailure
+from compiler.record.capture_facts import Recompile as Recompile
+from compiler.record.capture_facts import Span as Span
+from compiler.record.capture_facts import Step as Step
+from compiler.record.capture_facts import Suggestion as Suggestion
+from compiler.record.capture_facts import Symbol as Symbol
 from compiler.record.checks import DamagedError, check_record, upgrade
 from compiler.record.limits import TooLargeError, check_json
-from compiler.record.measure_facts import (
-    Candidate,
-    HostTime,
-    KernelTime,
-    LineTime,
-    Measurement,
-    MemoryEvent,
-    Merge,
-    Phase,
-    Trial,
-)
+from compiler.record.measure_facts import Candidate as Candidate
+from compiler.record.measure_facts import HostTime as HostTime
+from compiler.record.measure_facts import KernelTime as KernelTime
+from compiler.record.measure_facts import LineTime as LineTime
+from compiler.record.measure_facts import Measurement as Measurement
+from compiler.record.measure_facts import MemoryEvent as MemoryEvent
+from compiler.record.measure_facts import Merge as Merge
+from compiler.record.measure_facts import Phase as Phase
+from compiler.record.measure_facts import Trial as Trial
 from compiler.record.options import Options
-
-__all__ = [
-    "MACHINE_STAGES",
-    "OWN_STAGES",
-    "SCHEMA",
-    "STAGES",
-    "Applicability",
-    "Artifact",
-    "Binary",
-    "Candidate",
-    "Check",
-    "Condition",
-    "Decision",
-    "Entity",
-    "Environment",
-    "ExploredCall",
-    "Frame",
-    "GraphBreak",
-    "GraphHalf",
-    "Guard",
-    "GuardFailure",
-    "HostTime",
-    "Kernel",
-    "KernelTime",
-    "LineTime",
-    "Measurement",
-    "MemoryEvent",
-    "Merge",
-    "Phase",
-    "Problem",
-    "Recompile",
-    "Record",
-    "RecordError",
-    "Saved",
-    "Span",
-    "Step",
-    "Suggestion",
-    "Symbol",
-    "Timing",
-    "Trial",
-    "Trust",
-    "UntrustedError",
-    "captured_by_frame",
-    "ordered_stages",
-    "stage_rank",
-]
 
 SCHEMA = 3
 READABLE = (1, 2, SCHEMA)

@@ -7,34 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from compiler.record import (
-    MACHINE_STAGES,
-    Artifact,
-    Binary,
-    Candidate,
-    Check,
-    Decision,
-    Entity,
-    Environment,
-    Frame,
-    GraphBreak,
-    Guard,
-    Kernel,
-    KernelTime,
-    LineTime,
-    Measurement,
-    MemoryEvent,
-    Merge,
-    Phase,
-    Problem,
-    Recompile,
-    Record,
-    Saved,
-    Step,
-    Symbol,
-    Timing,
-    ordered_stages,
-)
+from compiler import record as facts
+from compiler.record import MACHINE_STAGES, Artifact, Problem, Record, Timing, ordered_stages
 from compiler.record.options import Options
 
 
@@ -63,33 +37,33 @@ class Builder:
 
     title: str
     options: Options
-    environment: Environment
+    environment: facts.Environment
     listener: Listener | None = None
     target: str = ""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
-    frames: dict[str, Frame] = field(default_factory=dict)
-    breaks: list[GraphBreak] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
-    symbols: list[Symbol] = field(default_factory=list)
-    recompiles: list[Recompile] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    merges: list[Merge] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
-    binaries: list[Binary] = field(default_factory=list)
+    frames: dict[str, facts.Frame] = field(default_factory=dict)
+    breaks: list[facts.GraphBreak] = field(default_factory=list)
+    guards: list[facts.Guard] = field(default_factory=list)
+    symbols: list[facts.Symbol] = field(default_factory=list)
+    recompiles: list[facts.Recompile] = field(default_factory=list)
+    decisions: list[facts.Decision] = field(default_factory=list)
+    merges: list[facts.Merge] = field(default_factory=list)
+    kernels: list[facts.Kernel] = field(default_factory=list)
+    binaries: list[facts.Binary] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
-    measurement: Measurement | None = None
-    candidates: list[Candidate] = field(default_factory=list)
-    kernel_times: list[KernelTime] = field(default_factory=list)
-    line_times: list[LineTime] = field(default_factory=list)
-    memory: list[MemoryEvent] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
+    measurement: facts.Measurement | None = None
+    candidates: list[facts.Candidate] = field(default_factory=list)
+    kernel_times: list[facts.KernelTime] = field(default_factory=list)
+    line_times: list[facts.LineTime] = field(default_factory=list)
+    memory: list[facts.MemoryEvent] = field(default_factory=list)
+    phases: list[facts.Phase] = field(default_factory=list)
+    checks: list[facts.Check] = field(default_factory=list)
     hidden: dict[str, tuple[str, ...]] = field(default_factory=dict)
     hidden_kernels: dict[str, Artifact] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    steps: tuple[Step, ...] = ()
+    steps: tuple[facts.Step, ...] = ()
     calls: int = 0
-    autograd_saved: list[Saved] = field(default_factory=list)
+    autograd_saved: list[facts.Saved] = field(default_factory=list)
     versus: Record | None = None
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
@@ -102,7 +76,8 @@ class Builder:
                 self.hidden_kernels[artifact.id] = artifact
             return artifact
         if self.hidden:
-            artifact = replace(artifact, entities=tuple(map(self._with_visible_origins, artifact.entities)))
+            entities = (replace(entity, origins=self._visible(entity.origins)) for entity in artifact.entities)
+            artifact = replace(artifact, entities=tuple(entities))
         if self.artifacts.get(artifact.id) == artifact:
             return artifact
         self.artifacts[artifact.id] = artifact
@@ -114,9 +89,6 @@ class Builder:
     def keeps(self, stage: str) -> bool:
         asked = self.options.stages
         return not asked or stage == "source" or stage in asked or "all" in asked
-
-    def _with_visible_origins(self, entity: Entity) -> Entity:
-        return replace(entity, origins=self._visible(entity.origins))
 
     def _visible(self, origins: Iterable[str]) -> tuple[str, ...]:
         found = (visible for origin in origins for visible in self.hidden.get(origin, (origin,)))
@@ -163,17 +135,13 @@ def in_kernel_order(record: Record) -> Record:
     """The record with what was compiled in the order of its kernels, whichever was done first."""
     place = {kernel.id: index for index, kernel in enumerate(record.kernels)}
     artifacts = sorted(record.artifacts, key=lambda artifact: place.get(artifact.attrs.get("kernel", ""), -1))
+    late = [problem for problem in record.problems if problem.stage in MACHINE_STAGES]
+    early = [problem for problem in record.problems if problem.stage not in MACHINE_STAGES]
     return replace(
         record,
         artifacts=tuple(in_pipeline_order(artifacts)),
         binaries=tuple(sorted(record.binaries, key=lambda found: place.get(found.kernel, -1))),
-        problems=(
-            *(problem for problem in record.problems if problem.stage not in MACHINE_STAGES),
-            *sorted(
-                (problem for problem in record.problems if problem.stage in MACHINE_STAGES),
-                key=lambda problem: (problem.graph, problem.reason),
-            ),
-        ),
+        problems=(*early, *sorted(late, key=lambda problem: (problem.graph, problem.reason))),
     )
 
 

@@ -104,8 +104,9 @@ def check_record(record: Record, path: str = "$") -> None:
     _check_no_cycle(merges, f"{path}.merges", "first")
     _check_facts(record, path)
     if record.versus is not None:
-        if record.versus.versus is not None:
-            raise DamagedError(f"Expected `null`, a record has two sides at most - at `{path}.versus.versus`")
+        _expect(
+            record.versus.versus is None, "Expected `null`, a record has two sides at most", f"{path}.versus.versus"
+        )
         check_record(record.versus, f"{path}.versus")
 
 
@@ -116,29 +117,29 @@ def _check_facts(record: Record, path: str) -> None:
         _check_kernel(kernel, lengths, f"{path}.kernels[{place}]")
     kernels = {kernel.id for kernel in record.kernels}
     for place, binary in enumerate(record.binaries):
-        if binary.kernel not in kernels:
-            raise DamagedError(
-                f"Expected the id of a kernel, got {binary.kernel!r} - at `{path}.binaries[{place}].kernel`"
-            )
+        known = binary.kernel in kernels
+        _expect(known, f"Expected the id of a kernel, got {binary.kernel!r}", f"{path}.binaries[{place}].kernel")
     for place, candidate in enumerate(record.candidates):
         quartiles = [each for each in (candidate.low, candidate.seconds, candidate.high) if each is not None]
-        if quartiles != sorted(quartiles):
-            raise DamagedError(
-                f"Expected low, seconds and high in this order - at `{path}.candidates[{place}].seconds`"
-            )
+        in_order = quartiles == sorted(quartiles)
+        _expect(in_order, "Expected low, seconds and high in this order", f"{path}.candidates[{place}].seconds")
     for place, event in enumerate(record.memory):
-        if max(abs(event.bytes), abs(event.live)) > MOST_BYTES:
-            raise DamagedError(f"Expected at most {MOST_BYTES:,} bytes - at `{path}.memory[{place}]`")
+        fits = max(abs(event.bytes), abs(event.live)) <= MOST_BYTES
+        _expect(fits, f"Expected at most {MOST_BYTES:,} bytes", f"{path}.memory[{place}]")
     for place, found in enumerate(record.breaks):
-        if found.link and not found.link.startswith("https://"):
-            raise DamagedError(f"Expected an address that begins with https:// - at `{path}.breaks[{place}].link`")
+        is_safe = not found.link or found.link.startswith("https://")
+        _expect(is_safe, "Expected an address that begins with https://", f"{path}.breaks[{place}].link")
+
+
+def _expect(holds: bool, words: str, path: str) -> None:
+    if not holds:
+        raise DamagedError(f"{words} - at `{path}`")
 
 
 def _check_unique(ids: Iterable[str], path: str) -> None:
     seen: set[str] = set()
     for place, name in enumerate(ids):
-        if name in seen:
-            raise DamagedError(f"{name!r} is there twice - at `{path}[{place}].id`")
+        _expect(name not in seen, f"{name!r} is there twice", f"{path}[{place}].id")
         seen.add(name)
 
 
@@ -147,8 +148,8 @@ def _check_artifact(artifact: Artifact, path: str) -> None:
     own = {entity.id for entity in artifact.entities}
     if len(own) != len(artifact.entities):
         _check_unique((entity.id for entity in artifact.entities), f"{path}.entities")
-    if artifact.lines and not 0 < min(artifact.lines) <= max(artifact.lines) <= MOST_LINES:
-        raise DamagedError(f"Expected line numbers from 1 to {MOST_LINES:,} - at `{path}.lines`")
+    in_range = not artifact.lines or 0 < min(artifact.lines) <= max(artifact.lines) <= MOST_LINES
+    _expect(in_range, f"Expected line numbers from 1 to {MOST_LINES:,}", f"{path}.lines")
     for place, entity in enumerate(artifact.entities):
         if entity.attrs:
             _check_attrs(entity.attrs, _EntityAttrs, f"{path}.entities[{place}]")
@@ -158,16 +159,15 @@ def _check_artifact(artifact: Artifact, path: str) -> None:
 
 def _check_launch(launch: Mapping[str, Any], attrs: Mapping[str, Any], path: str) -> None:
     """Check that what compiles and launches a kernel of our own backend is whole. One in C++ has arguments alone."""
-    if "line" not in attrs:
-        raise DamagedError(f"a kernel with `launch` has none - at `{path}.line`")
+    _expect("line" in attrs, "a kernel with `launch` has none", f"{path}.line")
     if not _TRITON_LAUNCH & launch.keys():
         return
     if missing := sorted(_TRITON_LAUNCH - launch.keys()):
         raise DamagedError(f"Object missing required field `{missing[0]}` - at `{path}.launch`")
     if other := [name for name in launch["aligned"] if name not in launch["types"]]:
         raise DamagedError(f"{other[0]!r} is no argument in `types` - at `{path}.launch.aligned`")
-    if not all({"num_warps", "num_stages"} <= config.keys() for config in launch["configs"]):
-        raise DamagedError(f"a configuration has no `num_warps` or no `num_stages` - at `{path}.launch.configs`")
+    are_whole = all({"num_warps", "num_stages"} <= config.keys() for config in launch["configs"])
+    _expect(are_whole, "a configuration has no `num_warps` or no `num_stages`", f"{path}.launch.configs")
     blocks = {name for name, kind in launch["types"].items() if kind == "constexpr"}
     if other := [block for _, block in launch["grid"] if block and block not in blocks]:
         raise DamagedError(f"{other[0]!r} is no constexpr in `types` - at `{path}.launch.grid`")
@@ -181,11 +181,10 @@ def _check_attrs(attrs: Mapping[str, Any], kind: Any, path: str) -> None:
 
 
 def _check_kernel(kernel: Kernel, lengths: Mapping[str, int], path: str) -> None:
-    if _CONTROL.search(kernel.name + kernel.id):
-        raise DamagedError(f"Expected a name without control characters - at `{path}.name`")
-    first, last = kernel.lines
-    if not 0 <= first <= last <= lengths.get(kernel.artifact, MOST_LINES):
-        raise DamagedError(f"Expected the first and the last line in {kernel.artifact} - at `{path}.lines`")
+    is_plain = not _CONTROL.search(kernel.name + kernel.id)
+    _expect(is_plain, "Expected a name without control characters", f"{path}.name")
+    in_text = 0 <= kernel.lines[0] <= kernel.lines[1] <= lengths.get(kernel.artifact, MOST_LINES)
+    _expect(in_text, f"Expected the first and the last line in {kernel.artifact}", f"{path}.lines")
 
 
 def _check_origins(record: Record, path: str) -> None:
