@@ -137,13 +137,10 @@ def _rows(module: GraphModule, known: Mapping[Graph, Body], path: str, opening: 
             continue
         graph = body_at(module, node) if node.op == "get_attr" else None
         held = known[graph.graph] if graph is not None else None
-        if held is None:
+        if held is not None and held.holder is not node:
+            line += f"  # printed above, in {next(iter(held.callers), held.holder)}"  # noqa: PLW2901
+        if held is None or held.holder is not node:
             yield line, qualified_name(path, node.name)
-        elif held.holder is not node:
-            yield (
-                f"{line}  # printed above, in {next(iter(held.callers), held.holder)}",
-                qualified_name(path, node.name),
-            )
         indent = line[: len(line) - len(line.lstrip())] + "    "
         for body in beneath.get(node, ()):
             inner = _rows(body.module, known, body.path, f"{body.holder.name}(")
@@ -166,9 +163,7 @@ def _readable(lines: list[str], renamed: Mapping[str, str], opening: str) -> Ite
 def _signature(line: str, renamed: Mapping[str, str], opening: str) -> list[str]:
     """The line that defines the graph's function, one parameter a line where they are many."""
     _, *parameters = (part.lstrip() for part in _PARTS.findall(line.removesuffix("):")))
-    named = [
-        _PARAMETER.sub(lambda match: renamed.get(match[0], match[0]), parameter, count=1) for parameter in parameters
-    ]
+    named = [_PARAMETER.sub(lambda match: renamed.get(match[0], match[0]), one, count=1) for one in parameters]
     first = [] if opening.endswith("(") else [opening]
     if len(line) <= SIGNATURE_WIDTH or not named:
         return [f"def {'' if first else opening}{', '.join([*first, *named])}):"]
@@ -234,8 +229,7 @@ def devices(module: GraphModule) -> Iterator[torch.device]:
 def count_elements(module: GraphModule) -> int:
     """The elements of all tensors that a graph computes, with the first call's symbolic sizes."""
     values = (value_of(node) for node in module.graph.nodes if node.op != "placeholder")
-    shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
-    return sum(math.prod(map(_traced_size, shape)) for shape in shapes)
+    return sum(math.prod(map(_traced_size, value.shape)) for value in values if isinstance(value, torch.Tensor))
 
 
 def is_on_meta(module: GraphModule) -> bool:
@@ -244,10 +238,8 @@ def is_on_meta(module: GraphModule) -> bool:
     Scalar tensors may be on the CPU, as for graphs on a GPU.
     """
     tensors = [node for node in module.graph.nodes if isinstance(value_of(node), torch.Tensor)]
-    inputs = [node for node in tensors if node.op == "placeholder"] or tensors
-    values = map(value_of, inputs)
-    devices = {value.device.type for value in values if value.device.type != "cpu" or value.dim()}
-    return devices == {"meta"}
+    values = map(value_of, [node for node in tensors if node.op == "placeholder"] or tensors)
+    return {value.device.type for value in values if value.device.type != "cpu" or value.dim()} == {"meta"}
 
 
 def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
@@ -274,27 +266,24 @@ def _traced_size(size: Any) -> int:
     return hint if isinstance(hint, int) else 0
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def tensor_attrs(value: Any) -> dict[str, Any]:
     """dtype, shape, stride, device and bytes of a tensor, as JSON values; {} for anything else."""
     if not isinstance(value, torch.Tensor):
         return {}
     shape = [_size(size) for size in value.shape]
     attrs: dict[str, Any] = {
-        "dtype": str(value.dtype).removeprefix("torch."),
+        "dtype": dtype_name(value.dtype),
         "shape": shape,
         "stride": [_size(size) for size in value.stride()] if value.layout == torch.strided else [],
         "device": str(value.device),
     }
     if all(isinstance(size, int) for size in shape):
-        attrs["bytes"] = value.dtype.itemsize * _product(shape)
+        attrs["bytes"] = value.dtype.itemsize * math.prod(value.shape)
     return attrs
-
-
-def _product(sizes: list[Any]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def _size(value: Any) -> int | str:
@@ -400,7 +389,11 @@ def operator_of(node: Node) -> str:
 def input_source(node: Node) -> str:
     """What a captured graph's placeholder stands for (`L['x']`), or ""."""
     argument = node.meta.get("grapharg")
-    source = getattr(argument, "source", None) or getattr(node, "_dynamo_source", None)
+    return source_name(getattr(argument, "source", None) or getattr(node, "_dynamo_source", None))
+
+
+def source_name(source: Any) -> str:
+    """TorchDynamo's name of a value (`L['x']`); in some versions of torch it is a method that gives it."""
     name = getattr(source, "name", "")
     return str(name() if callable(name) else name)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch._C._dynamo.guards import GlobalStateGuard
 
 from compiler.torch_api.wrapped_modules import Names, rename
 
+_DUPLICATE = "Duplicate tensor found"
 _MARKED = "'_dynamo_dynamic_indices')"
 # Until torch 2.12 the guard on an object's identity shows the object, where it means its type.
 _SHOWN = re.compile(r"type=<(code object|built-in|function) .*", re.DOTALL)
@@ -31,18 +32,11 @@ def kind_of(guard: Any) -> str:
     return "DIMENSION_DYNAMIC_MARKING_GUARD" if marks else kind
 
 
-def code_of(guard: Any) -> tuple[str, ...]:
-    return with_types(guard.verbose_code_parts())
-
-
-def with_types(parts: Sequence[str]) -> tuple[str, ...]:
+def with_types(parts: Iterable[str]) -> Iterator[str]:
     """Guards as Python; one on an object's identity names its type."""
-    return tuple(_with_type(part) for part in parts)
-
-
-def _with_type(part: str) -> str:
-    condition, hashes, place = part.partition("  #")
-    return _SHOWN.sub(lambda match: f"type=<class '{_TYPES[match[1]]}'>", condition) + hashes + place
+    for part in parts:
+        condition, hashes, place = part.partition("  #")
+        yield _SHOWN.sub(lambda match: f"type=<class '{_TYPES[match[1]]}'>", condition) + hashes + place
 
 
 # They compare values with each other and keep state while they do: not to be asked one by one.
@@ -100,17 +94,13 @@ def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str,
     """
     wrapper = entry.guard_manager
     scope = {**(wrapper.closure_vars or {}), "L": dict(f_locals), "G": wrapper.global_scope["G"]}
-    found = [*_first(wrapper, scope), *_find_failing(wrapper.root, scope, lengths)]
+    parts = wrapper.check_verbose(scope["L"]).verbose_code_parts
+    # Only torch can find which tensors are the same.
+    same = [FailedGuard("NO_TENSOR_ALIASING", "", (part,), None) for part in parts if part.startswith(_DUPLICATE)]
+    found = [*same, *_find_failing(wrapper.root, scope, lengths)]
     for guard in getattr(wrapper.root, "get_epilogue_lambda_guards", tuple)():
         found.extend(_false_parts(guard, scope))
     return found
-
-
-def _first(wrapper: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
-    """What torch finds first, where only torch can: which tensors are the same."""
-    for part in wrapper.check_verbose(scope["L"]).verbose_code_parts:
-        if part.startswith("Duplicate tensor found"):
-            yield FailedGuard("NO_TENSOR_ALIASING", "", (part,), None)
 
 
 def length_check(source: str, length: int) -> str:
@@ -120,11 +110,9 @@ def length_check(source: str, length: int) -> str:
 
 def _find_failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int]) -> Iterator[FailedGuard]:
     """Depth first. What is not there, or is of another type, has no parts to look at."""
-    source = str(manager.get_source()) if hasattr(manager, "get_source") else ""
+    source, value = source_of(manager), _value(manager, scope)
     guards = [guard for guard in manager.get_leaf_guards() if type(guard).__name__ not in RELATIONAL]
-    try:
-        value = scope["L"] if source in ("", "L") else eval(source, scope)
-    except Exception:  # noqa: BLE001 - the user's __getattr__ and __getitem__ may raise anything
+    if value is _ABSENT:
         if guards:
             yield FailedGuard("ABSENT", source, tuple(guards[0].verbose_code_parts()), None)
         return
@@ -146,19 +134,15 @@ def children(manager: Any) -> Iterator[Any]:
 
 
 def _find_failing_here(guards: list[Any], source: str, value: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
-    owner = _owner(source, scope)
+    head, is_of_closure, _ = source.rpartition(".__closure__[")
+    owner = eval(head, scope) if is_of_closure else None  # the function whose closure a source looks into
     for guard in guards:
         if type(guard).__name__ == "LAMBDA_GUARD":
             yield from _false_parts(guard, scope)
         elif not guard(value):
             why = guard.check_verbose(value).verbose_code_parts if hasattr(guard, "check_verbose") else ()
-            yield FailedGuard(kind_of(guard), source, (*code_of(guard), *with_types(why)), value, owner)
-
-
-def _owner(source: str, scope: dict[str, Any]) -> Any:
-    """The function whose closure a source looks into."""
-    head, found, _ = source.rpartition(".__closure__[")
-    return eval(head, scope) if found else None
+            code = tuple(with_types((*guard.verbose_code_parts(), *why)))
+            yield FailedGuard(kind_of(guard), source, code, value, owner)
 
 
 def _false_parts(guard: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
@@ -258,7 +242,7 @@ def _leaves(manager: Any, value_of: Callable[[Any], Any], lengths: dict[str, int
 
 def _fact(guard: Any, source: str, value: Any) -> GuardFacts:
     seconds = _seconds(guard, value) if callable(guard) and value is not _ABSENT else None
-    return GuardFacts(kind_of(guard), source, code_of(guard), seconds)
+    return GuardFacts(kind_of(guard), source, tuple(with_types(guard.verbose_code_parts())), seconds)
 
 
 def _seconds(guard: Callable[[Any], bool], value: Any) -> float:

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch._inductor.loop_body import LoopBody, LoopBodyBlock
 from torch._inductor.scheduler import BaseSchedulerNode, FusedSchedulerNode, SchedulerBuffer, SchedulerNode
 from torch.fx import Node
+
+from compiler.torch_api.fx import dtype_name
 
 _INDENT = "    "
 _INDIRECT = re.compile(r"set_(indirect\d+)")
@@ -36,7 +39,7 @@ class LoopTexts:
 
     def __init__(self, what: Callable[[BaseSchedulerNode], str]) -> None:
         self._what = what
-        self._indices: dict[Any, str] = {}
+        self.index = cache(str)
 
     def __call__(self, node: BaseSchedulerNode) -> str:
         return "\n".join(self._lines(node))
@@ -57,11 +60,11 @@ class LoopTexts:
     def _buffer(self, buffer: SchedulerBuffer) -> str:
         layout: Any = buffer.node.get_output_spec()
         text = f"{buffer.get_name()}: "
-        if hasattr(layout, "dtype"):  # what torch.nonzero fills has a NoneLayout, with strides and no format
-            size, stride = (", ".join(map(self.index, sizes)) for sizes in (layout.size, layout.stride))
-            text += f"{_plain(layout.dtype)}[{size}] stride [{stride}] on {layout.device}"
-        else:
+        if not hasattr(layout, "dtype"):  # what torch.nonzero fills has a NoneLayout, with strides and no format
             text += type(layout).__name__
+        else:
+            size, stride = (", ".join(map(self.index, sizes)) for sizes in (layout.size, layout.stride))
+            text += f"{dtype_name(layout.dtype)}[{size}] stride [{stride}] on {layout.device}"
         users = dict.fromkeys("the output" if user.get_name() == "OUTPUT" else user.get_name() for user in buffer.users)
         for what, names in (("writes into", buffer.get_mutations()), ("shares memory with", buffer.get_aliases()),
                             ("read by", users)):  # fmt: skip
@@ -98,30 +101,23 @@ class LoopTexts:
                 yield f"{node.name} = {text}"
 
     def _expression(self, node: Node, known: Mapping[Node, str], body: LoopBody) -> str:
-        target = str(node.target)
         if node.op == "placeholder" or node.op == "output":
             return ""
-        if target == "get_index":
+        if node.target == "get_index":
             return self.index(body.indexing_exprs[str(node.args[0])])
         if node.op == "call_module":
-            return f"{target}({', '.join(_text_of(argument, known) for argument in node.args)})"
+            return f"{node.target}({', '.join(_text_of(argument, known) for argument in node.args)})"
         return _operation(node, known)
-
-    def index(self, expression: Any) -> str:
-        if expression not in self._indices:
-            self._indices[expression] = str(expression)
-        return self._indices[expression]
 
 
 def _operation(node: Node, known: Mapping[Node, str]) -> str:
     """`ops.add(a, b)` as `a + b`, `ops.load('buf0', i)` as `buf0[i]`, others by name."""
     name = node.target if isinstance(node.target, str) else node.target.__name__
-    arguments = [_text_of(argument, known) for argument in node.args if not _is_handler(argument)]
-    if name == "getitem":
-        return f"{arguments[0]}[{arguments[1]}]"
+    handlers = [argument for argument in node.args if isinstance(argument, Node) and argument.op == "placeholder"]
+    arguments = [_text_of(argument, known) for argument in node.args if argument not in handlers]
     if name == "constant":
         return arguments[0]
-    if name == "load":
+    if name in ("load", "getitem"):
         return f"{arguments[0]}[{arguments[1]}]"
     if name in ("store", "store_reduction"):
         sign = "+=" if len(arguments) > 3 and arguments[3] == "atomic_add" else "="
@@ -134,17 +130,9 @@ def _operation(node: Node, known: Mapping[Node, str]) -> str:
     return f"{name}({', '.join(arguments)})"
 
 
-def _is_handler(argument: Any) -> bool:
-    return isinstance(argument, Node) and argument.op == "placeholder"
-
-
 def _text_of(value: Any, known: Mapping[Node, str]) -> str:
     if isinstance(value, Node):
         return known.get(value, value.name)
     if isinstance(value, tuple | list):
         return f"({', '.join(_text_of(item, known) for item in value)})"
-    return _plain(value) if isinstance(value, torch.dtype) else str(value)
-
-
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return dtype_name(value) if isinstance(value, torch.dtype) else str(value)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils._sympy.functions import Max
 from torch.utils._sympy.printers import PythonPrinter
 
+from compiler.torch_api.fx import source_name
 from compiler.torch_api.wrapped_modules import Names, rename
 
 __all__ = ["Max"]
@@ -57,22 +58,20 @@ def symbols_of(shape_env: Any, names: Names) -> Iterator[SymbolFacts]:
     hints = shape_env.backed_var_to_val if modern else shape_env.var_to_val
     for symbol, sources in shape_env.var_to_sources.items():
         if sources and symbol in shape_env.var_to_range:
-            found = _symbol(shape_env, symbol, sources, hints.get(symbol))
-            yield replace(found, sources=tuple(rename(source, names) for source in found.sources))
+            yield _symbol(shape_env, symbol, sources, hints.get(symbol), names)
 
 
-def _symbol(shape_env: Any, symbol: Any, sources: list[Any], hint: Any) -> SymbolFacts:
+def _symbol(shape_env: Any, symbol: Any, sources: list[Any], hint: Any, names: Names) -> SymbolFacts:
     bounds, became = shape_env.var_to_range[symbol], shape_env.replacements.get(symbol)
-    stacks = [
-        shape_env.specialization_stacks[source] for source in sources if source in shape_env.specialization_stacks
-    ]
+    known = shape_env.specialization_stacks
+    stacks = [known[source] for source in sources if source in known]
     return SymbolFacts(
         name=str(symbol),
-        sources=tuple(dict.fromkeys(map(_name, sources))),
+        sources=tuple(rename(name, names) for name in dict.fromkeys(map(source_name, sources))),
         hint=_number(hint),
         low=_number(bounds.lower),
         high=_number(bounds.upper),
-        became=_became(became),
+        became="" if became is None else str(_number(became) if _number(became) is not None else _python(became)),
         stack=tuple(stacks[0]) if stacks else (),
         asked=str(shape_env.replacements_slocs.get(symbol, "")),
         conditions=tuple(_conditions(shape_env, symbol)),
@@ -85,18 +84,11 @@ def _conditions(shape_env: Any, symbol: Any) -> Iterator[ConditionFacts]:
         yield ConditionFacts(f"{lowest} <= {symbol}", str(low), default=True)
     for guard in shape_env.guards:
         if symbol in guard.expr.free_symbols:
-            yield ConditionFacts(PythonPrinter().doprint(guard.expr), str(guard.sloc))
+            yield ConditionFacts(_python(guard.expr), str(guard.sloc))
 
 
-def _became(expression: Any) -> str:
-    if expression is None:
-        return ""
-    number = _number(expression)
-    return PythonPrinter().doprint(expression) if number is None else str(number)
-
-
-def _name(source: Any) -> str:
-    return str(source.name() if callable(source.name) else source.name)
+def _python(expression: Any) -> str:
+    return str(PythonPrinter().doprint(expression))
 
 
 def _number(value: Any) -> int | float | None:

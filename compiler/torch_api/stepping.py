@@ -6,6 +6,7 @@ Values are described without being realized: no guard is added, and no decision 
 from __future__ import annotations
 
 import dis
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import GuardsSet
 
 from compiler.torch_api.compilations import CompileKey, current_key
+from compiler.torch_api.fx import dtype_name, source_name
 from compiler.torch_api.patching import Function, call_instead, replace_attributes
 
 MOST_CHARACTERS = 80
@@ -85,7 +87,7 @@ class Watch:
 
     def __init__(self, taken: list[StepFacts], most: int) -> None:
         self.taken, self.most, self.held = taken, most, 0
-        self.attempts: dict[CompileKey, int] = {}
+        self.attempts: Counter[CompileKey] = Counter()
         self.graph: Any = None
         self.length = 0
 
@@ -138,10 +140,9 @@ class Watch:
         return facts
 
     def _begin(self, translator: Any) -> _Seen:
-        parent = getattr(translator, "parent", None)
-        above = getattr(parent, _SEEN, None) if parent is not None else None
+        above = getattr(getattr(translator, "parent", None), _SEEN, None)
         if above is None:
-            self.attempts[current_key()] = self.attempts.get(current_key(), 0) + 1
+            self.attempts[current_key()] += 1
         seen = _Seen(above.attempt, above.depth + 1) if above else _Seen(self.attempts[current_key()], 0)
         setattr(translator, _SEEN, seen)
         return seen
@@ -159,12 +160,8 @@ class Watch:
 
 def _common(before: list[Any], now: list[Any]) -> int:
     """How many entries, from the bottom, are still the same."""
-    count = 0
-    for old, new in zip(before, now, strict=False):
-        if old is not new:
-            break
-        count += 1
-    return count
+    same = [old is new for old, new in zip(before, now, strict=False)]
+    return [*same, False].index(False)
 
 
 def _changes(translator: Any, seen: _Seen) -> dict[str, str]:
@@ -235,7 +232,7 @@ def _meta(node: Any) -> str:
     example = node.meta.get("example_value")
     if not isinstance(example, torch.Tensor):
         return ""
-    return f" {str(example.dtype).removeprefix('torch.')}[{', '.join(map(str, example.shape))}]"
+    return f" {dtype_name(example.dtype)}[{', '.join(map(str, example.shape))}]"
 
 
 def _name(value: Any) -> str:
@@ -247,14 +244,12 @@ def _name(value: Any) -> str:
 
 
 def _source(value: Any) -> str:
-    source = vars(value).get("source")
-    return _source_name(source) if source is not None else ""
+    return _source_name(vars(value).get("source"))
 
 
 def _source_name(source: Any) -> str:
     try:
-        name = source.name
-        return str(name() if callable(name) else name)
+        return source_name(source)
     except NotImplementedError:  # what Dynamo made itself has a source without a name
         return ""
 

@@ -56,13 +56,13 @@ def test_phases_belong_to_the_compiled_graph() -> None:
 
 
 def test_recording_time_is_excluded_from_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Recorder.bytecode
+    original = Recorder.on_bytecode
 
     def slowly(*args: object) -> None:
         time.sleep(0.5)
         original(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Recorder, "bytecode", slowly)
+    monkeypatch.setattr(Recorder, "on_bytecode", slowly)
     record = explore(lambda x: x + 1, (torch.randn(4),), options=parse_options(backend="eager")).record
     hooks = [phase for phase in record.phases if phase.name.startswith("bytecode_hooks")]
     assert hooks
