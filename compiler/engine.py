@@ -328,8 +328,7 @@ class Exploration:
 
     def _compile(self, fn: Function) -> Function:
         backend, options = _backend(self.options), self.options
-        compiled: Function = dynamo.compile_function(fn, backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
-        return compiled
+        return dynamo.compile_function(fn, backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
 
     def compile(self, fn: Function) -> Function:
         """The callable to use in place of `fn` (a module, function or bound method) inside the block."""

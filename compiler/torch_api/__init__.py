@@ -1,7 +1,7 @@
 """The one place that touches private torch and triton names.
 
 Every other module of `compiler` sees PyTorch through the functions here, so a new torch release is met in one folder.
-`names.REQUIRED` lists what is used; `tests/compiler/torch_api/test_torch_api.py` fails loudly when a version changes
+`names` finds what is used; `tests/compiler/torch_api/test_torch_api.py` fails loudly when a version changes
 it.
 """
 

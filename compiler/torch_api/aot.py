@@ -40,8 +40,7 @@ _SKIPPED = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
 
 def aot_module(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """Compile a module as torch._dynamo.backends.common's `aot_module_simplified` does."""
-    found: Callable[..., Any] = aot_backends.aot_module_simplified(module, inputs, **options)  # type: ignore[attr-defined]
-    return found
+    return aot_backends.aot_module_simplified(module, inputs, **options)  # type: ignore[attr-defined]
 
 
 def mark_boxed(call: Call) -> Call:
@@ -58,8 +57,7 @@ def forward_facts() -> Any:
 
 def with_backward() -> AbstractContextManager[None]:
     """Compile backwards in the block along with their forwards, not lazily."""
-    manager: AbstractContextManager[None] = functorch_config.patch(force_non_lazy_backward_lowering=True)
-    return manager
+    return functorch_config.patch(force_non_lazy_backward_lowering=True)
 
 
 def merges_equal_nodes() -> bool:
@@ -75,8 +73,7 @@ def min_cut_partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
 
 def without_python_code() -> AbstractContextManager[None]:
     """Graph modules made in the block get no Python code: it takes time, and nobody calls them."""
-    manager: AbstractContextManager[None] = _use_lazy_graph_module(True)
-    return manager
+    return _use_lazy_graph_module(True)
 
 
 @contextmanager
@@ -89,8 +86,8 @@ def without_unread_logs() -> Iterator[None]:
         yield
 
 
-def _log_nothing(log: Function, *graphs_and_config: Any) -> None:
-    log(*graphs_and_config[:-1], replace(graphs_and_config[-1], enable_log=False))
+def _log_nothing(log: Function, *graphs_and_config: Any) -> Any:
+    return log(*graphs_and_config[:-1], replace(graphs_and_config[-1], enable_log=False))
 
 
 def never_trace(function: Any) -> None:

@@ -34,7 +34,7 @@ def careful_export() -> Iterator[None]:
     """Keep exports in the block silent and compiled code in place. The user's prints stay."""
     silenced: list[Wrapper] = [(logging.getLogger(name), "disabled", lambda _: True) for name in _LOGGERS]
     wrappers = [*silenced, (torch._dynamo, "reset", lambda _: _do_nothing)]
-    with patch.object(trace, "print", _do_nothing, create=True), replace_attributes(wrappers):
+    with patch.dict(vars(trace), print=_do_nothing), replace_attributes(wrappers):
         yield
 
 
@@ -49,5 +49,4 @@ def aoti_package(program: ExportedProgram, file: Path) -> None:
 
 def aoti_load(file: Path) -> Callable[..., Any]:
     """What a package of AOTInductor computes, to be called."""
-    loaded: Callable[..., Any] = torch._inductor.aoti_load_package(str(file))
-    return loaded
+    return torch._inductor.aoti_load_package(str(file))

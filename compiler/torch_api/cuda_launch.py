@@ -53,8 +53,7 @@ def launch() -> Callable[..., None]:
 
     A pointer may be a number.
     """
-    found: Callable[..., None] = launcher()._launch_kernel
-    return found
+    return launcher()._launch_kernel
 
 
 def letters(types: Sequence[str]) -> str:
@@ -74,20 +73,17 @@ def load(cubin: Path, name: str, warps: int, shared: int, types: Sequence[str], 
 
 def raw_stream() -> Callable[[int], int]:
     """The stream that work is put on now, of a GPU by its number."""
-    found: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
-    return found
+    return torch._C._cuda_getCurrentRawStream
 
 
 def current_device() -> Callable[[], int]:
     """The number of the GPU that work goes to now."""
-    found: Callable[[], int] = torch._C._cuda_getDevice
-    return found
+    return torch._C._cuda_getDevice
 
 
 def empty_on_cuda() -> Callable[..., torch.Tensor]:
     """(sizes, strides, dtype) -> memory on the current GPU, faster than torch.empty_strided."""
-    found: Callable[..., torch.Tensor] = native._empty_strided_cuda  # type: ignore[attr-defined]
-    return found
+    return native._empty_strided_cuda  # type: ignore[attr-defined]
 
 
 def driver_version() -> int:

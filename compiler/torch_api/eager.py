@@ -52,8 +52,7 @@ def inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
     while is_traceable_wrapper_subclass(inner):
         names, _ = inner.__tensor_flatten__()
         inner = getattr(inner, names[0])
-    found: torch.Tensor = inner
-    return found
+    return inner
 
 
 def holds_dtensor(values: Iterable[Any]) -> bool:

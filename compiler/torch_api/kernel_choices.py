@@ -92,8 +92,7 @@ def is_deterministic() -> bool:
 
 def known_settings() -> dict[str, Any]:
     """Inductor's settings in this torch."""
-    found: dict[str, Any] = inductor_config.get_config_copy()
-    return found
+    return inductor_config.get_config_copy()
 
 
 def register_heuristics_again() -> None:

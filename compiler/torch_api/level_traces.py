@@ -273,8 +273,7 @@ def _name(node: Node | None, known: set[str]) -> str | None:
 
 def traced_call(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
     """The operators that a function of tensors calls, above autograd, composite ones included."""
-    made: GraphModule = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*tensors)
-    return made
+    return make_fx(function, tracing_mode="fake", pre_dispatch=True)(*tensors)
 
 
 @dataclass(slots=True)

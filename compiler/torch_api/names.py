@@ -11,78 +11,56 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
 
-OTHERS: tuple[str, ...] = (
-    "torch._C._autograd.SavedTensor.data",
-    "torch._C._autograd.SavedTensor.unpack_hook",
-    "torch._C._dynamo.guards.RootGuardManager.check",
-    "torch._C.DispatchKeySet.raw_repr",
-    "torch._C._VariableFunctions.addmm",
-    "torch._dynamo.callback.CompilationCallbackHandler.clear",
-    "torch._dynamo.callback.CompilationCallbackHandler.register_end_callback",
-    "torch._dynamo.callback.callback_handler.start_callbacks",
-    "torch._dynamo.config.accumulated_recompile_limit",
-    "torch._dynamo.config.recompile_limit",
-    "torch._dynamo.config.suppress_errors",
-    "torch._dynamo.convert_frame.get_and_maybe_log_recompilation_reasons",
-    "torch._dynamo.device_interface.CudaInterface.Worker.get_device_properties",
-    "torch._dynamo.guards.CheckFunctionManager.invalidate",
-    "torch._dynamo.output_graph.OutputGraph.current_tx",
-    "torch._dynamo.utils.CleanupManager._remove_id",
-    "torch._dynamo.variables.lazy.LazyVariableTracker.is_realized",
-    "torch._functorch._aot_autograd.graph_compile._log_fw_bw_graphs",
-    "torch._functorch._aot_autograd.graph_compile._log_inference_graph",
-    "torch._functorch._aot_autograd.graph_compile._log_joint_graph",
-    "torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.tensors_saved_for_backwards_slice",
-    "torch._functorch.config.enable_autograd_cache",
-    "torch._functorch.config.force_non_lazy_backward_lowering",
-    "torch._inductor.config.benchmark_epilogue_fusion",
-    "torch._inductor.config.benchmark_fusion",
-    "torch._inductor.config.emulate_precision_casts",
-    "torch._inductor.config.fx_graph_cache",
-    "torch._inductor.config.layout_optimization",
-    "torch._inductor.config.test_configs.autotune_choice_desc_regex",
-    "torch._inductor.config.triton.num_decompose_k_splits",
-    "torch._inductor.config.triton.spill_threshold",
-    "torch._inductor.dependencies.MemoryDep.is_indirect",
-    "torch._inductor.inductor_prims._low_memory_max_pool_offsets_to_indices",
-    "torch._inductor.inductor_prims._low_memory_max_pool_with_offsets",
-    "torch._inductor.inductor_prims.randint",
-    "torch._inductor.inductor_prims.random",
-    "torch._inductor.inductor_prims.seed",
-    "torch._inductor.ir.MultiOutputReduction.store_reduction",
-    "torch._inductor.ir.Scan.store_reduction",
-    "torch._inductor.ir.Scatter.store_output",
-    "torch._inductor.ir.Sort.store_reduction",
-    "torch._inductor.lowering.fallbacks",
-    "torch._inductor.lowering.lowerings",
-    "torch._inductor.runtime.triton_compat.triton_key",
-    "torch._inductor.runtime.triton_heuristics.CachingAutotuner._precompile_config",
-    "torch._inductor.scheduler.BaseSchedulerNode.get_read_write_buffer_accesses",
-    "torch._inductor.scheduler.Scheduler.score_fusion_memory",
-    "torch._inductor.scheduler.Scheduler.should_partition",
-    "torch._inductor.select_algorithm.PyCodeCache.load",
-    "torch._inductor.template_heuristics.contiguous_mm.EmptyContiguousMMConfigHeuristics",
-    "torch._inductor.template_heuristics.triton.ROCmMMTemplateConfigHeuristic",
-    "torch.autograd.forward_ad._current_level",
-    "torch.export._trace._strict_export",
-    "torch.fx.experimental.proxy_tensor._ProxyTensor",
-    "torch.fx.experimental.proxy_tensor.get_proxy_slot",
-    "torch.fx.experimental.proxy_tensor.maybe_handle_decomp",
-    "torch.fx.experimental.proxy_tensor.proxy_call",
-    "torch.fx.experimental.proxy_tensor.set_proxy_slot",
-    "torch.fx.traceback.annotate",
-    "torch.library.Library._destroy",
-)
+OTHERS: dict[str, str] = {
+    "torch._C._autograd.SavedTensor": "data unpack_hook",
+    "torch._C._dynamo.guards.RootGuardManager": "check",
+    "torch._C.DispatchKeySet": "raw_repr",
+    "torch._C._VariableFunctions": "addmm",
+    "torch._dynamo.callback.CompilationCallbackHandler": "clear register_end_callback",
+    "torch._dynamo.config": "accumulated_recompile_limit recompile_limit",
+    "torch._dynamo.device_interface.CudaInterface.Worker": "get_device_properties",
+    "torch._dynamo.guards.CheckFunctionManager": "invalidate",
+    "torch._dynamo.output_graph.OutputGraph": "current_tx",
+    "torch._dynamo.utils.CleanupManager": "_remove_id",
+    "torch._dynamo.variables.lazy.LazyVariableTracker": "is_realized",
+    "torch._functorch._aot_autograd.graph_compile": "_log_fw_bw_graphs _log_inference_graph _log_joint_graph",
+    "torch._functorch._aot_autograd.schemas.ViewAndMutationMeta": "tensors_saved_for_backwards_slice",
+    "torch._inductor.config": "benchmark_epilogue_fusion benchmark_fusion fx_graph_cache layout_optimization",
+    "torch._inductor.config.test_configs": "autotune_choice_desc_regex",
+    "torch._inductor.config.triton": "num_decompose_k_splits spill_threshold",
+    "torch._inductor.dependencies.MemoryDep": "is_indirect",
+    "torch._inductor.inductor_prims": "_low_memory_max_pool_offsets_to_indices _low_memory_max_pool_with_offsets "
+    "randint random seed",
+    "torch._inductor.ir.MultiOutputReduction": "store_reduction",
+    "torch._inductor.ir.Scan": "store_reduction",
+    "torch._inductor.ir.Scatter": "store_output",
+    "torch._inductor.ir.Sort": "store_reduction",
+    "torch._inductor.lowering": "fallbacks lowerings",
+    "torch._inductor.runtime.triton_compat": "triton_key",
+    "torch._inductor.runtime.triton_heuristics.CachingAutotuner": "_precompile_config",
+    "torch._inductor.scheduler.BaseSchedulerNode": "get_read_write_buffer_accesses",
+    "torch._inductor.scheduler.Scheduler": "score_fusion_memory should_partition",
+    "torch._inductor.select_algorithm.PyCodeCache": "load",
+    "torch._inductor.template_heuristics.contiguous_mm": "EmptyContiguousMMConfigHeuristics",
+    "torch._inductor.template_heuristics.triton": "ROCmMMTemplateConfigHeuristic",
+    "torch.autograd.forward_ad": "_current_level",
+    "torch.fx.experimental.proxy_tensor": "_ProxyTensor get_proxy_slot maybe_handle_decomp proxy_call set_proxy_slot",
+    "torch.fx.traceback": "annotate",
+    "torch.library.Library": "_destroy",
+}
+"""The names of each owner."""
 
 
 def missing_names() -> Iterator[str]:
     """The private names in use that the installed torch lacks, sorted."""
     files = (path for path in Path(__file__).parent.glob("*.py") if path.name != Path(__file__).name)
     used = {name for path in files for name in names_in(ast.parse(path.read_text()))}
-    return (name for name in sorted({*used, *OTHERS}) if not _exists(name))
+    others = {f"{owner}.{name}" for owner, names in OTHERS.items() for name in names.split()}
+    return (name for name in sorted(used | others) if not _exists(name))
 
 
 def names_in(tree: ast.Module) -> Iterator[str]:
@@ -93,7 +71,9 @@ def names_in(tree: ast.Module) -> Iterator[str]:
     asked = {name for node in nodes if _is_question(node) for _, name in _named_attributes(node)}
     replaced = (f"{_dotted_name(owner, {**modules, **objects})}.{name}" for node in nodes if not _is_question(node)
                 for owner, name in _named_attributes(node))  # fmt: skip
-    for name in {*modules.values(), *objects.values(), *reached, *replaced}:
+    patched = (f"{_dotted_name(node.func.value, modules)}.{keyword.arg}" for node in nodes if _is_patch(node)
+               for keyword in node.keywords)  # fmt: skip
+    for name in {*modules.values(), *objects.values(), *reached, *replaced, *patched}:
         if name.startswith(("torch.", "triton.")) and "._" in name and name.rpartition(".")[2] not in asked:
             yield name
 
@@ -129,6 +109,11 @@ def _named_attributes(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 
 def _is_question(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr")
+
+
+def _is_patch(node: ast.AST) -> TypeGuard[Any]:
+    """Whether it is `config.patch(setting=…)`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "patch"
 
 
 def _exists(name: str) -> bool:

@@ -44,11 +44,8 @@ def python_kernels(kernels: Kernels) -> Iterator[None]:
 
 def operators_with_kernel(key: str) -> set[str]:
     """ATen operators with a kernel of their own for a dispatch key: `aten::add.Tensor`."""
-    return {
-        name
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
-    }
+    names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    return {name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)}
 
 
 def operator_named(name: str) -> OpOverload | None:
@@ -59,8 +56,7 @@ def operator_named(name: str) -> OpOverload | None:
 
 def without_key(key: DispatchKey) -> AbstractContextManager[None]:
     """Make the dispatcher pass over kernels of a key in the block."""
-    guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(DispatchKeySet(key))
-    return guard
+    return torch._C._ExcludeDispatchKeyGuard(DispatchKeySet(key))
 
 
 def dispatch_state() -> tuple[int, int]:

@@ -54,8 +54,7 @@ def inductor_settings() -> dict[str, Setting]:
 
 def emulating_precision_casts() -> AbstractContextManager[None]:
     """What is compiled in the block rounds to 16-bit formats wherever eager does."""
-    patched: AbstractContextManager[None] = inductor_config.patch(emulate_precision_casts=True)
-    return patched
+    return inductor_config.patch(emulate_precision_casts=True)
 
 
 def is_compiled(target: object) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch._functorch.config as functorch_config
@@ -47,21 +47,21 @@ def launch_of(node: Node) -> Launch | None:
     operator: Any = node.target
     facts: dict[str, Any] = dict(node.kwargs)
     grid, arguments = facts.pop("grid"), facts.pop("kwargs")
-    names, written = tuple(arguments), tuple(name for name in arguments if name in facts["tensors_to_clone"])
+    written = tuple(name for name in arguments if name in facts["tensors_to_clone"])
     kernel: Any = kernel_side_table.get_kernel(facts["kernel_idx"])
     while not hasattr(kernel, "__name__"):  # an autotuner around it
         kernel = kernel.fn
 
-    def wrapper(grid: Any, *values: Any) -> tuple[Any, ...]:
+    def launch(grid: Any, *values: Any) -> tuple[Any, ...]:
         if not torch.cuda.is_available() and any(isinstance(value, torch.Tensor) for value in values):
             raise NoGpuError(
                 f"the Triton kernel {kernel.__name__} runs on a GPU, and there is none here: an operator of "
                 "torch.library.triton_op runs on a CPU with an implementation of its own, register_kernel('cpu')"
             )
-        changed = operator(grid=grid, kwargs=dict(zip(names, values, strict=True)), **facts)
+        changed = operator(grid=grid, kwargs=dict(zip(arguments, values, strict=True)), **facts)
         return tuple(changed[name] for name in written)
 
-    return Launch(f"triton.{kernel.__name__}", wrapper, grid, [*arguments.values()], written)
+    return Launch(f"triton.{kernel.__name__}", launch, grid, [*arguments.values()], written)
 
 
 def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
@@ -71,8 +71,7 @@ def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
     """
     if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in inputs):
         return nullcontext()
-    manager: AbstractContextManager[None] = functorch_config.patch(decompose_custom_triton_ops=False)
-    return manager
+    return functorch_config.patch(decompose_custom_triton_ops=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +155,15 @@ def _plain_launch(kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[
         parameter.name: "constexpr" if parameter.is_constexpr else mangle_type(values[parameter.name])
         for parameter in kernel.params
     }
-    sizes = (*(grid(values) if callable(grid) else grid), 1, 1)[:3]
+    sizes = map(int, (*(grid(values) if callable(grid) else grid), 1, 1)[:3])
     code = user_defined_triton_kernel_transitive_closure_source_code(kernel)
+    blocks = {name: value for name, value in values.items() if types[name] == "constexpr"}
+    others = (value for name, value in values.items() if name not in blocks)
     return PlainLaunch(
-        f"{TritonKernel.gen_common_triton_imports()}\n@triton.jit\n{code}",
-        kernel.__name__,
-        [
-            value.detach() if isinstance(value, torch.Tensor) else value
-            for name, value in values.items()
-            if types[name] != "constexpr"
-        ],
-        types,
-        {name: value for name, value in values.items() if types[name] == "constexpr"},
-        (int(sizes[0]), int(sizes[1]), int(sizes[2])),
+        source=f"{TritonKernel.gen_common_triton_imports()}\n@triton.jit\n{code}",
+        name=kernel.__name__,
+        arguments=[value.detach() if isinstance(value, torch.Tensor) else value for value in others],
+        types=types,
+        blocks=blocks,
+        grid=cast("tuple[int, int, int]", tuple(sizes)),
     )

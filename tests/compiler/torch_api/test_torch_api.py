@@ -14,7 +14,7 @@ def test_every_private_name_in_use_exists() -> None:
 
 
 def test_missing_names_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "OTHERS", (*names.OTHERS, "torch._dynamo.convert_frame.no_such_name"))
+    monkeypatch.setitem(names.OTHERS, "torch._dynamo.convert_frame", "no_such_name")
     assert list(names.missing_names()) == ["torch._dynamo.convert_frame.no_such_name"]
 
 
@@ -30,6 +30,7 @@ def test_missing_names_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         ("from torch._x import A\nA.b", {"torch._x.A"}),
         ("from torch._x import A\nreplaced(A, 'b', c)", {"torch._x.A", "torch._x.A.b"}),
         ("from torch._x import A\n[(A, 'b', c)]", {"torch._x.A", "torch._x.A.b"}),
+        ("import torch._x as x\nx.patch(b=1)", {"torch._x", "torch._x.patch", "torch._x.b"}),
         ("from torch._x import A\nif hasattr(A, 'b'): (A, 'b')", {"torch._x.A"}),
         ("import os\nos._exit", set()),
     ],
