@@ -45,7 +45,6 @@ from compiler.virtual_gpu.gpu import active_driver
 
 if TYPE_CHECKING:
     from compiler.decompose.graphs import LevelGraphs
-    from compiler.numerics.call_check import CallCheck
 
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
@@ -155,13 +154,7 @@ class Exploration:
         try:
             if kind is None:
                 self._time()
-                self._explore_with_backend()
-                self._export()
-                self._eager_memory()
-                self._decompose()
-                self._check_stages()
-                self._compile_kernels()
-                self._check_kernels()
+                self._add_what_is_asked()
         finally:
             self._builder.finish()
 
@@ -178,40 +171,42 @@ class Exploration:
 
             profile_copy(self._builder, self.call, explore_again)
 
-    def _explore_with_backend(self) -> None:
-        """Explore the first call with the backend of `vs`, if there is one."""
-        if self.options.vs:
+    def _add_what_is_asked(self) -> None:
+        """Add stages and checks that the options name, from the graphs and calls that are kept. An interrupt keeps what
+        is finished.
+        """
+        builder, asked, first = self._builder, self.options, self._calls[0] if self._calls else None
+        stages = set(asked.stages)
+        if asked.vs:
             from compiler.other_options import explore_with_backend
 
-            first = self._calls[0] if self._calls else None
-            self._builder.versus = explore_with_backend(self._builder, first, explore_again)
+            builder.versus = explore_with_backend(builder, first, explore_again)
+        if "exported" in stages and first is not None:
+            from compiler.export.exporting import add_exported
 
-    def _export(self) -> None:
-        """Export the first call, strict and not, if the stage "exported" is named."""
-        if "exported" not in self.options.stages or not self._calls:
-            return
-        from compiler.export.exporting import add_exported
+            add_exported(builder, first, self._recorder.book)
+            self._recorder.add_sources()
+        # Where the code is built and run, this is left until somebody asks (`run.memory`): recording is not to slow
+        # down what is measured.
+        if builder.memory and not self._recorder.build:
+            from compiler.autograd.eager_memory import add_eager_memory
 
-        add_exported(self._builder, self._calls[0], self._recorder.book)
-        self._recorder.add_sources()
+            add_eager_memory(builder, self.kept)
+        if "decomposed" in stages:
+            from compiler.decompose.graphs import add_levels
 
-    def _eager_memory(self) -> None:
-        """What eager would have in memory, beside what the generated code has. Where the code is built and run, it is
-        left until somebody asks (`run.memory`): recording is not to slow down what is measured.
-        """
-        if not self._builder.memory or self._recorder.build:
-            return
-        from compiler.autograd.eager_memory import add_eager_memory
+            add_levels(builder, self.kept)
+        if asked.check is True and not self._is_on_meta:
+            self._check_stages(first)
+        if {*MACHINE_STAGES, "all"} & stages:
+            from compiler.binary.compiling import compile_kernels
 
-        add_eager_memory(self._builder, self._recorder.kept)
+            compile_kernels(builder)
+        if asked.check == "kernels" and not self._is_on_meta:
+            from compiler.numerics.kernel_check import check_kernels
 
-    def _decompose(self) -> None:
-        """Add every graph at every level, if the stage "decomposed" is named."""
-        if "decomposed" not in self.options.stages:
-            return
-        from compiler.decompose.graphs import add_levels
-
-        add_levels(self._builder, self._recorder.kept)
+            builder.start("timing")
+            check_kernels(builder, self.kept)
 
     @functools.cached_property
     def _levels(self) -> Callable[[str], LevelGraphs]:
@@ -219,48 +214,29 @@ class Exploration:
 
         return Levels(self._builder, self.kept)
 
-    def _call_check(self, call: Call) -> CallCheck:
+    def _check_call(self, call: Call) -> None:
+        """Compare what the first call returns with eager."""
         from compiler.numerics.call_check import CallCheck
 
         assert self._observation is not None  # the call was made while it was there
-        compiled = functools.partial(self._compile, call.fn)
-        return CallCheck(self._builder, call, self.kept, self._levels, compiled, self._observation.unheard)
+        compiled, unheard = functools.partial(self._compile, call.fn), self._observation.unheard
+        check = CallCheck(self._builder, call, self.kept, self._levels, compiled, unheard)
+        self._builder.checks.extend(check.checks())
 
-    def _check_stages(self) -> None:
-        """Compare each stage with eager and float64, if `check` is set; without the GPU, on the CPU."""
-        if self.options.check is not True or self._is_on_meta:
-            return
+    def _check_stages(self, first: Call | None) -> None:
+        """Compare each stage with eager and float64; without the GPU, on the CPU."""
         if self._calls_sharded():
             self._builder.problem(SHARDED)
-            return
-        if is_virtual(self.options.target):
+        elif is_virtual(self.options.target):
             from compiler.other_options import check_on_cpu
 
-            if self._calls:
-                check_on_cpu(self._builder, self._calls[0], explore_again)
-            return
-        from compiler.numerics.stage_check import check_stages
+            if first is not None:
+                check_on_cpu(self._builder, first, explore_again)
+        else:
+            from compiler.numerics.stage_check import check_stages
 
-        self._builder.start("timing")
-        check_stages(self._builder, self._recorder.kept, self._levels)
-
-    def _compile_kernels(self) -> None:
-        """Compile the Triton kernels to binaries, if asked for. An interrupt keeps finished ones."""
-        stages = self.options.stages
-        if not {*MACHINE_STAGES, "all"} & set(stages):
-            return
-        from compiler.binary.compiling import compile_kernels
-
-        compile_kernels(self._builder)
-
-    def _check_kernels(self) -> None:
-        """Compare each Triton kernel with eager in the interpreter, if `check` is "kernels"."""
-        if self.options.check != "kernels" or self._is_on_meta:
-            return
-        from compiler.numerics.kernel_check import check_kernels
-
-        self._builder.start("timing")
-        check_kernels(self._builder, self._recorder.kept)
+            self._builder.start("timing")
+            check_stages(self._builder, self.kept, self._levels)
 
     def _measure(self) -> None:
         """Time breaks and check the first call, if asked for. A failure is a Problem."""
@@ -273,9 +249,11 @@ class Exploration:
             if self.options.time:
                 self._time_breaks(self._calls[0])
                 if self._recorder.build:
-                    self._profile(self._calls[0])
+                    from compiler.timing.profile_again import profile_in_place
+
+                    profile_in_place(self._builder, self._calls[0], self.files())
             if checks and not self._calls_sharded():
-                self._builder.checks.extend(self._call_check(self._calls[0]).checks())
+                self._check_call(self._calls[0])
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
             self._builder.problem(cannot_repeat(error))
 
@@ -303,12 +281,6 @@ class Exploration:
             unheard = self._observation.unheard
             call, frames = self._calls[0], self._builder.frames
             breaks[:] = mark_first_call_breaks(breaks, call, self.options.dynamic, unheard, files, frames)
-
-    def _profile(self, call: Call) -> None:
-        """Time each kernel and each line in the code that was recorded."""
-        from compiler.timing.profile_again import profile_in_place
-
-        profile_in_place(self._builder, call, self.files())
 
     def files(self) -> dict[str, str]:
         """The names of source files in the record, by their paths."""
