@@ -47,12 +47,13 @@ def _base(name: str) -> str:
 def _registered_totals() -> Iterator[Total]:
     every = tables.all_overloads()
     names = "torch._C._dispatch_get_all_op_names()"
-    aten = [name for name in every if name.startswith("aten::")]
+    aten, ops = [name for name in every if name.startswith("aten::")], list(tables.aten_overloads())
     yield _total("registered, all namespaces", every, names)
     yield _total("registered in aten", aten, f"those of {names} that begin with aten::", "2000+ overloads, 1200+ names")
-    yield _total("aten, changing no argument", tables.functional_overloads(),
+    yield _total("aten, changing no argument", (name for name, op in ops if not tables.is_mutable(op)),
                  "aten overloads whose schema is not mutable: no add_, no out=", "~750 canonical")  # fmt: skip
-    yield _total("core ATen", tables.core_overloads(), "aten overloads with torch.Tag.core in their tags")
+    core = [name for name, op in ops if tables.is_core(op)]
+    yield _total("core ATen", core, "aten overloads with torch.Tag.core in their tags")
 
 
 def _composites() -> Iterator[Total]:
@@ -86,13 +87,13 @@ def _prims() -> Iterator[Total]:
 
 
 def _inductor() -> Iterator[Total]:
-    lowered, in_table = tables.inductor_lowerings(), set(map(str, tables.table("Inductor")))
+    ops, in_table = list(tables.lowered_overloads()), set(map(str, tables.table("Inductor")))
+    lowered = set(map(str, ops))
     yield _total("Inductor lowers", lowered, "keys of torch._inductor.lowering.lowerings")
     yield _total("Inductor lowers, without decomposition", lowered - in_table, "of these, not in its table")
-    yield _total("Inductor only calls ATen's kernel", tables.inductor_only_falls_back(),
+    yield _total("Inductor only calls ATen's kernel", map(str, filter(tables.only_falls_back, ops)),
                  "of these, where the lowering is a fallback_handler")  # fmt: skip
-    yield _total(
-        "Inductor may call ATen's kernel", tables.inductor_fallbacks(), "those in torch._inductor.lowering.fallbacks"
-    )
+    yield _total("Inductor may call ATen's kernel", map(str, tables.fallback_overloads()),
+                 "those in torch._inductor.lowering.fallbacks")  # fmt: skip
     yield _total("taken out of Inductor's table", map(str, tables.excluded_by_inductor()),
                  "those in torch._inductor.decomposition.decomps_to_exclude")  # fmt: skip

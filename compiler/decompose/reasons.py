@@ -15,7 +15,7 @@ def why_it_stays(op: Any, level: str, declined: str = "") -> str:
     """One plain sentence without a full stop. `declined` is what its decomposition did in place of giving a result."""
     if not tables.is_operator(op):
         return "it is no operator of torch's dispatcher"
-    if tables.is_prim(op):
+    if op.namespace == "prims":
         return A_PRIM
     return _BY_LEVEL[level](op, declined)
 
@@ -56,7 +56,7 @@ def _for_these(declined: str) -> str:
 
 def what_inductor_does(op: Operator) -> str:
     """How Inductor generates code for an operator, in words."""
-    function = tables.lowering_of(op)
+    function = tables.find_lowering(op)
     if function is None:
         return "it has no lowering: Inductor calls ATen's kernel"
     if tables.falls_back(function):

@@ -154,4 +154,4 @@ def _fit_layout(layout: InputLayout, value: Any) -> Any:
         raise NotComparableError(f"its input {layout.name} is not what the call gives")
     if not isinstance(value, Tensor):
         return value
-    return value if value.numel() < 2 else layout.laid_out(value)
+    return value if value.numel() < 2 else layout.restride(value)

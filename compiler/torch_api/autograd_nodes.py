@@ -50,8 +50,7 @@ def next_number() -> int:
 
 def number_of(node: Any) -> int | None:
     """A node's sequence number in its thread; None for AccumulateGrad, which has none."""
-    number = int(node._sequence_nr())
-    return None if number == _NO_NUMBER else number
+    return None if (number := int(node._sequence_nr())) == _NO_NUMBER else number
 
 
 def running_number() -> int | None:
@@ -154,12 +153,13 @@ def _slot_names(kind: Any) -> tuple[str, ...]:
 def _slot(node: Any, name: str, raw: Any, index: int | None) -> Iterator[SavedSlot]:
     label = name if index is None else f"{name}[{index}]"
     if raw.unpack_hook is not None:
-        yield SavedSlot(label, None, "packed by a hook; not unpacked, as that would run the hook", _name(raw))
+        hook = getattr(raw.unpack_hook, "__qualname__", type(raw.unpack_hook).__name__)
+        yield SavedSlot(label, None, "packed by a hook; not unpacked, as that would run the hook", hook)
         return
     try:
         value = getattr(node, "saved_tensors" if custom_function(node) else _SAVED + name)
     except RuntimeError as error:
-        if not _is_freed(error):
+        if "backward through the graph a second time" not in str(error):
             yield SavedSlot(label, raw.data, str(error).split(" Hint:")[0])
         elif raw.data is not None or index in (None, 0):
             yield SavedSlot(label, None, FREED)
@@ -167,14 +167,6 @@ def _slot(node: Any, name: str, raw: Any, index: int | None) -> Iterator[SavedSl
     tensor = value if index is None else value[index]
     if tensor is not None:
         yield SavedSlot(label, tensor)
-
-
-def _is_freed(error: RuntimeError) -> bool:
-    return "backward through the graph a second time" in str(error)
-
-
-def _name(raw: Any) -> str:
-    return getattr(raw.unpack_hook, "__qualname__", type(raw.unpack_hook).__name__)
 
 
 def context_tensors(node: Any) -> dict[str, torch.Tensor]:
@@ -197,8 +189,8 @@ def node_hooks(node: Any) -> tuple[str, ...]:
     torch has no list of them. A hook that is registered and removed at once leads to the table that holds them all; an
     empty table may stay on the node, as it does whenever a hook is removed.
     """
-    before = _other_hooks(node.register_prehook(_no_prehook))
-    after = _other_hooks(node.register_hook(_no_hook))
+    before = _other_hooks(node.register_prehook(lambda _: None))
+    after = _other_hooks(node.register_hook(lambda *_: None))
     return (*(f"{name} (pre)" for name in before), *after)
 
 
@@ -207,14 +199,6 @@ def _other_hooks(handle: Any) -> tuple[str, ...]:
     table = handle.hooks_dict_ref()
     handle.remove()
     return tuple(hook_name(hook) for hook in table.values())
-
-
-def _no_prehook(_: Any) -> None:
-    return None
-
-
-def _no_hook(_: Any, __: Any) -> None:
-    return None
 
 
 def hook_name(hook: Any) -> str:
@@ -229,7 +213,7 @@ def apply(node: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Te
     """
     result = node(*gradients)
     found = result if isinstance(result, tuple) else (result,)
-    return tuple(_validate(each, wanted) for each, wanted in zip(found, inputs_of(node), strict=True))
+    return tuple(map(_validate, found, inputs_of(node)))
 
 
 def _validate(gradient: torch.Tensor | None, wanted: tuple[tuple[int, ...], torch.dtype] | None) -> torch.Tensor | None:

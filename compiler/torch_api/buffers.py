@@ -6,7 +6,7 @@ Read while Inductor compiles the graph: scheduler nodes die with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ class InputLayout:
         same_format = isinstance(value, torch.Tensor) and value.dtype == self.dtype
         return same_format and (self.shape is None or tuple(value.shape) == self.shape)
 
-    def laid_out(self, value: Any) -> torch.Tensor:
+    def restride(self, value: Any) -> torch.Tensor:
         """The tensor on the CPU, with the strides that the graph was compiled for, where known."""
         value = value.cpu()
         if self.shape is None or self.stride is None or value.stride() == self.stride:
@@ -113,18 +113,16 @@ def _last_computed(ir: Any, externs: set[str]) -> str:
     """The node computed last before an ATen call, for the copy that the call made of it."""
     origins = ir.get_origins() if hasattr(ir, "get_origins") else ()
     size, _ = _layout(ir)
-    alike = [node for node in origins if node.name not in externs and _holds(node, size, ir.get_dtype())]
-    if not alike or any(node.graph is not alike[0].graph for node in alike):
+    wanted = (ir.get_dtype(), size)
+    alike = [node for node in origins if node.name not in externs and _format(node.meta.get("val")) == wanted]
+    if size is None or not alike or any(node.graph is not alike[0].graph for node in alike):
         return ""
     order = {node.name: index for index, node in enumerate(alike[0].graph.nodes)}
     return max(alike, key=lambda node: order.get(node.name, -1)).name
 
 
-def _holds(node: Node, size: tuple[int, ...] | None, dtype: torch.dtype) -> bool:
-    value = node.meta.get("val")
-    if size is None or not isinstance(value, torch.Tensor):
-        return False
-    return value.dtype == dtype and _numbers(value.shape) == size
+def _format(value: Any) -> tuple[torch.dtype, tuple[int, ...] | None] | None:
+    return (value.dtype, _numbers(value.shape)) if isinstance(value, torch.Tensor) else None
 
 
 def _layout(ir: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
@@ -163,10 +161,5 @@ def bare(module: GraphModule) -> GraphModule:
 
 def mutated_inputs(module: GraphModule) -> dict[str, str]:
     """The inputs that a graph ends by copying to, and the node whose value each gets."""
-    return dict(_copies(module))
-
-
-def _copies(module: GraphModule) -> Iterator[tuple[str, str]]:
-    for node in module.graph.nodes:
-        if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
-            yield node.args[0].name, node.args[1].name
+    copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return {node.args[0].name: node.args[1].name for node in copies if node.args[0].op == "placeholder"}

@@ -18,7 +18,7 @@ import torch._inductor.decomposition as inductor_decomposition
 import torch._prims
 import torch._refs
 from torch._decomp import core_aten_decompositions, decomposition_table
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import OpOverload
 
 TableName = Literal["core ATen", "Inductor", "prims"]
 Operator: TypeAlias = OpOverload
@@ -85,10 +85,6 @@ def is_random(op: Any) -> bool:
     return is_operator(op) and torch.Tag.nondeterministic_seeded in op.tags
 
 
-def is_prim(op: OpOverload) -> bool:
-    return op.namespace == "prims"
-
-
 def is_mutable(op: Any) -> bool:
     """Whether it changes one of its arguments."""
     return is_operator(op) and bool(op._schema.is_mutable)
@@ -101,7 +97,8 @@ def excluded_by_inductor() -> dict[OpOverload, str]:
     found: dict[OpOverload, str] = {}
     for excluded in inductor_decomposition.decomps_to_exclude:
         why = comments.get(str(excluded), "")
-        overloads = [excluded] if isinstance(excluded, OpOverload) else _overloads(excluded)
+        one = isinstance(excluded, OpOverload)
+        overloads = [excluded] if one else [getattr(excluded, name) for name in excluded.overloads()]
         found.update(dict.fromkeys(overloads, why))
     return found
 
@@ -117,10 +114,6 @@ def _exclusion_comments() -> Iterator[tuple[str, str]]:
             yield match["op"], match["why"] or heading
 
 
-def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
-    return [getattr(packet, name) for name in packet.overloads()]
-
-
 def _lowerings() -> Any:
     """Inductor's lowerings, imported only when needed: that takes half a second."""
     import torch._inductor.lowering as lowering_of
@@ -128,14 +121,11 @@ def _lowerings() -> Any:
     return lowering_of
 
 
-def lowering_of(op: OpOverload) -> Callable[..., Any] | None:
+def find_lowering(op: OpOverload) -> Callable[..., Any] | None:
     """Inductor's lowering of an operator, unwrapped, or None."""
     known = _lowerings().lowerings
-    for key in (op, op.overloadpacket):
-        if key in known:
-            found: Callable[..., Any] = inspect.unwrap(known[key])
-            return found
-    return None
+    found = known.get(op) or known.get(op.overloadpacket)
+    return inspect.unwrap(found) if found is not None else None
 
 
 def falls_back(function: Callable[..., Any]) -> bool:
@@ -163,18 +153,8 @@ def overloads_with_kernel(key: str) -> frozenset[str]:
     return frozenset(name for name in all_overloads() if _has_kernel(name, key))
 
 
-def core_overloads() -> frozenset[str]:
-    """The qualified names of ATen's overloads that are tagged `core`."""
-    return frozenset(name for name, op in _aten_overloads() if is_core(op))
-
-
-def functional_overloads() -> frozenset[str]:
-    """The qualified names of ATen's overloads that change none of their arguments."""
-    return frozenset(name for name, op in _aten_overloads() if not is_mutable(op))
-
-
-def _aten_overloads() -> Iterator[tuple[str, OpOverload]]:
-    """Those that Python can call; what only TorchScript uses (`aten::len.t`) is among them."""
+def aten_overloads() -> Iterator[tuple[str, OpOverload]]:
+    """ATen's overloads that Python can call, by qualified name; what only TorchScript uses (`aten::len.t`) too."""
     for qualified in all_overloads():
         namespace, _, rest = qualified.partition("::")
         name, _, overload = rest.partition(".")
@@ -194,22 +174,16 @@ def references() -> tuple[str, ...]:
     return tuple(torch._refs.__all__)
 
 
-def inductor_lowerings() -> frozenset[str]:
-    """The names of overloads that Inductor has a lowering for."""
-    return frozenset(name for _, name in _lowered_operators())
+def lowered_overloads() -> Iterator[OpOverload]:
+    """The overloads that Inductor has a lowering for."""
+    return (op for op in _lowerings().lowerings if is_operator(op))
 
 
-def inductor_fallbacks() -> frozenset[str]:
-    """The names of overloads that Inductor's lowering hands to ATen's kernel."""
-    return frozenset(str(op) for op in _lowerings().fallbacks if is_operator(op))
+def fallback_overloads() -> Iterator[OpOverload]:
+    """The overloads that Inductor's lowering hands to ATen's kernel."""
+    return (op for op in _lowerings().fallbacks if is_operator(op))
 
 
-def inductor_only_falls_back() -> frozenset[str]:
-    """The overloads that Inductor always lowers to a call of ATen's kernel."""
-    return frozenset(
-        name for op, name in _lowered_operators() if (function := lowering_of(op)) is not None and falls_back(function)
-    )
-
-
-def _lowered_operators() -> Iterator[tuple[OpOverload, str]]:
-    return ((op, str(op)) for op in _lowerings().lowerings if is_operator(op))
+def only_falls_back(op: OpOverload) -> bool:
+    """Whether Inductor always lowers an overload to a call of ATen's kernel."""
+    return (function := find_lowering(op)) is not None and falls_back(function)

@@ -472,7 +472,7 @@ def compile_function(fn: Any, backend: Function, *, dynamic: bool | None, fullgr
     def own_backend(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Function:
         return backend(module, inputs, **options)
 
-    with module_calls.unmarked(fn):
+    with module_calls.restore_mark(fn):
         return torch.compile(fn, backend=own_backend, dynamic=dynamic, fullgraph=fullgraph, **isolation)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import torch
@@ -81,10 +81,13 @@ def body_at(module: GraphModule, node: Node) -> GraphModule | None:
     """The graph that a node of `module` refers to; None where it refers to none."""
     if node.op not in ("get_attr", "call_module"):
         return None
-    value: Any = module
-    for name in str(node.target).split("."):
-        value = getattr(value, name, None)
+    value = attribute_at(module, str(node.target))
     return value if isinstance(value, GraphModule) else None
+
+
+def attribute_at(owner: object, path: str) -> Any:
+    """What a dotted path leads to; None where it leads to nothing."""
+    return reduce(lambda found, name: getattr(found, name, None), path.split("."), owner)
 
 
 def graph_paths(module: GraphModule) -> dict[Graph, str]:

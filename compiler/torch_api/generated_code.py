@@ -11,6 +11,7 @@ from types import FunctionType, ModuleType
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.graph import GraphLowering
 
+from compiler.torch_api.fx import attribute_at
 from compiler.torch_api.patching import call_after, replace_attribute
 
 
@@ -24,9 +25,7 @@ def generated_modules() -> Iterator[tuple[ModuleType, str]]:
 
 def function_of(module: ModuleType, qualified: str) -> FunctionType | None:
     """The function of this qualified name (`Runner.call`) in a generated module."""
-    found: object = module
-    for part in qualified.split("."):
-        found = getattr(found, part, None)
+    found = attribute_at(module, qualified)
     return found if isinstance(found, FunctionType) else None
 
 

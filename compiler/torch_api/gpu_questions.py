@@ -19,6 +19,8 @@ import torch.utils._triton as triton_probes
 from torch._dynamo.device_interface import CudaInterface, get_interface_for_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from compiler.torch_api.fx import attribute_at
+
 
 class Place(NamedTuple):
     """An attribute of torch that can be replaced."""
@@ -64,7 +66,7 @@ def answers(
         if hasattr(torch.cuda, name):
             yield Place(torch.cuda, name), function
         if name in vars(CudaInterface):
-            yield Place(CudaInterface, name), staticmethod(function)
+            yield Place(CudaInterface, name), function
     # Else torch.tensor(), and the first fake tensor, make a real one on the GPU.
     yield Place(FakeTensorMode, "avoid_device_init"), property(lambda _mode: True)
     yield Place(fake_tensor, "init_gpu_context"), lambda _device: None
@@ -79,17 +81,9 @@ def forget_answers() -> None:
         if hasattr(value, "cache_clear"):
             value.cache_clear()
     for entry in CACHED:
-        function = _resolve(entry)
-        if hasattr(function, "cache_clear"):
+        module, _, path = entry.partition(":")  # a module that was not imported remembers nothing
+        if hasattr(function := attribute_at(sys.modules.get(module), path), "cache_clear"):
             function.cache_clear()
-
-
-def _resolve(entry: str) -> Any:
-    module, _, path = entry.partition(":")
-    found: Any = sys.modules.get(module)  # a module that was not imported remembers nothing
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Literal
@@ -76,7 +76,7 @@ class _Uses:
         self.node: Node | None = None
         self._open: list[int] = []
 
-    def wrapper(self, table: Table) -> dict[OpOverload, Callable[..., Any]]:
+    def wrap(self, table: Table) -> dict[OpOverload, Callable[..., Any]]:
         return {op: self._wrapper(op, function) for op, function in table.items()}
 
     def _wrapper(self, op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +109,7 @@ class _Uses:
         if use.parent is not None or self.node is None or self.node.target is not use.op:
             return ""
         wanted, given = _used_results(self.node), result if isinstance(result, tuple | list) else (result,)
-        wrong = (place for place, value in wanted.items() if not _has_key_of(given[place], value))
+        wrong = (place for place, value in wanted.items() if _key(given[place]) != _key(value))
         return next((f"gives {_type_text(given[place])} as result {place}, which is used and should be "
                      f"{_type_text(wanted[place])}" for place in wrong), "")  # fmt: skip
 
@@ -124,19 +124,17 @@ def _used_results(node: Node) -> dict[int, torch.Tensor]:
     return {place: item for place, item in enumerate(values) if place in places and isinstance(item, torch.Tensor)}
 
 
-def _has_key_of(mine: Any, other: torch.Tensor) -> bool:
-    return isinstance(mine, torch.Tensor) and _key(mine) == _key(other)
-
-
-def _key(value: torch.Tensor) -> tuple[Any, ...]:
-    """The dtype and shape, with nothing said of sizes that depend on values."""
+def _key(value: Any) -> tuple[Any, ...]:
+    """The dtype and shape of a tensor, with nothing said of sizes that depend on values."""
+    if not isinstance(value, torch.Tensor):
+        return ()
     return value.dtype, *(size if isinstance(size, int) else None for size in value.shape)
 
 
 def _type_text(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')}{[str(size) for size in value.shape]}".replace("'", "")
+    return f"{fx.dtype_name(value.dtype)}[{', '.join(map(str, value.shape))}]"
 
 
 class _Retracing(Interpreter):
@@ -182,18 +180,17 @@ def expand_node(module: GraphModule, table: Table, *, functional: bool = False) 
         return retracing.run(*args)
 
     traced = functionalize(run, remove="mutations") if functional else run
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
+    with warnings.catch_warnings(), fx_traceback.preserve_node_meta(), _fake_mode(inputs), torch.no_grad():
         warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own prims.as_strided
-        stack.enter_context(fx_traceback.preserve_node_meta())
-        stack.enter_context(_fake_mode(inputs))
-        stack.enter_context(torch.no_grad())
-        made = make_fx(traced, decomposition_table=uses.wrapper(table), tracing_mode="real")(*inputs)
+        made = make_fx(traced, decomposition_table=uses.wrap(table), tracing_mode="real")(*inputs)
     _name_inputs(made, module)
     _drop_declined(made, uses.applied)
     known = {node.name for node in made.graph.nodes}
     makers = {node.name: mark for node in made.graph.nodes if (mark := _mark(node)) is not None}
-    values = {name: tuple(_name(node, known) for node in nodes) for name, nodes in retracing.values.items()}
+    values = {
+        name: tuple(node.name if node is not None and node.name in known else None for node in nodes)
+        for name, nodes in retracing.values.items()
+    }
     _unmark(made)
     return Expanded(made, uses.applied, makers, values)
 
@@ -206,10 +203,7 @@ def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
     then reads the wrong place.
     """
     mode = detect_fake_mode(inputs)
-    if mode is None:
-        yield
-        return
-    with disable_fake_tensor_cache(mode), mode:
+    with nullcontext() if mode is None else disable_fake_tensor_cache(mode), mode or nullcontext():
         yield
 
 
@@ -267,10 +261,6 @@ def _unmark(module: GraphModule) -> None:
             node.meta.pop("custom", None)
 
 
-def _name(node: Node | None, known: set[str]) -> str | None:
-    return node.name if node is not None and node.name in known else None
-
-
 def traced_call(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
     """The operators that a function of tensors calls, above autograd, composite ones included."""
     return make_fx(function, tracing_mode="fake", pre_dispatch=True)(*tensors)
@@ -295,7 +285,7 @@ def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
 
     It is called with these arguments, which are not changed.
     """
-    found = AotGraphs(_not_decomposed_yet, None, {}, _not_decomposed_yet)
+    found = AotGraphs(_raise_untraced, None, {}, _raise_untraced)
 
     def compiler(kind: Kind) -> Callable[..., Any]:
         def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Any:
@@ -320,7 +310,7 @@ def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
     return found
 
 
-def _not_decomposed_yet(*_: Any) -> Any:
+def _raise_untraced(*_: Any) -> Any:
     raise RuntimeError("these graphs can't be run while they are traced")
 
 

@@ -111,7 +111,7 @@ class Redirection:
 
 @contextmanager
 def without_compiled_call(module: object) -> Iterator[None]:
-    """In the block, what `module.compile()` made is not used."""
+    """Do not use in the block what `module.compile()` made."""
     own = vars(module) if isinstance(module, Module) else {}
     compiled = own.pop(_ATTRIBUTE, None)
     try:
@@ -122,8 +122,8 @@ def without_compiled_call(module: object) -> Iterator[None]:
 
 
 @contextmanager
-def unmarked(module: object) -> Iterator[None]:
-    """In the block, what torch.compile sets on its wrapper, which hands it on, is not left on the module."""
+def restore_mark(module: object) -> Iterator[None]:
+    """Leave no mark on the module that torch.compile sets on its wrapper in the block, and that this hands on."""
     own = vars(module) if isinstance(module, Module) else {}
     was_marked = _MARK in own
     yield

@@ -7,7 +7,7 @@ a graph traced on the device (`torch.tensor(2.0, device="cuda")` is made on the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_map
 
-from compiler.torch_api.fx import is_on_meta
+from compiler.torch_api.fx import attribute_at, is_on_meta
 
 CPU = torch.device("cpu")
 """Where the graphs of a capture are before they are moved."""
@@ -69,7 +69,7 @@ class Mover:
     def graph(self, module: GraphModule) -> None:
         """Move a graph, and the graphs in it, in place."""
         with self.mode:
-            for inner in list(_graphs(module)):
+            for inner in [each for each in module.modules() if isinstance(each, GraphModule)]:
                 self._graph(inner)
 
     def _graph(self, module: GraphModule) -> None:
@@ -82,7 +82,7 @@ class Mover:
                         node.meta[name] = tree_map(self._tensor, node.meta[name])
                 node.meta.pop("tensor_meta", None)
         for node in constants:
-            self._copied_over(module, node)
+            self._copy_to_users(module, node)
         module.recompile()
 
     def _tensor(self, value: Any) -> Any:
@@ -96,11 +96,10 @@ class Mover:
     def _copy(self, value: FakeTensor) -> FakeTensor:
         made: Any = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=self.device)
         offset = value.storage_offset()
-        if isinstance(offset, int) and offset == 0:
-            return made
-        return made.as_strided(value.shape, value.stride(), offset)
+        is_start = isinstance(offset, int) and offset == 0
+        return made if is_start else made.as_strided(value.shape, value.stride(), offset)
 
-    def _copied_over(self, module: GraphModule, node: Node) -> None:
+    def _copy_to_users(self, module: GraphModule, node: Node) -> None:
         users = [user for user in node.users if not _is_constant(module, user)]
         if not users or not isinstance(node.meta.get("val"), torch.Tensor):
             return
@@ -115,22 +114,8 @@ class Mover:
 def _is_constant(module: GraphModule, node: Node) -> bool:
     """Whether this node is a tensor that the graph holds, or a fresh copy of one."""
     if node.op == "get_attr":
-        return isinstance(_attribute(module, str(node.target)), torch.Tensor)
+        return isinstance(attribute_at(module, str(node.target)), torch.Tensor)
     return node.target in _LIFTS and all(_is_constant(module, source) for source in node.all_input_nodes)
-
-
-def _attribute(module: GraphModule, path: str) -> Any:
-    found: Any = module
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
-
-
-def _graphs(module: GraphModule) -> Iterator[GraphModule]:
-    yield module
-    for child in module.children():
-        if isinstance(child, GraphModule):
-            yield from _graphs(child)
 
 
 def device_swap(source: torch.device, device: torch.device) -> Callable[[Any], Any]:

@@ -110,7 +110,7 @@ def _fit_layout(layout: InputLayout, value: Any) -> Any:
         raise ProgramError(f"its input {layout.name} could not be computed: {value.reason}")
     if not layout.fits(value):
         raise ProgramError(f"its input {layout.name} is not what the call gives")
-    return layout.laid_out(value) if isinstance(value, Tensor) else value
+    return layout.restride(value) if isinstance(value, Tensor) else value
 
 
 def _random_input(layout: InputLayout) -> Tensor:

@@ -9,7 +9,7 @@ kernel and its derivative are in every build.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from compiler.targets import Target
+from compiler.torch_api.fx import dtype_name
 from compiler.torch_api.python_kernels import DispatchKey, Kernels
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
@@ -35,16 +36,16 @@ _CUDNNS_NOWHERE = -math.inf if _SINCE_2_12 else -65504.0
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of one call; shapes are (batch, heads, length, width)."""
+    """The arguments of one call, in torch's names; shapes are (batch, heads, length, width)."""
 
     query: Tensor
     key: Tensor
     value: Tensor
-    mask: Tensor | None = None
-    dropout: float = 0.0
-    causal: bool = False
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
     scale: float | None = None
-    grouped: bool = False
+    enable_gqa: bool = False
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,36 +60,26 @@ def attention_kernels(target: Target, tell: Callable[[str, str, str], None]) -> 
     """Kernels that trace scaled_dot_product_attention of CPU tensors as the target's operator."""
 
     def attend(*args: Any, **kwargs: Any) -> Tensor:
-        call = _call(*args, **kwargs)
-        kernel, why = choice(target, call)
+        call = Call(*args, **kwargs)
+        kernel, why = choose_kernel(target, call)
         tell("attention", kernel, why)
         return _RUN[kernel](call)
 
     return {(aten.scaled_dot_product_attention.default, DispatchKey.CompositeImplicitAutograd): attend}
 
 
-def _call(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Call:  # fmt: skip
-    return Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-
-
-def choice(target: Target, call: Call) -> tuple[Kernel, str]:
+def choose_kernel(target: Target, call: Call) -> tuple[Kernel, str]:
     """The kernel that torch runs for a call on this GPU, and why not one that comes before it."""
     passed: list[str] = []
-    for kernel in _priority(target):
+    prefers_cudnn = target.vendor == "nvidia" and target.capability[0] in (9, 10)
+    priority: tuple[Kernel, ...] = ("cudnn", "flash", "efficient") if prefers_cudnn else ("flash", "efficient")
+    for kernel in priority:
         enabled, reasons = _RULES[kernel]
         why_not = "turned off" if not enabled() else reasons(target, call)
         if not why_not:
             return kernel, "; ".join(passed) or f"first in the order of {target.title}"
         passed.append(f"not {kernel}: {why_not}")
     return "math", "; ".join(passed)
-
-
-def _priority(target: Target) -> Sequence[Kernel]:
-    prefers_cudnn = target.vendor == "nvidia" and target.capability[0] in (9, 10)
-    return ("cudnn", "flash", "efficient") if prefers_cudnn else ("flash", "efficient")
 
 
 def _why_not_dense(call: Call) -> str:
@@ -98,23 +89,23 @@ def _why_not_dense(call: Call) -> str:
         return "a length is 0"
     if any(not guard_or_false(tensor.stride(-1) == 1) for tensor in call.tensors):
         return "the last dimension is not contiguous"
-    if call.mask is not None and not guard_or_false(call.mask.stride(-1) == 1):
+    if call.attn_mask is not None and not guard_or_false(call.attn_mask.stride(-1) == 1):
         return "the last dimension of the mask is not contiguous"
     heads = {tensor.shape[1] for tensor in call.tensors}
-    return "the numbers of heads differ" if len(heads) > 1 and not call.grouped else ""
+    return "the numbers of heads differ" if len(heads) > 1 and not call.enable_gqa else ""
 
 
 def _why_not_cudnn(_target: Target, call: Call) -> str:
     widths = (call.query.shape[-1], call.value.shape[-1])
     if call.query.dtype not in _HALF:
-        return f"cuDNN takes 16-bit formats, not {_dtype(call)}"
-    if _IN_SIXTEENTHS and call.dropout * 16 != math.floor(call.dropout * 16):
+        return f"cuDNN takes 16-bit formats, not {dtype_name(call.query.dtype)}"
+    if _IN_SIXTEENTHS and call.dropout_p * 16 != math.floor(call.dropout_p * 16):
         return "cuDNN takes dropout in sixteenths"
     if dense := _why_not_dense(call):
         return dense
     if not all(guard_or_false(width <= 128) and guard_or_false(width % 8 == 0) for width in widths):
         return "cuDNN takes widths up to 128, in multiples of 8"
-    if guard_or_false(call.key.shape[2] == 1) or (call.dropout and guard_or_false(call.query.shape[2] == 1)):
+    if guard_or_false(call.key.shape[2] == 1) or (call.dropout_p and guard_or_false(call.query.shape[2] == 1)):
         return "cuDNN takes lengths above 1"
     return "a deterministic algorithm was asked for" if torch.are_deterministic_algorithms_enabled() else ""
 
@@ -122,18 +113,19 @@ def _why_not_cudnn(_target: Target, call: Call) -> str:
 def _why_not_flash(target: Target, call: Call) -> str:
     width = call.query.shape[-1]
     if target.vendor == "nvidia" and target.capability < (8, 0):
-        return f"flash attention needs compute capability 8.0, {target.title} has {_capability(target)}"
+        return (
+            f"flash attention needs compute capability 8.0, {target.title} has {'.'.join(map(str, target.capability))}"
+        )
     if call.query.dtype not in _HALF:
-        return f"flash attention takes 16-bit formats, not {_dtype(call)}"
-    if call.mask is not None:
+        return f"flash attention takes 16-bit formats, not {dtype_name(call.query.dtype)}"
+    if call.attn_mask is not None:
         return "flash attention takes no mask"
     if dense := _why_not_dense(call):
         return dense
-    if not all(guard_or_false(tensor.shape[-1] == width) for tensor in call.tensors) or not guard_or_false(
-        width <= 256
-    ):
+    same_width = all(guard_or_false(tensor.shape[-1] == width) for tensor in call.tensors)
+    if not same_width or not guard_or_false(width <= 256):
         return "flash attention takes one width up to 256"
-    if call.causal and not guard_or_false(call.query.shape[-2] == call.key.shape[-2]):
+    if call.is_causal and not guard_or_false(call.query.shape[-2] == call.key.shape[-2]):
         return "flash attention is causal for equal lengths only"
     ada = target.vendor == "nvidia" and target.capability in ((8, 6), (8, 9))
     if ada and call.needs_gradient and not guard_or_false(width <= 192):
@@ -143,12 +135,12 @@ def _why_not_flash(target: Target, call: Call) -> str:
 
 def _why_not_efficient(target: Target, call: Call) -> str:
     if call.query.dtype not in (torch.float32, *_HALF):
-        return f"efficient attention doesn't take {_dtype(call)}"
+        return f"efficient attention doesn't take {dtype_name(call.query.dtype)}"
     if target.vendor == "nvidia" and target.capability < (8, 0) and call.query.dtype == torch.bfloat16:
         return f"efficient attention takes no bfloat16 on {target.title}"
     if dense := _why_not_dense(call):
         return dense
-    if call.grouped and len({tensor.shape[1] for tensor in call.tensors}) > 1:
+    if call.enable_gqa and len({tensor.shape[1] for tensor in call.tensors}) > 1:
         return "efficient attention takes no groups of heads"
     alignment = _alignment(target, call.query.dtype)
     if not all(guard_or_false(width % alignment == 0) for width in (call.query.shape[-1], call.value.shape[-1])):
@@ -162,27 +154,16 @@ def _alignment(target: Target, dtype: torch.dtype) -> int:
     sdp_utils.cpp, minimum_gemm_alignment.
     """
     half = dtype in _HALF
-    if target.vendor == "amd":
-        return 8 if half else 4
-    if target.capability >= (8, 0) or half:
+    if target.vendor == "amd" or target.capability >= (8, 0) or half:
         return 8 if half else 4
     return 1
 
 
-def _dtype(call: Call) -> str:
-    return str(call.query.dtype).removeprefix("torch.")
-
-
-def _capability(target: Target) -> str:
-    return ".".join(map(str, target.capability))
-
-
 def _run_cudnn(call: Call) -> Tensor:
-    found = aten._scaled_dot_product_cudnn_attention(
-        *call.tensors, _additive(call, _CUDNNS_NOWHERE), call.needs_gradient, call.dropout, call.causal, False,
-        scale=call.scale,
-    )  # fmt: skip
-    return found[0]
+    mask = _additive(call, _CUDNNS_NOWHERE)
+    return aten._scaled_dot_product_cudnn_attention(
+        *call.tensors, mask, call.needs_gradient, call.dropout_p, call.is_causal, False, scale=call.scale
+    )[0]
 
 
 def _run_flash(call: Call) -> Tensor:
@@ -190,33 +171,31 @@ def _run_flash(call: Call) -> Tensor:
     scale = call.scale if call.scale is not None else 1 / math.sqrt(width)
     padding = -width % 8
     tensors = [functional.pad(tensor, (0, padding)) if padding else tensor for tensor in call.tensors]
-    found = aten._scaled_dot_product_flash_attention(*tensors, call.dropout, call.causal, False, scale=scale)
+    found = aten._scaled_dot_product_flash_attention(*tensors, call.dropout_p, call.is_causal, False, scale=scale)
     return found[0][..., :width] if padding else found[0]
 
 
 def _run_efficient(call: Call) -> Tensor:
     mask = _additive(call)
-    if mask is not None:
-        mask = _align_mask(mask, call)
-    found = aten._scaled_dot_product_efficient_attention(
-        *call.tensors, mask, call.needs_gradient, call.dropout, call.causal, scale=call.scale
-    )
-    return found[0]
+    mask = mask if mask is None else _align_mask(mask, call)
+    return aten._scaled_dot_product_efficient_attention(
+        *call.tensors, mask, call.needs_gradient, call.dropout_p, call.is_causal, scale=call.scale
+    )[0]
 
 
 def _run_math(call: Call) -> Tensor:
-    found = aten._scaled_dot_product_attention_math(
-        *call.tensors, _additive(call), call.dropout, call.causal, None, scale=call.scale, enable_gqa=call.grouped
-    )
-    return found[0]
+    return aten._scaled_dot_product_attention_math(
+        *call.tensors, _additive(call), call.dropout_p, call.is_causal, None, scale=call.scale,
+        enable_gqa=call.enable_gqa,
+    )[0]  # fmt: skip
 
 
 def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
     """A boolean mask as one that is added to the scores."""
-    if call.mask is None or call.mask.dtype != torch.bool:
-        return call.mask
-    least = torch.scalar_tensor(nowhere, dtype=call.query.dtype, device=call.mask.device)
-    return torch.where(call.mask, 0.0, least)
+    if call.attn_mask is None or call.attn_mask.dtype != torch.bool:
+        return call.attn_mask
+    least = torch.scalar_tensor(nowhere, dtype=call.query.dtype, device=call.attn_mask.device)
+    return torch.where(call.attn_mask, 0.0, least)
 
 
 def _align_mask(mask: Tensor, call: Call) -> Tensor:
@@ -224,7 +203,7 @@ def _align_mask(mask: Tensor, call: Call) -> Tensor:
 
     attention.cpp, preprocess_mask.
     """
-    mask = mask.expand(call.query.shape[0], call.query.shape[1], call.query.shape[2], call.key.shape[2])
+    mask = mask.expand(*call.query.shape[:3], call.key.shape[2])
     length = mask.shape[-1]
     if not guard_or_false(length % 16 == 0):
         return functional.pad(mask, (0, 16 - length % 16))[..., :length]

@@ -13,26 +13,20 @@ from compiler.torch_api.fx import value_of
 SLOW = 8
 """A format that is more times slower than float32 is worth a word."""
 
-_FLOAT8 = tuple(
-    getattr(torch, name)
-    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-    if hasattr(torch, name)
-)
+_FLOAT8 = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
 _FLOAT8_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2", "aten._scaled_grouped_mm")
 
 
 def refusal(target: Target, module: GraphModule) -> str:
     """Why this graph can't run on the target, "" if it can."""
-    if "float8" in target.peak:
+    targets = {str(node.target).rpartition(".")[0] for node in module.graph.nodes}
+    if "float8" in target.peak or not targets & set(_FLOAT8_PRODUCTS):
         return ""
-    for node in module.graph.nodes:
-        if str(node.target).rpartition(".")[0] in _FLOAT8_PRODUCTS:
-            return (
-                f"{target.title} has no float8 tensor cores: torch._scaled_mm raises an error there. It takes compute "
-                f"capability 8.9 or later (L4, RTX 4090, H100), and {target.title} has "
-                f"{'.'.join(map(str, target.capability))}. float16 products have tensor cores there."
-            )
-    return ""
+    return (
+        f"{target.title} has no float8 tensor cores: torch._scaled_mm raises an error there. It takes compute "
+        f"capability 8.9 or later (L4, RTX 4090, H100), and {target.title} has "
+        f"{'.'.join(map(str, target.capability))}. float16 products have tensor cores there."
+    )
 
 
 NO_BFLOAT16 = (
@@ -56,7 +50,7 @@ def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
             "float64",
             f"{target.title} computes float64 at 1/{slower} of the rate of float32: it is made for narrower formats",
         )
-    if used & set(_FLOAT8) and "float8" not in target.peak:
+    if used & _FLOAT8 and "float8" not in target.peak:
         yield (
             "float8",
             f"{target.title} has no float8 instructions: float8 is only stored there, and what is computed is computed "
@@ -78,7 +72,5 @@ def tf32_note(target: Target) -> tuple[str, str] | None:
 
 
 def _dtypes(module: GraphModule) -> Iterator[torch.dtype]:
-    for node in module.graph.nodes:
-        value = value_of(node)
-        if isinstance(value, torch.Tensor):
-            yield value.dtype
+    values = map(value_of, module.graph.nodes)
+    return (value.dtype for value in values if isinstance(value, torch.Tensor))

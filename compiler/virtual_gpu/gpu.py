@@ -92,7 +92,6 @@ def _convolutions_format(image: torch.Tensor, weight: torch.Tensor, backend: Any
 
 
 def _functions(target: Target) -> dict[str, Callable[..., Any]]:
-    found = properties(target)
     answers: dict[str, Any] = {
         "is_available": True,
         "device_count": 1,
@@ -105,20 +104,17 @@ def _functions(target: Target) -> dict[str, Callable[..., Any]]:
         "maybe_exchange_device": -1,
         "get_raw_stream": 0,
         "get_device_name": target.device_name,
-        "get_device_properties": found,
+        "get_device_properties": properties(target),
         "get_device_capability": target.capability,
         "get_compute_capability": target.triton_arch,
         "is_bf16_supported": target.vendor == "amd" or target.capability >= (8, 0),
         "is_tf32_supported": "tf32" in target.peak,
         "mem_get_info": (target.memory, target.memory),
         "memory_allocated": 0,
+        "set_rng_state": None,
     }
     functions = {name: _answer_with(answer) for name, answer in answers.items()}
-    return functions | {"get_rng_state": _no_rng_state, "set_rng_state": _answer_with(None)}
-
-
-def _no_rng_state(*_args: Any, **_kwargs: Any) -> torch.Tensor:
-    return torch.zeros(16, dtype=torch.uint8)
+    return functions | {"get_rng_state": lambda *_args, **_kwargs: torch.zeros(16, dtype=torch.uint8)}
 
 
 def _answer_with(answer: Any) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from compiler.targets import Target
+from compiler.torch_api.fx import dtype_name
 from compiler.torch_api.gpu_compilation import always_pads, excludes_padding_time, hints_of, is_compute_bound
 
 HALF = (torch.float16, torch.bfloat16)
@@ -43,27 +44,27 @@ class Product:
     def arithmetic(self, target: Target) -> float:
         """Seconds of the matmul with aligned rows."""
         rows, inner, columns = self.sizes
-        peak = target.peak.get(_name(self.dtype), target.peak["float32"])
+        peak = target.peak.get(dtype_name(self.dtype), target.peak["float32"])
         return 2 * rows * inner * columns / (REACHED * peak)
 
-    def lost(self) -> float:
+    def slowdown(self) -> float:
         """The matmul's time without padding ÷ its time with aligned rows."""
         if any(pitch % 2 for pitch in self.pitches):
             return LOST_AT_ODD
         return LOST_ELSEWHERE if any(pitch % ALIGNED for pitch in self.pitches) else 1.0
 
     def seconds(self, target: Target) -> float:
-        return LAUNCH + self.lost() * self.arithmetic(target)
+        return LAUNCH + self.slowdown() * self.arithmetic(target)
 
     def seconds_padded(self, target: Target) -> float:
         copying = 2 * self.dtype.itemsize * self.copied / target.memory_bandwidth
         return LAUNCH + self.arithmetic(target) + copying + LAUNCH * self.filled
 
-    def why_not_padded(self, target: Target) -> str:
+    def reason_not_padded(self, target: Target) -> str:
         """Why padding does not pay, "" if it does."""
         if self.dtype not in HALF:
-            return f"{_name(self.dtype)} gains nothing by it"
-        if self.lost() == 1.0:
+            return f"{dtype_name(self.dtype)} gains nothing by it"
+        if self.slowdown() == 1.0:
             return "its rows are aligned"
         pays = self.seconds(target) > WORTHWHILE * self.seconds_padded(target)
         return "" if pays else f"on {target.title} it costs more than it gains"
@@ -80,10 +81,9 @@ class Padding:
         if always_pads():
             return True
         product = _product(match, left, right)
-        rows, inner, columns = product.sizes
-        if not is_compute_bound(rows, inner, columns, product.dtype):
+        if not is_compute_bound(*product.sizes, product.dtype):
             return False
-        why_not = product.why_not_padded(self.target)
+        why_not = product.reason_not_padded(self.target)
         self.tell("padding", "left as it is" if why_not else "padded", _reason(product, why_not))
         return not why_not
 
@@ -99,17 +99,12 @@ def _product(match: Any, left: Any, right: Any) -> Product:
 
 
 def _pitch(factor: Any) -> int:
-    rows, columns = hints_of(factor.stride()[-2:])
-    return max(rows, columns)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return max(hints_of(factor.stride()[-2:]))
 
 
 def _reason(product: Product, why_not: str) -> str:
     rows, inner, columns = product.sizes
     return (
-        f"the sizes of the {rows}×{inner} by {inner}×{columns} product in {_name(product.dtype)} are not aligned: on "
-        f"the GPU Inductor times it padded and not padded; here the times are estimated: {why_not or 'padding pays'}"
+        f"the sizes of the {rows}×{inner} by {inner}×{columns} product in {dtype_name(product.dtype)} are not aligned: "
+        f"on the GPU Inductor times it padded and not padded; here the times are estimated: {why_not or 'padding pays'}"
     )

@@ -18,6 +18,7 @@ import torch
 
 from compiler.targets import Target
 from compiler.torch_api import kernel_choices as choosing
+from compiler.torch_api.fx import dtype_name
 from compiler.torch_api.kernel_choices import Candidate, Selection, kind_of
 from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
 from compiler.virtual_gpu.gpu import DEVICE, HIP_VERSION
@@ -51,10 +52,6 @@ class Templates:
         self.sources: dict[str, str] = {}
 
     def wrappers(self) -> list[Wrapper]:
-        fresh_caches: list[Wrapper] = [
-            (*place, lambda _: choosing.new_code_cache())  # it does not know one GPU from another
-            for place in choosing.code_caches()
-        ]
         return [
             (*choosing.SELECT, call_instead(self.observe_selection)),
             (*choosing.PRECOMPILE, lambda _make: lambda *_args, **_kwargs: dict),
@@ -63,7 +60,8 @@ class Templates:
             (*choosing.CODE_LOADER, self.keeping_sources),
             (*choosing.HEURISTICS, self.heuristics),
             (*choosing.HEURISTIC_CACHE, lambda _: {}),
-            *fresh_caches,
+            # A cache does not know one GPU from another.
+            *((*place, lambda _: choosing.new_code_cache()) for place in choosing.code_caches()),
         ]
 
     def heuristics(self, registered: dict[Any, Any]) -> dict[Any, Any]:
@@ -78,29 +76,21 @@ class Templates:
 
     def selections(self) -> list[Selection]:
         """The selections since the last call."""
-        found = [self._settled(selection) for selection in self.open]
-        self.open = []
-        return found
+        done, self.open = self.open, []
+        return list(map(self._finish, done))
 
     def observe_selection(
-        self,
-        select: Function,
-        cache: Any,
-        name: str,
-        choices: list[Any],
-        nodes: Any,
-        layout: Any,
-        *args: Any,
+        self, select: Function, cache: Any, name: str, choices: list[Any], nodes: Any, layout: Any, *args: Any,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         result = select(cache, name, choices, nodes, layout, *args, **kwargs)
         if choosing.is_autotuning():
             for filtered in cache.preprocessing_fns:
                 choices = filtered(choices)
-            self._heard(name, choices, nodes, layout, result)
+            self._note_selection(name, choices, nodes, layout, result)
         return result
 
-    def _heard(self, name: str, choices: list[Any], nodes: Sequence[Any], layout: Any, result: Any) -> None:
+    def _note_selection(self, name: str, choices: list[Any], nodes: Sequence[Any], layout: Any, result: Any) -> None:
         box, chosen = result if isinstance(result, tuple) else (result, None)
         buffer = getattr(getattr(box, "data", None), "data", None)
         several = choosing.is_undecided(buffer)
@@ -108,7 +98,7 @@ class Templates:
             chosen = min(choices, key=_rank)
         node = choosing.current_node()
         sizes = " by ".join(_size(operand.get_size()) for operand in nodes)
-        sizes += f" in {str(layout.dtype).removeprefix('torch.')}"
+        sizes += f" in {dtype_name(layout.dtype)}"
         self.open.append(_Open(node.name, name, sizes, choices, chosen, buffer if several else None))
 
     def observe_settling(self, settle: Function, buffer: Any, caller: Any) -> Any:
@@ -130,26 +120,25 @@ class Templates:
 
         return Kept
 
-    def _settled(self, selection: _Open) -> Selection:
+    def _finish(self, selection: _Open) -> Selection:
         """The finished selection. Where no template was chosen, their layouts don't fit: ATen's is."""
         order = sorted(selection.choices, key=_rank)
         chosen = selection.chosen or next((choice for choice in order if kind_of(choice) == "aten"), order[0])
         candidates = tuple(self._candidate(choice) for choice in selection.choices)
         shown = next(place for place, choice in enumerate(selection.choices) if choice is chosen)
         return Selection(
-            selection.node, selection.operation, selection.sizes, candidates, shown, self._why(candidates, shown)
+            selection.node, selection.operation, selection.sizes, candidates, shown, self._reason(candidates, shown)
         )
 
     def _candidate(self, choice: Any) -> Candidate:
         if kind_of(choice) == "aten":
             return Candidate(choice.choice.call_name(), "aten", {})
         name = _NUMBER.sub("", choice.name)  # the number counts on through the process
-        if kind_of(choice) == "template":
-            source = self.sources.get(str(choice.bmreq.module_path), "")
-            return Candidate(name, "template", dict(_SETTING.findall(choice.description)), source)
-        return Candidate(name, "decomposition", dict(_SETTING.findall(choice.description)))
+        kind = kind_of(choice)
+        source = self.sources.get(str(choice.bmreq.module_path), "") if kind == "template" else ""
+        return Candidate(name, kind, dict(_SETTING.findall(choice.description)), source)
 
-    def _why(self, candidates: Sequence[Candidate], shown: int) -> str:
+    def _reason(self, candidates: Sequence[Candidate], shown: int) -> str:
         few = self.target.multiprocessors < MULTIPROCESSORS_FOR_TEMPLATES and self.target.vendor == "nvidia"
         if few and all(candidate.kind == "aten" for candidate in candidates):
             return (

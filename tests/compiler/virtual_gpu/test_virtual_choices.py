@@ -285,7 +285,7 @@ H200 = target("h200")
     ],
 )
 def test_padding_choice_matches_inductor_timing_on_h200(product: Product, padded: bool) -> None:
-    assert (product.why_not_padded(H200) == "") == padded
+    assert (product.reason_not_padded(H200) == "") == padded
 
 
 def test_padding_copies_only_what_cannot_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
