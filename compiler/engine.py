@@ -26,13 +26,13 @@ from compiler.calls.explored import Explored, cannot_repeat
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.sources import is_installed
 from compiler.process.environment import environment
-from compiler.record import MACHINE_STAGES, Problem, Record
+from compiler.record import MACHINE_STAGES, Check, Problem, Record
 from compiler.record.builder import Builder, Event, Listener
 from compiler.record.options import OptionError, Options
 from compiler.recorder import Recorder, tensors_device
 from compiler.stopwatch import untimed_observer
 from compiler.targets import is_virtual, target
-from compiler.targets.destination import DEFAULT_TARGET, builds
+from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.ddp_buckets import note_fake_reduction
@@ -178,9 +178,7 @@ class Exploration:
         builder, asked, first = self._builder, self.options, self._calls[0] if self._calls else None
         stages = set(asked.stages)
         if asked.vs:
-            from compiler.other_options import explore_with_backend
-
-            builder.versus = explore_with_backend(builder, first, explore_again)
+            builder.versus = _explore_with_backend(builder, first)
         if "exported" in stages and first is not None:
             from compiler.export.exporting import add_exported
 
@@ -228,10 +226,8 @@ class Exploration:
         if self._calls_sharded():
             self._builder.problem(SHARDED)
         elif is_virtual(self.options.target):
-            from compiler.other_options import check_on_cpu
-
             if first is not None:
-                check_on_cpu(self._builder, first, explore_again)
+                _check_on_cpu(self._builder, first)
         else:
             from compiler.numerics.stage_check import check_stages
 
@@ -386,6 +382,58 @@ def explore_again(
         if inside is not None:
             inside(exploration.result())
     return exploration.result()
+
+
+def _explore_with_backend(builder: Builder, call: Call | None) -> Record | None:
+    """The record of the call with the backend of `vs`; None, and a Problem, where it can't be had."""
+    asked = builder.options.vs
+    if call is None:
+        reason = f"there is no call to compile with {asked} too: the cell calls torch.compile itself"
+        builder.problem(Problem("kernels", reason, "call the model or function itself, without torch.compile"))
+        return None
+    builder.start("kernels")
+    builder.progress("kernels", f"the same call with backend {asked}")
+    try:
+        return explore_again(call, _options_of_other(builder.options, builder.target)).record
+    except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+        builder.problem(cannot_repeat(error, "kernels", f"the call could not be repeated with backend {asked}"))
+        return None
+
+
+def _options_of_other(options: Options, gpu: str) -> Options:
+    """Options for the other backend, for the target of the first.
+
+    Settings are the first backend's own and left out. It is timed in turns with the first, as one of its candidates.
+    """
+    own = replace(options, backend=options.vs, vs="", options={}, target=gpu, time=False, check=False, step=False)
+    return own if options.vs in WRITERS else replace(own, mode="default")
+
+
+def _check_on_cpu(builder: Builder, call: Call) -> None:
+    """Add the checks of a compilation for the CPU to a record whose GPU is not here. A failure is a Problem."""
+    builder.start("timing")
+    options = builder.options
+    try:
+        found = explore_again(call, replace(options, target="cpu", stages=(), time=False, step=False)).record
+    except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+        builder.problem(cannot_repeat(error))
+        return
+    known = {entity.id for artifact in builder.artifacts.values() for entity in artifact.entities}
+    gpu = target(options.target).title
+    builder.checks.extend(_say_where_it_ran(check, gpu, known) for check in found.checks)
+    for problem in found.problems:
+        builder.problem(replace(problem, reason=f"in the check on the CPU: {problem.reason}"))
+
+
+def _say_where_it_ran(check: Check, gpu: str, known: set[str]) -> Check:
+    """Note in the check of the call what was run; leave out nodes that this record does not have."""
+    if check.subject != "the call" or check.stage:
+        return check if check.node in known else replace(check, node="")
+    label = (
+        f"numbers of the code for the CPU, as {gpu} is not here: check='kernels' (--check kernels) runs the kernels "
+        "for it in Triton's interpreter"
+    )
+    return replace(check, note="; ".join(filter(None, [label, check.note])))
 
 
 def _tensors_of(call: Call) -> list[Any]:

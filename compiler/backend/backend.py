@@ -123,8 +123,8 @@ def compile_graph(
     if replays is None:
         return call
     if is_replayed:
-        return replays.replayed(call, module, inputs, name, program.constants.values())
-    return replays.beside(call) if name == "backward" else call
+        return replays.record_graphs(call, module, inputs, name, program.constants.values())
+    return replays.mark_backward(call) if name == "backward" else call
 
 
 def _inputs_on_gpu(module: GraphModule) -> Iterator[Node]:

@@ -35,13 +35,7 @@ def ir_artifact(
 
 def _attrs(node: IrFacts) -> dict[str, Any]:
     attrs: dict[str, Any] = {"what": node.label, "bytes": node.bytes}
-    if node.tensor is not None:
-        attrs |= {
-            "dtype": node.tensor.dtype,
-            "shape": list(node.tensor.shape),
-            "stride": list(node.tensor.stride),
-            "device": node.tensor.device,
-        }
+    attrs |= node.tensor
     attrs |= {"reads": list(node.reads), "writes": list(node.writes), "moves": node.moves}
     if node.parts:
         attrs["parts"] = list(node.parts)

@@ -113,14 +113,14 @@ class Builder:
             self.listener(event)
 
     def record(self) -> Record:
-        kept = {name: _frozen(getattr(self, name)) for name in _IN_RECORD}
+        kept = {name: _freeze(getattr(self, name)) for name in _IN_RECORD}
         return Record(**kept | {"artifacts": tuple(in_pipeline_order(self.artifacts.values()))})
 
 
 _IN_RECORD = {field.name for field in fields(Builder)} & {field.name for field in fields(Record)}
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     """A collection of the builder as the record has it: a tuple."""
     return tuple(value) if isinstance(value, list) else tuple(value.values()) if isinstance(value, dict) else value
 

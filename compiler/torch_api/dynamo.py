@@ -15,7 +15,7 @@ import re
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -151,7 +151,7 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
     Errors inside Dynamo leave a frame to plain Python, as without torch.compile. Caches, counters, dynamic-shape
     history and the users' globals are restored at the end.
     """
-    session = _Session(observer)
+    session = Observation(observer)
     with ExitStack() as stack:
         stack.enter_context(_separate_caches())
         stack.callback(session.forget)
@@ -171,17 +171,9 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
         yield session
 
 
-class Observation(Protocol):
-    """What `observe` gives."""
+class Observation:
+    """What `observe` gives: the hooks, and whether they are heard."""
 
-    def unheard(self) -> AbstractContextManager[Unheard]:
-        """Do not observe compilations in the block; they have a dynamic-shape history of their own."""
-
-    def hears(self) -> bool:
-        """Whether compilations are observed now."""
-
-
-class _Session:
     def __init__(self, observer: DynamoObserver) -> None:
         self.observer = observer
         self.codes: dict[CompileKey, CodeType] = {}
@@ -197,6 +189,7 @@ class _Session:
 
     @contextmanager
     def unheard(self) -> Iterator[Unheard]:
+        """Do not observe compilations in the block; they have a dynamic-shape history of their own."""
         observer, before, silent = self.observer, set(self.codes), Unheard()
         self.observer = silent
         try:
@@ -207,6 +200,7 @@ class _Session:
             self.unheard_keys |= set(self.codes) - before
 
     def hears(self) -> bool:
+        """Whether compilations are observed now."""
         return not isinstance(self.observer, Unheard)
 
     def observe_bytecode(self, code: CodeType, new_code: CodeType) -> None:

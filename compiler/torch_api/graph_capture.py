@@ -51,7 +51,7 @@ class Graphs:
         dynamic = any(isinstance(value_of(node), torch.SymInt) for node in inputs)
         return replay_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
 
-    def replayed(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
+    def record_graphs(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
         """The call as CUDA graphs: run normally first, then recorded, then replayed."""
         self.device = rules.get_device_index(module)
         facts = {
@@ -66,7 +66,7 @@ class Graphs:
         }
         return mark_boxed(trees.cudagraphify_impl(call, list(inputs), _fixed_inputs(module, half), **facts))  # type: ignore[arg-type]
 
-    def beside(self, call: Call) -> Call:
+    def mark_backward(self, call: Call) -> Call:
         """A backward that is not replayed, of a forward that is: the graphs' memory is told of it."""
         if self.gave_up or self.device is None:
             return call

@@ -44,6 +44,7 @@ from compiler.torch_api.buffers import Buffer, buffers
 from compiler.torch_api.builds import failed_builds_forgotten, without_preparations
 from compiler.torch_api.cudagraphs import CudaGraphs
 from compiler.torch_api.dynamo import is_restart
+from compiler.torch_api.fx import dtype_name
 from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.loop_text import LoopTexts
@@ -62,22 +63,12 @@ _COMPILERS: dict[str, Kind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TensorFacts:
-    """Layout of one buffer; sizes and strides are ints, or strings where they are symbolic."""
-
-    dtype: str
-    shape: tuple[int | str, ...]
-    stride: tuple[int | str, ...]
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
 class IrFacts:
     """One scheduler node.
 
     `fx` are the post-grad FX nodes it computes; `reads` and `writes` are buffer names. `moves` are the bytes that
     it reads or writes of each, as Inductor counts: every byte once, and none of a buffer that is used within the
-    node alone.
+    node alone. `tensor` has what `fx.tensor_attrs` has, but for the bytes, of what it writes; {} for no tensor.
     """
 
     name: str
@@ -89,7 +80,7 @@ class IrFacts:
     writes: tuple[str, ...]
     parts: tuple[str, ...]
     moves: dict[str, int]
-    tensor: TensorFacts | None
+    tensor: dict[str, Any]
 
     @property
     def bytes(self) -> int:
@@ -514,16 +505,12 @@ def _heading(node: BaseSchedulerNode) -> str:
     return {"pointwise": kind, "fused": label, "extern": label}.get(kind, f"{kind} {label}")
 
 
-def _tensor(node: BaseSchedulerNode) -> TensorFacts | None:
+def _tensor(node: BaseSchedulerNode) -> dict[str, Any]:
     layout = getattr(node.node, "layout", None)
     if not isinstance(layout, Layout):
-        return None
-    return TensorFacts(
-        dtype=str(layout.dtype).removeprefix("torch."),
-        shape=tuple(_size(value) for value in layout.size),
-        stride=tuple(_size(value) for value in layout.stride),
-        device=str(layout.device),
-    )
+        return {}
+    shape, stride = list(map(_size, layout.size)), list(map(_size, layout.stride))
+    return {"dtype": dtype_name(layout.dtype), "shape": shape, "stride": stride, "device": str(layout.device)}
 
 
 def _size(value: Any) -> int | str:

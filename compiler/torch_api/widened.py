@@ -55,7 +55,7 @@ class Widened(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if is_random(func) and (results := self._drawn_by(func)) is not None:
+        if is_random(func) and (results := self._next_draw(func)) is not None:
             return _given_result(func, args, results)
         if _is_view(func):
             return func(*args, **kwargs)
@@ -64,7 +64,7 @@ class Widened(TorchDispatchMode):
         result = func(*args, **kwargs)
         return result if changed else tree_map(wide, result)
 
-    def _drawn_by(self, func: Any) -> list[Tensor] | None:
+    def _next_draw(self, func: Any) -> list[Tensor] | None:
         """What a random operator gave in the other run; None where it did not draw."""
         name, drew, results = next(self._drawn, ("", True, []))
         if name != str(func):

@@ -17,7 +17,7 @@ from compiler.engine import Event, Exploration, explore
 from compiler.record import Record
 from compiler.record.options import Options
 from compiler.targets import TARGETS, Target, target
-from compiler.virtual_gpu import attention, device_guard
+from compiler.virtual_gpu import attention, gpu
 from compiler.virtual_gpu.gpu import virtual_gpu
 from tests.compiler.models import MLP, Block, gpt2
 from tests.compiler.test_engine import TRAINING, share_reaching_source, stages
@@ -402,7 +402,7 @@ def test_autocast_attention_is_chosen_by_low_precision() -> None:
 
 
 def guard_slots() -> list[int | None]:
-    return list(device_guard._registry())
+    return list(gpu._registry())
 
 
 def process_state() -> dict[str, Any]:
@@ -497,14 +497,14 @@ def test_torch_cuda_reports_the_target_only_inside() -> None:
 
 def test_device_guard_is_installed_and_removed() -> None:
     before = guard_slots()
-    with device_guard.no_op_cuda_guard():
+    with gpu.no_op_cuda_guard():
         assert guard_slots()[1]
     assert guard_slots() == before
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU has a guard of its own")
 def test_missing_guard_registry_is_a_clear_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_guard, "REGISTRY", "_ZN3c104impl7no_suchE")
+    monkeypatch.setattr(gpu, "REGISTRY", "_ZN3c104impl7no_suchE")
     x = torch.ones(4, 4)
     found = explore(softmax_of_matmul, (x, x), options=Options(target="h100"))
     assert torch.equal(found.value, softmax_of_matmul(x, x))
@@ -513,7 +513,7 @@ def test_missing_guard_registry_is_a_clear_problem(monkeypatch: pytest.MonkeyPat
 
 
 def test_guard_registry_is_read_as_pointers() -> None:
-    slots = device_guard._registry()
+    slots = gpu._registry()
     assert isinstance(slots, ctypes.Array)
     assert slots[0]  # the CPU's
 
@@ -521,7 +521,7 @@ def test_guard_registry_is_read_as_pointers() -> None:
 def test_present_gpu_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     before = guard_slots()
-    with device_guard.no_op_cuda_guard(), nullcontext():
+    with gpu.no_op_cuda_guard(), nullcontext():
         assert guard_slots() == before
 
 
