@@ -193,7 +193,7 @@ class Exploration:
         if "decomposed" in stages:
             from compiler.decompose.graphs import add_levels
 
-            add_levels(builder, self.kept)
+            add_levels(builder, self._recorder.kept)
         if asked.check is True and not self._is_on_meta:
             self._check_stages(first)
         if {*MACHINE_STAGES, "all"} & stages:

@@ -94,11 +94,11 @@ def is_mutable(op: Any) -> bool:
 def excluded_by_inductor() -> dict[OpOverload, str]:
     """Operators that Inductor takes out of its table, with torch's comment on why, or ""."""
     comments = dict(_exclusion_comments())
-    found: dict[OpOverload, str] = {}
+    found: dict[Any, str] = {}
     for excluded in inductor_decomposition.decomps_to_exclude:
         why = comments.get(str(excluded), "")
-        one = isinstance(excluded, OpOverload)
-        overloads = [excluded] if one else [getattr(excluded, name) for name in excluded.overloads()]
+        names = [] if isinstance(excluded, OpOverload) else excluded.overloads()
+        overloads = [getattr(excluded, name) for name in names] or [excluded]
         found.update(dict.fromkeys(overloads, why))
     return found
 
