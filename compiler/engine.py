@@ -471,14 +471,13 @@ def _check_target(target: str, device: torch.device | None) -> None:
     ):
         return
     if device.type == "meta":
-        raise OptionError(
-            f"target={target!r}, but the tensors are on the meta device, which nothing runs on: make them with "
-            f"device={target!r}, or name a GPU as target, such as 'h100', whose code is written without running it"
+        where = (
+            f"the meta device, which nothing runs on: make them with device={target!r}, or name a GPU as target, such "
+            "as 'h100', whose code is written without running it"
         )
-    raise OptionError(
-        f"target={target!r}, but the tensors are on {device}: move the model and its inputs with .to({target!r}), "
-        "or leave the target out"
-    )
+    else:
+        where = f"{device}: move the model and its inputs with .to({target!r}), or leave the target out"
+    raise OptionError(f"target={target!r}, but the tensors are on {where}")
 
 
 def _grad_mode(grad: bool | None) -> Any:

@@ -133,23 +133,20 @@ class GraphRecorder:
     def record_captured(self, module: GraphModule, seconds: float, bucket: Bucket | None = None) -> None:
         self.trains = any(getattr(fx.value_of(node), "requires_grad", False) for node in module.graph.nodes)
         origins = line_origins(self.book, self.call_site)
-        title = "captured by TorchDynamo"
-        if bucket is not None:
-            title += f", bucket {bucket.index + 1} of {bucket.count} of DistributedDataParallel"
+        part = f"bucket {bucket.index + 1} of {bucket.count}" if bucket is not None else ""
+        title = "captured by TorchDynamo" + (f", {part} of DistributedDataParallel" if part else "")
         self.checkpoints = Checkpoints(module, self.book)
         self._graph("captured", "", module, origins, title, seconds, {})
-        if bucket is not None:
-            self._split(bucket)
+        if bucket is not None:  # why this graph is a part of what TorchDynamo captured
+            calls = tuple(entity.id for entity in self.latest["captured"].entities if entity.kind == "call")
+            why = (
+                f"{part}, with {len(bucket.parameters)} parameters: their gradients are all-reduced while the backward"
+            )
+            numbers = {"bytes": float(bucket.bytes), "parameters": float(len(bucket.parameters))}
+            decision = Decision("DDPOptimizer", self.frame, calls, "split", why, numbers)
+            self.builder.decisions.append(replace(decision, why=f"{why} of the bucket before it runs"))
         for artifact in self.book.artifacts():
             self.builder.add(artifact)
-
-    def _split(self, bucket: Bucket) -> None:
-        """Say why this graph is a part of what TorchDynamo captured."""
-        calls = tuple(entity.id for entity in self.latest["captured"].entities if entity.kind == "call")
-        why = f"bucket {bucket.index + 1} of {bucket.count}, with {len(bucket.parameters)} parameters: their gradients"
-        why += " are all-reduced while the backward of the bucket before it runs"
-        numbers = {"bytes": float(bucket.bytes), "parameters": float(len(bucket.parameters))}
-        self.builder.decisions.append(Decision("DDPOptimizer", self.frame, calls, "split", why, numbers))
 
     def on_graph(self, stage: str, half: GraphHalf, module: GraphModule) -> None:
         seconds = self.clock.lap()

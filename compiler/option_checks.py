@@ -126,8 +126,8 @@ def _check_kernels_check(options: Options) -> None:
     if options.target.partition(":")[0] == "cpu" or not writes:
         why = "code for the CPU is C++" if writes else f"backend {options.backend!r} writes none"
         raise OptionError(
-            f"check='kernels' runs Triton kernels, and {why}: name a GPU as target, such as h100, "
-            "which need not be here; check=True compares what built code returns."
+            f"check='kernels' runs Triton kernels, and {why}: name a GPU as target, such as h100, which need not be "
+            "here; check=True compares what built code returns."
         )
     if options.stages and not {"kernels", "all"} & set(options.stages):
         raise OptionError("check='kernels' runs what the stage 'kernels' has: add that to stages.")
@@ -189,7 +189,7 @@ def _options(value: Any) -> dict[str, Any]:
 def _check_setting(name: str, value: Any) -> None:
     known = settings.inductor_settings()
     if name in known:
-        _check_type(name, value, known[name].annotation)
+        _check_type(name, value, known[name])
     if name in known or name in settings.TAKEN_BY_TORCH_COMPILE:
         return
     near = _nearest(name, known)

@@ -351,7 +351,9 @@ def _break_facts(reason: str, exc: Any) -> BreakFacts:
     stack = getattr(exc, "real_stack", None) or torch._guards.TracingContext.extract_stack()
     parts = [part.strip() for part in getattr(exc, "msg", str(exc)).split(AND_THEN)]
     kinds = [part.partition("\n")[0].strip() for part in parts]
-    own = getattr(exc, "gb_type", None) or _registered_type(kinds[-1]) or type(exc).__name__
+    # An error that is no `Unsupported` says its type in the first line of its text only.
+    registered = kinds[-1] if kinds[-1] in break_registry() else ""
+    own = getattr(exc, "gb_type", None) or registered or type(exc).__name__
     return BreakFacts(
         kind=kinds[0] if len(parts) > 1 else own,
         reason=reason,
@@ -362,11 +364,6 @@ def _break_facts(reason: str, exc: Any) -> BreakFacts:
         goes_on=not reason.startswith(DEAD_ENDS),
         raises=isinstance(exc, TorchRuntimeError),
     )
-
-
-def _registered_type(kind: str) -> str:
-    """An error that is no `Unsupported` says its type in the first line of its text only."""
-    return kind if kind in break_registry() else ""
 
 
 def _resume_codes(code: CodeType, user_globals: dict[str, Any]) -> Iterator[CodeType]:

@@ -94,8 +94,7 @@ def _checkpoint(body: GraphModule, *args: Any, **options: Any) -> Any:
     return checkpoint(body, *args, **options | {"use_reentrant": False, "preserve_rng_state": preserve})
 
 
-def _call(body: GraphModule, _identifier: str, *args: Any) -> Any:
-    return body(*args)
-
-
-_EAGER: Mapping[Node | Any, Callable[..., Any]] = {tag_activation_checkpoint: _checkpoint, invoke_subgraph: _call}
+_EAGER: Mapping[Node | Any, Callable[..., Any]] = {
+    tag_activation_checkpoint: _checkpoint,
+    invoke_subgraph: lambda body, _identifier, *args: body(*args),
+}

@@ -7,7 +7,7 @@ it replaces, spelled as an owner followed by a name. `OTHERS` are reached in oth
 from __future__ import annotations
 
 import ast
-import importlib
+import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -86,9 +86,8 @@ def _imports(nodes: Sequence[ast.AST]) -> tuple[Mapping[str, str], Mapping[str, 
             if isinstance(node, ast.ImportFrom):
                 objects[alias.asname or alias.name] = f"{node.module}.{alias.name}"
             else:
-                modules[alias.asname or alias.name.partition(".")[0]] = (
-                    alias.name if alias.asname else alias.name.partition(".")[0]
-                )
+                name = alias.name if alias.asname else alias.name.partition(".")[0]
+                modules[alias.asname or name] = name
     return modules, objects
 
 
@@ -120,17 +119,8 @@ def _exists(name: str) -> bool:
     """Whether a module or attribute exists. CUDA's bindings are in CUDA builds only."""
     if name.startswith("torch._C._cuda_") and not torch.backends.cuda.is_built():
         return True
-    owner, _, attribute = name.rpartition(".")
     try:
-        importlib.import_module(name)
-        return True
-    except ImportError:
-        return bool(owner) and _exists(owner) and hasattr(_value(owner), attribute)
-
-
-def _value(name: str) -> object:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        owner, _, attribute = name.rpartition(".")
-        return getattr(_value(owner), attribute)
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
@@ -19,14 +18,6 @@ from torch._dynamo import OptimizedModule
 
 TAKEN_BY_TORCH_COMPILE = ("guard_filter_fn", "use_aoti")
 """Keys of `torch.compile(options=…)` that it takes out before Inductor sees the rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One of Inductor's settings: its declared type, and its value now."""
-
-    annotation: Any
-    value: Any
 
 
 def modes() -> dict[str, dict[str, Any]]:
@@ -45,11 +36,9 @@ def advertised_backends() -> list[str]:
 
 
 @cache
-def inductor_settings() -> dict[str, Setting]:
-    """Inductor's settings by dotted name (`triton.cudagraphs`)."""
-    values = inductor_config.get_config_copy()
-    get_type = inductor_config.get_type  # type: ignore[attr-defined]
-    return {name: Setting(get_type(name), value) for name, value in values.items()}
+def inductor_settings() -> dict[str, Any]:
+    """The declared type of each of Inductor's settings, by dotted name (`triton.cudagraphs`)."""
+    return {name: inductor_config.get_type(name) for name in inductor_config.get_config_copy()}  # type: ignore[attr-defined]
 
 
 def emulating_precision_casts() -> AbstractContextManager[None]:

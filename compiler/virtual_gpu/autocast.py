@@ -85,10 +85,7 @@ def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
     if not on_cuda:
         return _decompose
     base = name.removeprefix("aten::").partition(".")[0]
-    for names, treatment in _TREATMENTS.items():
-        if base in names:
-            return treatment
-    return None
+    return next((treatment for names, treatment in _TREATMENTS.items() if base in names), None)
 
 
 def _decompose(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -102,42 +99,35 @@ def _call_without_autocast(operator: OpOverload, *args: Any, **kwargs: Any) -> A
         return operator(*args, **kwargs)
 
 
-def _in_float32(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    return _run_in(WIDE, operator, args, kwargs)
+def _low_format(*_arguments: Any) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu")
 
 
-def _in_low_format(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    return _run_in(torch.get_autocast_dtype("cpu"), operator, args, kwargs)
-
-
-def _in_widest_format(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    formats = {torch.get_autocast_dtype("cpu"), *(t.dtype for t in _tensors((args, kwargs)) if _is_castable(t))}
-    return _run_in(max(formats, key=_FORMATS.index), operator, args, kwargs)
+def _widest_format(*arguments: Any) -> torch.dtype:
+    formats = {_low_format(), *(tensor.dtype for tensor in _tensors(arguments) if _is_castable(tensor))}
+    return max(formats, key=_FORMATS.index)
 
 
 def _with_float32_result(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
     if not args or not _is_castable(args[0]):
         return _call_without_autocast(operator, *args, **kwargs)
     if operator.overloadpacket is torch.ops.aten.norm:
-        return _norm(*args, **kwargs)
-    places = [argument.name for argument in operator._schema.arguments]
-    at = places.index("dtype")
+        operator = torch.ops.aten.norm.ScalarOpt_dim_dtype  # autocast_mode.h, fp32_append_dtype
+        defaults = {"p": 2, "dim": (), "keepdim": False}
+        named = dict(zip(("self", *defaults), args, strict=False))
+        return _call_without_autocast(operator, **{**defaults, **named, **kwargs, "dtype": WIDE})
+    at = [argument.name for argument in operator._schema.arguments].index("dtype")
     if at < len(args):
         return _call_without_autocast(operator, *args[:at], args[at] or WIDE, *args[at + 1 :], **kwargs)
     return _call_without_autocast(operator, *args, **{**kwargs, "dtype": kwargs.get("dtype") or WIDE})
 
 
-def _norm(value: Tensor, p: Any = 2, dim: Any = (), keepdim: bool = False) -> Tensor:
-    """Call the overload of norm that takes a dtype (autocast_mode.h, fp32_append_dtype)."""
-    norm = torch.ops.aten.norm.ScalarOpt_dim_dtype
-    return _call_without_autocast(norm, value, p, dim, keepdim, dtype=WIDE)
-
-
-def _run_in(dtype: torch.dtype, operator: OpOverload, args: Any, kwargs: Any) -> Any:
-    """Cast the arguments and run the operator.
+def _run_in(choose: Callable[..., torch.dtype], operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Cast the arguments to the format that is chosen for them, and run the operator.
 
     The last argument is cast first, as in C++: compilers evaluate arguments from the right.
     """
+    dtype = choose(args, kwargs)
     named = {name: _cast(value, dtype) for name, value in reversed(kwargs.items())}
     placed = [_cast(value, dtype) for value in reversed(args)]
     return _call_without_autocast(operator, *reversed(placed), **named)
@@ -162,10 +152,10 @@ def _is_castable(value: Any) -> bool:
 
 
 _TREATMENTS: dict[frozenset[str], Callable[..., Any]] = {
-    IN_FLOAT32: _in_float32,
+    IN_FLOAT32: partial(_run_in, lambda *_: WIDE),
     WITH_FLOAT32_RESULT: _with_float32_result,
-    IN_WIDEST_FORMAT: _in_widest_format,
-    IN_LOW_FORMAT: _in_low_format,
+    IN_WIDEST_FORMAT: partial(_run_in, _widest_format),
+    IN_LOW_FORMAT: partial(_run_in, _low_format),
 }
 
 

@@ -62,8 +62,8 @@ def test_other_functions_are_not_compiled(target: Any) -> None:
 
 def test_settings_have_their_declared_type() -> None:
     known = settings.inductor_settings()
-    assert (known["max_autotune"].annotation, known["max_autotune"].value) == (bool, False)
-    assert known["triton.cudagraphs"].annotation is bool
+    assert known["max_autotune"] is bool
+    assert known["triton.cudagraphs"] is bool
 
 
 def test_documented_modes_exist() -> None:
