@@ -28,7 +28,8 @@ def parse_options(**keywords: Any) -> Options:
     """
     for name in keywords:
         _check_name(name)
-    asked = Options(**{name: _CHECKS[name](value) for name, value in keywords.items()})
+    named = {name: value for name, value in keywords.items() if value is not None or name not in _DEFAULT_IF_NONE}
+    asked = Options(**{name: _CHECKS[name](value) for name, value in named.items()})
     _check_together(asked)
     settings_recorded = {name: _as_json(value) for name, value in asked.options.items()}
     options = replace(asked, backend=_as_json(asked.backend), options=settings_recorded)
@@ -156,8 +157,6 @@ def _target(value: Any) -> str:
 
 
 def _mode(value: Any) -> str:
-    if value is None:
-        return "default"
     mode = _text("mode", value)
     if mode in settings.modes():
         return mode
@@ -165,8 +164,6 @@ def _mode(value: Any) -> str:
 
 
 def _backend(value: Any) -> Any:
-    if value is None:
-        return "inductor"
     if callable(value):
         return value
     backend = _text("backend", value)
@@ -179,8 +176,6 @@ def _backend(value: Any) -> Any:
 
 
 def _options(value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
     if not isinstance(value, Mapping):
         raise OptionError(f"options={value!r}: it is a dict of Inductor's settings, such as {{'max_autotune': True}}")
     return {str(name).replace("-", "_"): setting for name, setting in value.items()}
@@ -228,8 +223,6 @@ _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 def _vs(value: Any) -> str:
     """The other backend to compare with, one whose code can be shown."""
-    if value is None:
-        return ""
     backend = _text("vs", value)
     if backend in ("", *WRITERS):
         return backend
@@ -242,8 +235,6 @@ def _vs(value: Any) -> str:
 
 
 def _stages(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
     from compiler.backend.pipeline import PASSES, stage_name
 
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
@@ -289,6 +280,7 @@ def _step(value: Any) -> bool | int:
     raise OptionError(f"step={value!r}: it is True, False or how many MiB of instructions to keep (step=512).")
 
 
+_DEFAULT_IF_NONE = ("mode", "backend", "options", "stages", "vs")
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "target": _target,
     "mode": _mode,

@@ -75,7 +75,7 @@ def _input(node: Node) -> InputLayout:
     if not isinstance(value, torch.Tensor):
         return InputLayout(node.name, None, None, None)
     shape = _numbers(value.shape)
-    return InputLayout(node.name, value.dtype, shape, _numbers(value.stride()) if shape is not None else None)
+    return InputLayout(node.name, value.dtype, shape, None if shape is None else _numbers(value.stride()))
 
 
 def buffers(nodes: Sequence[BaseSchedulerNode]) -> tuple[Buffer, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch._dynamo.compiled_autograd as compiled_autograd
 from torch._C._dynamo import compiled_autograd as settings
 
-from compiler.torch_api.patching import Function, call_hidden, hide_frame, replace_attribute
+from compiler.torch_api.patching import call_hidden_before, replace_attribute
 
 
 def is_enabled() -> bool:
@@ -21,14 +21,9 @@ def is_enabled() -> bool:
 def call_before_enabling(act: Callable[[], None]) -> Iterator[None]:
     """Call `act` in the block whenever compiled autograd is about to be enabled."""
 
-    def wrap(set_compiler: Function) -> Function:
-        @hide_frame
-        def wrapper(compiler: Any, dynamic: Any) -> Any:
-            if compiler is not None:
-                call_hidden(act)
-            return set_compiler(compiler, dynamic)
+    def act_if_enabled(compiler: Any, _dynamic: Any) -> None:
+        if compiler is not None:
+            act()
 
-        return wrapper
-
-    with replace_attribute(settings, "set_autograd_compiler", wrap):
+    with replace_attribute(settings, "set_autograd_compiler", call_hidden_before(act_if_enabled)):
         yield

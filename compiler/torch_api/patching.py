@@ -102,10 +102,24 @@ def hide_frame(function: Function) -> Function:
 
 
 @hide_frame
-def call_hidden(function: Function, *args: Any) -> Any:
+def call_hidden(function: Function, *args: Any, **kwargs: Any) -> Any:
     """Call a function that TorchDynamo looks at no frame of."""
     before = set_eval_frame(None)
     try:
-        return function(*args)
+        return function(*args, **kwargs)
     finally:
         set_eval_frame(before)
+
+
+def call_hidden_before(hook: Function) -> Callable[[Function], Function]:
+    """As `call_before`, without a frame that TorchDynamo looks at."""
+
+    def make(original: Function) -> Function:
+        @hide_frame
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            call_hidden(hook, *args, **kwargs)
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    return make

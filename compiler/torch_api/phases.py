@@ -16,7 +16,7 @@ from typing import Any
 from torch._dynamo.utils import ChromiumEventLogger
 
 from compiler.torch_api.compilations import NO_COMPILATION, CompileKey, current_key
-from compiler.torch_api.patching import Function, call_hidden, hide_frame, replace_attributes
+from compiler.torch_api.patching import call_hidden_before, replace_attribute
 
 
 @dataclass(slots=True)
@@ -51,28 +51,13 @@ class PhaseLog:
     @contextmanager
     def listen(self) -> Iterator[None]:
         """Hear of torch's events in the block."""
-
-        def wrap_start(log: Function) -> Function:
-            @hide_frame
-            def log_and_start(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
-                log(logger, event_name, *args, **kwargs)
-                call_hidden(self._start, event_name)
-
-            return log_and_start
-
-        def wrap_end(log: Function) -> Function:
-            @hide_frame
-            def end_and_log(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
-                call_hidden(self._end, event_name)
-                log(logger, event_name, *args, **kwargs)
-
-            return end_and_log
-
-        wrappers = [("log_event_start", wrap_start), ("log_event_end", wrap_end)]
-        with replace_attributes((ChromiumEventLogger, name, wrap) for name, wrap in wrappers):
+        with (
+            replace_attribute(ChromiumEventLogger, "log_event_start", call_hidden_before(self._start)),
+            replace_attribute(ChromiumEventLogger, "log_event_end", call_hidden_before(self._end)),
+        ):
             yield
 
-    def _start(self, name: str) -> None:
+    def _start(self, _logger: Any, name: str, *_: Any, **__: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         key = current_key()
@@ -80,7 +65,7 @@ class PhaseLog:
             key = self._open[-1].key
         self._open.append(_Open(name, key, self.now(), self.wanted()))
 
-    def _end(self, name: str) -> None:
+    def _end(self, _logger: Any, name: str, *_: Any, **__: Any) -> None:
         """Close an event. One that an error ended has no end from torch, and is dropped."""
         own = self._open if threading.get_ident() == self._thread else []
         depth = next((index for index in reversed(range(len(own))) if own[index].name == name), None)
