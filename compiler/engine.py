@@ -172,9 +172,7 @@ class Exploration:
             profile_copy(self._builder, self.call, explore_again)
 
     def _add_what_is_asked(self) -> None:
-        """Add stages and checks that the options name, from the graphs and calls that are kept. An interrupt keeps what
-        is finished.
-        """
+        """Add the stages and checks that the options ask for. An interrupt keeps finished ones."""
         builder, asked, first = self._builder, self.options, self._calls[0] if self._calls else None
         stages = set(asked.stages)
         if asked.vs:
@@ -284,7 +282,7 @@ class Exploration:
         return {file: book.name(file) for file in book.lines}
 
     def _time_breaks(self, call: Call) -> None:
-        """Time each graph break that a version without it exists for."""
+        """Time each graph break against a version of the code without it, where there is one."""
         if not self._builder.breaks or self._observation is None:
             return
         from compiler.timing.break_cost import BreakTimer
@@ -385,7 +383,7 @@ def explore_again(
 
 
 def _explore_with_backend(builder: Builder, call: Call | None) -> Record | None:
-    """The record of the call with the backend of `vs`; None, and a Problem, where it can't be had."""
+    """Explore the call with the backend that `vs` names. After a failure there is a Problem."""
     asked = builder.options.vs
     if call is None:
         reason = f"there is no call to compile with {asked} too: the cell calls torch.compile itself"

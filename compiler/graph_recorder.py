@@ -125,7 +125,7 @@ class GraphRecorder:
         self.builder.problem(Problem("kernels" if halves else "joint", reason, hint, self.frame))
 
     def needs_code(self, kind: Kind) -> bool:
-        """Whether a stage is kept that comes of such a graph. The backward takes the forward code's strides."""
+        """Whether a later stage of such a graph is kept. The backward needs the forward code's strides."""
         later = [stage for stage in STAGES if stage_rank(stage) > stage_rank("decomposed")]
         asked = any(map(self.builder.keeps, ["backward", *later] if kind == "forward" else later))
         return asked or bool(self.builder.options.check)
@@ -259,7 +259,7 @@ class GraphRecorder:
         self.timeline(kind, facts, entities, text)
 
     def timeline(self, kind: Kind, facts: MemoryFacts, entities: Mapping[str, str], text: str) -> None:
-        """One half's memory, step by step: `entities` are ids by buffer, `text` is the function that does it."""
+        """Record one half's memory events. `entities` are ids by buffer, `text` is the function that allocates."""
         outputs, aot = self.outputs.get(kind, ()), self.kept.aot
         results = aot.first_output + len(aot.outputs) if kind == "forward" and aot else len(outputs)
         half = HalfMemory("backward" if kind == "backward" else "forward", facts, entities, outputs, results)
@@ -324,7 +324,7 @@ class GraphRecorder:
         self.add(stage, half, self.checkpoints.mark(artifact, module, backward=half == "backward"), seconds)
 
     def add(self, stage: str, half: GraphHalf, artifact: Artifact, seconds: float) -> None:
-        """Keep a stage of a half of the graph, in which the next stage's origins are found, and say what comes now."""
+        """Add a stage's artifact, keep it for the origins of the next stage, and announce that stage."""
         key = stage if half in ("", stage) else f"{stage} {half}"
         self.latest[key] = self.builder.add(replace(artifact, half=half), seconds)
         if (following := self._stage_after(key)) and self.builder.keeps(following):

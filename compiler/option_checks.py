@@ -37,7 +37,7 @@ def parse_options(**keywords: Any) -> Options:
 
 
 def _as_json(value: Any) -> Any:
-    """The value as it is in JSON; what JSON can't hold is named."""
+    """The value as JSON holds it; of an object that JSON can't hold, the name."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
     except TypeError:
@@ -122,7 +122,7 @@ def _check_together(options: Options) -> None:
 
 
 def _check_kernels_check(options: Options) -> None:
-    """Only Triton's kernels can be run in its interpreter."""
+    """Check that check='kernels' and the other options lead to Triton kernels: only these can be interpreted."""
     writes = options.backend in WRITERS
     if options.target.partition(":")[0] == "cpu" or not writes:
         why = "code for the CPU is C++" if writes else f"backend {options.backend!r} writes none"
@@ -196,7 +196,7 @@ def _check_setting(name: str, value: Any) -> None:
 
 
 def _check_type(name: str, value: Any, annotation: Any) -> None:
-    """As torch.compile checks: plain types; and the values of a Literal, which it leaves to fail later."""
+    """Check a value's type as torch.compile does, and the values of a Literal, which it does not."""
     if get_origin(annotation) is Literal and value not in get_args(annotation):
         valid = ", ".join(map(repr, get_args(annotation)))
         raise OptionError(f"options[{name!r}]={value!r}: it is one of {valid}.")
@@ -257,7 +257,7 @@ def _one_of(name: str, valid: Sequence[Any], hint: str) -> Callable[[Any], Any]:
 
 
 def _time(value: Any) -> bool | str:
-    """True, False, or names of existing candidates."""
+    """Check `time`: True, False, or the names of candidates."""
     if isinstance(value, bool):
         return value
     from compiler.timing.candidates import names, spec
@@ -316,7 +316,7 @@ def _wrong(
 
 
 def _nearest(word: str, names: Iterable[str], cutoff: float = 0.7) -> str | None:
-    """The name that `word` is probably meant to be: same letters, same last part, or nearly the same spelling."""
+    """The name that `word` probably stands for: same letters, same last part, or similar spelling."""
     by_letters = {_letters(name): name for name in names}
     last_parts = {_letters(name.rpartition(".")[2]): name for name in by_letters.values()}
     wanted = _letters(word)

@@ -231,7 +231,7 @@ class Recorder:
         return watch(untimed_observer(PassRecorder(recorder, builds=self.build), self.torch_time))
 
     def _note_calls(self, frame: str, call: Function, captured: GraphModule) -> Function:
-        """`call`, with a note of the calls of the explored function that it runs in, and of the seconds it takes."""
+        """Wrap `call` to note in which call of the explored function it runs, and for how many seconds."""
         announced = fx.count_elements(captured) < MANY_ELEMENTS
 
         def call_and_note(*args: Any, **kwargs: Any) -> Any:
@@ -282,7 +282,7 @@ class Recorder:
         return self.build or any(self.builder.keeps(stage) for stage in later if stage != "autograd")
 
     def _compiled_runs(self) -> bool:
-        """Whether what the backend returned is what the user's call runs; generated code is, once it is built.
+        """Whether the user's call runs what the backend returned; generated code runs only once it is built.
 
         Backend "eager" returns the captured graph.
         """
@@ -315,7 +315,7 @@ class Recorder:
         ))  # fmt: skip
 
     def _stack_names(self, frame: str) -> dict[str, str]:
-        """The locals that values on the stack at the start of a frame are stored to."""
+        """Names of the locals to which values on the stack are stored at the start of a frame."""
         return stack_names(self._codes[frame]) if frame in self._codes else {}
 
     def _call(self) -> Span | None:
@@ -327,7 +327,7 @@ class Recorder:
         return Span(self.book.name(site.file), site.line, site.line, function=site.function, code=code)
 
     def _canonical(self, reason: str) -> str:
-        """A recompile reason with our number of the compilation in place of torch's."""
+        """Replace torch's number of the compilation in a recompile reason by ours."""
 
         def ours(match: re.Match[str]) -> str:
             key = (int(match[1]), int(match[2]))
@@ -353,14 +353,12 @@ class Recorder:
             self.builder.frames[frame] = replace(self.builder.frames[frame], guard_seconds=tree.seconds)
 
     def stop_hearing(self) -> None:
-        """Take every hook of ours off the user's autograd graphs."""
+        """Remove our hooks from the user's autograd graphs."""
         for kept in self.kept.values():
             kept.stop_hearing()
 
     def finish(self) -> None:
-        """What is known once all has run: costs of breaks, functions that were never compiled, and their source, and
-        what was decided by running the code.
-        """
+        """Add what is known only at the end: costs of breaks, uncompiled functions, sources, late decisions."""
         self.stop_hearing()
         self._say_what_took_long()
         for decisions in self.later:
@@ -388,7 +386,7 @@ class Recorder:
 
     @contextmanager
     def record_phases(self, observation: dynamo.Observation) -> Iterator[None]:
-        """Keep where torch's time goes in the block, of the compilations that are observed."""
+        """Record the phases in which torch spends time in the block, for observed compilations."""
         log = PhaseLog(self.torch_time.seconds, observation.hears)
         try:
             with log.listen():

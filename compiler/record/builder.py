@@ -67,8 +67,9 @@ class Builder:
     versus: Record | None = None
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
-        """Keep an artifact, unless `options.stages` leaves its stage out: then only its origins are kept, so that
-        links reach across it. Returns what was given: it is what the next stage's origins are found in.
+        """Add an artifact; of a stage that `options.stages` leaves out keep only the origins, which links need.
+
+        Returns the artifact: the next stage's origins are found in it.
         """
         if not self.keeps(artifact.stage):
             self.hidden.update((entity.id, self._visible(entity.origins)) for entity in artifact.entities)
@@ -121,7 +122,7 @@ _IN_RECORD = {field.name for field in fields(Builder)} & {field.name for field i
 
 
 def _freeze(value: Any) -> Any:
-    """A collection of the builder as the record has it: a tuple."""
+    """A list or dict of the builder as a tuple; other values as they are."""
     return tuple(value) if isinstance(value, list) else tuple(value.values()) if isinstance(value, dict) else value
 
 
@@ -132,7 +133,7 @@ def in_pipeline_order(artifacts: Iterable[Artifact]) -> list[Artifact]:
 
 
 def in_kernel_order(record: Record) -> Record:
-    """The record with what was compiled in the order of its kernels, whichever was done first."""
+    """The record with binaries and their artifacts and problems in the order of its kernels."""
     place = {kernel.id: index for index, kernel in enumerate(record.kernels)}
     artifacts = sorted(record.artifacts, key=lambda artifact: place.get(artifact.attrs.get("kernel", ""), -1))
     late = [problem for problem in record.problems if problem.stage in MACHINE_STAGES]
@@ -152,7 +153,7 @@ class Clock:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Seconds since `resume`, the last time PyTorch had the floor."""
+        """Seconds since `resume`, when PyTorch last took over."""
         return time.perf_counter() - self._last
 
     def resume(self) -> None:

@@ -158,7 +158,7 @@ def _check_artifact(artifact: Artifact, path: str) -> None:
 
 
 def _check_launch(launch: Mapping[str, Any], attrs: Mapping[str, Any], path: str) -> None:
-    """Check that what compiles and launches a kernel of our own backend is whole. One in C++ has arguments alone."""
+    """Check that a kernel of our backend has all that its compilation and launch need; C++ has arguments alone."""
     _expect("line" in attrs, "a kernel with `launch` has none", f"{path}.line")
     if not _TRITON_LAUNCH & launch.keys():
         return
@@ -188,7 +188,7 @@ def _check_kernel(kernel: Kernel, lengths: Mapping[str, int], path: str) -> None
 
 
 def _check_origins(record: Record, path: str) -> None:
-    """Check that what an entity came from, and what it reads, never leads back to it."""
+    """Check that the origins and inputs of an entity never lead back to it."""
     edges = {entity.id: entity.origins for entity in record.entities()}
     depths: dict[str, int] = {}
     for name in _in_order(edges, f"{path}.artifacts", "origins"):
@@ -216,7 +216,7 @@ def _in_order(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> Iter
 
 
 def upgrade(record: Record, schema: int) -> Record:
-    """A record of an earlier schema as one of today's: what fields say now stood in ids alone."""
+    """Convert a record of an earlier schema: facts that only ids told become fields."""
     kernels, artifacts = record.kernels, record.artifacts
     if record.schema == 1:
         artifacts = tuple(

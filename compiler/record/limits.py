@@ -32,7 +32,7 @@ class TooLargeError(ValueError):
 
 
 def check_json(data: bytes) -> None:
-    """Check that JSON can be decoded in so much memory. Raises TooLargeError."""
+    """Check that decoding JSON stays below the limit of memory. Raises TooLargeError."""
     if len(data) > MOST_BYTES:
         raise TooLargeError(f"it has {len(data) / 1e6:,.0f} MB; at most {MOST_BYTES / 1e6:,.0f} MB are read")
     needed = _memory_for(data)
@@ -44,7 +44,7 @@ def check_json(data: bytes) -> None:
 
 
 def check_counts(record: Record) -> None:
-    """Check that a record can be shown. Raises TooLargeError naming what there is too much of."""
+    """Check that a record is small enough to be shown. Raises TooLargeError naming the field."""
     entities = sum(len(artifact.entities) for artifact in record.artifacts)
     if entities > MOST_ENTITIES:
         raise TooLargeError(f"`$.artifacts` have {entities:,} entities; at most {MOST_ENTITIES:,} are shown")
@@ -80,7 +80,7 @@ def _outside_texts(data: bytes) -> Iterator[bytes]:
 
 
 def _bytes_a_character(data: bytes) -> int:
-    """Python stores a text in as many bytes a character as its widest one takes."""
+    """The bytes that Python stores for each character of a text: those of the widest one."""
     if data.isascii() and rb"\u" not in data:
         return 1
     is_wide = any(bytes([lead]) in data for lead in range(0xF0, 0xF5)) or rb"\ud" in data.lower()

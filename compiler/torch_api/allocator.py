@@ -22,7 +22,7 @@ MOST_EVENTS = 1_000_000
 
 
 class RecordingError(RuntimeError):
-    """The allocator's history is being recorded already: to record another would end that."""
+    """The allocator's history is being recorded already; a second recording would end the first."""
 
 
 def cuda_changes(call: Callable[[], object]) -> list[int]:
@@ -68,7 +68,7 @@ def cpu_changes(call: Callable[[], object]) -> list[int]:
 
 
 def cpu_peak_bytes(call: Callable[[], object]) -> int:
-    """Peak of the bytes that a call allocates on the CPU, without memory of libraries' own."""
+    """Peak of the bytes that a call allocates on the CPU, without the libraries' own memory."""
     return max(accumulate(cpu_changes(call)), default=0)
 
 
@@ -79,7 +79,7 @@ def _each(tree: Iterable[Any]) -> Iterator[Any]:
 
 
 def _changes_of_own(changes: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Sizes of changes at addresses, without frees of memory that none of them allocated.
+    """Sizes that were allocated and freed at addresses, without frees of earlier memory.
 
     The profiler remembers sizes of addresses from earlier profiles, and reports frees there with those.
     """

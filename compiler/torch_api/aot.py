@@ -61,7 +61,7 @@ def with_backward() -> AbstractContextManager[None]:
 
 
 def merges_equal_nodes() -> bool:
-    """Whether AOTAutograd is set to make one of equal nodes (torch._functorch.config.cse)."""
+    """Whether AOTAutograd is set to merge equal nodes (torch._functorch.config.cse)."""
     return bool(functorch_config.cse)
 
 
@@ -72,7 +72,7 @@ def min_cut_partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
 
 
 def without_python_code() -> AbstractContextManager[None]:
-    """Graph modules made in the block get no Python code: it takes time, and nobody calls them."""
+    """Make no Python code for graph modules in the block: it takes time, and nobody calls them."""
     return _use_lazy_graph_module(True)
 
 
@@ -91,7 +91,7 @@ def _log_nothing(log: Function, *graphs_and_config: Any) -> Any:
 
 
 def never_trace(function: Any) -> None:
-    """Let TorchDynamo trace neither a function's frames nor what they call."""
+    """Keep TorchDynamo from tracing a function's frames and all that they call."""
     set_code_exec_strategy(function.__code__, _SKIPPED)
 
 
@@ -168,7 +168,7 @@ Boxed = Callable[[list[Any]], Any]
 
 
 class Replaceable:
-    """A boxed call of `run`, or of `instead` where that is set."""
+    """A boxed callable that calls `run`, or `instead` once that is set."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._boxed_call = True  # torch's wrappers copy what is in `__dict__`

@@ -23,7 +23,7 @@ FREED = "freed: a backward pass ran without retain_graph=True"
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """What a node knows of a result of its forward operation."""
+    """Shape, dtype and device of a result of a node's forward operation."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -170,7 +170,7 @@ def _slot(node: Any, name: str, raw: Any, index: int | None) -> Iterator[SavedSl
 
 
 def context_tensors(node: Any) -> dict[str, torch.Tensor]:
-    """Tensors that a custom function set on its context: they have no version check."""
+    """Tensors that a custom function set on its context; autograd does not check their versions."""
     own = vars(node) if custom_function(node) is not None else {}
     return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
 
@@ -195,7 +195,7 @@ def node_hooks(node: Any) -> tuple[str, ...]:
 
 
 def _other_hooks(handle: Any) -> tuple[str, ...]:
-    """Names of the hooks in the table of a handle, less its own, which is removed."""
+    """Remove a handle's hook, and return the names of the others on the node."""
     table = handle.hooks_dict_ref()
     handle.remove()
     return tuple(hook_name(hook) for hook in table.values())
@@ -224,7 +224,7 @@ def _validate(gradient: torch.Tensor | None, wanted: tuple[tuple[int, ...], torc
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often a tensor, or what shares its memory as a view, was written to in place."""
+    """How often a tensor, or a view of the same memory, was written to in place."""
     return int(tensor._version) if not tensor.is_inference() else 0
 
 

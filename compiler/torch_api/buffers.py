@@ -40,7 +40,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """An input's layout, as its graph was compiled for.
+    """The layout of an input that its graph was compiled for.
 
     `shape` and `stride` are None where they are symbolic; with `dtype` also for inputs that are no tensors.
     """
@@ -140,7 +140,7 @@ def _numbers(sizes: Sequence[Any]) -> tuple[int, ...] | None:
 
 
 def bare(module: GraphModule) -> GraphModule:
-    """A copy of a graph that runs on the CPU: devices swapped, fake tensors dropped.
+    """Copy a graph so that it runs on the CPU: swap devices, drop fake tensors.
 
     Of these it keeps the dtype, as `meta["dtype"]`.
     """
@@ -160,6 +160,6 @@ def bare(module: GraphModule) -> GraphModule:
 
 
 def mutated_inputs(module: GraphModule) -> dict[str, str]:
-    """The inputs that a graph ends by copying to, and the node whose value each gets."""
+    """The inputs that a graph copies results to at its end, each with the node of that result."""
     copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     return {node.args[0].name: node.args[1].name for node in copies if node.args[0].op == "placeholder"}

@@ -85,7 +85,7 @@ def without_preparations() -> Iterator[None]:
 
 
 def _search_or_gcc(search: Function, names: tuple[str, ...]) -> str:
-    """Where no C++ compiler is installed, the code is written for g++."""
+    """Find a C++ compiler; if none is installed, the code is written for g++."""
     try:
         return str(search(names))
     except InvalidCxxCompiler:

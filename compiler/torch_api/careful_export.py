@@ -39,7 +39,7 @@ def careful_export() -> Iterator[None]:
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
-    """In the place of `print` in torch's module, and of `torch._dynamo.reset`."""
+    """Stand in for `print` in torch's module, and for `torch._dynamo.reset`."""
 
 
 def aoti_package(program: ExportedProgram, file: Path) -> None:
@@ -48,5 +48,5 @@ def aoti_package(program: ExportedProgram, file: Path) -> None:
 
 
 def aoti_load(file: Path) -> Callable[..., Any]:
-    """What a package of AOTInductor computes, to be called."""
+    """Load a package of AOTInductor as a function."""
     return torch._inductor.aoti_load_package(str(file))

@@ -80,7 +80,7 @@ def backend_of_compilation() -> Any:
 
 @contextmanager
 def restore_dispatch_modes() -> Iterator[None]:
-    """After the block, set the dispatch modes that were active before it.
+    """Restore after the block the dispatch modes that were active before it.
 
     An interrupt that hits torch between entering a mode and the block that leaves it leaves a FakeTensorMode behind,
     under which no later call of the process works.

@@ -19,7 +19,7 @@ _LETTERS = {"i1": "i", "i8": "b", "i16": "h", "i32": "i", "i64": "l", "fp32": "f
 
 
 class NoLauncherError(RuntimeError):
-    """Kernels can't be launched by the PyTorch that is here: the message says why."""
+    """This PyTorch can't launch kernels; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Loaded:
 
 
 def launcher() -> Any:
-    """Raises NoLauncherError."""
+    """torch's launcher of kernels. Raises NoLauncherError."""
     found = getattr(torch._C, "_StaticCudaLauncher", None)
     if found is None or torch.version.hip:
         raise NoLauncherError("kernels are launched by a CUDA build of PyTorch, and this is none")
@@ -72,12 +72,12 @@ def load(cubin: Path, name: str, warps: int, shared: int, types: Sequence[str], 
 
 
 def raw_stream() -> Callable[[int], int]:
-    """The stream that work is put on now, of a GPU by its number."""
+    """A function that returns the current stream of a GPU, by the GPU's index."""
     return torch._C._cuda_getCurrentRawStream
 
 
 def current_device() -> Callable[[], int]:
-    """The number of the GPU that work goes to now."""
+    """A function that returns the index of the current GPU."""
     return torch._C._cuda_getDevice
 
 

@@ -184,7 +184,7 @@ def _partition(scheduler: Any, nodes: Sequence[Any], skipped: bool) -> Partition
 
 
 def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Capture:
-    """A capture as in the first call, in which no input is the result of another CUDA graph.
+    """Facts of a captured function in its first call: no input is the result of another CUDA graph.
 
     torch looks for writes into inputs when the function is first called: such results may be written.
     """
@@ -198,7 +198,7 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
 
 
 def replay_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
-    """A CUDA graph in words, by its numbers of inputs and whether sizes are symbolic."""
+    """Describe a CUDA graph by its numbers of inputs and whether sizes are symbolic."""
     said = (
         f"{name} is replayed as one launch, from its third call on (the first warms up, the second is recorded); "
         f"{static} of its {inputs} inputs stay where they are, the rest are copied in"
@@ -207,7 +207,7 @@ def replay_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
 
 
 def explain(message: str, known: Sequence[tuple[str, str]]) -> str:
-    """Torch's message, without the stack under it, after what it means."""
+    """What torch's message means, and the message without its stack."""
     said = " ".join(message.partition("Found from")[0].split()).rstrip(". ")
     meaning = next((plain for part, plain in known if part in said), "")
     return f"{meaning} (torch: {said})" if meaning else said

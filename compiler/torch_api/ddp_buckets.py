@@ -53,14 +53,14 @@ def compile_observed(compile_graph: Function, module: GraphModule, run: Callable
 
 
 def _bucket(optimizer: DDPOptimizer, index: int, whole: GraphModule) -> Bucket:
-    """Buckets are compiled in the order of the graph; split_module names them by that order."""
+    """The bucket with this index. Both buckets and split_module's names follow the order of the graph."""
     found = optimizer.buckets[index]
     parameters = tuple(dict.fromkeys(found.params))
     return Bucket(f"submod_{index}", index, len(optimizer.buckets), found.size, parameters, whole)
 
 
 def run_or_propagate(run: Function, propagate: Function) -> Function:
-    """`run` for real arguments, `propagate` for the fake ones of DDPOptimizer's propagation."""
+    """Call `run` with real arguments, `propagate` with the fake ones of DDPOptimizer's propagation."""
     return lambda *args: (propagate if has_fakes(args) else run)(*args)
 
 
@@ -80,7 +80,7 @@ def bucket_cap_refusal(error: AssertionError) -> str:
 
 
 def note_fake_reduction(error: BaseException) -> None:
-    """Add to the error of a DDP backward in a fake process group what it means and what to do."""
+    """Add a note to the error of a DDP backward in a fake process group: what to do."""
     if "expected the hook result is either a Tensor or a TensorList" in str(error) and hasattr(error, "add_note"):
         error.add_note(
             'A process group with backend="fake" returns no reduced gradients, so DistributedDataParallel\'s backward '

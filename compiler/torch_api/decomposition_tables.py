@@ -81,7 +81,7 @@ def is_core(op: OpOverload) -> bool:
 
 
 def is_random(op: Any) -> bool:
-    """Whether it may draw random numbers (some that may, do not: attention without dropout)."""
+    """Whether it may draw random numbers. Attention may, and does not without dropout."""
     return is_operator(op) and torch.Tag.nondeterministic_seeded in op.tags
 
 
@@ -104,7 +104,7 @@ def excluded_by_inductor() -> dict[OpOverload, str]:
 
 
 def _exclusion_comments() -> Iterator[tuple[str, str]]:
-    """A comment on a line of its own is on the lines after it."""
+    """The excluded operators and their comments; a comment on its own line is on the lines after it."""
     _, _, after = inspect.getsource(inductor_decomposition).partition("decomps_to_exclude")
     heading = ""
     for line in after.partition("\n]")[0].splitlines():

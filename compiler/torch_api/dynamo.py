@@ -217,7 +217,7 @@ class Observation:
         self.unsupported = error
 
     def wrap_convert(self, convert: Function) -> Function:
-        """What Dynamo looks at and does not compile: some frames never get as far as `_compile`."""
+        """Report frames that Dynamo looks at and does not compile: some never reach `_compile`."""
 
         def observe_convert(wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             self.unsupported = None
@@ -299,7 +299,7 @@ class Observation:
         return [guard.rename(self.names.get(key, {})) for guard in failed]
 
     def _names(self, key: CompileKey, f_locals: Mapping[str, Any]) -> Names:
-        """What the user calls the variables of a frame, where torch has others."""
+        """The user's names of a frame's variables, where torch has others."""
         if key not in self.names and key in self.codes:
             self.names[key] = forward_names(self.codes[key], f_locals)
         return self.names.get(key, {})
@@ -377,7 +377,7 @@ def _resume_codes(code: CodeType, user_globals: dict[str, Any]) -> Iterator[Code
 
 
 def _resume_code(function: Any) -> CodeType:
-    """Where the code has free variables, torch installs a function that makes it, and that closes over the code."""
+    """The code of a resume function. If it has free variables, torch installs a function that makes it."""
     held = [cell.cell_contents for cell in function.__closure__ or ()]
     codes = [each for each in held if isinstance(each, CodeType) and each.co_name.startswith(RESUME_PREFIX)]
     return codes[0] if codes else function.__code__
@@ -407,7 +407,7 @@ def _ended_guards() -> DeletedGuardManagerWrapper:
 
 
 def _read_again() -> None:
-    """Let torch look again at code that it left to Python for good, in whoever's calls.
+    """Let torch look again at code that it had given up on, whoever calls it.
 
     Otherwise an exploration would not see that code. Compiled code keeps its entries.
     """
@@ -468,7 +468,7 @@ def compile_function(fn: Any, backend: Function, *, dynamic: bool | None, fullgr
 
 
 class _CapturedError(Exception):
-    """Ends a call whose graph was captured, before any of it is run."""
+    """Ends a call once its graph is captured, before any of it is run."""
 
 
 def first_break(
@@ -515,7 +515,7 @@ def forget_compilations(fn: Any) -> None:
 
 
 def is_restart(error: BaseException) -> bool:
-    """Whether this is no failure but Dynamo's way to trace a frame again, knowing more."""
+    """Whether the error only makes Dynamo trace the frame again, knowing more."""
     return isinstance(error, RestartAnalysis)
 
 

@@ -32,7 +32,7 @@ def run_eagerly() -> Iterator[None]:
 
 
 class Watching(TorchDispatchMode):
-    """Tells `made` what each operation in the block returns. Operations run as they would."""
+    """Passes the results of each operation in the block to `made`."""
 
     supports_higher_order_operators = True  # torch.cond and the like come here too
 

@@ -37,7 +37,7 @@ _LIBRARY = re.compile(
 
 @contextmanager
 def hearing_code(heard: Callable[[str], None]) -> Iterator[None]:
-    """`heard` is told the code of each graph that Inductor generates in the block."""
+    """Pass the code of each graph that Inductor generates in the block to `heard`."""
     with replace_attribute(GraphLowering, "codegen", call_after(lambda result, _lowering: heard(result[0].value))):
         yield
 

@@ -76,7 +76,7 @@ def answers(
 
 
 def forget_answers() -> None:
-    """Drop what torch and Inductor remember of the GPU they asked last."""
+    """Clear what torch and Inductor cached about the last GPU."""
     for value in vars(triton_probes).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()

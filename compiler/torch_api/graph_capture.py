@@ -46,13 +46,13 @@ class Graphs:
         return explain(why, WHY_NOT_AT_ALL) if why else ""
 
     def words(self, module: GraphModule, half: str) -> str:
-        """What becomes of this half where nothing stands against it."""
+        """Describe how this half is replayed."""
         inputs = module.graph.find_nodes(op="placeholder")
         dynamic = any(isinstance(value_of(node), torch.SymInt) for node in inputs)
         return replay_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
 
     def record_graphs(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
-        """The call as CUDA graphs: run normally first, then recorded, then replayed."""
+        """Make CUDA graphs of a call: it runs normally first, is then recorded, and then replayed."""
         self.device = rules.get_device_index(module)
         facts = {
             "device_index": self.device,
@@ -67,7 +67,7 @@ class Graphs:
         return mark_boxed(trees.cudagraphify_impl(call, list(inputs), _fixed_inputs(module, half), **facts))  # type: ignore[arg-type]
 
     def mark_backward(self, call: Call) -> Call:
-        """A backward that is not replayed, of a forward that is: the graphs' memory is told of it."""
+        """Tell the forward's CUDA graphs when a backward runs that is not replayed."""
         if self.gave_up or self.device is None:
             return call
         device = self.device

@@ -104,12 +104,12 @@ def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str,
 
 
 def length_check(source: str, length: int) -> str:
-    """What is asked of a dict, as Python."""
+    """The check of a dict's length, as Python."""
     return f"len({source}) == {length}"
 
 
 def _find_failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int]) -> Iterator[FailedGuard]:
-    """Depth first. What is not there, or is of another type, has no parts to look at."""
+    """Failing guards, depth first. A value that is absent or of another type has no parts to look at."""
     source, value = source_of(manager), _value(manager, scope)
     guards = [guard for guard in manager.get_leaf_guards() if type(guard).__name__ not in RELATIONAL]
     if value is _ABSENT:
@@ -146,7 +146,7 @@ def _find_failing_here(guards: list[Any], source: str, value: Any, scope: dict[s
 
 
 def _false_parts(guard: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
-    """Sizes are guarded by one lambda for many conditions: those that are false now."""
+    """Conditions that are false now, of a lambda that guards many sizes."""
     for part in guard.verbose_code_parts():
         condition = part.split("  #", 1)[0].strip()
         try:
@@ -219,7 +219,7 @@ def plain_tree(root: Any) -> GuardTree:
 
 
 def count_failures(tree: GuardTree, root: Any) -> GuardTree:
-    """The tree with how often a call has failed at each value by now."""
+    """Add to each guard how often calls have failed at its value by now."""
     fails = dict(_own_fails(root))
     return replace(tree, guards=tuple(replace(fact, fails=fails.get(fact.source, 0)) for fact in tree.guards))
 
@@ -257,7 +257,7 @@ def _seconds(guard: Callable[[Any], bool], value: Any) -> float:
 
 
 def source_of(manager: Any) -> str:
-    """What a manager guards, as Python: `L['x']`."""
+    """The value that a manager guards, as Python: `L['x']`."""
     return str(manager.get_source()) if hasattr(manager, "get_source") else ""
 
 
@@ -272,7 +272,7 @@ def _value(manager: Any, scope: dict[str, Any]) -> Any:
 
 
 def _own_fails(manager: Any) -> Iterator[tuple[str, int]]:
-    """Failed calls by source. A manager counts those below its value too: these are subtracted."""
+    """Failed calls by source: a manager's count without the counts of the managers below it."""
     below = list(children(manager))
     yield source_of(manager), max(0, _fails(manager) - sum(map(_fails, below)))
     for child in below:

@@ -84,7 +84,7 @@ class IrFacts:
 
     @property
     def bytes(self) -> int:
-        """All that it moves."""
+        """All bytes that it moves."""
         return sum(self.moves.values())
 
 
@@ -302,7 +302,7 @@ class _Session:
 
     @contextmanager
     def count_depth(self) -> Iterator[int]:
-        """Passes run themselves on the graphs inside of a graph: the whole one's depth is 1."""
+        """Count nested passes: they run themselves on graphs inside the whole one, which has depth 1."""
         self.depth += 1
         try:
             yield self.depth
@@ -327,7 +327,7 @@ class _Session:
         return (ir_facts(node, self.lines, self.texts) for node in nodes)
 
     def observe_fusion(self, *_: Any) -> None:
-        """The scheduler goes over all pairs in rounds until nothing changes, and once more with loops reordered."""
+        """Begin with round 1. The scheduler fuses in rounds until nothing changes, then with loops reordered."""
         self.round = 0
 
     def observe_fusion_round(self, _scheduler: Scheduler, _nodes: Any, is_reorder_round: bool) -> None:

@@ -69,7 +69,7 @@ class Expanded:
 
 
 class _Uses:
-    """The table's entries, each of which says when it is at work."""
+    """The table's entries, wrapped to note when they are at work."""
 
     def __init__(self) -> None:
         self.applied: list[Applied] = []
@@ -228,7 +228,7 @@ def tensor_types(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, with the next where that announces it, or its name."""
+    """The first line of an error's message, with the next line if the first ends in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
@@ -239,7 +239,7 @@ def _mark(node: Node) -> int | None:
 
 
 def _drop_declined(module: GraphModule, applied: Sequence[Applied]) -> None:
-    """Take out what decompositions made whose results were not used, and other dead code."""
+    """Remove nodes of decompositions whose results were not used, and other dead code."""
     declined = {index for index, use in enumerate(applied) if use.declined}
     for index, use in enumerate(applied):  # an inner use comes after the one that it is in
         if use.parent in declined:
@@ -252,7 +252,7 @@ def _drop_declined(module: GraphModule, applied: Sequence[Applied]) -> None:
 
 
 def _unmark(module: GraphModule) -> None:
-    """Take the notes off again: torch prints what stands there above the code."""
+    """Remove our marks: torch would print them above the code."""
     for node in fx.qualified_names(module):
         custom = {key: value for key, value in (node.meta.get("custom") or {}).items() if key != _MARK}
         if "custom" in node.meta:

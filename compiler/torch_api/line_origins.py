@@ -148,7 +148,7 @@ class LineOrigins:
             loops._post_init_setattr(_COPY if self.copying else _MARK, node)
 
     def write_modification(self, write: Function, template: Any, *args: Any, **options: Any) -> str:
-        """A template asks for the code of a subgraph, of a buffer or (in Triton) by its number."""
+        """Write the code of a template's subgraph, given as a buffer or (in Triton) by its number."""
         subgraph = args[0] if args else options["subgraph_number"]
         buffer = template.subgraphs[subgraph] if isinstance(subgraph, int) else subgraph
         node = getattr(getattr(buffer, "data", None), _MARK, None)
@@ -190,7 +190,7 @@ class LineOrigins:
             made.meta[_MARK] = node
 
     def extract_pointwise(self, extract: Function, block: LoopBodyBlock) -> Any:
-        """A reduction and its store are replaced by one node, past the tracer."""
+        """Mark the node that replaces a reduction and its store: the tracer does not see it."""
         reduced = block.graph.find_nodes(op="call_method", target="reduction")
         node = reduced[0].meta.get(_MARK) if reduced else None
         changed = extract(block)
@@ -219,7 +219,7 @@ class LineOrigins:
                 self.nest.setdefault(row.strip(), {node: None})
 
     def note_user(self, variable: Any, cse: Any, _buffer: Any, expression: Any, **_options: Any) -> None:
-        """A common subexpression that is there already is written no more, but serves one node more."""
+        """Note one more node for a common subexpression that was written before."""
         if not isinstance(expression, CSEVariable) and (node := self._at_hand()) is not None:
             nodes = self.written.get(V.kernel, {}).get(f"{variable} = ")
             nodes = nodes or self.nest.get(f"{cse.prefix}{variable} = {expression}{cse.suffix}")
@@ -230,7 +230,7 @@ class LineOrigins:
         self._name(kernel, f"{_ACCUMULATOR}{len(kernel.saved_partial_accumulate)}")
 
     def write_helper(self, write: Function, kernel: TritonKernel, *args: Any) -> str:
-        """A function beside the kernel numbers temporaries anew; those of equal bodies are one."""
+        """Write a helper function of a kernel. It numbers its temporaries anew; equal ones are written once."""
         with self._set(running=None):
             name: str = write(kernel, *args)
         self._name(kernel, name)
@@ -241,7 +241,7 @@ class LineOrigins:
             self.named.setdefault(kernel, {}).setdefault(name, {})[node] = None
 
     def finalize_kernel(self, finalize: Function, group: KernelGroup, *args: Any) -> None:
-        """A loop nest of C++ joins those that are in the same kernel."""
+        """Add a finished loop nest of C++ to those of the same kernel."""
         before = len(group.loops_code._lines)
         finalize(group, *args)
         new = [_text(line).strip() for line in group.loops_code._lines[before:]]
@@ -251,7 +251,7 @@ class LineOrigins:
         self.nest = {}
 
     def add_graph(self, module: GraphModule) -> None:
-        """Know the nodes of a graph that is lowered, as the post-grad graph names them."""
+        """Keep the names that the post-grad graph gives to the nodes of a graph that is lowered."""
         self.paths.update(fx.graph_paths(module))
 
     def of_kernel(self, kernel: Any) -> KernelLines:

@@ -77,7 +77,7 @@ def _planned_lines(line: Any) -> Iterator[MemoryLine]:
 
 
 def _freed_lines(line: Any, parts: Mapping[str, tuple[str, ...]]) -> Iterator[MemoryLine]:
-    """A tuple of results goes with those of them that got no name."""
+    """Free a buffer; with a tuple of results go those of them that got no name."""
     if getattr(line, "is_reused", False):
         return
     name = line.node.get_name()

@@ -111,7 +111,7 @@ class Redirection:
 
 @contextmanager
 def without_compiled_call(module: object) -> Iterator[None]:
-    """Do not use in the block what `module.compile()` made."""
+    """Ignore in the block what `module.compile()` made."""
     own = vars(module) if isinstance(module, Module) else {}
     compiled = own.pop(_ATTRIBUTE, None)
     try:
@@ -123,7 +123,7 @@ def without_compiled_call(module: object) -> Iterator[None]:
 
 @contextmanager
 def restore_mark(module: object) -> Iterator[None]:
-    """Leave no mark on the module that torch.compile sets on its wrapper in the block, and that this hands on."""
+    """Remove the mark that torch.compile leaves on a module in the block."""
     own = vars(module) if isinstance(module, Module) else {}
     was_marked = _MARK in own
     yield

@@ -79,7 +79,7 @@ def names_in(tree: ast.Module) -> Iterator[str]:
 
 
 def _imports(nodes: Sequence[ast.AST]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """What a file calls the modules, and the objects, that it imports from torch and triton."""
+    """A file's own names of the modules, and of the objects, that it imports."""
     modules, objects = {}, {}
     for node in nodes:
         for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():

@@ -92,7 +92,7 @@ def _python(expression: Any) -> str:
 
 
 def _number(value: Any) -> int | float | None:
-    """A number of Python's, or None for what is none or stands for no bound."""
+    """A Python number, or None for a value that is no number or stands for no bound."""
     try:
         size = abs(float(value))
     except (TypeError, ValueError, OverflowError, AttributeError):

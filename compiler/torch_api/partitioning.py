@@ -25,7 +25,7 @@ _BANNED = "cannot recompute"
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """A joint graph as it went to the partitioner, and what the partitioner was told of it."""
+    """A joint graph before it is partitioned, and the partitioner's options."""
 
     module: GraphModule
     options: Mapping[str, Any]
@@ -73,7 +73,7 @@ def divide(joint: Joint, budget: float | None) -> Halves:
 
 @contextmanager
 def _read_bans() -> Iterator[dict[str, str]]:
-    """Why values can't be computed again, as of the last cut in the block."""
+    """Read why values can't be recomputed from the minimum cuts in the block; the last one counts."""
     banned: dict[str, str] = {}
 
     def read(graph: Any, source: Any, sink: Any, *_: Any, **__: Any) -> None:

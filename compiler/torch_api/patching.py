@@ -17,7 +17,7 @@ Wrapper = tuple[Any, str, Callable[[Any], Any]]
 
 
 def call_instead(hook: Function) -> Callable[[Function], Function]:
-    """Make of a function one that calls `hook(function, *args, **kwargs)` in its place."""
+    """Turn a function into one that calls `hook(function, *args, **kwargs)` in its place."""
 
     def make(original: Function) -> Function:
         @wraps(original)
@@ -30,7 +30,7 @@ def call_instead(hook: Function) -> Callable[[Function], Function]:
 
 
 def call_before(hook: Function) -> Callable[[Function], Function]:
-    """Make of a function one that calls `hook` with the same arguments first."""
+    """Turn a function into one that first calls `hook` with the same arguments."""
 
     def make(original: Function) -> Function:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ def call_before(hook: Function) -> Callable[[Function], Function]:
 
 
 def call_after(hook: Function) -> Callable[[Function], Function]:
-    """Make of a function one that calls `hook(result, *args, **kwargs)` when it has returned."""
+    """Turn a function into one that calls `hook(result, *args, **kwargs)` when it has returned."""
 
     def make(original: Function) -> Function:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -57,7 +57,7 @@ def call_after(hook: Function) -> Callable[[Function], Function]:
 
 
 def call_inside(block: Callable[..., AbstractContextManager[Any]]) -> Callable[[Function], Function]:
-    """Make of a function one that runs in `block(*args, **kwargs)`."""
+    """Turn a function into one that runs inside `block(*args, **kwargs)`."""
 
     def make(original: Function) -> Function:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ def hide_frame(function: Function) -> Function:
 
 @hide_frame
 def call_hidden(function: Function, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that TorchDynamo looks at no frame of."""
+    """Call a function with TorchDynamo off, so that it looks at none of its frames."""
     before = set_eval_frame(None)
     try:
         return function(*args, **kwargs)
@@ -112,7 +112,7 @@ def call_hidden(function: Function, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_hidden_before(hook: Function) -> Callable[[Function], Function]:
-    """As `call_before`, without a frame that TorchDynamo looks at."""
+    """Like `call_before`, but TorchDynamo looks at no frame of the hook."""
 
     def make(original: Function) -> Function:
         @hide_frame

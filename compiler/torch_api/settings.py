@@ -42,7 +42,7 @@ def inductor_settings() -> dict[str, Any]:
 
 
 def emulating_precision_casts() -> AbstractContextManager[None]:
-    """What is compiled in the block rounds to 16-bit formats wherever eager does."""
+    """Make code that is compiled in the block round to 16-bit formats wherever eager does."""
     return inductor_config.patch(emulate_precision_casts=True)
 
 

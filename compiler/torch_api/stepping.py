@@ -62,7 +62,7 @@ class StepFacts:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the last step of one call saw."""
+    """The state at the last step of one call."""
 
     attempt: int
     depth: int
@@ -83,7 +83,7 @@ def observe_steps(taken: list[StepFacts], most: int) -> Iterator[Watch]:
 
 
 class Watch:
-    """What is patched in while stepping. `full` says that there is no room for more."""
+    """The hooks of stepping. `full` is true once there is no room for more steps."""
 
     def __init__(self, taken: list[StepFacts], most: int) -> None:
         self.taken, self.most, self.held = taken, most, 0
@@ -148,7 +148,7 @@ class Watch:
         return seen
 
     def _nodes(self, graph: Any) -> None:
-        """Give what was added to the graph since the last look to the latest step."""
+        """Add the nodes that the graph has gained since the last look to the latest step."""
         if graph is not self.graph:
             self.graph, self.length = graph, 0
         added = len(graph.nodes) - self.length
@@ -176,7 +176,7 @@ def _changes(translator: Any, seen: _Seen) -> dict[str, str]:
 
 
 def _argument(instruction: Any) -> str:
-    """Never the repr of a big value: code, and names, and what is short."""
+    """An instruction's argument as a short text, never the repr of a big value."""
     value = instruction.argval
     if instruction.target is not None:
         return f"to {instruction.target.offset}"
@@ -228,7 +228,7 @@ def describe(value: Any, depth: int = 0) -> str:
 
 
 def _meta(node: Any) -> str:
-    """Dtype and shape, as they are known: asking a symbolic size for its text adds no guard."""
+    """Dtype and shape of a node's example value. Printing a symbolic size adds no guard."""
     example = node.meta.get("example_value")
     if not isinstance(example, torch.Tensor):
         return ""

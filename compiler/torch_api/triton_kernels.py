@@ -161,7 +161,7 @@ def all_configurations(configs: list[Any], *_facts: Any, **_more_facts: Any) -> 
 
 
 def _numbers(config: Any) -> dict[str, int]:
-    """A configuration as plain numbers; what else it holds are switches of a backend."""
+    """The integers of a configuration; its other values are switches of a backend."""
     every = heuristics.config_to_dict(config)
     return {name: int(value) for name, value in every.items() if isinstance(value, int)}
 

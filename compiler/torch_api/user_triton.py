@@ -131,7 +131,7 @@ def launches_without_gpu(driver: AbstractContextManager[None], launch: Callable[
 
 
 def _pretend_triton(original: Any) -> Callable[[], bool]:
-    """A `has_triton` that says yes; Inductor's own copy of the original is cached, and to be forgotten through it."""
+    """A `has_triton` that returns True; its `cache_clear` clears the original's cache, which Inductor uses."""
 
     def has_triton() -> bool:
         return True

@@ -20,7 +20,7 @@ Names = Mapping[str, str]
 
 
 def forward_names(code: CodeType, f_locals: Mapping[str, Any]) -> Names:
-    """The names that count in a frame of the wrapper around a module; {} for any other code."""
+    """The user's names of the locals in the wrapper around a module; {} for any other code."""
     module = f_locals.get("fn")
     if not code.co_filename.replace("\\", "/").endswith(WRAPPER) or not isinstance(module, torch.nn.Module):
         return {}
@@ -38,7 +38,7 @@ def _names(module: torch.nn.Module, count: int, kwargs: Mapping[str, Any]) -> It
 
 
 def rename(text: str, names: Names) -> str:
-    """Code with these variables under the names that the user knows."""
+    """Rename variables in code to what the user calls them."""
     if not names or "L['" not in text:
         return text
     return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)

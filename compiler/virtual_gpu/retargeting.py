@@ -203,7 +203,7 @@ def run_fallback(run: Function, mode: FakeTensorMode, func: Any, values: Sequenc
 
 
 def _source(inputs: Sequence[Any]) -> torch.device:
-    """The GPU that a graph's inputs are on, else the CPU. Inputs on the CPU stay beside a GPU."""
+    """The GPU that a graph's inputs are on, else the CPU. CPU inputs of a graph on a GPU stay."""
     devices = (value.device for value in inputs if isinstance(value, torch.Tensor))
     return next((device for device in devices if device.type == DEVICE.type), CPU)
 
