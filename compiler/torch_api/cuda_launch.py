@@ -19,7 +19,7 @@ _LETTERS = {"i1": "i", "i8": "b", "i16": "h", "i32": "i", "i64": "l", "fp32": "f
 
 
 class NoLauncherError(RuntimeError):
-    """This PyTorch can't launch kernels; the message says why."""
+    """No launcher of kernels in the PyTorch that is here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Loaded:
 
 
 def launcher() -> Any:
-    """torch's launcher of kernels. Raises NoLauncherError."""
+    """The launcher that torch has for kernels. Raises NoLauncherError."""
     found = getattr(torch._C, "_StaticCudaLauncher", None)
     if found is None or torch.version.hip:
         raise NoLauncherError("kernels are launched by a CUDA build of PyTorch, and this is none")

@@ -228,7 +228,7 @@ def describe(value: Any, depth: int = 0) -> str:
 
 
 def _meta(node: Any) -> str:
-    """Dtype and shape of a node's example value. Printing a symbolic size adds no guard."""
+    """The dtype and shape of a node's example value. Printing a symbolic size adds no guard."""
     example = node.meta.get("example_value")
     if not isinstance(example, torch.Tensor):
         return ""
