@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help lab test programs lint types suite frontend node_tools constraints clean
+.PHONY: help lab test docs programs lint types suite frontend node_tools constraints clean
 
 VENV := .venv
 PYTHON_HERE := $(VENV)/bin/python
@@ -15,6 +15,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help:
 	@echo 'make lab          open the first notebook in JupyterLab (PORT=8899 picks the port)'
 	@echo 'make test         install what the tests need, and run every check'
+	@echo 'make docs         build the documentation into docs/_build/html; warnings are errors'
+	@echo 'make matrix       run the tests with each version of torch from 2.11 on (MATRIX=2.12 picks one)'
 	@echo 'make constraints  pin the newest versions of everything except torch'
 	@echo 'make clean        remove .venv and the files of tools'
 
@@ -41,7 +43,7 @@ lab: $(VENV)/ready
 
 # mypy runs in parallel with pytest, whose tests sometimes wait for browsers and kernels.
 test: programs lint frontend
-	$(MAKE) --no-print-directory --jobs 2 types suite
+	$(MAKE) --no-print-directory --jobs 2 types suite docs
 
 # Three processes for two cores, because tests wait for browsers and kernels; each takes 1.5 GB.
 # Files keep the order of tests/conftest.py: xdist would put files with few tests last, and those take longest.
@@ -50,6 +52,9 @@ suite: $(VENV)/ready-to-test node_tools
 
 programs:
 	@build_tools/require_programs
+
+docs: $(VENV)/ready-to-test
+	$(PYTHON_HERE) -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 lint: $(VENV)/ready-to-test
 	$(PYTHON_HERE) -m ruff check
@@ -70,4 +75,4 @@ constraints: $(VENV)/ready
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf "$(VENV)" node_modules build dist artifacts *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf "$(VENV)" node_modules build dist artifacts docs/_build docs/_generated docs/notebooks *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

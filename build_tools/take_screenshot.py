@@ -1,17 +1,19 @@
-"""Take the README's screenshots in JupyterLab: GPT-2 as a graph, one kernel down to its instructions, graph breaks.
+"""Take the README's pictures in JupyterLab: a tour, GPT-2 as a graph, a kernel down to its instructions, breaks.
 
     .venv/bin/python -m build_tools.take_screenshot
 
-It runs JupyterLab and Chromium like the tests, and writes docs/screenshot.png, docs/machine_code.png and
-docs/graph_breaks.png.
+It runs JupyterLab and Chromium like the tests, and writes into docs/pictures; names of pictures may follow it.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.browser.explorer_view import ExplorerView
@@ -19,11 +21,11 @@ from tests.browser.jupyter_server import JupyterServer, running_server
 from tests.browser.notebook_page import PANEL, NotebookPage, write_notebook
 from tests.conftest import chromium
 
-DOCS = Path(__file__).parents[1] / "docs"
+PICTURES = Path(__file__).parents[1] / "docs/pictures"
 SIZE: ViewportSize = {"width": 1590, "height": 900}
 COMPILE_MS = 60_000
 GPT2 = (
-    """%load_ext explorer
+    """%load_ext tcompile
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -37,7 +39,7 @@ gpt2(tokens, labels=tokens).loss.backward()""",
 ]""",
 )
 BREAKS = (
-    """%load_ext explorer
+    """%load_ext tcompile
 import logging
 
 import torch
@@ -72,9 +74,18 @@ model = Classifier().eval()""",
     """%%tcompile -o run --stages captured
 result = model(torch.randn(8, 16))""",
 )
+TOUR = (
+    "%load_ext tcompile\nimport torch",
+    """%%tcompile -o run
+def attention_weights(x, w):
+    return torch.softmax(x @ w, -1)
+
+attention_weights(torch.randn(64, 128), torch.randn(128, 256))""",
+)
+FILM_SIZE = (1120, 656)
 MIDDLE = 4  # of the eight operations of the activation, the one in the middle
 KERNEL = (
-    "%load_ext explorer\nimport torch",
+    "%load_ext tcompile\nimport torch",
     """%%tcompile -o run
 def gelu_norm(x, weight, bias):
     y = torch.nn.functional.gelu(x)
@@ -114,6 +125,63 @@ def breaks(_: NotebookPage, view: ExplorerView) -> None:
     view.source.locator(".tc-scroll").evaluate("source => { source.scrollTop = 180; }")
 
 
+class Film:
+    """Screenshots of a page that become one moving picture."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.frames: list[Image.Image] = []
+        self.milliseconds: list[int] = []
+
+    def shoot(self, milliseconds: int) -> None:
+        """Add the page as it is now, shown for so long."""
+        self.page.mouse.move(0, 0)
+        self.page.wait_for_timeout(700)
+        image = Image.open(BytesIO(self.page.screenshot())).convert("RGB")
+        self.frames.append(image.resize(FILM_SIZE, Image.Resampling.LANCZOS))
+        self.milliseconds.append(milliseconds)
+
+    def save(self, path: Path) -> None:
+        first, *others = self.frames
+        first.save(path, save_all=True, append_images=others, duration=self.milliseconds, loop=0, quality=70, method=6)
+
+
+def tour(browser: Browser, server: JupyterServer) -> None:
+    """The first cell of the README: run, its graph, its kernel, a line selected, its machine code."""
+    notebook = open_notebook(browser, server, "tour", TOUR, {"width": 1400, "height": 820})
+    film = Film(notebook.page)
+    notebook.run_cell(0)
+    film.shoot(1800)
+    notebook.run_cell(1)
+    view = ExplorerView(notebook.output(1))
+    view.open_stage("captured", "Graph")
+    notebook.page.evaluate(f"() => {PANEL}.content.widgets[1].node.scrollIntoView({{block: 'start'}})")
+    film.shoot(2200)
+    view.chip("kernels").click(modifiers=["Shift"])
+    view.root.get_by_label("Show or hide the inspector").click()
+    film.shoot(2200)
+    view.line(view.source, "torch.softmax").click()
+    film.shoot(2600)
+    view.chip("sass").click(modifiers=["Shift"])
+    expect(view.root.locator(".tc-pane").nth(3).locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)
+    film.shoot(3200)
+    film.save(PICTURES / "tour.webp")
+    notebook.page.close()
+
+
+def open_notebook(
+    browser: Browser, server: JupyterServer, name: str, cells: tuple[str, ...], size: ViewportSize
+) -> NotebookPage:
+    write_notebook(server.folder / f"{name}.ipynb", *cells)
+    page: Page = browser.new_context(viewport=size).new_page()
+    notebook = NotebookPage(page, server, f"{name}.ipynb").open()
+    page.evaluate(
+        "() => { if (window.jupyterapp.shell.leftCollapsed === false)"
+        " window.jupyterapp.commands.execute('application:toggle-left-area') }"
+    )
+    return notebook
+
+
 def take(
     browser: Browser,
     server: JupyterServer,
@@ -122,26 +190,27 @@ def take(
     prepare: Callable[[NotebookPage, ExplorerView], None],
     size: ViewportSize = SIZE,
 ) -> None:
-    write_notebook(server.folder / f"{name}.ipynb", *cells)
-    page: Page = browser.new_context(viewport=size).new_page()
-    notebook = NotebookPage(page, server, f"{name}.ipynb").open()
-    page.evaluate(
-        "() => { if (window.jupyterapp.shell.leftCollapsed === false)"
-        " window.jupyterapp.commands.execute('application:toggle-left-area') }"
-    )
+    notebook = open_notebook(browser, server, name, cells, size)
+    page = notebook.page
     for index in range(2):
         notebook.run_cell(index)
     prepare(notebook, ExplorerView(notebook.output(1)))
     page.mouse.move(0, 0)
     page.evaluate(f"() => {PANEL}.content.widgets[1].node.scrollIntoView({{block: 'start'}})")
     page.wait_for_timeout(1500)
-    page.screenshot(path=DOCS / f"{name}.png")
+    page.screenshot(path=PICTURES / f"{name}.png")
     page.close()
 
 
 with tempfile.TemporaryDirectory() as root, running_server("lab", Path(root)) as lab, sync_playwright() as driver:
     chrome = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-    take(chrome, lab, "screenshot", GPT2, gpt2)
-    take(chrome, lab, "machine_code", KERNEL, kernel)
-    take(chrome, lab, "graph_breaks", BREAKS, breaks, {"width": 1400, "height": 900})
+    wanted = sys.argv[1:] or ["tour", "screenshot", "machine_code", "graph_breaks"]
+    if "tour" in wanted:
+        tour(chrome, lab)
+    if "screenshot" in wanted:
+        take(chrome, lab, "screenshot", GPT2, gpt2)
+    if "machine_code" in wanted:
+        take(chrome, lab, "machine_code", KERNEL, kernel)
+    if "graph_breaks" in wanted:
+        take(chrome, lab, "graph_breaks", BREAKS, breaks, {"width": 1400, "height": 900})
     chrome.close()

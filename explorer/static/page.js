@@ -20,6 +20,13 @@ function followSystem() {
   follow();
 }
 
+/** @param {any} manifest @returns {any} the manifest, to begin with the stage that the address names: `run.html#ptx` */
+function openedByAddress(manifest) {
+  const wanted = decodeURIComponent(window.location.hash.slice(1));
+  const isStage = manifest.stages.some((/** @type {{name: string}} */ { name }) => name === wanted);
+  return isStage ? { ...manifest, first: [wanted] } : manifest;
+}
+
 async function openPage() {
   followSystem();
   Object.assign(VIEWS, LATE_VIEWS);
@@ -38,7 +45,7 @@ async function openPage() {
   const root = /** @type {HTMLElement} */ (document.getElementById("tcompile"));
   new Explorer(root, store, { page: true });
   const manifest = find("", "manifest");
-  if (manifest) store.setManifest(await decompress(bytesOf(manifest)));
+  if (manifest) store.setManifest(openedByAddress(await decompress(bytesOf(manifest))));
 }
 
 openPage();

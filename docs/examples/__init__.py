@@ -1,0 +1,1 @@
+"""The code that the documentation's embedded pages explore."""
