@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help lab test docs programs lint types suite frontend node_tools constraints clean
+.PHONY: help lab test docs matrix programs lint types suite frontend node_tools constraints clean
 
 VENV := .venv
 PYTHON_HERE := $(VENV)/bin/python
@@ -55,6 +55,9 @@ programs:
 
 docs: $(VENV)/ready-to-test
 	$(PYTHON_HERE) -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+
+matrix: $(VENV)/ready-to-test
+	$(PYTHON_HERE) -m build_tools.matrix $(MATRIX)
 
 lint: $(VENV)/ready-to-test
 	$(PYTHON_HERE) -m ruff check
