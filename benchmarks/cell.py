@@ -25,7 +25,7 @@ from benchmarks.models import MODELS
 SETUP = """
 import torch
 from benchmarks.models import MODELS
-%load_ext explorer
+%load_ext tcompile
 torch.manual_seed(0)
 step = MODELS[{model!r}]()
 model, arguments, loss = step.model, step.arguments, step.loss

@@ -42,7 +42,7 @@ GRACE_SECONDS = 20.0
 """Seconds that a process may take to end after an interrupt."""
 
 SETUP = """
-%load_ext explorer
+%load_ext tcompile
 import json, os, sys, torch, warnings, signal
 from benchmarks.interrupts import state
 """

@@ -59,7 +59,7 @@ def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance()
-    quiet(shell, "%load_ext explorer")
+    quiet(shell, "%load_ext tcompile")
     before = None
     for variant in study.variants:
         quiet(shell, study.setup)

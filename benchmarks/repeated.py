@@ -34,14 +34,14 @@ def explore_one_step(ids: Any, options: dict[str, Any]) -> None:
     """Explore a training step of a fresh model; nothing of it outlives the call."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    import explorer
+    import tcompile
 
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=256, n_positions=64))
 
     def step() -> None:
         model(input_ids=ids, labels=ids).loss.backward()
 
-    run = explorer.explore(step, **options)
+    run = tcompile.explore(step, **options)
     assert run.record.kernels, run.problems
 
 
