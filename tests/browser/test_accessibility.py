@@ -149,7 +149,7 @@ def test_axe_finds_nothing_serious_on_pages(browser: Browser, tmp_path: Path, sc
 def test_axe_finds_nothing_serious_in_jupyterlab(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> None:
     notebook = new_notebook(
         lab,
-        "%load_ext explorer\nimport torch\nfrom torch import nn\nmodel = nn.Sequential(nn.Linear(8, 8), nn.GELU())",
+        "%load_ext tcompile\nimport torch\nfrom torch import nn\nmodel = nn.Sequential(nn.Linear(8, 8), nn.GELU())",
         "%%tcompile --stages all\nmodel(torch.randn(4, 8)).sum().backward()",
     )
     for cell in range(2):

@@ -110,7 +110,7 @@ def test_nonfinite_gradient_is_one_click_away(open_page: OpenPage) -> None:
 def test_jupyterlab_shows_chain_rule_and_decomposes_on_click(lab: JupyterServer, new_notebook: NewNotebook) -> None:
     notebook = new_notebook(
         lab,
-        "%load_ext explorer\nimport explorer, torch\nx = torch.randn(3, requires_grad=True)",
+        "%load_ext tcompile\nimport explorer, torch\nx = torch.randn(3, requires_grad=True)",
         "explorer.chain_rule(lambda: x.sigmoid().sum())",
         "%%tcompile --stages captured,forward\ndef f(x):\n    return torch.nn.functional.gelu(x).sum()\nf(x)",
     )

@@ -12,7 +12,7 @@ from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
 from tests.browser.waiting import wait_until
 
-LOAD = "%load_ext explorer\nimport torch"
+LOAD = "%load_ext tcompile\nimport torch"
 EXPLORE = """%%tcompile -o run --target h100
 def block(x, w):
     y = torch.nn.functional.gelu(x @ w)

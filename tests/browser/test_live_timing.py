@@ -12,7 +12,7 @@ from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
 
-LOAD = """%load_ext explorer
+LOAD = """%load_ext tcompile
 import torch
 from torch import nn
 from compiler.timing import candidate_times as timing

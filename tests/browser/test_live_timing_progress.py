@@ -11,7 +11,7 @@ from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
 
-LOAD = """%load_ext explorer
+LOAD = """%load_ext tcompile
 import time, torch
 def slow(module, inputs):
     time.sleep(120)  # as a backend that compiles for long

@@ -12,7 +12,7 @@ from tests.browser.notebook_page import NotebookPage
 
 NewNotebook = Callable[..., NotebookPage]
 
-LOAD = "%load_ext explorer\nimport time, torch\nfrom pathlib import Path\nfrom torch import nn"
+LOAD = "%load_ext tcompile\nimport time, torch\nfrom pathlib import Path\nfrom torch import nn"
 TRAIN = """%%tcompile --backend tcompile --target h100
 model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10))
 model(torch.randn(32, 64)).square().mean().backward()"""

@@ -15,7 +15,7 @@ from tests.browser.notebook_page import NotebookPage
 
 NewNotebook = Callable[..., NotebookPage]
 
-LOAD = "%load_ext explorer\nimport time, torch\nfrom pathlib import Path\nfrom torch import nn"
+LOAD = "%load_ext tcompile\nimport time, torch\nfrom pathlib import Path\nfrom torch import nn"
 EXPLORE = """%%tcompile -o run
 model = nn.Sequential(
     nn.Linear(64, 128), nn.Dropout(0.1), nn.ReLU(),
