@@ -225,7 +225,7 @@ class Recorder:
         """Record the passes of our own backend, if it compiles."""
         if self.builder.options.backend != "tcompile":
             return nullcontext()
-        from compiler.backend.watching import watch
+        from compiler.backend.pipeline import watch
         from compiler.backend_record.recording import PassRecorder
 
         return watch(untimed_observer(PassRecorder(recorder, builds=self.build), self.torch_time))
