@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import Any
 
 from compiler.backend.ir import ComboKernel, Kernel, Loop, MatmulKernel, Program, Strided, map_leaves
 from compiler.backend.ir.expr import rename_buffers
@@ -91,7 +92,7 @@ class TritonCode:
 
 def emit(program: Program, ctx: Context) -> TritonCode:
     """The program's kernels in Triton, in their order."""
-    writers = [_writer(kernel, program, ctx) for kernel in program.kernels]
+    writers: list[KernelWriter | ComboWriter] = [_WRITERS[type(k)](k, program, ctx) for k in program.kernels]
     bodies = ["\n".join(writer.write()) for writer in writers]
     called = {name for writer in writers for name in writer.called}
     head = "\n\n\n".join([f'"""{program.name}"""\n\n{IMPORTS}'.rstrip(), *functions(called)])
@@ -121,14 +122,6 @@ def emit_canonical(kernel: Kernel, program: Program, ctx: Context, known: dict[P
     if renamed not in known:
         known[renamed] = emit(renamed, ctx)
     return CanonicalCode(renamed, known[renamed], starts)
-
-
-def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter | ComboWriter:
-    if isinstance(kernel, ComboKernel):
-        return ComboWriter(kernel, program, ctx)
-    if isinstance(kernel, MatmulKernel):
-        return MatmulWriter(kernel, program, ctx)
-    return ReductionWriter(kernel, program, ctx)
 
 
 def _function(writer: KernelWriter | ComboWriter, first: int) -> TritonFunction:
@@ -252,3 +245,7 @@ class _Renaming:
     def loop(self, loop: Loop, order: int) -> Loop:
         value, target = rename_buffers(loop.value, self.names, self.starts), self.names[loop.target]
         return replace(loop, target=target, value=value, order=order, origins=(), source="", operator="")
+
+
+_WRITERS: Mapping[type, Any] = {Kernel: ReductionWriter, MatmulKernel: MatmulWriter, ComboKernel: ComboWriter}
+"""Who writes a kernel, by its class."""
