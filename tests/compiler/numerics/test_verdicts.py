@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler.advise.trial import Result, agreement
-from compiler.export.saving import _difference, _outcome
+from compiler.export.saving import compare_outputs
 from compiler.numerics.call_words import check_result
 from compiler.numerics.policy.by_dtype import numbers
 from compiler.numerics.policy.judge import Scope, is_reference, judge
@@ -64,10 +64,7 @@ def advice(case: Case) -> Iterator[str]:
 def saving(case: Case) -> Iterator[str]:
     """explorer.save_and_load: outputs of a model before and after it is saved."""
     mine, eager = ([value for _, value in named] for named in (case.mine, case.eager))
-    try:
-        yield _outcome(_difference(eager, mine))
-    except ValueError:
-        yield "fails"
+    yield compare_outputs(mine, eager).verdict
 
 
 def reference(case: Case) -> Iterator[str]:
