@@ -21,9 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
+from compiler.capture.error_words import first_lines
 from compiler.numerics.policy.judge import Scope, judge, worst
 from compiler.process import preserve_state
 from compiler.record import Check
+from compiler.record.plain_text import one_line
 from compiler.torch_api.careful_export import aoti_load, aoti_package, careful_export
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -102,7 +104,7 @@ def ways_to_save(
 
 
 def _forget(model: nn.Module) -> None:
-    """Other weights, so that a load that does nothing is seen."""
+    """Overwrite the weights, so that a load that does nothing is noticed."""
     for value in model.state_dict().values():
         value.fill_(0.5 if value.is_floating_point() else 0)
 
@@ -116,7 +118,8 @@ def _try_way(name: str, code: str, words: str, save: Callable[[_Trial], Any], tr
         seconds = time.perf_counter() - start
         check = compare_outputs(trial.call(loaded), trial.call(trial.model))
     except Exception as error:  # noqa: BLE001 - that a way fails is what is to be shown
-        return Way(name, code, "fails", f"{words} It fails: {_first_line(error)}", seconds=time.perf_counter() - start)
+        reason = f"{type(error).__name__}: {one_line(first_lines(error, 2))[:300]}"
+        return Way(name, code, "fails", f"{words} It fails: {reason}", seconds=time.perf_counter() - start)
     if check.verdict == "differs":
         words = f"{words} Its outputs differ: {check.note}."
     return Way(name, code, check.verdict, words, trial.file.stat().st_size, seconds, check.max_absolute)
@@ -130,11 +133,6 @@ def compare_outputs(mine: Any, own: Any) -> Check:
     scope = Scope.of_results(ours)
     none = Check("outputs", 0.0, 0.0, "equal", "there is none")
     return worst([none, *(judge("output", *pair, scope=scope) for pair in zip(theirs, ours, strict=True))])
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}"
 
 
 def _remove_prefix(state: dict[str, Any]) -> None:
@@ -198,14 +196,14 @@ _WAYS: tuple[tuple[str, str, str, Callable[[_Trial], Any]], ...] = (
         "the compiled module, pickled",
         "torch.save(torch.compile(model), file); torch.load(file, weights_only=False)",
         "Pickle keeps the model and the options of torch.compile, by the names of its classes, and no compiled code: "
-        "it is compiled anew at the first call. Loading runs what the file says: only for files that you trust.",
+        "it is compiled again at the first call. Loading runs what the file says: only for files that you trust.",
         _pickle,
     ),
     (
         "torch.export",
         "torch.export.save(torch.export.export(model, args), file)",
         "The graph and the weights: loads without the model's Python code. The graph is for the shapes that were "
-        "exported; sizes left open are named in dynamic_shapes.",
+        "exported; symbolic sizes are named in dynamic_shapes.",
         _export,
     ),
     (

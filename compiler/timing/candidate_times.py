@@ -10,14 +10,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from compiler.calls.call import Call, nowhere
-from compiler.calls.copies import Copy, copy_call, devices
+from compiler.calls.call import Call, without_output
+from compiler.calls.copies import copy_call, main_device
 from compiler.calls.explored import cannot_repeat
 from compiler.process.environment import environment
 from compiler.record import Problem, Record
@@ -30,7 +30,7 @@ from compiler.timing.cold import ColdCompiler, Heard
 from compiler.timing.resource_use import Pool, graph_pool_bytes, with_note, with_resource_use
 from compiler.timing.rounds import GpuClock, calls_a_round, clock_for, turns, warm_up
 from compiler.timing.spread import Spread
-from compiler.timing.work import Job, MakeOptimizer, Work, job, optimizer_named, work
+from compiler.timing.work import Job, MakeOptimizer, Work, job, mark_steps, optimizer_named, work
 
 ALONE_ROUNDS = 5
 ROUNDS = (7, 101)
@@ -100,7 +100,7 @@ def measure(call: Call, options: Options, plan: Plan, tell: Tell | None = None) 
         raise OptionError(f"rounds={plan.rounds!r}: at least 1.")
     optimizer = optimizer_named(plan.optimizer)
     first = copy_call(call)
-    device = _device(first)
+    device = main_device(first)
     chosen, left_out = specs(plan.asked, options, gpu=device.type == "cuda")
     bench = _Bench(call, options, plan, _Teller(tell, len(chosen)), device)
     bench.run(chosen, optimizer)
@@ -176,11 +176,7 @@ class _Bench:
     @contextmanager
     def _isolate(self) -> Iterator[None]:
         """Run a block in the user's gradient mode, restore the random state and discard its output."""
-        with ExitStack() as stack:
-            stack.enter_context(self._same_random_numbers())
-            stack.enter_context(redirect_stdout(nowhere()))
-            stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
-            stack.enter_context(replace(self.call.surroundings, autocast=()).restore())
+        with self._same_random_numbers(), without_output(), replace(self.call.surroundings, autocast=()).restore():
             yield
 
     @contextmanager
@@ -210,7 +206,7 @@ class _Bench:
         copy, spec = copy_call(self.call), entry.spec
         with self._same_random_numbers():
             run = copy.fn if spec.name == EAGER else spec.compile(copy.fn, self.options, self.compiler.graph)
-            entry.work = _mark_steps(work(copy, run, job)) if spec.replays else work(copy, run, job)
+            entry.work = mark_steps(work(copy, run, job)) if spec.replays else work(copy, run, job)
             entry.heard = heard = self.compiler.first_call(entry.work.step)
         if spec.name != EAGER:
             entry.candidate = replace(
@@ -342,21 +338,6 @@ def _with_times(entry: _Entry, rounds: list[float], *, alone: bool) -> Candidate
         rounds=tuple(rounds),
     )
     return with_note(timed, ALONE) if alone else timed
-
-
-def _mark_steps(inner: Work) -> Work:
-    """Mark the start of each step for CUDA graphs, which may then reuse memory of earlier results."""
-
-    def step() -> None:
-        torch.compiler.cudagraph_mark_step_begin()
-        inner.step()
-
-    return Work(step, inner.leaves)
-
-
-def _device(copy: Copy) -> torch.device:
-    """The device of the first tensor that is not on the CPU, else the CPU."""
-    return next((device for device in devices(copy) if device.type != "cpu"), torch.device("cpu"))
 
 
 def _words(error: Exception) -> str:
