@@ -54,11 +54,9 @@ def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:
     return (time.perf_counter_ns() - start) / GUARD_CHECKS * 1e-9
 
 
-@contextmanager
-def cache_folder() -> Iterator[str]:
+def cache_folder() -> AbstractContextManager[str]:
     """A folder for candidates' caches, deleted after the block: built code is read from it late."""
-    with tempfile.TemporaryDirectory(prefix="tcompile-time-", ignore_cleanup_errors=True) as folder:
-        yield folder
+    return tempfile.TemporaryDirectory(prefix="tcompile-time-", ignore_cleanup_errors=True)
 
 
 def empty_caches(folder: str) -> AbstractContextManager[None]:

@@ -402,9 +402,9 @@ def source_name(source: Any) -> str:
 
 
 def input_description(node: Node) -> str:
-    """AOTAutograd's description of an input or output (`desc` in torch 2.9 and newer), or ""."""
+    """AOTAutograd's description of an input or output, or ""."""
     described = node.meta.get("desc")
-    return described.expr() if described is not None and hasattr(described, "expr") else ""
+    return described.expr() if described is not None else ""
 
 
 def calls(module: GraphModule) -> Iterator[Node]:

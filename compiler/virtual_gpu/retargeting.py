@@ -7,8 +7,8 @@ where that differs from a real GPU: choices that Inductor would make by timing a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -158,12 +158,10 @@ class Retargeting:
         return call
 
 
-@contextmanager
-def retarget_backends(target: Target, tell: Told) -> Iterator[None]:
+def retarget_backends(target: Target, tell: Told) -> AbstractContextManager[None]:
     """Give backends that call AOTAutograd themselves the graphs of this GPU in the block."""
     session = Retargeting(target, tell)
-    with replace_attributes([(*places.AOT_MODULE, call_instead(session.trace_aot)), *session.wrappers()]):
-        yield
+    return replace_attributes([(*places.AOT_MODULE, call_instead(session.trace_aot)), *session.wrappers()])
 
 
 def fold_constants(fold: Function, module: GraphModule) -> Any:
