@@ -403,8 +403,8 @@ def source_name(source: Any) -> str:
 
 def input_description(node: Node) -> str:
     """AOTAutograd's description of an input or output, or ""."""
-    described = node.meta.get("desc")
-    return described.expr() if described is not None else ""
+    described = node.meta.get("desc")  # of an output a list
+    return described.expr() if hasattr(described, "expr") else ""
 
 
 def calls(module: GraphModule) -> Iterator[Node]:
