@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from compiler.calls.call import Call, leave_no_trace
 from compiler.record import Frame, GraphBreak
-from compiler.torch_api.dynamo import Unheard, first_break
+from compiler.torch_api.dynamo import BreakCounter, first_break
 
 _CONDITION = re.compile(r"\s*(?:if|elif|else|try|except|with|import|from|while)\b")
 _DEFINITION = re.compile(r"\s*(?:async\s+)?def\b")
@@ -35,7 +35,7 @@ def mark_first_call_breaks(
     breaks: Sequence[GraphBreak],
     call: Call,
     dynamic: bool | None,
-    unheard: Callable[[], AbstractContextManager[Unheard]],
+    pause_observing: Callable[[], AbstractContextManager[BreakCounter]],
     files: Mapping[str, str],
     frames: Mapping[str, Frame],
 ) -> list[GraphBreak]:
@@ -44,7 +44,7 @@ def mark_first_call_breaks(
     A capture ends at its first break: of the breaks behind that nothing is known, and none is marked.
     """
     args, kwargs = call.copied_arguments()
-    with leave_no_trace(call), unheard():
+    with leave_no_trace(call), pause_observing():
         try:
             stack = first_break(call.fn, args, kwargs, dynamic)
         except Exception:  # noqa: BLE001 - what can't be captured whole for another reason says nothing of breaks

@@ -35,9 +35,9 @@ _LIBRARY = re.compile(
 )
 
 
-def hearing_code(heard: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Pass the code of each graph that Inductor generates in the block to `heard`."""
-    return replace_attribute(GraphLowering, "codegen", call_after(lambda result, _lowering: heard(result[0].value)))
+def report_code(on_code: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Pass the code of each graph that Inductor generates in the block to `on_code`."""
+    return replace_attribute(GraphLowering, "codegen", call_after(lambda result, _lowering: on_code(result[0].value)))
 
 
 def kernels(code: str) -> int:
