@@ -404,7 +404,7 @@ def source_name(source: Any) -> str:
 def input_description(node: Node) -> str:
     """AOTAutograd's description of an input or output, or ""."""
     described = node.meta.get("desc")  # of an output a list
-    return described.expr() if hasattr(described, "expr") else ""
+    return described.expr() if described is not None and hasattr(described, "expr") else ""
 
 
 def calls(module: GraphModule) -> Iterator[Node]:
