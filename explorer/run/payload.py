@@ -25,8 +25,8 @@ from explorer.findings.breaks import break_id
 from explorer.findings.timing.heat import source_heat
 from explorer.findings.timing.measured import with_measured
 from explorer.reading.kernel_table import list_of_kernels
-from explorer.reading.source_lines import SourceLines
 from explorer.reading.sites import break_count, break_of, recompile_count
+from explorer.reading.source_lines import SourceLines
 from explorer.reading.source_marks import source_marks
 from explorer.reading.stages import stage_place, stage_words
 from explorer.render.finding import COUNT
@@ -36,6 +36,7 @@ from explorer.run.payload_part import Part
 
 #: Rows of a source that are shown above the row at which reading starts.
 ROWS_ABOVE: Final = 3
+
 
 def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[str, Part]:
     """The parts that an artifact has by itself; a finding has those of its artifact, and what its view shows."""
