@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from compiler.record import Artifact, Decision, Problem, Record
+from compiler.record import Artifact, Decision, Frame, GraphBreak, Problem, Record
 from explorer.findings import Finding, KnownFindings, views
 from explorer.findings import versus_table as versus
 from explorer.findings.breaks import break_id
@@ -263,7 +263,8 @@ def first_kernel_line(artifact: Artifact) -> int:
 def source_starts(record: Record) -> dict[str, int]:
     """The row to start reading each source at: just above its first break, else above the function compiled first."""
     lines = SourceLines(record)
-    places = [lines.place(item.file, item.line) for item in (*record.breaks, *record.frames)]
+    found: list[GraphBreak | Frame] = [*record.breaks, *record.frames]
+    places = [lines.place(item.file, item.line) for item in found]
     starts: dict[str, int] = {}
     for artifact, row in filter(None, places):
         starts.setdefault(artifact, max(1, row - ROWS_ABOVE))
@@ -311,7 +312,8 @@ def interest(
     """Sorts sources: the user's own files before installed ones, of these first the file of the first break, or
     without one that of the explored function, then those with more captured lines.
     """
-    first = next((item.file for item in (*record.breaks, *record.frames)), "")
+    found: list[GraphBreak | Frame] = [*record.breaks, *record.frames]
+    first = found[0].file if found else ""
 
     def key(source: Artifact) -> tuple[bool, bool, int]:
         rows = {row for rows in landed.get(source.id, {}).values() for row in rows}
