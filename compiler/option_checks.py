@@ -8,7 +8,6 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -246,18 +245,22 @@ def _stages(value: Any) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
-def _check_one_of(name: str, valid: Sequence[Any], hint: str, value: Any) -> Any:
-    """Check that a value is one of the valid ones; 1 is not True."""
-    if any(value is one or (isinstance(one, str) and value == one) for one in valid):
-        return value
-    raise OptionError(f"{name}={value!r}: {hint}")
+def _one_of(name: str, valid: Sequence[Any], hint: str) -> Callable[[Any], Any]:
+    """A check that a value is one of these. 1 is not True."""
+
+    def check(value: Any) -> Any:
+        if any(value is one or (isinstance(one, str) and value == one) for one in valid):
+            return value
+        raise OptionError(f"{name}={value!r}: {hint}")
+
+    return check
 
 
 def _time(value: Any) -> bool | str:
     """Check `time`: True, False, or the names of candidates."""
     if isinstance(value, bool):
         return value
-    from compiler.timing.candidates import names, spec
+    from compiler.timing.candidates import candidate_names, spec
 
     is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     if not isinstance(value, str) and not is_list:
@@ -265,7 +268,7 @@ def _time(value: Any) -> bool | str:
             f"time={value!r}: it is True, False, 'all', or names of modes and backends, such as "
             "'default,reduce-overhead'. A backend that is a function: run.time([function])."
         )
-    wanted = names(value)
+    wanted = candidate_names(value)
     for name in wanted:
         spec(name)
     return ",".join(wanted) or True
@@ -281,24 +284,17 @@ _DEFAULT_IF_NONE = ("mode", "backend", "options", "stages", "vs")
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "target": _target,
     "mode": _mode,
-    "dynamic": partial(
-        _check_one_of, "dynamic", (None, True, False),
-        f"{answers.DYNAMIC} To mark one dimension: torch._dynamo.mark_dynamic(x, 0).",
-    ),
-    "fullgraph": partial(_check_one_of, "fullgraph", (True, False), "it is True or False."),
+    "dynamic": _one_of("dynamic", (None, True, False), f"{answers.DYNAMIC} To mark one dimension: "
+                       "torch._dynamo.mark_dynamic(x, 0)."),
+    "fullgraph": _one_of("fullgraph", (True, False), "it is True or False."),
     "backend": _backend,
     "options": _options,
     "stages": _stages,
-    "grad": partial(
-        _check_one_of, "grad", (None, True, False),
-        "None explores what the inputs ask for, True with gradients, False without.",
-    ),
+    "grad": _one_of("grad", (None, True, False), "None explores what the inputs ask for, True with gradients, False "
+                    "without."),
     "time": _time,
-    "check": partial(
-        _check_one_of, "check", (True, False, "kernels"),
-        "it is True (compare what the built code returns with eager), False, or 'kernels' (compare what each Triton "
-        "kernel stores).",
-    ),
+    "check": _one_of("check", (True, False, "kernels"), "it is True (compare what the built code returns with eager), "
+                     "False, or 'kernels' (compare what each Triton kernel stores)."),
     "step": _step,
     "vs": _vs,
 }  # fmt: skip

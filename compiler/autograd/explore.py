@@ -6,6 +6,7 @@ contains the modules of both.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from compiler.autograd.eager_graph import EagerGraph, GraphNode, eager_graph, without_inner
-from compiler.autograd.graph_artifact import Settings, autograd_artifact, recorded_places
+from compiler.autograd.graph_artifact import Place, Settings, autograd_artifact, recorded_places
 from compiler.autograd.health import NodeHealth, measure_health, summary
 from compiler.autograd.recording import Recording
 from compiler.autograd.saved import saved_tensors
@@ -57,12 +58,13 @@ def graph_record(
     settings = Settings(subject=f"{subject}, {_describe(outputs)}")
     saved = saved_tensors(graph, settings.artifact_id, names)
     book = SourceBook()
-    places, origins = recorded_places(graph, book)
-    guessed = {} if graph.recorded else guessed_places(graph)
-    places |= {node.name: guessed.get(node.name, {}) | places.get(node.name, {}) for node in graph.nodes}
-    told = summary(health, graph, places) if health else ()
-    places |= {each.node: places[each.node] | each.attrs() for each in health}
-    artifact = autograd_artifact(graph, saved, settings, places, origins)
+    places = defaultdict(Place, recorded_places(graph, book))
+    for name, attrs in ({} if graph.recorded else guessed_places(graph)).items():
+        places[name].attrs = attrs | places[name].attrs
+    told = summary(health, graph, {name: place.attrs for name, place in places.items()}) if health else ()
+    for each in health:
+        places[each.node].attrs |= each.attrs()
+    artifact = autograd_artifact(graph, saved, settings, places)
     artifact = replace(artifact, attrs={"health": list(told)} if told else {})
     return Record(
         title=subject, options=Options(), environment=environment(), artifacts=(*book.artifacts(), artifact),

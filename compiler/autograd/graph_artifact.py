@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 import linecache
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Any
 
@@ -25,6 +26,7 @@ from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity, Saved
 from compiler.torch_api import autograd_nodes
 from compiler.torch_api.autograd_nodes import TensorFacts
+from compiler.torch_api.fx import dtype_name
 
 PLACE = ("file", "line", "code")
 WIDTH = 116
@@ -42,27 +44,43 @@ class Settings:
     subject: str = "the result"
 
 
-def autograd_artifact(
-    graph: EagerGraph,
-    saved: Sequence[Saved],
-    settings: Settings,
-    places: Mapping[str, Mapping[str, Any]],
-    origins: Mapping[str, tuple[str, ...]],
-) -> Artifact:
-    """The artifact of a graph.
+@dataclass(slots=True)
+class Place:
+    """Where a node comes from: attributes for its entity (file, line, code, module …), and other entities."""
 
-    `places` has the file, line, code and module of each node by its name, `origins` the entities that it came from.
-    """
+    attrs: dict[str, Any] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
+
+    @classmethod
+    def of_call(cls, call: Call, book: SourceBook) -> Place:
+        """The place of a call. The lines are added to the book."""
+        attrs: dict[str, Any] = {"call": call.op} if call.op else {}
+        if call.stack:
+            frame = call.stack[-1]
+            code = linecache.getline(frame.file, frame.line).strip()
+            attrs |= {"file": book.name(frame.file), "line": frame.line, "code": code}
+        if call.module:
+            attrs |= {"module": call.module, "module_type": call.module_type}
+        return cls(attrs, tuple(dict.fromkeys(book.line(frame.file, frame.line) for frame in call.stack)))
+
+    def of_parameter(self, name: str) -> Place:
+        """The place of a leaf or frozen parameter that is used here, with the module that has it."""
+        owner = {"module": name.rpartition(".")[0]} if "." in name else {}
+        return Place({key: value for key, value in self.attrs.items() if key in PLACE} | owner, self.origins)
+
+
+def autograd_artifact(
+    graph: EagerGraph, saved: Sequence[Saved], settings: Settings, places: Mapping[str, Place]
+) -> Artifact:
+    """The artifact of a graph. `places` are by the names of nodes and stops."""
+    places = defaultdict(Place, places)
     of_node: dict[str, list[Saved]] = {}
     for fact in saved:
         of_node.setdefault(fact.node, []).append(fact)
     kept = {node.name: tuple(of_node.get(f"{settings.artifact_id}.{node.name}", ())) for node in graph.nodes}
     entities = [_gradient(graph, settings.artifact_id)]
-    entities += [
-        _entity(node, settings.artifact_id, kept[node.name], places.get(node.name, {}), origins.get(node.name, ()))
-        for node in graph.nodes
-    ]
-    entities += [_stop(found, settings.artifact_id, places, origins) for found in graph.stops]
+    entities += [_entity(node, settings.artifact_id, kept[node.name], places[node.name]) for node in graph.nodes]
+    entities += [_stop(found, settings.artifact_id, places[found.name]) for found in graph.stops]
     text, lines = _text(graph, kept, settings, places)
     return Artifact(
         settings.artifact_id, "autograd", settings.title, "python", text, settings.graph,
@@ -70,66 +88,31 @@ def autograd_artifact(
     )  # fmt: skip
 
 
-def recorded_places(
-    graph: EagerGraph, book: SourceBook
-) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[str, ...]]]:
-    """Places and origins of the nodes whose calls were recorded.
-
-    A leaf has those of its first user, and the module that it is a parameter of. The lines are added to the book.
-    """
-    places: dict[str, dict[str, Any]] = {}
-    origins: dict[str, tuple[str, ...]] = {}
+def recorded_places(graph: EagerGraph, book: SourceBook) -> dict[str, Place]:
+    """Places of the nodes whose calls were recorded, and of stops. A leaf has the place of its first user."""
+    places: dict[str, Place] = {}
     for node in graph.nodes:
         if node.call is not None:
-            places[node.name] = _place(node.call, book)
-            lines = (book.line(frame.file, frame.line) for frame in node.call.stack)
-            origins[node.name] = tuple(dict.fromkeys(lines))
+            places[node.name] = Place.of_call(node.call, book)
         elif (user := _user(node)) in places:
-            owner = {"module": node.name.rpartition(".")[0]} if "." in node.name else {}
-            places[node.name] = {name: places[user][name] for name in PLACE if name in places[user]} | owner
-            origins[node.name] = origins[user]
+            places[node.name] = places[user].of_parameter(node.name)
     for node in graph.nodes:
         if node.derivative_of in places and node.name in places:
-            of = places[node.derivative_of]
-            places[node.name] |= {key: of[key] for key in ("module", "module_type") if key in of}
-            origins[node.name] = tuple(dict.fromkeys([*origins[node.name], *origins.get(node.derivative_of, ())]))
+            own, of = places[node.name], places[node.derivative_of]
+            own.attrs |= {key: of.attrs[key] for key in ("module", "module_type") if key in of.attrs}
+            own.origins = tuple(dict.fromkeys([*own.origins, *of.origins]))
     for found in graph.stops:
-        places[found.name], origins[found.name] = _stop_place(found, book, places, origins)
-    return places, origins
-
-
-def _stop_place(
-    found: GraphStop,
-    book: SourceBook,
-    places: Mapping[str, Mapping[str, Any]],
-    origins: Mapping[str, tuple[str, ...]],
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Place and origins of a stop: those of a frozen parameter's user, else those of the call that cut the graph."""
-    stop = found.stop
-    if stop.kind == "frozen":
-        owner = {"module": found.name.rpartition(".")[0]} if "." in found.name else {}
-        taker = found.takers[0]
-        return {key: value for key, value in places.get(taker, {}).items() if key in PLACE} | owner, origins.get(
-            taker, ()
-        )
-    made = Call(stop.op, stop.stack, stop.module)
-    return _place(made, book), tuple(dict.fromkeys(book.line(frame.file, frame.line) for frame in stop.stack))
+        stop = found.stop
+        if stop.kind == "frozen":
+            places[found.name] = places.get(found.takers[0], Place()).of_parameter(found.name)
+        else:
+            places[found.name] = Place.of_call(Call(stop.op, stop.stack, stop.module), book)
+    return places
 
 
 def _user(node: GraphNode) -> str:
     """The node that a leaf's first gradient comes from."""
     return next((flow.source for flows in node.takes for flow in flows), "") if node.kind == "accumulate" else ""
-
-
-def _place(call: Call, book: SourceBook) -> dict[str, Any]:
-    place: dict[str, Any] = {"call": call.op} if call.op else {}
-    if call.stack:
-        frame = call.stack[-1]
-        code = linecache.getline(frame.file, frame.line).strip()
-        place |= {"file": book.name(frame.file), "line": frame.line, "code": code}
-    if call.module:
-        place |= {"module": call.module, "module_type": call.module_type}
-    return place
 
 
 def _gradient(graph: EagerGraph, artifact_id: str) -> Entity:
@@ -140,21 +123,19 @@ def _gradient(graph: EagerGraph, artifact_id: str) -> Entity:
     return Entity(f"{artifact_id}.grad", "placeholder", "grad", attrs)
 
 
-def _entity(
-    node: GraphNode, artifact_id: str, saved: tuple[Saved, ...], place: Mapping[str, Any], origins: tuple[str, ...]
-) -> Entity:
+def _entity(node: GraphNode, artifact_id: str, saved: tuple[Saved, ...], place: Place) -> Entity:
     sources = (f"{artifact_id}.{flow.source or 'grad'}" for flows in node.takes for flow in flows)
     attrs: dict[str, Any] = {"op": node.kind, "target": target_name(node)}
     attrs |= _tensor(node.results[0]) if node.results else {}
     rule = rule_of(node.op)
     if rule is not None:
         attrs |= {"rule": rule.name, "formula": rule.formula}
-    attrs |= place
+    attrs |= place.attrs
     if (terms := max((len(flows) for flows in node.takes), default=0)) > 1:
         attrs["gradients_added"] = terms
     if saved:
         attrs["saves"] = "; ".join(saved_text(fact) for fact in saved)
-        attrs["saved_bytes"] = sum({fact.storage: fact.storage_bytes for fact in saved if not fact.free}.values())
+        attrs["saved_bytes"] = memory_kept(saved)
     if (leaf := node.leaf) is not None:
         is_parameter = isinstance(leaf, torch.nn.Parameter)
         attrs |= {"parameter": is_parameter, "version": autograd_nodes.version(leaf), "has_grad": leaf.grad is not None}
@@ -165,24 +146,21 @@ def _entity(
     told = notes(node, saved)
     if told:
         attrs["notes"] = ". ".join(told)
-    return Entity(f"{artifact_id}.{node.name}", node.kind, node.name, attrs, tuple(dict.fromkeys(sources)), origins)
+    return Entity(
+        f"{artifact_id}.{node.name}", node.kind, node.name, attrs, tuple(dict.fromkeys(sources)), place.origins
+    )
 
 
-def _stop(
-    found: GraphStop,
-    artifact_id: str,
-    places: Mapping[str, Mapping[str, Any]],
-    origins: Mapping[str, tuple[str, ...]],
-) -> Entity:
+def _stop(found: GraphStop, artifact_id: str, place: Place) -> Entity:
     """A stop of gradients as an entity at the end of its paths."""
     stop = found.stop
     attrs: dict[str, Any] = {"op": "stop", "target": f"autograd.{stop.kind}.stop", "dtype": stop.dtype}
     attrs |= {"shape": list(stop.shape), "stops": stop.kind}
-    attrs |= places.get(found.name, {})
+    attrs |= place.attrs
     attrs |= {"cut_off_from": found.source} if found.source else {}
     attrs["notes"] = f"no gradient goes here: {stop_words(found)}"
     inputs = tuple(f"{artifact_id}.{name}" for name in found.takers)
-    return Entity(f"{artifact_id}.{found.name}", "stop", found.name, attrs, inputs, origins.get(found.name, ()))
+    return Entity(f"{artifact_id}.{found.name}", "stop", found.name, attrs, inputs, place.origins)
 
 
 def target_name(node: GraphNode) -> str:
@@ -195,7 +173,7 @@ def _tensor(facts: TensorFacts) -> dict[str, Any]:
     shape = [each if isinstance(each, int) else str(each) for each in facts.shape]
     for each in shape:
         size = size * each if isinstance(each, int) else 0
-    dtype = str(facts.dtype).removeprefix("torch.")
+    dtype = dtype_name(facts.dtype)
     return {"dtype": dtype, "shape": shape, "device": str(facts.device), "bytes": size}
 
 
@@ -215,10 +193,7 @@ def short_type(dtype: str, shape: Sequence[Any]) -> str:
 
 
 def _text(
-    graph: EagerGraph,
-    kept: Mapping[str, tuple[Saved, ...]],
-    settings: Settings,
-    places: Mapping[str, Mapping[str, Any]],
+    graph: EagerGraph, kept: Mapping[str, tuple[Saved, ...]], settings: Settings, places: Mapping[str, Place]
 ) -> tuple[str, dict[int, str]]:
     """The program, and the node on each line."""
     out = _head(graph, [fact for facts in kept.values() for fact in facts], settings)
@@ -227,7 +202,7 @@ def _text(
     alone = {""} if len(graph.roots) == 1 else set()
     alone |= {node.name for node in graph.nodes if sum(target is not None for target in node.gives) == 1}
     for node in graph.nodes:
-        heading = "" if node.kind == "accumulate" else _heading(places.get(node.name, {}))
+        heading = "" if node.kind == "accumulate" else _heading(places[node.name].attrs)
         if heading and heading != before:
             out += ["", f"# {heading}"]
             before = heading
@@ -237,14 +212,13 @@ def _text(
         lines[len(out)] = node.name
         for found in graph.stops:
             if found.takers[0] == node.name:
-                out.append(f"#   no gradient to {found.name}: {_stop_line(found, places)}")
+                out.append(f"#   no gradient to {found.name}: {_stop_line(found, places[found.name].attrs)}")
                 lines[len(out)] = found.name
     return "\n".join(out) + "\n", lines
 
 
-def _stop_line(found: GraphStop, places: Mapping[str, Mapping[str, Any]]) -> str:
+def _stop_line(found: GraphStop, place: Mapping[str, Any]) -> str:
     """A stop in a few words."""
-    place = places.get(found.name, {})
     where = f" at {place['file']}:{place['line']}" if "line" in place else ""
     if found.stop.kind == "frozen":
         return "a frozen parameter"
@@ -293,11 +267,11 @@ def _line(node: GraphNode, alone: Collection[str], saved: tuple[Saved, ...]) -> 
     """One node as a line of the program. The gradient of a node that has only one (`alone`) is written as its name."""
     taken = ", ".join(_sum(flows, alone) for flows in node.takes)
     if node.kind == "accumulate":
-        results = ", ".join(short_type(str(each.dtype).removeprefix("torch."), each.shape) for each in node.results)
+        results = ", ".join(short_type(dtype_name(each.dtype), each.shape) for each in node.results)
         return f"{node.name}.grad += {taken}  # {results}"
     if node.kind == "outer":
         return f"{node.name} <- {taken}"
-    keeps = [f"{fact.name}={_kept_text(fact)}" for fact in saved]
+    keeps = [f"{fact.name}={short_type(fact.dtype, fact.shape) if fact.dtype else '?'}" for fact in saved]
     gives = ["None" if target is None else target[0] for target in node.gives]
     part = f"; part of the derivative of {node.derivative_of}" if node.derivative_of else ""
     return f"{node.name} = {node.op}({', '.join([taken, *keeps])})  # -> {', '.join(gives)}{part}"
@@ -311,7 +285,3 @@ def _sum(flows: Sequence[Flow], alone: Collection[str]) -> str:
 
 def _flow(flow: Flow, alone: Collection[str]) -> str:
     return (flow.source or "grad") if flow.source in alone else str(flow)
-
-
-def _kept_text(fact: Saved) -> str:
-    return short_type(fact.dtype, fact.shape) if fact.dtype else "?"

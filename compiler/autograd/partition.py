@@ -34,11 +34,11 @@ REASONS: dict[str, str] = {
     "be fused",
 }
 CHEAPEST = "keeping it is the cheapest cut: to compute it again, the forward would have to keep at least as many bytes"
-AGAIN = "recomputed in the backward, where it can be fused with what uses it; keeping it would cost more"
+RECOMPUTED = "recomputed in the backward, where it can be fused with what uses it; keeping it would cost more"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedValue:
     """A value that the forward saves for the backward. `bytes` is 0 where a size is symbolic."""
 
     name: str
@@ -49,7 +49,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RecomputedNode:
     """An operation of the forward that the backward recomputes, with its floating-point operations."""
 
     name: str
@@ -62,31 +62,31 @@ class Again:
 class Partition:
     """One way to divide a joint graph. `budget` is None for `default_partition`.
 
-    `activation_bytes` are those of kept values that are no inputs of the graph: inputs and parameters are there anyway.
-    `calls` are the operations of forward and backward.
+    `activation_bytes` are those of saved values that are no inputs of the graph: inputs and parameters are in memory
+    anyway. `calls` are the operations of forward and backward.
     """
 
     budget: float | None
-    kept: tuple[Kept, ...]
-    again: tuple[Again, ...]
+    saved: tuple[SavedValue, ...]
+    recomputed: tuple[RecomputedNode, ...]
     calls: tuple[int, int]
 
     @property
     def saved_bytes(self) -> int:
-        return sum(value.bytes for value in self.kept)
+        return sum(value.bytes for value in self.saved)
 
     @property
     def activation_bytes(self) -> int:
-        return sum(value.bytes for value in self.kept if not value.is_input)
+        return sum(value.bytes for value in self.saved if not value.is_input)
 
     @property
     def recomputed_flops(self) -> int:
-        return sum(node.flops for node in self.again)
+        return sum(node.flops for node in self.recomputed)
 
     @property
     def recomputed_bytes(self) -> int:
         """Bytes that recomputed operations write."""
-        return sum(node.bytes for node in self.again)
+        return sum(node.bytes for node in self.recomputed)
 
 
 def partition(joint: Joint, budget: float | None) -> Partition:
@@ -99,7 +99,11 @@ def partition(joint: Joint, budget: float | None) -> Partition:
 def partition_of(halves: Halves, budget: float | None = 1.0) -> Partition:
     """Describe a partition, with torch's reasons in words."""
     forward = {node.name: node for node in fx.calls(halves.forward)}
-    again = tuple(_recomputed_value(node) for node in fx.calls(halves.backward) if node.name in forward)
+    again = tuple(
+        RecomputedNode(node.name, fx.target_name(node), bytes_of(fx.value_of(node)), flops_of(node))
+        for node in fx.calls(halves.backward)
+        if node.name in forward
+    )
     makers = {node.name: node for node in halves.forward.graph.nodes}
     kept = tuple(_kept_value(node, makers[node.name], halves) for node in saved_nodes(halves))
     return Partition(budget, kept, again, (len(forward), len(list(fx.calls(halves.backward)))))
@@ -125,17 +129,17 @@ def decisions(
         return tuple(f"{stage}[{frame}].{name}" for stage in stages)
 
     kept = [Decision("partition", frame, subjects(value.name), "saved", value.why, {"bytes": float(value.bytes)})
-            for value in found.kept]  # fmt: skip
-    again = [Decision("partition", frame, subjects(node.name), "recomputed", reasons.get(node.name, AGAIN),
+            for value in found.saved]  # fmt: skip
+    again = [Decision("partition", frame, subjects(node.name), "recomputed", reasons.get(node.name, RECOMPUTED),
                       {"bytes": float(node.bytes), "flops": float(node.flops)})
-             for node in found.again]  # fmt: skip
+             for node in found.recomputed]  # fmt: skip
     return kept + again
 
 
-def _kept_value(node: Node, maker: Node, halves: Halves) -> Kept:
+def _kept_value(node: Node, maker: Node, halves: Halves) -> SavedValue:
     is_input = maker.op == "placeholder"
     operation = "input" if is_input else fx.target_name(maker)
-    return Kept(node.name, operation, bytes_of(fx.value_of(node)), is_input, _reason(node.name, is_input, halves))
+    return SavedValue(node.name, operation, bytes_of(fx.value_of(node)), is_input, _reason(node.name, is_input, halves))
 
 
 def _reason(name: str, is_input: bool, halves: Halves) -> str:
@@ -145,10 +149,6 @@ def _reason(name: str, is_input: bool, halves: Halves) -> str:
         return "the backward uses it, and this partition keeps what it uses"
     reason = halves.banned.get(name)
     return CHEAPEST if reason is None else REASONS.get(reason, reason)
-
-
-def _recomputed_value(node: Node) -> Again:
-    return Again(node.name, fx.target_name(node), bytes_of(fx.value_of(node)), flops_of(node))
 
 
 def flops_of(node: Node) -> int:

@@ -70,7 +70,7 @@ class Recording:
         self._stop = stop
         self._keeps_values = values
         self._values: dict[tuple[int, int], Value] = {}
-        self._mode = _Listening(self)
+        self._mode = _RecordingMode(self)
         self._stack = ExitStack()
         self._open: list[torch.nn.Module] = []
         self._paths: dict[int, str] = {}
@@ -122,7 +122,7 @@ class Recording:
         for path, module in root.named_modules(prefix=prefix):
             self._paths.setdefault(id(module), _without_wrapper(path))
 
-    def begins(self, first: int) -> None:
+    def note_start(self, first: int) -> None:
         """Note the start of a call.
 
         Nodes that were made since the last call, by no call, are those of custom functions: `Function.apply` reaches no
@@ -140,7 +140,7 @@ class Recording:
         frame = sys._getframe(2)
         module = self._paths.get(id(self._open[-1]), "") if self._open else ""
         where = lambda: (op_name(function), self._users_stack(frame), module)  # noqa: E731
-        self.stops.hear((first, self._seen), function, given, result, where)
+        self.stops.note_call((first, self._seen), function, given, result, where)
         if self._seen > first:
             self._add(first, self._seen, op_name(function), frame)
             if self._keeps_values:
@@ -193,7 +193,7 @@ def _without_wrapper(path: str) -> str:
     return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
 
-class _Listening(TorchFunctionMode):
+class _RecordingMode(TorchFunctionMode):
     """Reports every call of torch that the user's code makes to a recording."""
 
     def __init__(self, recording: Recording) -> None:
@@ -210,7 +210,7 @@ class _Listening(TorchFunctionMode):
         if torch.compiler.is_dynamo_compiling():
             return func(*args, **(kwargs or {}))
         first = autograd_nodes.next_number()
-        self._recording.begins(first)
+        self._recording.note_start(first)
         with self._recording.second_order.watch(func, args, kwargs or {}):
             result = func(*args, **(kwargs or {}))
         self._recording.note_call(first, func, (args, kwargs), result)

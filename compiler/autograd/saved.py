@@ -67,7 +67,7 @@ def _describe(fact: Saved, tensor: torch.Tensor, makers: Mapping[Any, str], name
         of=_origin(tensor, makers, names),
         view=autograd_nodes.base_of(tensor) is not None,
         version=autograd_nodes.version(tensor),
-        storage_bytes=_storage_bytes(tensor),
+        storage_bytes=inner_tensor(tensor).untyped_storage().nbytes() if tensor.layout == torch.strided else 0,
     )
 
 
@@ -88,10 +88,6 @@ def _memory(tensor: torch.Tensor) -> tuple[str, int] | None:
     tensor = inner_tensor(tensor)
     address = tensor.untyped_storage().data_ptr()
     return (str(tensor.device), address) if address else None
-
-
-def _storage_bytes(tensor: torch.Tensor) -> int:
-    return inner_tensor(tensor).untyped_storage().nbytes() if tensor.layout == torch.strided else 0
 
 
 def _with_storage(

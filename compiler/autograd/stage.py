@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from compiler.autograd.eager_graph import EagerGraph, GraphNode, GraphStop, eager_graph
-from compiler.autograd.graph_artifact import Settings, autograd_artifact
+from compiler.autograd.graph_artifact import Place, Settings, autograd_artifact
 from compiler.autograd.saved import saved_tensors
 from compiler.autograd.stops import Stops
 from compiler.calls.graph_runs import HookedInterpreter
@@ -60,7 +60,7 @@ class AutogradStage:
                     getattr(torch.Tensor, node.target, None) if isinstance(node.target, str) else node.target
                 )
                 given = interpreter.fetch_args_kwargs_from_env(node)
-                self.stops.hear((first, end), function, given, result, lambda: (str(node.target), (), node.name))
+                self.stops.note_call((first, end), function, given, result, lambda: (str(node.target), (), node.name))
             return result
 
         interpreter = HookedInterpreter(self.module, note)
@@ -101,10 +101,12 @@ class AutogradStage:
         saved = saved_tensors(graph, settings.artifact_id, names)
         named = {name: entity for name, entity, _ in inputs}
         makers = self._makers(graph, named) | self._cutters(graph, named)
-        places = {name: {key: each.attrs[key] for key in PLACE if key in each.attrs} for name, each in makers.items()}
-        origins = {name: (entity.id,) for name, entity in makers.items()}
+        places = {
+            name: Place({key: each.attrs[key] for key in PLACE if key in each.attrs}, (each.id,))
+            for name, each in makers.items()
+        }
         self.builder.autograd_saved.extend(saved)
-        self.builder.add(autograd_artifact(graph, saved, settings, places, origins))
+        self.builder.add(autograd_artifact(graph, saved, settings, places))
 
     def _stops_inside(self, args: Sequence[Any], names: Mapping[int, str], graph: EagerGraph) -> Iterator[GraphStop]:
         """Stops of gradients in the captured graph, as stops of the one node that stands for the compiled graph."""

@@ -14,7 +14,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from compiler.torch_api import autograd_nodes
-from compiler.torch_api.fx import SourceFrame
+from compiler.torch_api.fx import SourceFrame, dtype_name
 from compiler.torch_api.pytrees import tree_leaves
 
 Kind = Literal["detached", "no_grad", "frozen"]
@@ -63,7 +63,9 @@ class Stops:
         self._of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self.taken: list[Taken] = []
 
-    def hear(self, span: tuple[int, int], function: Callable[..., Any], given: Any, result: Any, where: Where) -> None:
+    def note_call(
+        self, span: tuple[int, int], function: Callable[..., Any], given: Any, result: Any, where: Where
+    ) -> None:
         """Note a finished call, which made the nodes of this span."""
         inputs = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
         constants = [each for each in inputs if not each.requires_grad]
@@ -104,7 +106,7 @@ class Stops:
         source = autograd_nodes.number_of(wanting.grad_fn) if wanting.grad_fn is not None else None
         leaf = id(wanting) if wanting.is_leaf else None
         op, stack, module = where()
-        begun = Stop(kind, op, tuple(made.shape), _dtype(made), source, leaf, None, stack, module)
+        begun = Stop(kind, op, tuple(made.shape), dtype_name(made.dtype), source, leaf, None, stack, module)
         return (begun, *known)[:MOST]
 
 
@@ -114,8 +116,4 @@ def _is_cut(tensor: torch.Tensor) -> bool:
 
 
 def _frozen_stop(parameter: torch.nn.Parameter) -> Stop:
-    return Stop("frozen", "", tuple(parameter.shape), _dtype(parameter), parameter=id(parameter))
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return Stop("frozen", "", tuple(parameter.shape), dtype_name(parameter.dtype), parameter=id(parameter))

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from compiler.torch_api.fx import dtype_name
+
 SHOWN = 64
 """Most elements of a tensor whose numbers are shown."""
 
@@ -49,7 +51,7 @@ class Value:
         infinite = 0 if math.isfinite(norm) else int(wide.isinf().sum())
         numbers = _tuples(dense.tolist()) if count <= shown else None
         zeros = count - int((dense if dense.is_complex() else real).count_nonzero())
-        dtype = str(dense.dtype).removeprefix("torch.")
+        dtype = dtype_name(dense.dtype)
         return cls(dtype, tuple(dense.shape), norm, low, high, zeros, nans, infinite, numbers)
 
     def transpose(self) -> Value:

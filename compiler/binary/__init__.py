@@ -19,7 +19,7 @@ __all__ = ["CompilationInterrupted", "compile_incrementally", "compile_record"]
 
 
 def __getattr__(name: str) -> Any:
-    """What compiles brings torch with it; the processes that Triton runs in do without."""
+    """Import `compiling` lazily: it imports torch, which the processes that run Triton do without."""
     if name in __all__:
         return getattr(importlib.import_module(f"{__name__}.compiling"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

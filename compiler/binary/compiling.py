@@ -288,7 +288,9 @@ def compile_kernels(builder: Builder) -> None:
     stages = None if "all" in asked else [stage for stage in MACHINE_STAGES if stage in asked]
     builder.start((stages or MACHINE_STAGES)[0])
     try:
-        with closing(results(_with_hidden_kernels(builder), stages=stages)) as steps:
+        record = builder.record()
+        record = replace(record, artifacts=(*record.artifacts, *builder.hidden_kernels.values()))
+        with closing(results(record, stages=stages)) as steps:
             for result in steps:
                 _add(builder, result)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is not the user's
@@ -296,11 +298,6 @@ def compile_kernels(builder: Builder) -> None:
         builder.problem(Problem("ttir", reason, "this is a bug of tcompile's, worth a report"))
     finally:
         _put_in_order(builder)
-
-
-def _with_hidden_kernels(builder: Builder) -> Record:
-    record = builder.record()
-    return replace(record, artifacts=(*record.artifacts, *builder.hidden_kernels.values()))
 
 
 def _add(builder: Builder, result: Compiled) -> None:

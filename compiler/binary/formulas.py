@@ -25,34 +25,17 @@ import torch
 POINTWISE: dict[str, int] = {"fma": 2, "lerp": 3, "addcmul": 3, "addcdiv": 3, "silu": 5, "gelu": 8, "mish": 5}
 """Operations in one element of the result, where it is not one."""
 
+_ONE = (
+    "sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin",
+    "scatter_add", "index_add", "scatter_reduce",
+)  # fmt: skip
+_FOUR = (
+    *("var", "var_mean", "std", "std_mean"),  # add for the mean; subtract, square, add
+    *("logsumexp", "logcumsumexp", "prepare_softmax_online"),  # maximum; subtract, exponential, add
+)
 REDUCTIONS: dict[str, int] = {
-    "sum": 1,
-    "mean": 1,
-    "prod": 1,
-    "amax": 1,
-    "amin": 1,
-    "max": 1,
-    "min": 1,
-    "argmax": 1,
-    "argmin": 1,
-    "cumsum": 1,
-    "cumprod": 1,
-    "cummax": 1,
-    "cummin": 1,
-    "linalg_vector_norm": 2,
-    "var": 4,  # add for the mean; subtract, square, add
-    "var_mean": 4,
-    "std": 4,
-    "std_mean": 4,
-    "logsumexp": 4,  # maximum; subtract, exponential, add
-    "logcumsumexp": 4,
-    "prepare_softmax_online": 4,
-    "_softmax": 5,
-    "_log_softmax": 5,
-    "scatter_add": 1,
-    "index_add": 1,
-    "scatter_reduce": 1,
-}
+    **dict.fromkeys(_ONE, 1), "linalg_vector_norm": 2, **dict.fromkeys(_FOUR, 4), "_softmax": 5, "_log_softmax": 5,
+}  # fmt: skip
 """Operations for each element that goes in."""
 
 _CASTS = ("convert_element_type", "_to_copy", "clone", "copy", "copy_", "alias", "detach", "real", "imag")

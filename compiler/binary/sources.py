@@ -11,7 +11,7 @@ from typing import Any
 
 from compiler.binary.jobs import one_function
 from compiler.record import STAGES, Artifact, Kernel, Record
-from compiler.targets import TARGETS, Target, UnknownTargetError, is_virtual, target
+from compiler.targets import TARGETS, Target, is_virtual, known_target
 from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError
 
 _SIZE = re.compile(r"(?:[xyz]|r\d+_)numel(?:_\d+)?$")
@@ -92,10 +92,8 @@ def gpu_of(record: Record, sources: Collection[KernelSource]) -> Target:
     """
     name = record.target or record.options.target
     for candidate in (name if is_virtual(name) else "", record.environment.gpu):
-        try:
-            return target(candidate)
-        except UnknownTargetError:
-            continue
+        if known := known_target(candidate):
+            return known
     written_for = _device_properties(sources)
     alike = [known for known in TARGETS if _architecture(known) == written_for[:2]]
     same = [known for known in alike if known.multiprocessors == written_for[2]]

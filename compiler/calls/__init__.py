@@ -1,1 +1,1 @@
-"""Repeat a user's call without leaving a trace, on copies, or with changed source."""
+"""A call of the user that is made again without leaving a trace, on copies, or with changed source."""

@@ -1,4 +1,4 @@
-"""The result of exploring a call, and the type of the function that explores a call again."""
+"""What exploring a call gives, and the type of the function that explores one again."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Explored:
 
 
 class ExploreAgain(Protocol):
-    """The type of `compiler.engine.explore_again`, which is passed to modules that the engine itself imports."""
+    """`compiler.engine.explore_again`, which is handed to those that the engine itself imports."""
 
     def __call__(
         self, call: Call, options: Options, *, build: bool = False, inside: Callable[[Explored], None] | None = None
     ) -> Explored:
-        """Repeat a call on copies, without a trace, and record every stage."""
+        """Make a call once more, unnoticed and on copies, and record every stage."""
 
 
 def cannot_repeat(error: Exception, stage: str = "timing", what: str = "the call could not be repeated") -> Problem:
-    """The Problem of a call that raised an error when it was repeated."""
+    """The Problem of a call that raised an error when it was made again."""
     return Problem(stage, f"{what}: {type(error).__name__}: {error}", "explore a call that can run more than once")

@@ -1,4 +1,4 @@
-"""Explain errors that PyTorch raises while it compiles."""
+"""What is said of an error that PyTorch raised while it compiled."""
 
 from __future__ import annotations
 

@@ -1,27 +1,33 @@
 """Bytecode that TorchDynamo wrote, read by a symbolic machine: the same thing as Python, and what each step is for.
 
-The machine runs the instructions on expressions instead of values (`compiler.capture.instructions`); this module adds
-control flow: branches, loops, and blocks that end in a `finally`. What Python has no words for stops it: nothing is
-guessed.
+The machine runs the instructions on expressions instead of values (`compiler.capture.symbolic_stack`,
+`compiler.capture.instructions`); here is where they go: branches, loops, and blocks that end in a `finally`. What
+Python has no words for stops it: nothing is guessed.
 """
 
 from __future__ import annotations
 
 import dis
-import inspect
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
-from compiler.capture.instructions import Instructions, StoppedError, Value
+from compiler.capture.instructions import Instructions
+from compiler.capture.symbolic_stack import StoppedError, Value, identifier, parameter_names, parameters
 
 MOST_INSTRUCTIONS = 20_000
 _IGNORED = {"RESUME", "NOP", "PRECALL", "CACHE", "MAKE_CELL", "COPY_FREE_VARS", "EXTENDED_ARG", "NOT_TAKEN"}
 _GENERATOR = 32  # co_flags
 _ENDS = ("RETURN_VALUE", "RETURN_CONST")
-_TESTS = {"IF_FALSE": "{}", "IF_TRUE": "not {}", "IF_NONE": "{} is not None", "IF_NOT_NONE": "{} is None"}
+_TESTS = {
+    "IF_FALSE": "{}",
+    "IF_TRUE": "not {}",
+    "IF_NONE": "{} is not None",
+    "IF_NOT_NONE": "{} is None",
+    "IF_FALSE_OR_POP": "{}",
+    "IF_TRUE_OR_POP": "not {}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,8 @@ def render(code: CodeType, names: Callable[[str], str] = str) -> Rendering:
         machine.run(0, [], 1)
     except StoppedError as stop:
         stopped = str(stop)
-    lines, offsets = tuple(machine.lines), tuple(machine.stands_for)
-    return Rendering(lines, offsets, stopped, machine.says, machine.constants, code.co_freevars)
+    lines, behind = tuple(machine.lines), tuple(machine.stands_for)
+    return Rendering(lines, behind, stopped, machine.says, machine.constants, code.co_freevars)
 
 
 @dataclass
@@ -74,17 +80,14 @@ class _Machine(Instructions):
             if not all(part.isidentifier() for part in name.split(".")):
                 raise StoppedError(f"the name {name!r} can't be written in Python")
         self.indent = 0
-        cells = tuple(CellType() for _ in code.co_freevars)
-        signature = inspect.signature(FunctionType(code, {}, closure=cells))
-        name = re.sub(r"\W", "_", self.names(code.co_name)) or "function"
-        self.emit(f"def {name}{signature}:", ())
+        self.emit(f"def {identifier(self.names(code.co_name))}({', '.join(parameters(code))}):", ())
         self.indent = 1
         stored = self._written_names("STORE_DEREF", "DELETE_DEREF")
         if rebound := sorted(stored & set(code.co_freevars)):
             self.emit(f"nonlocal {', '.join(rebound)}", ())
         if written := self._written_names("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.emit(f"global {', '.join(sorted(written))}", ())
-        for name in sorted(set(code.co_cellvars) - stored - signature.parameters.keys()):
+        for name in sorted(set(code.co_cellvars) - stored - set(parameter_names(code))):
             self.emit(f"{name}: object", ())  # which makes it a variable of this function
 
     def _written_names(self, *opcodes: str) -> set[str]:
@@ -120,10 +123,13 @@ class _Machine(Instructions):
             return None
         if name == "GET_ITER" and self.instructions[number + 1].opname == "FOR_ITER":
             return self._loop(number + 1)
-        self.handle(instruction)
+        handler = getattr(self, f"_{name.lower()}", None)
+        if handler is None:
+            raise self.stop(instruction, "Python's own text for it needs a block or a statement of its own")
+        handler(instruction)
         return number + 1
 
-    # Control flow.
+    # Where it goes on.
 
     def _branch(self, instruction: dis.Instruction, number: int) -> None:
         name = instruction.opname
@@ -149,8 +155,8 @@ class _Machine(Instructions):
         self.flush()
         self.say("the value decides, in plain Python, which branch the function takes")
         self.name_reads()  # a branch may rename what is on its own stack
-        test = next(test for ending, test in _TESTS.items() if name.removesuffix("_OR_POP").endswith(ending))
-        self.emit(f"if {test.format(value.truth or value.text)}:")
+        ending = next(ending for ending in sorted(_TESTS, key=len, reverse=True) if name.endswith(ending))
+        self.emit(f"if {_TESTS[ending].format(value.truth or value.text)}:")
         return [value] if keeps else []
 
     def _return(self, instruction: dis.Instruction) -> None:
@@ -166,17 +172,20 @@ class _Machine(Instructions):
 
     # Blocks.
 
-    def _block(self, header: str, offsets: Sequence[int], start: int, end: int) -> None:
-        """Render the instructions of a block, one after the other, up to `end`."""
-        self.emit(header, offsets)
-        self.indent += 1
-        before = len(self.lines)
+    def _straight(self, start: int, end: int) -> None:
+        """The instructions of a block, one after the other, up to `end`."""
         number: int | None = start
         while number is not None and number < end:
             number = self._step(number)
         if number != end:
             raise self.stop(self.instructions[start], "its block is left on the way")
         self.flush()
+
+    def _block(self, header: str, offsets: Sequence[int], start: int, end: int) -> None:
+        self.emit(header, offsets)
+        self.indent += 1
+        before = len(self.lines)
+        self._straight(start, end)
         if len(self.lines) == before:
             self.emit("pass", ())
         self.indent -= 1
@@ -212,13 +221,16 @@ class _Machine(Instructions):
                 found.append((each.opname, each.argval))
         return []
 
-    def _same(self, number: int, wanted: list[tuple[str, Any]]) -> int | None:
+    def _same(self, number: int, wanted: Sequence[tuple[str, Any]]) -> int | None:
         """The index after instructions equal to `wanted`; None if they differ or write to variables."""
-        rest = enumerate(self.instructions[number:], number + 1)
-        found = [(after, each) for after, each in rest if each.opname not in _IGNORED][: len(wanted)]
-        is_same = [(each.opname, each.argval) for _, each in found] == wanted
+        left = list(wanted)
+        while left and number < len(self.instructions):
+            each = self.instructions[number]
+            if each.opname not in _IGNORED and (each.opname, each.argval) != left.pop(0):
+                return None
+            number += 1
         writes = any(opcode.startswith(("STORE_FAST", "DELETE_FAST")) for opcode, _ in wanted)
-        return found[-1][0] if wanted and is_same and not writes else None
+        return None if left or writes or not wanted else number
 
     def _loop(self, number: int) -> int:
         """Render a `for` loop whose body has no branch."""

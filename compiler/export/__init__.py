@@ -1,1 +1,1 @@
-"""Observe torch.export, and try each way to save a compiled module."""
+"""torch.export observed, and what of a compiled module can be saved: each way tried, for real."""

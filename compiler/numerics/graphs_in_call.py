@@ -166,7 +166,8 @@ class InPlace:
             arguments.clear()
             draws = self._draws(name, kind, number)
             with torch.no_grad(), _no_autocast():
-                found = self._draw_as_eager(name, number, kind, lambda: run([_cpu(value) for value in inputs], draws))
+                on_cpu = [value.cpu() if isinstance(value, Tensor) else value for value in inputs]
+                found = self._draw_as_eager(name, number, kind, lambda: run(on_cpu, draws))
             if kind != "backward" and draws.reason:
                 raise NotComparableError(draws.reason)
             return [value.to(device) if isinstance(value, Tensor) else value for value in _require_values(found)]
@@ -244,10 +245,6 @@ def _same_sizes(name: str, frame: KeptFrame, args: Sequence[Any]) -> None:
               for known in (args, frame.arguments or ())]  # fmt: skip
     if shapes[0] != shapes[1]:
         raise NotComparableError(f"the graph of {name} is called with other sizes than the first time")
-
-
-def _cpu(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def _device(arguments: Sequence[Any]) -> torch.device:

@@ -92,6 +92,14 @@ def target(name: str) -> Target:
     )
 
 
+def known_target(name: str) -> Target | None:
+    """The target of a name; None for a GPU that is not in the table, as in a record of another version."""
+    try:
+        return target(name)
+    except UnknownTargetError:
+        return None
+
+
 def is_virtual(name: str) -> bool:
     """Whether a `target` option names a GPU of the table and no device ("", "cpu", "cuda:0")."""
     return bool(name) and name.partition(":")[0] not in ("cpu", "cuda")

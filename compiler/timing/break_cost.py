@@ -19,7 +19,7 @@ from compiler.calls.versions import CannotApplyError, Version, version
 from compiler.numerics.policy.judge import Scope, judge
 from compiler.record import GraphBreak, Suggestion, Timing
 from compiler.timing.rounds import time_in_turns
-from compiler.torch_api.dynamo import BreakCounter
+from compiler.torch_api.dynamo import Unheard
 from compiler.torch_api.pytrees import tree_leaves
 
 TRIED = 8
@@ -28,7 +28,7 @@ NO_VERSION = "its advice is in words only: there is no version without this brea
 
 
 @dataclass(frozen=True)
-class AsItIs:
+class Unchanged:
     """The unchanged function compiled again: its result, number of graph breaks, random state before the call."""
 
     compiled: Callable[..., Any]
@@ -41,13 +41,13 @@ class AsItIs:
 class BreakTimer:
     """Times the breaks of one call.
 
-    `compiled` compiles the user's function again; `pause_observing` keeps that out of the record; `files` maps file
-    names of the record to paths.
+    `compiled` compiles the user's function again; `unrecorded` keeps that out of the record; `files` maps file names of
+    the record to paths.
     """
 
     call: Call
     compiled: Callable[[], Callable[..., Any]]
-    pause_observing: Callable[[], AbstractContextManager[BreakCounter]]
+    unrecorded: Callable[[], AbstractContextManager[Unheard]]
     files: Mapping[str, str]
 
     def time_breaks(self, breaks: Sequence[GraphBreak], first_call: Sequence[str]) -> list[GraphBreak]:
@@ -63,14 +63,14 @@ class BreakTimer:
         return found
 
     @cached_property
-    def as_it_is(self) -> AsItIs:
+    def unchanged(self) -> Unchanged:
         """The call with all its breaks."""
         random = torch.get_rng_state()
         args, kwargs = self.call.copied_arguments()
-        with self.pause_observing() as heard:
+        with self.unrecorded() as seen:
             compiled = self.compiled()
             value = compiled(*args, **kwargs)
-        return AsItIs(compiled, value, heard.breaks, random)
+        return Unchanged(compiled, value, seen.breaks, random)
 
     def _cost(self, item: GraphBreak, first_call: Sequence[str], tried: int) -> tuple[float | None, str]:
         if item.frame not in first_call:
@@ -89,14 +89,14 @@ class BreakTimer:
 
     def _time_both(self, changed: Version, name: str) -> tuple[float, str]:
         """Seconds that the break costs, and a sentence with both times. Raises CannotApplyError."""
-        plain = self.as_it_is
+        plain = self.unchanged
         args, kwargs = self.call.copied_arguments()
-        with self.pause_observing() as heard:
+        with self.unrecorded() as seen:
             torch.set_rng_state(plain.random)
             after = self.compiled()
             with changed():
                 value = _call_changed(lambda: after(*args, **kwargs))
-                if heard.breaks >= plain.breaks:
+                if seen.breaks >= plain.breaks:
                     raise CannotApplyError(f"the break is still there with {name}")
             _check_equal(value, plain.value, name)
             timers = {"with": lambda: plain.compiled(*args, **kwargs), "without": lambda: after(*args, **kwargs)}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from compiler.calls.call import Call, without_output
+from compiler.calls.call import Call, nowhere
 from compiler.calls.copies import copy_call, main_device
 from compiler.calls.explored import cannot_repeat
 from compiler.process.environment import environment
@@ -26,7 +26,7 @@ from compiler.record.measure_facts import Candidate, Measurement
 from compiler.record.options import OptionError, Options
 from compiler.timing import noise
 from compiler.timing.candidates import EAGER, OURS, Asked, Spec, specs
-from compiler.timing.cold import ColdCompiler, Heard
+from compiler.timing.cold import ColdCompiler, FirstCall
 from compiler.timing.resource_use import Pool, graph_pool_bytes, with_note, with_resource_use
 from compiler.timing.rounds import GpuClock, calls_a_round, clock_for, turns, warm_up
 from compiler.timing.spread import Spread
@@ -102,7 +102,7 @@ def measure(call: Call, options: Options, plan: Plan, tell: Tell | None = None) 
     first = copy_call(call)
     device = main_device(first)
     chosen, left_out = specs(plan.asked, options, gpu=device.type == "cuda")
-    bench = _Bench(call, options, plan, _Teller(tell, len(chosen)), device)
+    bench = _Bench(call, options, plan, _ProgressReporter(tell, len(chosen)), device)
     bench.run(chosen, optimizer)
     return Measured(tuple(bench.candidates()), bench.measurement(left_out))
 
@@ -114,7 +114,7 @@ class _Entry:
     spec: Spec
     candidate: Candidate
     work: Work | None = None
-    heard: Heard = field(default_factory=Heard)
+    first: FirstCall = field(default_factory=FirstCall)
     calls: int = 1
     alone: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
@@ -122,7 +122,7 @@ class _Entry:
 
 
 @dataclass
-class _Teller:
+class _ProgressReporter:
     """Reports progress on the user's own output."""
 
     tell: Tell | None
@@ -139,7 +139,7 @@ class _Teller:
 class _Bench:
     """One measurement."""
 
-    def __init__(self, call: Call, options: Options, plan: Plan, tell: _Teller, device: torch.device) -> None:
+    def __init__(self, call: Call, options: Options, plan: Plan, tell: _ProgressReporter, device: torch.device) -> None:
         self.call, self.options, self.plan, self.tell, self.device = call, options, plan, tell, device
         self.clock = clock_for(device, flush=plan.flush)
         self.entries: list[_Entry] = []
@@ -176,7 +176,11 @@ class _Bench:
     @contextmanager
     def _isolate(self) -> Iterator[None]:
         """Run a block in the user's gradient mode, restore the random state and discard its output."""
-        with self._same_random_numbers(), without_output(), replace(self.call.surroundings, autocast=()).restore():
+        with ExitStack() as stack:
+            stack.enter_context(self._same_random_numbers())
+            stack.enter_context(redirect_stdout(nowhere()))
+            stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
+            stack.enter_context(replace(self.call.surroundings, autocast=()).restore())
             yield
 
     @contextmanager
@@ -205,12 +209,12 @@ class _Bench:
         """Make the first call, with the random numbers that every candidate gets."""
         copy, spec = copy_call(self.call), entry.spec
         with self._same_random_numbers():
-            run = copy.fn if spec.name == EAGER else spec.compile(copy.fn, self.options, self.compiler.graph)
+            run = copy.fn if spec.name == EAGER else spec.compile(copy.fn, self.options, self.compiler.count_graph)
             entry.work = mark_steps(work(copy, run, job)) if spec.replays else work(copy, run, job)
-            entry.heard = heard = self.compiler.first_call(entry.work.step)
+            entry.first = first = self.compiler.first_call(entry.work.step)
         if spec.name != EAGER:
             entry.candidate = replace(
-                entry.candidate, compile_seconds=heard.seconds, graphs=heard.graphs, kernels=heard.kernels
+                entry.candidate, compile_seconds=first.seconds, graphs=first.graphs, kernels=first.kernels
             )
 
     def _warm_up(self, entry: _Entry) -> None:
@@ -281,7 +285,7 @@ class _Bench:
         first = next((other.spec.name for other in self.entries if other.pool_bytes), "")
         pool = Pool(entry.spec.replays, entry.pool_bytes, first if first != entry.spec.name else "")
         try:
-            entry.candidate = with_resource_use(entry.candidate, entry.work, entry.heard, self.clock, pool)
+            entry.candidate = with_resource_use(entry.candidate, entry.work, entry.first, self.clock, pool)
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
             note = f"memory and launches are not known: {_words(error)}"
             entry.candidate = with_note(entry.candidate, note)

@@ -73,9 +73,9 @@ def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...
     `asked` is True or None (a default for the device, plus what the cell compiles with), "all", names in one text
     ("default,reduce-overhead"), or a list of names and backend functions.
     """
-    wanted = names(asked)
+    wanted = candidate_names(asked)
     if not wanted:
-        cells = own(options)
+        cells = own_candidate(options)
         usual = [spec(name) for name in (ALL if gpu else ON_CPU)] + specs_of_both_sides(options)
         left_out = "" if gpu else _LEFT_OUT_ON_CPU
         return _each_once([*usual, *([cells] if cells is not None else [])]), left_out
@@ -84,14 +84,14 @@ def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...
 
 def specs_of_both_sides(options: Options) -> list[Spec]:
     """Candidates for both sides of a cell that is compiled with two backends."""
-    cells = own(options)
+    cells = own_candidate(options)
     if not options.vs or cells is None:
         return []
-    other = own(replace(options, backend=options.vs, options={}))
+    other = own_candidate(replace(options, backend=options.vs, options={}))
     return [cells, *([other] if other else [])]
 
 
-def names(asked: Asked) -> list[Any]:
+def candidate_names(asked: Asked) -> list[Any]:
     """Names of the requested candidates; none for the default."""
     if asked is None or isinstance(asked, bool):
         return []
@@ -131,7 +131,7 @@ def spec(asked: Any) -> Spec:
     )
 
 
-def own(options: Options) -> Spec | None:
+def own_candidate(options: Options) -> Spec | None:
     """The candidate that the cell itself compiles with; None if there is none."""
     asked = options.compile_arguments()
     if asked["backend"] == OURS:

@@ -17,7 +17,7 @@ from compiler.torch_api import apart, generated_code
 
 
 @dataclass
-class Heard:
+class FirstCall:
     """What a first call compiled: seconds, graphs, Inductor's code of each, and seconds of one check of all guards.
 
     The last is None where there are no guards.
@@ -45,7 +45,7 @@ class ColdCompiler:
     def __init__(self, options: Options, clock: Clock) -> None:
         self.options, self.clock = options, clock
         self._folder = ""
-        self._heard: Heard | None = None
+        self._running = FirstCall()  # outside of a first call, one that nobody reads
 
     @contextmanager
     def isolate(self) -> Iterator[None]:
@@ -53,23 +53,23 @@ class ColdCompiler:
         with ExitStack() as stack:
             self._folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.empty_caches(self._folder))
-            stack.enter_context(apart.forget_compilations(self._compile_within))
-            stack.enter_context(generated_code.report_code(self._note_code))
+            stack.enter_context(apart.forget_compilations(self._add_guards))
+            stack.enter_context(generated_code.hearing_code(self._note_code))
             yield
 
-    def first_call(self, step: Callable[[], None]) -> Heard:
+    def first_call(self, step: Callable[[], None]) -> FirstCall:
         """Make a call that compiles and wait for its launches. Raises what the backend raises."""
-        heard = self._heard = Heard()
+        found = self._running = FirstCall()
         try:
             self.clock.synchronize()
             start = time.perf_counter()
             with apart.empty_caches(self._folder):
                 step()
                 self.clock.synchronize()
-            heard.seconds = time.perf_counter() - start
+            found.seconds = time.perf_counter() - start
         finally:
-            self._heard = None
-        return heard
+            self._running = FirstCall()
+        return found
 
     def start(self, device: torch.device, *, ours: bool = False) -> None:
         """Do what the first GPU compilation of a process does once (workers, Triton): no candidate pays for it."""
@@ -77,18 +77,15 @@ class ColdCompiler:
             compiled = spec.compile(_sine, self.options, lambda: None)
             self.first_call(partial(compiled, torch.ones(8, device=device)))
 
-    def graph(self) -> None:
-        """Count a graph."""
-        if self._heard is not None:
-            self._heard.graphs += 1
+    def count_graph(self) -> None:
+        """Count a graph of the first call that is running."""
+        self._running.graphs += 1
 
-    def _compile_within(self, seconds: float) -> None:
-        if self._heard is not None:
-            self._heard.guards = (self._heard.guards or 0.0) + seconds
+    def _add_guards(self, seconds: float) -> None:
+        self._running.guards = (self._running.guards or 0.0) + seconds
 
     def _note_code(self, code: str) -> None:
-        if self._heard is not None:
-            self._heard.codes.append(code)
+        self._running.codes.append(code)
 
 
 def _sine(x: torch.Tensor) -> torch.Tensor:

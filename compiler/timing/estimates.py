@@ -7,12 +7,11 @@ between kernels are not included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.binary import roofline
 from compiler.record import Binary, Kernel, Record
-from compiler.targets import Target, UnknownTargetError, is_virtual, target
+from compiler.targets import Target, is_virtual, known_target
 
 LAUNCH_SECONDS = 5e-6
 LAUNCH_SOURCE = (
@@ -74,11 +73,13 @@ def estimate(record: Record) -> Estimate | None:
 
     None for a record whose code runs on a device that is here, or that has no kernels.
     """
-    gpu = _gpu(record)
-    kernels = [kernel for kernel in record.kernels if kernel.graph not in _graphs_of_later_calls(record)]
+    gpu = known_target(record.target) if is_virtual(record.target) else None
+    later = {frame.id for frame in record.frames if frame.call_number > 1}
+    kernels = [kernel for kernel in record.kernels if kernel.graph not in later]
     if gpu is None or not kernels:
         return None
-    found = tuple(_kernels(record, kernels, gpu))
+    compiled = {binary.kernel: binary for binary in record.binaries if binary.target == gpu.name}
+    found = tuple(_estimate_kernel(record, kernel, gpu, compiled.get(kernel.id)) for kernel in kernels)
     launches = sum(each.launches for each in found)
     return Estimate(
         target=gpu.name,
@@ -94,27 +95,7 @@ def estimate(record: Record) -> Estimate | None:
     )
 
 
-def _gpu(record: Record) -> Target | None:
-    if not is_virtual(record.target):
-        return None
-    try:
-        return target(record.target)
-    except UnknownTargetError:  # a record of a later version, with a GPU that this one does not know
-        return None
-
-
-def _graphs_of_later_calls(record: Record) -> set[str]:
-    """Ids of graphs that were compiled for later calls."""
-    return {frame.id for frame in record.frames if frame.call_number > 1}
-
-
-def _kernels(record: Record, kernels: list[Kernel], gpu: Target) -> Iterator[KernelEstimate]:
-    compiled = {binary.kernel: binary for binary in record.binaries if binary.target == gpu.name}
-    for kernel in kernels:
-        yield _kernel(record, kernel, gpu, compiled.get(kernel.id))
-
-
-def _kernel(record: Record, kernel: Kernel, gpu: Target, binary: Binary | None) -> KernelEstimate:
+def _estimate_kernel(record: Record, kernel: Kernel, gpu: Target, binary: Binary | None) -> KernelEstimate:
     launches = max(kernel.calls, 1)
     if binary is not None and binary.bound_seconds is not None:
         return KernelEstimate(

@@ -19,7 +19,7 @@ _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nou
 
 
 def notes(candidates: Iterable[Candidate], clocks: Sequence[float], load: float | None) -> Iterator[str]:
-    """Notes for a reader of the numbers.
+    """Notes on how reliable the numbers are.
 
     `clocks` are clock rates of the GPU in MHz, `load` is the number of ready processes when the measurement began.
     """
@@ -75,18 +75,11 @@ def load() -> float | None:
 
 
 def clock_rate(device: torch.device) -> float | None:
-    """Clock rate of the GPU in MHz from NVML or nvidia-smi; None where neither knows it."""
-    try:
-        return float(torch.cuda.clock_rate(device))
-    except (ImportError, RuntimeError, AttributeError):
-        return _smi_clock_rate(device)
-
-
-def _smi_clock_rate(device: torch.device) -> float | None:
+    """Clock rate of the GPU in MHz by nvidia-smi; None where it is not known."""
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     chosen = (f"--id=GPU-{uuid}",) if uuid else ()
     try:
-        told = subprocess.run((*_NVIDIA_SMI, *chosen), capture_output=True, text=True, timeout=5, check=True).stdout
-        return float(told.split()[0])
+        printed = subprocess.run((*_NVIDIA_SMI, *chosen), capture_output=True, text=True, timeout=5, check=True).stdout
+        return float(printed.split()[0])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None

@@ -14,7 +14,7 @@ import torch
 from compiler.calls.call import Call, leave_no_trace
 from compiler.record import Artifact, KernelTime, LineTime, Problem, Record
 from compiler.record.measure_facts import Side
-from compiler.targets import Target, UnknownTargetError, target
+from compiler.targets import known_target
 from compiler.timing import marks
 from compiler.timing.kernel_times import Kernels, compiled_times, eager_times, line_times
 from compiler.timing.line_chains import works
@@ -66,7 +66,7 @@ def kernel_and_line_times(
         events = profile_events(lambda: _in_turns([compiled, eager]), calls, gpu=gpu)
     outer = tuple(line_id(files[site.file], site.line) for site in call.site if site.file in files)
     chains = [tuple(dict.fromkeys((*outer, *chain))) for chain in lines.chains]
-    kernels = Kernels(record, _target() if gpu else None)
+    kernels = Kernels(record, known_target(torch.cuda.get_device_name()) if gpu else None)
     traced = Trace(events, "compiled", marks.CALL_MARK, calls, gpu=gpu, whole=True)
     placed = compiled_times(traced, kernels, works(record))
     eagerly = Trace(events, "eager", marks.LINE_MARK, calls, gpu=gpu)
@@ -127,7 +127,7 @@ def _calls(steps: Sequence[_Step]) -> int:
 
 
 def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function from a frame of its own: lines of the call are those of the frames inside of it."""
+    """Call a function in a frame of its own: the user's lines are those of the frames inside of this one."""
     return fn(*args, **kwargs)
 
 
@@ -147,10 +147,3 @@ def _noise(trace: Trace) -> Iterator[Problem]:
         spread = f"{100 * (high - low) / middle:.0f} %"
         reason = f"the profiled {trace.side} calls varied by {spread}: times of kernels and lines are rough"
         yield Problem("timing", reason, "let nothing else run on the machine, and profile again: run.profile()")
-
-
-def _target() -> Target | None:
-    try:
-        return target(torch.cuda.get_device_name())
-    except UnknownTargetError:
-        return None

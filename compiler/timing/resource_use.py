@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from compiler.record.measure_facts import Candidate, HostTime
-from compiler.timing.cold import Heard
+from compiler.timing.cold import FirstCall
 from compiler.timing.rounds import Clock, GpuClock
 from compiler.timing.work import Work
 from compiler.torch_api.allocator import cpu_peak_bytes
@@ -33,18 +33,18 @@ class Pool:
     shared_with: str = ""
 
 
-def with_resource_use(candidate: Candidate, work: Work, heard: Heard, clock: Clock, pool: Pool) -> Candidate:
-    """The candidate with what one more call shows. Raises what the call raises."""
+def with_resource_use(candidate: Candidate, work: Work, first: FirstCall, clock: Clock, pool: Pool) -> Candidate:
+    """The candidate with memory, launches and host time, from one more call. Raises what the call raises."""
     found = replace(candidate, peak_bytes=max(peak_bytes(work, clock), pool.bytes))
     if isinstance(clock, GpuClock):
-        return _on_gpu(found, work, heard, clock, pool)
-    host = HostTime(guards=heard.guards) if heard.guards is not None else None
-    return replace(found, launches=heard.calls, host=host)
+        return _on_gpu(found, work, first, clock, pool)
+    host = HostTime(guards=first.guards) if first.guards is not None else None
+    return replace(found, launches=first.calls, host=host)
 
 
-def _on_gpu(candidate: Candidate, work: Work, heard: Heard, clock: GpuClock, pool: Pool) -> Candidate:
+def _on_gpu(candidate: Candidate, work: Work, first: FirstCall, clock: GpuClock, pool: Pool) -> Candidate:
     stream = clock.stream(work.step, max(LEAST_STREAM_CALLS, candidate.calls_a_round))
-    host, found = _host_time(work.step, clock, heard.guards)
+    host, found = _host_time(work.step, clock, first.guards)
     known = None if host == HostTime() else host
     candidate = replace(candidate, stream_seconds=stream, host=known)
     if found is None:
@@ -112,7 +112,7 @@ def peak_bytes(work: Work, clock: Clock) -> int:
 
 
 def graph_pool_bytes(device: torch.device) -> int:
-    """Bytes that CUDA graphs hold between calls too; 0 on another device."""
+    """Bytes that CUDA graphs hold between calls; 0 on another device."""
     if device.type != "cuda":
         return 0
     own = [segment for segment in torch.cuda.memory_snapshot() if _is_of_graph(segment, device)]

@@ -146,7 +146,7 @@ def calls_a_round(seconds: float, least: int = 1) -> int:
 def turns(
     functions: Mapping[str, Function], calls: Mapping[str, int], rounds: int, clock: Clock
 ) -> Iterator[tuple[str, float]]:
-    """Seconds of a call of each function, in turns, round after round."""
+    """Yield the seconds of a call of each function with its name, interleaved, round after round."""
     for _ in range(rounds):
         for name, function in functions.items():
             yield name, clock.seconds(function, calls[name])
@@ -155,7 +155,7 @@ def turns(
 def time_in_turns(
     functions: Mapping[str, Function], settings: Mapping[str, Callable[[], Any]] | None = None
 ) -> dict[str, Timing]:
-    """Seconds of a call of each function, timed in turns on the CPU; `settings` has a context manager by name."""
+    """Time a call of each function on the CPU in interleaved rounds; `settings` has a context manager by name."""
     clock = CpuClock()
     within = {name: (settings or {}).get(name, nullcontext) for name in functions}
     counts = {}

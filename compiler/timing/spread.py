@@ -20,7 +20,7 @@ class Spread:
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[float]) -> Spread:
-        """Compute them. Raises IndexError for no numbers."""
+        """The median and quartiles of these numbers. Raises IndexError for none."""
         if len(numbers) <= 1:
             return cls(numbers[0], numbers[0], numbers[0])
         low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")

@@ -19,6 +19,7 @@ from compiler.calls.call import Call
 from compiler.calls.copies import Copy, copy_call
 from compiler.record.options import OptionError, Options
 from compiler.timing.candidate_times import Measured, Plan, Progress, Tell, measure
+from compiler.torch_api.fx import dtype_name
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 Dims = Mapping[str, int | Sequence[int]]
@@ -50,7 +51,7 @@ class Point:
     problem: str = ""
 
 
-def swept(call: Call, options: Options, plan: Plan, axes: Axes, tell: Tell | None = None) -> Iterator[Point]:
+def sweep_call(call: Call, options: Options, plan: Plan, axes: Axes, tell: Tell | None = None) -> Iterator[Point]:
     """Yield each point when it is measured. An interrupt ends the sweep and yields what is known of its point.
 
     Raises OptionError for invalid axes before anything is measured.
@@ -77,11 +78,7 @@ def swept(call: Call, options: Options, plan: Plan, axes: Axes, tell: Tell | Non
 
 def place(size: int | None, dtype: torch.dtype | None, name: str = "size") -> str:
     """`size 8, bfloat16`."""
-    return ", ".join([*([f"{name} {size}"] if size is not None else []), *([_short(dtype)] if dtype else [])])
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return ", ".join([*([f"{name} {size}"] if size is not None else []), *([dtype_name(dtype)] if dtype else [])])
 
 
 def _tell_with_point(tell: Tell | None, point: Point, number: int, total: int) -> Tell | None:

@@ -7,8 +7,8 @@ torch._functorch._aot_autograd.schemas).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,12 +76,14 @@ def without_python_code() -> AbstractContextManager[None]:
     return _use_lazy_graph_module(True)
 
 
-def without_unread_logs() -> AbstractContextManager[None]:
+@contextmanager
+def without_unread_logs() -> Iterator[None]:
     """Keep AOTAutograd from printing its graphs for traces and logs that nobody reads."""
     logs = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
     names = ("_log_inference_graph", "_log_joint_graph", "_log_fw_bw_graphs")
     is_read = logging.getLogger("torch.__trace").handlers or any(log.isEnabledFor(logging.INFO) for log in logs)
-    return replace_attributes((graph_compile, name, call_instead(_log_nothing)) for name in names if not is_read)
+    with replace_attributes((graph_compile, name, call_instead(_log_nothing)) for name in names if not is_read):
+        yield
 
 
 def _log_nothing(log: Function, *graphs_and_config: Any) -> Any:

@@ -8,15 +8,15 @@ are not counted: the event in which torch waits for them is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch._dynamo.utils import ChromiumEventLogger
 
 from compiler.torch_api.compilations import NO_COMPILATION, CompileKey, current_key
-from compiler.torch_api.patching import call_hidden_before, replace_attributes
+from compiler.torch_api.patching import call_hidden_before, replace_attribute
 
 
 @dataclass(slots=True)
@@ -48,12 +48,14 @@ class PhaseLog:
     _open: list[_Open] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
 
-    def listen(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def listen(self) -> Iterator[None]:
         """Hear of torch's events in the block."""
-        start, end = call_hidden_before(self._start), call_hidden_before(self._end)
-        return replace_attributes([
-            (ChromiumEventLogger, "log_event_start", start), (ChromiumEventLogger, "log_event_end", end),
-        ])  # fmt: skip
+        with (
+            replace_attribute(ChromiumEventLogger, "log_event_start", call_hidden_before(self._start)),
+            replace_attribute(ChromiumEventLogger, "log_event_end", call_hidden_before(self._end)),
+        ):
+            yield
 
     def _start(self, _logger: Any, name: str, *_: Any, **__: Any) -> None:
         if threading.get_ident() != self._thread:

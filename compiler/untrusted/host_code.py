@@ -117,10 +117,12 @@ def _check_inside(node: ast.AST) -> None:
         children = []
     else:
         children = [*ast.iter_child_nodes(node)]
-    if isinstance(node, ast.Name) and (hasattr(builtins, node.id) or node.id.startswith("__")):
-        raise RefusedSourceError(f"the name {words_of(node)} in the host code", node)
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and _is_kept_name(node.id):
-        raise RefusedSourceError(f"{node.id} is given another meaning in the host code", node)
+    if isinstance(node, ast.Name):
+        name = node.id
+        if hasattr(builtins, name) or name.startswith("__"):
+            raise RefusedSourceError(f"the name {name} in the host code", node)
+        if isinstance(node.ctx, ast.Store) and _is_kept_name(name):
+            raise RefusedSourceError(f"{name} is given another meaning in the host code", node)
     for child in children:
         _check_inside(child)
 

@@ -18,25 +18,19 @@ from typing import Any
 
 from compiler.torch_api.triton_kernels import DECORATORS, HELPERS, hint_names
 
+_RUNTIME = HELPERS.rpartition(".")[0]
+_HINTS = f"{_RUNTIME}.hints"
+_LANGUAGE = ("core", "math", "random", "standard", "extra", "extra.libdevice", "extra.cuda", "extra.cuda.libdevice",
+             "extra.hip", "extra.hip.libdevice")  # fmt: skip
 _MODULES = {
     "triton": ("cdiv", "next_power_of_2", "language"),
     "triton.language": (),
-    "triton.language.core": (),
-    "triton.language.math": (),
-    "triton.language.random": (),
-    "triton.language.standard": (),
-    "triton.language.extra": (),
-    "triton.language.extra.libdevice": (),
-    "triton.language.extra.cuda": (),
-    "triton.language.extra.cuda.libdevice": (),
-    "triton.language.extra.hip": (),
-    "triton.language.extra.hip.libdevice": (),
+    **dict.fromkeys((f"triton.language.{name}" for name in _LANGUAGE), ()),
     HELPERS: (),
-    f"{HELPERS.rpartition('.')[0]}.triton_compat": (),
+    f"{_RUNTIME}.triton_compat": (),
 }
 """Modules that kernels may name, and what they may use of one that has more than functions for kernels."""
 _FROM_RUNTIME = ("triton_helpers", "triton_heuristics")
-_RUNTIME, _HINTS = HELPERS.rpartition(".")[0], f"{HELPERS.rpartition('.')[0]}.hints"
 _BUILTINS = frozenset({
     "abs", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "range", "str", "tuple",
 })  # fmt: skip

@@ -28,13 +28,10 @@ def machine_stages(record: Record) -> tuple[str, ...]:
 
 
 def _is_amd(record: Record) -> bool:
-    from compiler.targets import UnknownTargetError, target
+    from compiler.targets import known_target
 
-    name = record.target or record.options.target
-    try:
-        return target(name).vendor == "amd"
-    except UnknownTargetError:
-        return "AMD" in record.environment.gpu
+    found = known_target(record.target or record.options.target)
+    return found.vendor == "amd" if found else "AMD" in record.environment.gpu
 
 
 _NO_CONFIG = "there is no configuration"

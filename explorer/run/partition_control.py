@@ -38,13 +38,13 @@ def summary(found: Partition, usual: Partition) -> str:
     more = found.activation_bytes - usual.activation_bytes
     against = "" if not more else f" ({size_text(abs(more))} {'more' if more > 0 else 'less'} than usual)"
     head = (
-        f"<p><b>{size_text(found.activation_bytes)}</b> of activations kept{against}; <b>{len(found.again)}</b> "
+        f"<p><b>{size_text(found.activation_bytes)}</b> of activations kept{against}; <b>{len(found.recomputed)}</b> "
         f"operations computed again, which write {size_text(found.recomputed_bytes)} and compute "
         f"{found.recomputed_flops / 1e6:,.1f} Mflop.</p>"
     )
-    kept = sorted((value for value in found.kept if not value.is_input), key=lambda value: -value.bytes)
+    kept = sorted((value for value in found.saved if not value.is_input), key=lambda value: -value.bytes)
     rows = [(value.name, value.operation, size_text(value.bytes), value.why) for value in kept]
-    again = [(node.name, node.operation, size_text(node.bytes), f"{node.flops:,} flop") for node in found.again]
+    again = [(node.name, node.operation, size_text(node.bytes), f"{node.flops:,} flop") for node in found.recomputed]
     return head + _table("Kept", rows) + _table("Computed again", again)
 
 

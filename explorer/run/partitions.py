@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compiler.autograd.eager_memory import saved_by_eager
-from compiler.autograd.partition import AGAIN, Partition, partition
+from compiler.autograd.partition import RECOMPUTED, Partition, partition
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.record.plain_text import size_text
 
@@ -58,8 +58,10 @@ class Partitions:
 
         self._need_graphs()
         found = self.of(graph or next(iter(self.frames)), budget)
-        kept = [_row("saved", value.name, value.operation, value.bytes, None, value.why) for value in found.kept]
-        again = [_row("recomputed", one.name, one.operation, one.bytes, one.flops, AGAIN) for one in found.again]
+        kept = [_row("saved", value.name, value.operation, value.bytes, None, value.why) for value in found.saved]
+        again = [
+            _row("recomputed", one.name, one.operation, one.bytes, one.flops, RECOMPUTED) for one in found.recomputed
+        ]
         return table_of("kept", kept + again)
 
     def plot(self, budgets: Sequence[float] = BUDGETS) -> Figure:
@@ -90,10 +92,10 @@ class Partitions:
             "graph": graph,
             "partition": name,
             "budget": budget,
-            "saved": len(found.kept),
+            "saved": len(found.saved),
             "saved_bytes": found.saved_bytes,
             "activation_bytes": found.activation_bytes,
-            "recomputed": len(found.again),
+            "recomputed": len(found.recomputed),
             "recomputed_flops": found.recomputed_flops,
             "recomputed_bytes": found.recomputed_bytes,
             "forward_ops": found.calls[0],
@@ -116,8 +118,8 @@ class Partitions:
 
 def _words(found: Partition) -> str:
     return (
-        f"{len(found.kept)} values kept for the backward ({size_text(found.saved_bytes)}, of these "
-        f"{size_text(found.activation_bytes)} activations), {len(found.again)} operations computed again"
+        f"{len(found.saved)} values kept for the backward ({size_text(found.saved_bytes)}, of these "
+        f"{size_text(found.activation_bytes)} activations), {len(found.recomputed)} operations computed again"
     )
 
 

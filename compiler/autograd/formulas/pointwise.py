@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,14 +68,9 @@ def _in_bounds(s: Local, low: float | None, high: float | None) -> Tensor:
     return (inside if high is None else inside & (s.self <= high)).to(s.self.dtype)
 
 
-def _wins(mine: Tensor, other: Tensor, *, greater: bool) -> Tensor:
-    """1 where mine is chosen, ½ where both are equal, else 0."""
-    chosen = mine > other if greater else mine < other
-    return chosen.to(mine.dtype) + (mine == other) / 2
-
-
-def _sign_rule(name: str) -> Any:
-    return lambda s: getattr(s, name).sign()
+def _wins(mine: Tensor, other: Tensor) -> Tensor:
+    """1 where mine is greater, ½ where both are equal, else 0."""
+    return (mine > other).to(mine.dtype) + (mine == other) / 2
 
 
 _EXPONENTIALS = (
@@ -165,12 +159,9 @@ _ARITHMETIC = (
 )  # fmt: skip
 
 _PIECEWISE = (
-    unary("AbsBackward0", "derivative of the absolute value", "|self|", "sign(self)", _sign_rule("self")),
-    unary("FloorBackward0", "a step function is flat", "floor(self)", "0", lambda s: 0),
-    unary("CeilBackward0", "a step function is flat", "ceil(self)", "0", lambda s: 0),
-    unary("RoundBackward0", "a step function is flat", "round(self)", "0", lambda s: 0),
-    unary("TruncBackward0", "a step function is flat", "trunc(self)", "0", lambda s: 0),
-    unary("SignBackward0", "a step function is flat", "sign(self)", "0", lambda s: 0),
+    unary("AbsBackward0", "derivative of the absolute value", "|self|", "sign(self)", lambda s: s.self.sign()),
+    *(unary(f"{op}Backward0", "a step function is flat", f"{op.lower()}(self)", "0", lambda s: 0)
+      for op in ("Floor", "Ceil", "Round", "Trunc", "Sign")),
     unary("ClampBackward1", "passes between the bounds", "min(max(self, low), high)", "[low ≤ self ≤ high]",
           lambda s: _in_bounds(s, s.min, s.max)),
     unary("ClampMinBackward0", "passes above the bound", "max(self, low)", "[self ≥ low]",
@@ -178,11 +169,11 @@ _PIECEWISE = (
     unary("ClampMaxBackward0", "passes below the bound", "min(self, high)", "[self ≤ high]",
           lambda s: _in_bounds(s, None, s.max)),
     rule("MaximumBackward0", "passes to the greater one", "max(self, other)",
-         each("self", "[self > other], ½ where equal", lambda s: _wins(s.self, s.other, greater=True)),
-         each("other", "[other > self], ½ where equal", lambda s: _wins(s.other, s.self, greater=True))),
+         each("self", "[self > other], ½ where equal", lambda s: _wins(s.self, s.other)),
+         each("other", "[other > self], ½ where equal", lambda s: _wins(s.other, s.self))),
     rule("MinimumBackward0", "passes to the smaller one", "min(self, other)",
-         each("self", "[self < other], ½ where equal", lambda s: _wins(s.self, s.other, greater=False)),
-         each("other", "[other < self], ½ where equal", lambda s: _wins(s.other, s.self, greater=False))),
+         each("self", "[self < other], ½ where equal", lambda s: _wins(s.other, s.self)),
+         each("other", "[other < self], ½ where equal", lambda s: _wins(s.self, s.other))),
     rule("WhereBackward0", "passes to the chosen one", "self where condition, else other",
          each("self", "[condition]", lambda s: s.condition), each("other", "[not condition]", lambda s: ~s.condition)),
     unary("MaskedFillBackward0", "passes where nothing was filled in", "value where mask, else self", "[not mask]",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from compiler.record.options import OptionError, Options
-from compiler.timing.candidates import names, own
+from compiler.timing.candidates import candidate_names, own_candidate
 from compiler.timing.sweep import Axes
 
 
@@ -33,10 +33,10 @@ def axes_of(
 
 def candidates_of(mode: Any, options: Options) -> list[Any]:
     """The candidates beside eager: those that are named, else what the run itself compiles by. Raises OptionError."""
-    named = names(mode)
+    named = candidate_names(mode)
     if named:
         return named
-    cells = own(options)
+    cells = own_candidate(options)
     if cells is None:
         raise OptionError("this run was not compiled: say with mode=… what to compare with eager, as in mode='default'")
     return [cells]

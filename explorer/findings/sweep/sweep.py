@@ -200,13 +200,13 @@ def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:
 
     Raises ValueError for a run without a call, and OptionError.
     """
-    from compiler.timing.sweep import swept
+    from compiler.timing.sweep import sweep_call
     from explorer.findings.timing.again import NO_CALL, progress_line
 
     if call is None:
         raise ValueError(NO_CALL)
     with progress_line() as line:
-        found = list(swept(call, record.options, plan, axes, line))
+        found = list(sweep_call(call, record.options, plan, axes, line))
     known = next((point.found.measurement for point in found if point.found is not None), None)
     return Sweep(
         record.title,

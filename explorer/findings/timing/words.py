@@ -9,7 +9,7 @@ from math import floor, log10
 
 from compiler.record import Candidate, Measurement, Record
 from compiler.record.plain_text import pluralize, size_text
-from compiler.targets import UnknownTargetError, is_virtual, target
+from compiler.targets import is_virtual, known_target
 from explorer.findings.timing.compared import Ratio, Timed, Verdict, explored, fastest, median_of
 
 
@@ -157,10 +157,8 @@ def cpu_text(target_name: str) -> str:
     """The same of a target."""
     if not is_virtual(target_name):
         return ""
-    try:
-        title = target(target_name).title
-    except UnknownTargetError:  # of a record that another version made
-        title = target_name
+    found = known_target(target_name)
+    title = found.title if found else target_name
     return f"Times of the CPU, not of the {title} that the code is for: that GPU was not there."
 
 

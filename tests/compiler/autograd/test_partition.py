@@ -163,7 +163,7 @@ def test_default_budget_reproduces_the_actual_partition(resnet: tuple[Record, Ke
     record, frame = resnet
     saved = {one.subjects[-1] for one in record.decisions if (one.pass_name, one.verdict) == ("partition", "saved")}
     again = partition(frame.joint, 1.0)
-    assert {f"backward[0/0].{value.name}" for value in again.kept} == saved
+    assert {f"backward[0/0].{value.name}" for value in again.saved} == saved
 
 
 def test_saving_everything_recomputes_nothing(resnet: tuple[Record, KeptFrame]) -> None:
