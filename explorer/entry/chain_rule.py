@@ -81,9 +81,10 @@ class ShownStep:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from explorer.findings.chain.html import step_html
+        from explorer.findings.chain.parts import step_document
+        from explorer.render.static import document_html
 
-        return {"text/plain": str(self), "text/html": step_html(self.data)}
+        return {"text/plain": str(self), "text/html": document_html(step_document(self.data))}
 
 
 class ChainRule(AutogradRun):
@@ -154,7 +155,7 @@ class ChainRule(AutogradRun):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """What a saved notebook keeps: the first steps as text, and as HTML that needs no script."""
-        from explorer.findings.chain.html import chain_html
+        from explorer.findings.chain.parts import chain_html
 
         return {"text/plain": first_lines(str(self)), "text/html": chain_html(self.record, self.data)}
 
@@ -297,8 +298,9 @@ def _repeated(
 
 
 def _row(step: ChainStep) -> dict[str, Any]:
-    from explorer.findings.chain.text import number_text, value_text
+    from explorer.findings.chain.text import value_text
     from explorer.reading.provenance import place_text
+    from explorer.reading.shapes import number_text
 
     shown = step.value if step.direction == "forward" else step.gradient
     errors = [each.error for each in step.departures if each.error is not None]

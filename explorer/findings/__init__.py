@@ -13,6 +13,7 @@ from explorer.findings.advice.finding import advice_finding
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.bytecode import bytecode_views
 from explorer.findings.chain.finding import chain_views
+from explorer.findings.check_text import checks_finding
 from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.fusion.finding import fusion_finding
 from explorer.findings.guards import guards_finding
@@ -37,6 +38,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     versus_finding,
     timing_finding,
     memory_finding,
+    checks_finding,
     advice_finding,
 )
 

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from compiler.capture.function_names import function_name
-from compiler.record import Frame, GraphBreak, Guard, Record, Symbol
-from compiler.record.plain_text import one_line, pluralize
+from compiler.record import Frame, GraphBreak, Record, Symbol
+from compiler.record.plain_text import one_line
 from explorer.findings.cards import break_texts, recompile_texts
+from explorer.findings.guards import WORDS_WIDTH, frame_section, guards_by_frame, range_text
 from explorer.reading.cause import condition_text, place_and_code, users_place
 from explorer.reading.plain_text import clip, columns
 from explorer.reading.provenance import place_text
-from explorer.reading.shapes import seconds_text
-
-WORDS_WIDTH = 72
+from explorer.render.text import document_text
 
 
 def told(record: Record, name: str) -> str:
@@ -32,43 +31,9 @@ def _recompiles(record: Record) -> str:
 
 def _guards(record: Record) -> str:
     """For each compilation its guards; those about the insides of modules and of torch are only counted."""
-    parts = []
-    for frame in record.frames:
-        guards = [guard for guard in record.guards if guard.frame == frame.id]
-        if guards:
-            parts.append("\n".join([guards_head(frame, guards), *_guard_lines(guards)]))
-    return "\n\n".join(parts) or "no guards"
-
-
-def guards_head(frame: Frame, guards: Sequence[Guard]) -> str:
-    inside = sum(guard.internal for guard in guards)
-    counts = f"{pluralize(len(guards) - inside, 'guard')}, and {inside} on the insides of modules and of torch"
-    took = frame.guard_seconds
-    time = "" if took is None else f"; one check of all takes {seconds_text(took)} with cold caches; each alone, warm:"
-    return f"{frame.id}  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {counts}{time}"
-
-
-def _guard_lines(guards: Sequence[Guard]) -> list[str]:
-    """Those on one argument stand together, in the order of their first."""
-    own = [guard for guard in guards if not guard.internal]
-    arguments = list(dict.fromkeys(guard.argument for guard in own))
-    own.sort(key=lambda guard: arguments.index(guard.argument))
-    rows = [guard_cells(guard) for guard in own]
-    return [f"  {line}" for line in columns(rows, right=(2,))] if rows else []
-
-
-def guard_cells(guard: Guard) -> tuple[str, str, str, str]:
-    words = one_line(guard.words or " and ".join(guard.code))
-    place = place_text(guard.file, guard.line) if guard.file else ""
-    return clip(words, WORDS_WIDTH), place, _cost(guard), _failed(guard.failed)
-
-
-def _cost(guard: Guard) -> str:
-    return "" if guard.seconds is None else seconds_text(guard.seconds)
-
-
-def _failed(times: int) -> str:
-    return f"failed {pluralize(times, 'time')}" if times else ""
+    of_frame = guards_by_frame(record)
+    found = [frame_section(frame, of_frame[frame.id], insides=False) for frame in record.frames if frame.id in of_frame]
+    return document_text(found) or "no guards"
 
 
 def _frames(record: Record) -> str:
@@ -124,12 +89,6 @@ def symbol_whys(item: Symbol) -> list[str]:
     if item.became and item.specialized_by:
         whys.append(f"became {item.became} because of {place_and_code(item.specialized_by)}")
     return whys + [condition_text(condition) for condition in item.conditions]
-
-
-def range_text(item: Symbol) -> str:
-    low = "" if item.low is None else f"{item.low} <= "
-    high = "" if item.high is None else f" <= {item.high}"
-    return f"{low}{item.name}{high}" if low or high else "any"
 
 
 def _number(value: float | None) -> str:

@@ -32,8 +32,3 @@ def break_texts(record: Record) -> list[str]:
 def recompile_texts(record: Record) -> list[str]:
     """A card for each cause."""
     return card_texts(recompile_cards(record))
-
-
-def cards(record: Record) -> str:
-    """All breaks, then all recompilations, as one text; "" where there are none."""
-    return "\n\n".join(all_cards(record))

@@ -10,8 +10,12 @@ from compiler.record import Check, Record
 from compiler.record.plain_text import one_line, pluralize
 from explorer.reading.plain_text import clip, columns
 from explorer.reading.shapes import error_text
+from explorer.render.document import Parts, Row, Section, Table, Text
+from explorer.render.finding import Finding
+from explorer.render.text import document_finding
 
 HEAD = ("result", "verdict", "off by", "99 % ULPs", "most", "to float64", "eager's")
+COLUMNS = ("result", "verdict", "off by", "ULPs, 99 % within", "ULPs, most", "from float64", "eager from it", "note")
 SHOWN = 8
 _WORST_FIRST = ("differs", "not comparable", "close", "equal")
 
@@ -135,6 +139,22 @@ def _kernel(check: Check) -> str:
     off = f", off by at most {error_text(check.max_absolute)}" if is_off else ""
     note = f" ({one_line(check.note)})" if check.note else ""
     return f"{check.subject}: {check.verdict}{off}{note}"
+
+
+def checks_finding(record: Record) -> Finding | None:
+    """The verdict on the call and the stages in words, above a table of its results; None where nothing was checked."""
+    if not record.checks:
+        return None
+    checked = Checked.of(record)
+    told: tuple[Parts, ...] = tuple(Text(words) for words in (*sentences(checked), *stage_sentences(checked.stages)))
+    rows = [(*result_cells(check), check.note if checked.kernels else "")
+            for check in checked.results or checked.kernels]  # fmt: skip
+    used = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
+    shown = tuple(Row(tuple(row[place] for place in used)) for row in rows)
+    head = tuple(COLUMNS[place] for place in used)
+    right = tuple(range(2, len(used) - bool(checked.kernels)))
+    document = [Section((*told, Table(head, shown, right=right)) if rows else told)]
+    return document_finding("checks", "compared with eager", document, {}, pluralize(len(record.checks), "check"))
 
 
 def _wrapped(sentence: str, width: int, indent: str = "") -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from compiler.record import MACHINE_STAGES, Binary, Kernel, Record
+from explorer.reading.columns import columns
 from explorer.reading.kernel_table import binaries_of, bound_microseconds, config_text, half, occupancy_percent
 from explorer.reading.provenance import ancestors
 
@@ -17,20 +18,14 @@ Pair = tuple[Kernel | None, Kernel | None]
 ALIKE = 0.5
 """Kernels of different names match when they share this much of what either computes."""
 
-FACTS = {
-    "registers": "Int64",
-    "spill_bytes": "Int64",
-    "shared_memory": "Int64",
-    "occupancy_percent": "Float64",
-    "limiter": "string",
-    "load_bits": "Int64",
-    "store_bits": "Int64",
-    "instructions": "Int64",
-    "bytes": "Int64",
-    "flops": "Int64",
-    "bound_us": "Float64",
-    "config": "string",
-}
+FACTS = columns(
+    ("Int64", "registers spill_bytes shared_memory"),
+    ("Float64", "occupancy_percent"),
+    ("string", "limiter"),
+    ("Int64", "load_bits store_bits instructions bytes flops"),
+    ("Float64", "bound_us"),
+    ("string", "config"),
+)
 
 
 def matched(before: Record, after: Record) -> list[Pair]:
@@ -111,7 +106,7 @@ def kernel_facts(before: Record, after: Record, labels: tuple[str, str]) -> pd.D
 
     pairs = matched(before, after)
     sides = [binaries_of(before), binaries_of(after)]
-    columns: dict[str, Any] = {
+    table: dict[str, Any] = {
         **{f"kernel {label}": pd.array([_own(pair[side], "name") for pair in pairs], dtype="string")
            for side, label in enumerate(labels)},
         "graph": pd.array([_where(pair) for pair in pairs], dtype="string"),
@@ -119,8 +114,8 @@ def kernel_facts(before: Record, after: Record, labels: tuple[str, str]) -> pd.D
     for name, dtype in FACTS.items():
         for side, label in enumerate(labels):
             values = [_fact(pair[side], sides[side], name) for pair in pairs]
-            columns[f"{name} {label}"] = pd.array(values, dtype=dtype)
-    return pd.DataFrame(columns)
+            table[f"{name} {label}"] = pd.array(values, dtype=dtype)
+    return pd.DataFrame(table)
 
 
 def _where(pair: Pair) -> str | None:

@@ -1,4 +1,4 @@
-"""The cards of recompilations: what is to blame, old beside new for every guard that failed, advice."""
+"""The cards of recompilations, one for each cause: what is to blame, every guard that failed, what helps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import quoted
-from compiler.record import Guard, GuardFailure, Recompile, Record
+from compiler.record import Guard, GuardFailure, Recompile, Record, Span
 from compiler.record.plain_text import pluralize
 from explorer.findings.breaks import Graphs
 from explorer.findings.timeline import recompile_id, runs_of
@@ -37,17 +37,10 @@ class Known:
         return [guard for guard in same if guard.failed] or same
 
 
-def recompile_cards(record: Record) -> list[Only | Card]:
-    """The cards of a record: in a text one for each cause, in the view one for each recompilation."""
+def recompile_cards(record: Record) -> list[Card]:
+    """A card for each cause."""
     known, groups = Known(record), recompile_groups(record.recompiles)
-    return [
-        part
-        for number, group in enumerate(groups, 1)
-        for part in (
-            Only(("text", "html"), (cause_card(group, number, len(groups), known),)),
-            Only(("view",), tuple(single_cards(group, number, len(groups), known))),
-        )
-    ]
+    return [cause_card(group, number, len(groups), known) for number, group in enumerate(groups, 1)]
 
 
 def cause_card(group: Sequence[Recompile], number: int, total: int, known: Known) -> Card:
@@ -58,55 +51,54 @@ def cause_card(group: Sequence[Recompile], number: int, total: int, known: Known
     last = group[-1]
     blamed = f", {_blamed(found)}" if found.cause and found.argument else ""
     times = f", {len(group)} times" if others else ""
-    parts = [*call_parts(found, known), *failure_parts(found, known)]
+    parts: list[Parts] = [Only(("view",), (Text(blame(found), "lead"),)), *call_parts(found, known)]
+    if last.limit:
+        parts.append(Only(("view",), (Text(given_up(last, function_name(found.function)), "warning"),)))
+    failures = failure_parts(found, known)
+    parts.append(Only(("text", "html"), tuple(failures)))
     if found.graph_change:
         shows = f"{found.graph_change} (run.recompile_diff({found.frame!r}) shows it)"
         parts.append(Only(("text",), (Text(shows, label=f"graph, against {found.closest}: "),)))
     if others:
-        parts.append(Text("; ".join(map(again_words, others)), label="and again: "))
+        again = Text("; ".join(map(again_words, others)), label="and again: ")
+        rows = tuple(again_row(each, known) for each in others)
+        parts += [Only(("text", "html"), (again,)), Only(("view",), (Table((), rows, "and again", style="failures"),))]
     parts += change_parts(last)
     if last.limit:
-        parts.append(Text(f"torch gave up on this function: {limit_words(last)}"))
+        parts.append(Only(("text", "html"), (Text(f"torch gave up on this function: {limit_words(last)}"),)))
+    parts.append(Only(("view",), tuple(detail_parts(found, failures, known))))
     return Card(
         title=f"Recompilation, cause {number} of {total}",
         ids=tuple(map(recompile_id, group)),
         lead="",
         parts=tuple(parts),
         kind="recompile",
-        about=found.frame,
+        about=Tag(", ".join(each.frame for each in group), "muted"),
+        aside=(f"{function_name(found.function)} ", line_link(found.file, found.line, known.lines)),
         line=f"recompilation {number} of {total}{times}: {_name(found)} ({found.file}:{found.line}){blamed}",
         summary=recompile_reason(found),
         count=len(group),
     )
 
 
-def single_cards(group: Sequence[Recompile], number: int, total: int, known: Known) -> Iterator[Card]:
-    """The cards of the recompilations of one cause, number `number` of `total`."""
-    for nth, found in enumerate(group, 1):
-        which = f": {nth} of {len(group)}" if len(group) > 1 else ""
-        function = function_name(found.function)
-        parts = [*call_parts(found, known)]
-        if found.limit:
-            parts.append(Text(given_up(found, function), "warning"))
-        parts += change_parts(found)
-        closest, *others = failure_parts(found, known)
-        parts.append(closest)
-        if others:
-            title = f"Why {pluralize(len(others), 'other compilation')} did not fit either"
-            parts.append(Fold(title, tuple(others)))
-        parts += comparison(found, known)
-        if found.reasons:
-            code = Code(tuple("\n\n".join(found.reasons).splitlines()), language="")
-            parts.append(Fold("In torch's words", (code,)))
-        yield Card(
-            title=f"Recompilation, cause {number} of {total}{which}",
-            ids=(recompile_id(found),),
-            lead=blame(found),
-            parts=tuple(parts),
-            kind="recompile",
-            about=Tag(found.frame, "muted"),
-            aside=(f"{function} ", line_link(found.file, found.line, known.lines)),
-        )
+def detail_parts(found: Recompile, failures: Sequence[Parts], known: Known) -> Iterator[Parts]:
+    """What the view shows besides: the failed guards, the graphs compared, torch's own words."""
+    yield from failures[:1]
+    if others := failures[1:]:
+        yield Fold(f"Why {pluralize(len(others), 'other compilation')} did not fit either", tuple(others))
+    if link := comparison(found, known):
+        yield Text((link, f" {found.graph_change}".rstrip()))
+    if found.reasons:
+        yield Fold("In torch's words", (Code(tuple("\n\n".join(found.reasons).splitlines()), language=""),))
+
+
+def again_row(found: Recompile, known: Known) -> Row:
+    """A later recompilation for the same cause: the compilation, its call, what differed, the graphs compared."""
+    call: Words = ""
+    if found.call is not None:
+        call = f"call {found.call_number}, " if found.call_number else "", call_link(found.call, known)
+    link = comparison(found, known)
+    return Row((Tag(found.frame, "muted"), call, blame(found), link or ""))
 
 
 def blame(found: Recompile) -> Words:
@@ -129,10 +121,14 @@ def call_parts(found: Recompile, known: Known) -> list[Parts]:
         return []
     which = f"call {found.call_number}, " if found.call_number else ""
     full = f"{which}in {found.call.file}:{found.call.line}  {found.call.code}"
-    link = line_link(found.call.file, found.call.line, known.lines)
+    link = call_link(found.call, known)
     words: Words = (f"Call {found.call_number}, " if found.call_number else "Called from ", link)
     shown = Only(("view",), (Text(words, "why"), span_code(found.call, known.lines)))
     return [Only(("text", "html"), (Text(full, "line"),)), shown]
+
+
+def call_link(call: Span, known: Known) -> Link:
+    return line_link(call.file, call.line, known.lines)
 
 
 def change_parts(found: Recompile) -> list[Parts]:
@@ -188,16 +184,15 @@ def folded_words(failures: Iterable[GuardFailure]) -> dict[int, str]:
     return words
 
 
-def comparison(found: Recompile, known: Known) -> list[Parts]:
-    """A link that compares the graph of the compilation that came closest with the new one, where both are there."""
+def comparison(found: Recompile, known: Known) -> Link | None:
+    """What compares the graph of the compilation that came closest with the new one, where both are there."""
     frames = {frame.id: frame for frame in known.record.frames if frame.id in (found.closest, found.frame)}
     pair = [frames.get(found.closest), frames.get(found.frame)]
     names = [frame.graphs[0] for frame in pair if frame and frame.graphs and known.graphs.link(frame.graphs[0])]
     if len(names) < 2:
-        return []
+        return None
     titles = [known.graphs.title(name) for name in names]
-    link = Link(f"Compare {titles[0]} with {titles[1]}", compare=(names[0], names[1]))
-    return [Text((link, f" {found.graph_change}".rstrip()))]
+    return Link(f"Compare {titles[0]} with {titles[1]}", compare=(names[0], names[1]))
 
 
 def given_up(found: Recompile, function: str) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.record import Binary, Kernel, KernelTime, Record
+from compiler.record.plain_text import size_text
+from explorer.reading.shapes import seconds_text
 
 Fact = Callable[[Kernel, Binary | None], int | float | str | None]
 
@@ -19,6 +21,14 @@ class Column:
     about: str
     fact: Fact
     unit: str = ""
+
+
+def fact_text(value: float | str | None, unit: str) -> str:
+    """A fact as it is written: `1.5 KiB`, `12 µs`, `87.5 %`; "" for none."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    written = {"bytes": size_text, "seconds": seconds_text}.get(unit)
+    return written(value) if written else f"{value:,} {'%' if unit == 'percent' else unit}".strip()
 
 
 def occupancy_percent(binary: Binary) -> float | None:

@@ -33,6 +33,11 @@ def error_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}"
 
 
+def number_text(number: Any) -> str:
+    """Four digits; -0 is 0."""
+    return f"{number + 0.0:.4g}" if isinstance(number, float) else str(number)
+
+
 def shape_text(shape: Iterable[Any]) -> str:
     """`[8, 64]`; sizes may be symbols: `[s0, 64]`."""
     return f"[{', '.join(str(size) for size in shape)}]"

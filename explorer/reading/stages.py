@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.record import MACHINE_STAGES, Artifact, Record, ordered_stages, stage_rank
-from compiler.record.plain_text import pluralize
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +157,9 @@ STAGE_WORDS: dict[str, StageWords] = {
         frozenset({"tensor"}),
         "tensors",
     ),
+    "checks": StageWords(
+        "Checks", "Results and stages compared with eager, or with float64.", _MEASURED, unit="checks"
+    ),
     "advice": StageWords(
         "Advice", "What would make it faster, with the evidence.", _MEASURED, frozenset({"advice"}), "findings"
     ),
@@ -226,14 +228,6 @@ def counts(artifacts: Sequence[Artifact]) -> str:
     return ", ".join(_counted(kind, count) for kind, count in _kinds(artifacts))
 
 
-def size(artifacts: Sequence[Artifact]) -> str:
-    """How much is in a stage in one number: `8 ops`; of kinds that stand side by side, the sum."""
-    kinds = [(kind, count) for kind, count in _kinds(artifacts) if kind != "placeholder"]
-    if kinds and kinds[0][0] in ("fused", "pointwise", "reduction", "template", "extern", "other"):
-        return pluralize(sum(count for _, count in kinds), "node")
-    return _counted(*kinds[0]) if kinds else ""
-
-
 def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     kinds = Counter(entity.kind for artifact in artifacts for entity in artifact.entities)
     for kind in ("output", "subgraph_input", "subgraph_output"):
@@ -254,7 +248,7 @@ def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
 
 
 def _counted(kind: str, count: int) -> str:
-    one, many = _KINDS.get(kind, (kind, kind))
+    one, many = _KINDS.get(kind, (kind, f"{kind}s"))
     return f"{count:,} {one if count == 1 else many}"
 
 

@@ -6,7 +6,7 @@ JSON that `static/document_view.js` shows. A part says what there is to know, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -41,8 +41,29 @@ class Tag(Part, frozen=True):
     title: str = ""
 
 
-Words: TypeAlias = "str | Link | Tag | tuple[str | Link | Tag, ...]"
-"""A sentence: text, in which code stands in backticks, and links."""
+class Bar(Part, frozen=True):
+    """Amounts as bars, one below the other, each with the name of its colour; `mark` is a line across them.
+
+    Bars of the same `scale` are drawn to one scale, those of the other side of a record of two as well.
+    """
+
+    amounts: tuple[tuple[float, str], ...]
+    scale: str
+    mark: float | None = None
+    title: str = ""
+
+
+class Values(Part, frozen=True):
+    """The numbers of a tensor under a name, `flat` as one row; `data` has its type, norm, bounds and numbers."""
+
+    data: dict[str, Any] | None
+    name: str = ""
+    flat: bool = False
+
+
+Piece: TypeAlias = "str | Link | Tag | Bar | Values"
+Words: TypeAlias = "Piece | tuple[Piece, ...]"
+"""A sentence: text, in which code stands in backticks, links, tags and bars. A text leaves bars out."""
 
 
 class Text(Part, frozen=True):
@@ -54,12 +75,17 @@ class Text(Part, frozen=True):
 
 
 class Code(Part, frozen=True):
-    """Lines of code, in each of which columns may be marked; `copy` says what a click copies."""
+    """Lines of code, in each of which columns may be marked; `copy` says what a click copies.
 
-    lines: tuple[str, ...]
+    `source` are an artifact and its first and last line, in place of `lines`: the view loads them when they are shown.
+    """
+
+    lines: tuple[str, ...] = ()
     marks: tuple[tuple[int, int], ...] = ()
     copy: str = ""
     language: str = "python"
+    source: tuple[str, int, int] | None = None
+    label: str = ""
 
 
 class Step(Part, frozen=True):
@@ -114,16 +140,26 @@ class Items(Part, frozen=True):
 
 
 class Row(Part, frozen=True):
-    """A row of a table, for entities if it has ids. `words` say it in a text; `title` is shown beside the pointer."""
+    """A row of a table, for entities if it has ids. `words` say it in a text; `title` is shown beside the pointer.
+
+    `parts` stand below its first cell in the view. `keys` are numbers to sort by, `group` is what to filter by.
+    """
 
     cells: tuple[Words, ...]
     ids: tuple[str, ...] = ()
     words: str = ""
     title: str = ""
+    parts: tuple[Parts, ...] = ()
+    keys: tuple[float, ...] = ()
+    group: int = 0
 
 
 class Table(Part, frozen=True):
-    """Rows of cells under their names; the columns in `right` are numbers."""
+    """Rows of cells under their names; the columns in `right` are numbers.
+
+    In the view the reader may choose one of `orders`: that of the rows, then by their `keys`, the largest first; and
+    one of `groups`, of which the first is all rows.
+    """
 
     head: tuple[Words, ...]
     rows: tuple[Row, ...]
@@ -131,6 +167,8 @@ class Table(Part, frozen=True):
     right: tuple[int, ...] = ()
     style: str = ""
     label: str = ""
+    orders: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 class Chart(Part, frozen=True):
@@ -142,18 +180,28 @@ class Chart(Part, frozen=True):
 
 
 class Picture(Part, frozen=True):
-    """A drawing as SVG, for HTML."""
+    """A drawing for HTML, which `draw` makes of `of` as SVG when it is shown."""
 
     alt: str
-    svg: str
+    draw: Callable[[Any], str]
+    of: Any
 
 
 class Fold(Part, frozen=True):
     """What is shown when it is asked for; a text leaves it out."""
 
-    title: str
+    title: Words
     parts: tuple[Parts, ...]
     is_open: bool = False
+    style: str = ""
+
+
+class Choice(Part, frozen=True):
+    """Parts of which the view shows one option at a time, by name; a text and HTML show all of them."""
+
+    label: str
+    options: tuple[tuple[str, tuple[Parts, ...]], ...]
+    style: Literal["buttons", "menu"] = "buttons"
 
 
 class Only(Part, frozen=True):
@@ -194,7 +242,9 @@ class Card(Part, frozen=True):
     is_open: bool = False
 
 
-Parts: TypeAlias = "Text | Code | Way | Flow | Change | Items | Table | Chart | Picture | Fold | Only | Section | Card"
+Parts: TypeAlias = (
+    "Text | Code | Way | Flow | Change | Items | Table | Chart | Picture | Fold | Choice | Only | Section | Card"
+)
 Document: TypeAlias = Sequence[Parts]
 
 VIEW: Final = "document"
@@ -202,8 +252,9 @@ VIEW: Final = "document"
 
 
 def payload(document: Document) -> dict[str, Any]:
-    """A document as plain JSON values for the front end."""
-    return {"parts": msgspec.to_builtins(list(_in_view(document)), str_keys=True)}
+    """A document as plain JSON values for the front end: its parts, and the largest amount of each scale of bars."""
+    parts = tuple(_in_view(document))
+    return {"parts": msgspec.to_builtins(parts, str_keys=True), "most": _most(parts)}
 
 
 def _in_view(document: Document) -> Iterator[Parts]:
@@ -211,20 +262,38 @@ def _in_view(document: Document) -> Iterator[Parts]:
     for part in shown(document, "view"):
         if isinstance(part, Card | Fold | Section):
             yield msgspec.structs.replace(part, parts=tuple(_in_view(part.parts)))
+        elif isinstance(part, Choice):
+            options = tuple((name, tuple(_in_view(inside))) for name, inside in part.options)
+            yield msgspec.structs.replace(part, options=options)
         else:
             yield part
+
+
+def _most(value: object) -> dict[str, float]:
+    """The largest amount of each scale in parts, and in what is inside of them."""
+    if isinstance(value, Bar):
+        return {value.scale: max(amount for amount, _ in value.amounts)}
+    inside = value if isinstance(value, tuple) else msgspec.structs.astuple(value) if isinstance(value, Part) else ()
+    found: dict[str, float] = {}
+    for each in inside:
+        for scale, amount in _most(each).items():
+            found[scale] = max(amount, found.get(scale, 0.0))
+    return found
 
 
 def shown(document: Document, medium: Literal["text", "html", "view"]) -> Iterator[Parts]:
     """The parts of a document that a medium shows, without those that say for which others they are."""
     for part in document:
-        if not isinstance(part, Only):
+        if isinstance(part, Choice) and medium != "view":
+            for _, inside in part.options:
+                yield from shown(inside, medium)
+        elif not isinstance(part, Only):
             yield part
         elif medium in part.media:
             yield from shown(part.parts, medium)
 
 
-def pieces(words: Words) -> tuple[str | Link | Tag, ...]:
+def pieces(words: Words) -> tuple[Piece, ...]:
     """A sentence as its pieces."""
     return words if isinstance(words, tuple) else (words,)
 
@@ -234,7 +303,7 @@ def plain(words: Words) -> str:
     return "".join(map(_plain_piece, pieces(words)))
 
 
-def _plain_piece(piece: str | Link | Tag) -> str:
+def _plain_piece(piece: Piece) -> str:
     if isinstance(piece, Tag) and piece.style == "badge":
         return f"({piece.words})"
-    return piece if isinstance(piece, str) else piece.words
+    return piece if isinstance(piece, str) else "" if isinstance(piece, Bar | Values) else piece.words

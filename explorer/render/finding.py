@@ -15,18 +15,22 @@ class Finding:
     """An artifact made of facts. `opens` is how it is shown first: as "view", "graph" or "text".
 
     `view` names the view of the front end (`static/views.js`) that can show it, and `data` is what that view is given:
-    plain JSON values. Both are empty where text and graph are enough. `document` is what a finding was lowered from.
+    plain JSON values. Both are empty where text and graph are enough. `document` is what a finding was lowered from;
+    `is_open` is whether the static view shows it unfolded.
     """
 
     artifact: Artifact
     opens: str = "text"
     view: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
-    document: Document = ()
+    document: Document = field(default=(), compare=False)
+    is_open: bool = False
 
 
 COUNT = "counted"
 """Name in `Artifact.attrs` of how much is in a finding, in words."""
+VIEWS = ("document", "memory_chart", "times", "steps")
+"""The views of findings. One that is given other data than before gets another name: saved records keep their data."""
 OPENS, VIEW, VIEWED = "opens", "view", "viewed"
 """Names in `Artifact.attrs` of a finding that a record has as an artifact: how it opens, its view, the view's data."""
 
@@ -38,10 +42,11 @@ def as_artifact(finding: Finding) -> Artifact:
 
 
 def kept_views(record: Record) -> Iterator[Finding]:
-    """The findings that a record has as artifacts."""
+    """The findings that a record has as artifacts; as text those whose view was another version's."""
     for artifact in record.artifacts:
-        if OPENS in artifact.attrs:
-            yield Finding(artifact, artifact.attrs[OPENS], artifact.attrs.get(VIEW, ""), artifact.attrs.get(VIEWED, {}))
+        view = artifact.attrs.get(VIEW, "")
+        if OPENS in artifact.attrs and (not view or view in VIEWS):
+            yield Finding(artifact, artifact.attrs[OPENS], view, artifact.attrs.get(VIEWED, {}))
 
 
 @dataclass

@@ -36,16 +36,23 @@ def pre(lines: list[str]) -> str:
 
 
 def table_html(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain text."""
+    return table_of_cells(columns, (map(text_cell, row) for row in rows))
+
+
+def table_of_cells(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table whose cells are HTML."""
     head = "".join(f'<th style="{CELL}">{safe(column)}</th>' for column in columns)
-    body = "".join(f"<tr>{''.join(map(text_cell, row))}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return (
         '<div style="overflow:auto"><table style="margin:0.4em 0;border-collapse:collapse;font-size:12px">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def text_cell(content: str) -> str:
-    return cell(safe(clip(content, 400)), _NUMBER if _NUMERIC.fullmatch(content) else CELL)
+def text_cell(content: str, html: str = "") -> str:
+    """A cell; numbers stand at its right. `html` is the same with what stands out in it."""
+    return cell(html or safe(clip(content, 400)), _NUMBER if _NUMERIC.fullmatch(content) else CELL)
 
 
 def cell(content: str, style: str) -> str:

@@ -10,8 +10,9 @@ from compiler.record import Span, Suggestion
 from explorer.reading.cause import rewritten_lines
 from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
-from explorer.reading.spots import CODE_LINES, marks
 from explorer.render.document import Change, Code, Link, Step, Way
+
+CODE_LINES = 4
 
 
 def line_link(file: str, line: int, lines: SourceLines) -> Link:
@@ -63,3 +64,17 @@ def advice_sentence(suggestion: Suggestion) -> str:
     """The advice as a sentence of its own, and what a "maybe" may lead to."""
     text = suggestion.text.removeprefix("Or ")
     return f"{text[:1].upper()}{text[1:]} {suggestion.caveat}".rstrip()
+
+
+def marks(span: Span, code: list[str], removed: int) -> list[tuple[int, int]]:
+    """From and to column for each line of code, of which `removed` columns of indentation are gone."""
+    if not span.end_column:
+        return []
+    last = max(span.end_line, span.line) - span.line
+    ends = [span.end_column - removed if row == last else len(text) for row, text in enumerate(code)]
+    starts = [max(span.column - removed, 0) if row == 0 else _indent(text) for row, text in enumerate(code)]
+    return list(zip(starts, ends, strict=True))
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import singledispatch
+from typing import Any
 
 from explorer.reading.plain_text import clip
+from explorer.reading.shapes import number_text
 from explorer.render.document import (
+    Bar,
     Card,
     Change,
     Chart,
@@ -15,24 +18,42 @@ from explorer.render.document import (
     Flow,
     Fold,
     Items,
-    Link,
     Part,
     Picture,
+    Piece,
     Section,
     Table,
     Tag,
     Text,
+    Values,
     Way,
     Words,
     pieces,
     plain,
     shown,
 )
-from explorer.render.html import WARNING, details, muted, note, picture, pre, prose, safe, table_html
+from explorer.render.html import (
+    WARNING,
+    cell,
+    details,
+    muted,
+    note,
+    picture,
+    pre,
+    prose,
+    safe,
+    table_of_cells,
+    text_cell,
+)
 from explorer.render.text import text_of as lines_of
 
-CODE_MOST = 1_000
-"""Characters of a piece of code that are shown."""
+SIDE = 6
+"""Matrices of so many rows and columns are shown by their numbers."""
+_NUMBERS = "font-size:12px;white-space:nowrap;display:inline-table;vertical-align:middle"
+_BRACKET = "border-left:1px solid currentColor;border-right:1px solid currentColor;border-radius:4px"
+_CELL = "border:0;padding:0 0.35em;text-align:right"
+CODE_MOST, ROWS = 1_000, 30
+"""Characters of a piece of code, and rows of a table, that are shown at most."""
 
 
 def document_html(document: Document) -> str:
@@ -103,7 +124,9 @@ def _(table: Table) -> Iterator[str]:
     if any(row.words for row in table.rows):
         yield pre([safe(row.words) for row in table.rows if row.words])
     else:
-        yield table_html(map(plain, table.head), [tuple(map(plain, row.cells)) for row in table.rows])
+        rows = ([text_cell(plain(words), words_html(words)) for words in row.cells] for row in table.rows[:ROWS])
+        yield table_of_cells(map(plain, table.head), rows)
+        yield note(f"… and {len(table.rows) - ROWS:,} more") if len(table.rows) > ROWS else ""
 
 
 @html_of.register
@@ -113,12 +136,12 @@ def _(chart: Chart) -> Iterator[str]:
 
 @html_of.register
 def _(drawn: Picture) -> Iterator[str]:
-    yield picture(drawn.alt, drawn.svg)
+    yield picture(drawn.alt, drawn.draw(drawn.of))
 
 
 @html_of.register
 def _(fold: Fold) -> Iterator[str]:
-    yield details(prose(fold.title), document_html(fold.parts), fold.is_open)
+    yield details(words_html(fold.title), document_html(fold.parts), fold.is_open)
 
 
 @html_of.register
@@ -132,7 +155,29 @@ def words_html(words: Words) -> str:
     return "".join(map(_piece_html, pieces(words)))
 
 
-def _piece_html(piece: str | Link | Tag) -> str:
+def _piece_html(piece: Piece) -> str:
+    if isinstance(piece, Bar):
+        return ""
+    if isinstance(piece, Values):
+        return values_html(piece.data) + (f" {muted(piece.name)}" if piece.name else "")
     if isinstance(piece, Tag) and piece.style in ("muted", "badge", "gain"):
         return muted(piece.words)
     return prose(piece if isinstance(piece, str) else piece.words)
+
+
+def values_html(data: Mapping[str, Any] | None) -> str:
+    """The numbers of a tensor in brackets, a row a row; of many elements or dimensions their bounds in words."""
+    if data is None:
+        return "?"
+    numbers, shape = data["numbers"], data["shape"]
+    if numbers is None or len(shape) > 2 or max((1, *shape)) > SIDE:
+        ailing = [
+            f"{data[name]:,} {words}" for name, words in (("nans", "NaN"), ("infinite", "infinite")) if data[name]
+        ]
+        low, high = number_text(data["low"]), number_text(data["high"])
+        return safe(", ".join([data["type"], f"norm {number_text(data['norm'])}", f"{low} to {high}", *ailing]))
+    if not shape:
+        return f'<span style="{_NUMBERS}">{number_text(numbers)}</span>'
+    rows = numbers if len(shape) == 2 else [numbers]
+    body = "".join(f"<tr>{''.join(cell(number_text(number), _CELL) for number in row)}</tr>" for row in rows)
+    return f'<table style="{_NUMBERS};{_BRACKET};border-collapse:collapse;margin:1px 0">{body}</table>'

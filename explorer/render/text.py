@@ -36,17 +36,24 @@ CODE_LINES, CODE_WIDTH = 3, 60
 
 
 def document_finding(
-    stage: str, title: str, document: Document, entities: Mapping[str, Entity], count: str = "", view: str = VIEW
+    stage: str,
+    title: str,
+    document: Document,
+    entities: Mapping[str, Entity],
+    count: str = "",
+    view: str = VIEW,
+    is_open: bool = True,
 ) -> Finding:
     """A document as a finding of this stage, in text and for the view; the lines of a card or row are those of its
-    entities. `count` says in words how much is in it.
+    entities. `count` says in words how much is in it, `is_open` whether the static view shows it unfolded.
     """
     text = LinkedText()
     for part in shown(document, "text"):
         if text.blocks:
             text.add("")
         add_part(text, part, entities)
-    return Finding(text.artifact(stage, title, count=count), "view", view, payload(document), tuple(document))
+    artifact = text.artifact(stage, title, count=count)
+    return Finding(artifact, "view", view, payload(document), tuple(document), is_open)
 
 
 def document_text(document: Document) -> str:
@@ -58,9 +65,9 @@ def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity], inde
     """Add a part to a text that grows. What is under a heading is indented."""
     if isinstance(part, Section):
         if part.heading:
-            text.add(part.heading)
+            text.add(indent + part.heading)
         for inside in shown(part.parts, "text"):
-            add_part(text, inside, entities, INDENT if part.heading else indent)
+            add_part(text, inside, entities, indent + INDENT if part.heading else indent)
     elif isinstance(part, Chart):
         add_table(text, part.table, entities, indent)
     elif isinstance(part, Table):

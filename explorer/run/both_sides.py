@@ -11,7 +11,7 @@ from typing import Any
 
 from compiler.record import Artifact, Entity, Kernel, Record, ordered_stages
 from explorer.findings import findings, with_findings
-from explorer.findings.versus_table import names_of
+from explorer.findings.versus import names_of
 from explorer.reading.stages import STAGE_WORDS
 from explorer.render.finding import as_artifact
 from explorer.run.compiling import KernelCompiler

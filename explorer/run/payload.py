@@ -20,10 +20,10 @@ import msgspec
 
 from compiler.record import Artifact, Decision, Problem, Record
 from explorer.findings import Finding, KnownFindings, views
-from explorer.findings import versus_table as versus
 from explorer.findings.breaks import break_id
 from explorer.findings.timing.heat import source_heat
 from explorer.findings.timing.measured import with_measured
+from explorer.findings.versus import names_of, totals
 from explorer.reading.kernel_table import list_of_kernels
 from explorer.reading.sites import break_count, break_of, recompile_count
 from explorer.reading.source_marks import source_marks
@@ -232,8 +232,8 @@ def versus_table(record: Record) -> dict[str, Any] | None:
     """The table of two backends' code; None where there is one."""
     if record.versus is None:
         return None
-    rows = [[row.title, *row.texts] for row in versus.rows(record, record.versus)]
-    return {"names": versus.names_of(record), "rows": rows}
+    rows = [[row.title, *row.texts] for row in totals(record, record.versus)]
+    return {"names": names_of(record), "rows": rows}
 
 
 def compared_first(record: Record) -> list[str] | None:
@@ -270,7 +270,7 @@ def decision_counts(record: Record) -> list[dict[str, Any]]:
     if record.versus is not None and any(SIDE in artifact.attrs for artifact in record.artifacts):
         other = record.versus.decisions
         own = own[: len(own) - len(other)]
-    names = versus.names_of(record) if other else ("", "")
+    names = names_of(record) if other else ("", "")
     counts = Counter((f"{side} {found.pass_name}".strip(), found.verdict)
                      for side, decisions in zip(names, (own, other), strict=True) for found in decisions)  # fmt: skip
     return [{"pass": name, "verdict": verdict, "count": count} for (name, verdict), count in counts.items()]

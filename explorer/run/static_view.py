@@ -15,23 +15,18 @@ from pygments.token import Comment, Keyword, String
 
 from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Problem, Record
 from compiler.record.plain_text import pluralize
-from explorer.findings import versus_table as versus
-from explorer.findings.advice.finding import advice_cards
-from explorer.findings.breaks import break_cards
-from explorer.findings.check_text import Checked, result_cells, sentences, stage_sentences
-from explorer.findings.recompile_cards import recompile_cards
-from explorer.findings.timing.finding import timing_html
-from explorer.findings.timing.heat_text import heat_html
+from explorer.findings import Finding, findings
 from explorer.reading.plain_text import clip, text_lines
-from explorer.reading.shapes import seconds_text
 from explorer.reading.sites import break_count, card_number, recompile_count
 from explorer.reading.source_marks import landed_lines
-from explorer.reading.stages import counts, size, stage_order, stage_seconds, stage_title
+from explorer.reading.stages import counts, stage_title
 from explorer.render.document import shown
 from explorer.render.drawing import PICTURE_BOXES, PICTURE_BYTES, drawing, has_flow, plain_svg
-from explorer.render.html import CELL, cell, details, left_out, muted, note, picture, pre, safe, table_html, tint
-from explorer.render.static import document_html
+from explorer.render.finding import COUNT
+from explorer.render.html import details, left_out, muted, note, picture, pre, safe, table_html, tint
+from explorer.render.static import ROWS, document_html
 from explorer.run import tables, text
+from explorer.run.text import stages_table
 
 BUDGET = 170_000
 """Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
@@ -39,11 +34,11 @@ BUDGET = 170_000
 TEXT_MOST, TEXT_LEAST = 7_000, 1_500
 """Characters shown of one artifact: at most, and at least where there are very many."""
 
+FINDING_MOST = 12_000
+"""Characters of HTML of a finding that is shown folded."""
+
 SOURCES, SOURCE_LINES = 12, 120
 PICTURES = 4
-ROWS = 30
-
-CHECK_HEAD = ("result", "verdict", "off by", "ULPs, 99 % within", "ULPs, most", "from float64", "eager from it", "note")
 
 GRAPH_COLOURS = ("#009e80", "#c750d9", "#1f3df5", "#7d1a12", "#949000", "#523063")
 """The light theme's colours of graphs in the front end, which people with any colour vision can tell apart."""
@@ -51,9 +46,8 @@ GRAPH_COLOURS = ("#009e80", "#c750d9", "#1f3df5", "#7d1a12", "#949000", "#523063
 
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
-    above = (_heading, _versus, _ribbon, _sources, _timing, heat_html, _pictures, _stages)
-    below = (_kernels, _ops, _breaks, _recompiles, _checks, _advice, _problems)
-    inside = "\n".join(filter(None, [*(section(record) for section in above + below), _footer()]))
+    sections = (_heading, _summary, _sources, _findings, _pictures, _stages, _kernels, _ops, _problems)
+    inside = "\n".join(filter(None, [*(section(record) for section in sections), _footer()]))
     return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
 
 
@@ -67,27 +61,24 @@ def _heading(record: Record) -> str:
     return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted(settings)}</div>{line}"
 
 
-def _versus(record: Record) -> str:
-    """Both backends' numbers, where there are two."""
-    if record.versus is None:
-        return ""
-    names = versus.names_of(record)
-    rows = [(row.title, *row.texts) for row in versus.rows(record, record.versus)]
-    return details(safe(f"{names[0]} and {names[1]} side by side"), table_html(("", *names), rows), is_open=True)
+def _summary(record: Record) -> str:
+    return document_html([stages_table(record)]) if record.artifacts else "<div>No stage was recorded.</div>"
 
 
-def _ribbon(record: Record) -> str:
-    stages = stage_order(record)
-    if not stages:
-        return "<div>No stage was recorded.</div>"
-    names = [f"<b>{safe(stage_title(stage))}</b>" for stage in stages]
-    sizes = [safe(size(record.of_stage(stage))) for stage in stages]
-    times = [stage_seconds(record, stage) for stage in stages]
-    rows = [names, sizes] + ([[seconds_text(time) if time else "" for time in times]] if any(times) else [])
-    style = CELL.replace("border-bottom", "border-left") + ";font-size:12px"
-    body = "".join(f"<tr>{''.join(cell(content, style) for content in row)}</tr>" for row in rows)
-    table = f'<table style="margin:0;border-collapse:collapse">{body}</table>'
-    return f'<div style="overflow:auto;margin:0.4em 0">{table}</div>'
+def _findings(record: Record) -> str:
+    """Each finding as HTML of its document; of one that has none, or too long a one, its text."""
+    return "\n".join(map(_finding, findings(record)))
+
+
+def _finding(finding: Finding) -> str:
+    artifact = finding.artifact
+    amount = str(artifact.attrs.get(COUNT) or counts([artifact]))
+    title = f"<b>{safe(artifact.title)}</b> {muted(amount)}"
+    parts = list(shown(finding.document, "html"))
+    body = document_html(parts[:ROWS]) + left_out(len(parts), ROWS, "parts", f"print(run[{artifact.stage!r}])")
+    if not parts or (len(body) > FINDING_MOST and not finding.is_open):
+        body = _clipped(artifact, TEXT_LEAST)
+    return details(title, body, finding.is_open)
 
 
 def _sources(record: Record) -> str:
@@ -162,13 +153,6 @@ def _emphasised(artifact: Artifact) -> Iterator[str]:
 
 def _tagged(tag: str, code: str) -> str:
     return f"<{tag}>{safe(code)}</{tag}>" if tag and code.strip() else safe(code)
-
-
-def _timing(record: Record) -> str:
-    if not record.candidates:
-        return ""
-    title = f"<b>{stage_title('timing')}</b> {muted(pluralize(len(record.candidates), 'candidate'))}"
-    return details(title, timing_html(record), is_open=True)
 
 
 def _pictures(record: Record) -> str:
@@ -254,43 +238,6 @@ def _ops(record: Record) -> str:
     rows = [(str(op), *map(str, row)) for op, row in zip(counts.index, counts.to_numpy(), strict=True)]
     table = table_html(("op", *counts.columns), rows[:ROWS])
     return _facts("different op", len(rows), table, "run.ops")
-
-
-def _breaks(record: Record) -> str:
-    cards = break_cards(record)
-    return _cards(break_count(record.breaks), len(cards), document_html(cards[:ROWS]))
-
-
-def _recompiles(record: Record) -> str:
-    cards = list(shown(recompile_cards(record), "html"))
-    return _cards(recompile_count(record.recompiles), len(cards), document_html(cards[:ROWS]))
-
-
-def _cards(title: str, count: int, cards: str) -> str:
-    """Cards under a title; nothing where there are none."""
-    more = left_out(count, ROWS, "cards", "print(run.cards)")
-    return details(f"<b>{title}</b>", cards + more, is_open=True) if count else ""
-
-
-def _checks(record: Record) -> str:
-    """The verdict on the call and the stages in words, above a table of its results."""
-    checked = Checked.of(record)
-    told = [*sentences(checked), *stage_sentences(checked.stages)]
-    shown = checked.results or checked.kernels
-    notes = [check.note for check in checked.kernels[:ROWS]] or [""] * len(shown[:ROWS])
-    rows = [(*result_cells(check), note) for check, note in zip(shown, notes, strict=False)]
-    used = [place for place in range(len(CHECK_HEAD)) if any(row[place] for row in rows)]
-    table = table_html([CHECK_HEAD[place] for place in used], [[row[place] for place in used] for row in rows])
-    lines = "".join(f"<div>{safe(sentence)}</div>" for sentence in told)
-    body = lines + (table if rows else "") + left_out(len(shown), ROWS, "results", "run.checks")
-    return details(f"<b>{pluralize(len(record.checks), 'check')}</b>", body, True) if record.checks else ""
-
-
-def _advice(record: Record) -> str:
-    """What would make it faster, closed: it is there for those who look for it."""
-    if not record.of_stage("captured"):
-        return ""
-    return details(f"<b>{stage_title('advice')}</b>", document_html(advice_cards(record, is_open=False)))
 
 
 def _problems(record: Record) -> str:

@@ -16,13 +16,18 @@ from compiler.capture.function_names import function_name
 from compiler.record import Artifact, Environment, GraphBreak, Recompile, Record
 from compiler.record.options import Options
 from compiler.record.plain_text import one_line, pluralize, size_text
-from explorer.findings import versus_table as versus
+from explorer.findings.check_text import summary_lines as check_lines
+from explorer.findings.timing.heat_text import heat_text
+from explorer.findings.timing.text import summary_lines as timing_lines
+from explorer.findings.versus import versus_document
 from explorer.reading.cause import break_reason, recompile_reason, users_place
 from explorer.reading.plain_text import WIDTH, clip, columns, text_lines
 from explorer.reading.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.reading.shapes import seconds_text
 from explorer.reading.sites import break_count, card_number, recompile_count, recompile_groups
 from explorer.reading.stages import counts, stage_order, stage_seconds, stage_title
+from explorer.render.document import Row, Table
+from explorer.render.text import aligned, document_text
 
 KERNELS_SHOWN = 12
 FACTS_SHOWN = 8
@@ -34,7 +39,8 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 def summary(record: Record, width: int = WIDTH) -> str:
     """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
-    parts += [_kernels(record), versus.told(record), _timings(record, width), _heat(record), _checks(record, width)]
+    parts += [_kernels(record), document_text(versus_document(record)), "\n".join(timing_lines(record, width))]
+    parts += [heat_text(record), "\n".join(check_lines(record, width))]
     parts += [_breaks(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
@@ -79,16 +85,20 @@ def _option(options: Options, name: str) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _stages(record: Record) -> str:
-    rows = [("stage", "graphs", "what is in it", "time")]
+def stages_table(record: Record) -> Table:
+    """A row for each stage: its graphs, what is in it, and the time it took to make."""
+    rows = []
     for stage in stage_order(record):
         artifacts = record.of_stage(stage)
         graphs = len({artifact.graph for artifact in artifacts if artifact.graph})
         seconds = stage_seconds(record, stage)
-        rows.append(
-            (stage_title(stage), str(graphs or ""), counts(artifacts), seconds_text(seconds) if seconds else "")
-        )
-    return "\n".join(columns(rows, right=(1, 3))) if len(rows) > 1 else "no stage was recorded"
+        time = seconds_text(seconds) if seconds else ""
+        rows.append(Row((stage_title(stage), str(graphs or ""), counts(artifacts), time)))
+    return Table(("stage", "graphs", "what is in it", "time"), tuple(rows), right=(1, 3))
+
+
+def _stages(record: Record) -> str:
+    return "\n".join(aligned(stages_table(record))) if record.artifacts else "no stage was recorded"
 
 
 def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:
@@ -183,28 +193,6 @@ def _plain_python(record: Record) -> str:
         if frame.outcome != "compiled"
     }
     return _section("function", list(left), list(left), "run.frames", " left to Python")
-
-
-def _timings(record: Record, width: int) -> str:
-    """What was measured by running it; the time to compile stands with the stages."""
-    # It needs `columns` and `one_line`, so it can't be imported above.
-    from explorer.findings.timing.text import summary_lines
-
-    return "\n".join(summary_lines(record, width))
-
-
-def _heat(record: Record) -> str:
-    # It needs `columns` and `counted`, so it can't be imported above.
-    from explorer.findings.timing.heat_text import heat_text
-
-    return heat_text(record)
-
-
-def _checks(record: Record, width: int) -> str:
-    # It needs `columns` and `one_line`, so it can't be imported above.
-    from explorer.findings.check_text import summary_lines
-
-    return "\n".join(summary_lines(record, width))
 
 
 def _problems(record: Record) -> str:

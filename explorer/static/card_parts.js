@@ -4,19 +4,9 @@ import { copyText, h, iconButton } from "./dom.js";
 import { tokenise } from "./language.js";
 import { appendToken } from "./tokens.js";
 
-/** @typedef {import("./inspector.js").Actions} Actions */
-/** A line of source, and the row where it is shown, from 1. @typedef {{name: string, place: [string, number] | null}} LineSpot */
-
 /** A sentence in which code stands between backticks. @param {string} text @returns {(Node | string)[]} */
 export function prose(text) {
   return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
-}
-
-/** A link to a line; only its name where the line is not shown. @param {LineSpot} at @param {Actions} actions */
-export function lineLink({ name, place }, actions) {
-  if (!place) return h("span", { class: "tc-place" }, name);
-  const onclick = () => actions.goToRow(place[0], place[1] - 1);
-  return h("button", { class: "tc-link", type: "button", title: `Show ${name}`, onclick }, name);
 }
 
 /** A coloured line of Python, with a part of it marked; where it is wrapped, between words. @param {string} text @param {[number, number]} [mark] */
@@ -57,11 +47,6 @@ function withCopy(code, text, title) {
     setTimeout(() => button.classList.remove("tc-done"), 1200);
   });
   return h("div", { class: "tc-copied" }, code, button);
-}
-
-/** Something that is there when it is asked for. @param {string} title @param {...(Node | string | null)} content */
-export function folded(title, ...content) {
-  return h("details", { class: "tc-more-of-it" }, h("summary", {}, title), ...content);
 }
 
 /** @param {string[]} lines */

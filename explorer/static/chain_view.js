@@ -1,11 +1,16 @@
 // The chain rule on a graph, one step at a time: forward with the values, then backward from node to node.
 
-import { stepCard } from "./chain_step.js";
-import { digits } from "./chain_value.js";
+import { digits, valueBox } from "./chain_value.js";
+import { elements, PIECES } from "./document.js";
 import { h, icon } from "./dom.js";
-import { Following, moveButtons, nextStop } from "./stepper.js";
+import { StepperView } from "./stepper.js";
 
-/** @typedef {import("./chain_step.js").Step} Step */
+/**
+ * @typedef {{id: string, select: string, direction: "forward" | "backward" | "leaf", node: string, said: string,
+ *   norm: number | "inf" | null, card: import("./document.js").Part}} Step
+ */
+
+PIECES.values = ({ data, name, flat }) => valueBox(data, name, flat);
 
 /** Between two steps that are played. */
 const PACE = 1400;
@@ -20,28 +25,21 @@ const MOVES = [
   ["End", "⇥", "Last step (End)"],
 ];
 
-/** Implements `View` of `views.js`. */
-export class ChainView {
+export class ChainView extends StepperView {
   /**
    * @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks
-   * @param {import("./store.js").Artifact} artifact @param {import("./store.js").Store} store
+   * @param {import("./store.js").Artifact} artifact
    */
-  constructor(root, callbacks, artifact, store) {
-    this.store = store;
-    /** @type {{steps: Step[], note: string, health: string[], sick: number[]}} */
+  constructor(root, callbacks, artifact) {
+    super(callbacks, MOVES);
+    /** @type {{cards: Step[], note: string, health: string[], sick: number[]}} */
     this.data = artifact.view;
-    this.steps = this.data.steps;
-    this.at = 0;
-    this.following = new Following(callbacks);
+    this.steps = this.data.cards;
+    const actions = { ...callbacks.actions, goTo: (/** @type {string} */ node) => this.goToNode(node) };
+    /** @type {import("./document.js").Place} */
+    this.place = { actions, item: (_, element) => element };
     this.playing = 0;
-    /** @type {number[]} */
-    this.found = [];
-    this.hit = -1;
-    /** @type {Set<string>} */
-    this.linked = new Set();
-    this.count = h("span", { class: "tc-bytecode-count", role: "status" });
-    this.slider = h("input", { type: "range", min: "0", max: String(this.steps.length - 1), "aria-label": "Step" });
-    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
+    this.slider.max = String(this.steps.length - 1);
     this.strip = h("canvas", { class: "tc-chain-strip", height: HEIGHT, title: "Norm of each value and gradient, by step" });
     this.strip.setAttribute("aria-hidden", "true");
     this.strip.addEventListener("pointerdown", (event) => this.seek(event));
@@ -58,13 +56,12 @@ export class ChainView {
   }
 
   bar() {
-    const buttons = moveButtons(MOVES, (key) => this.move(key));
-    this.playButton = buttons[MOVES.findIndex(([key]) => key === " ")];
+    this.playButton = this.buttons[MOVES.findIndex(([key]) => key === " ")];
     const turn = this.steps.findIndex(({ direction }) => direction === "backward");
     const jump = (/** @type {string} */ words, /** @type {number} */ at) =>
       h("button", { class: "tc-button tc-text", type: "button", onclick: () => this.go(at) }, words);
     const jumps = turn > 0 ? [jump("forward", 0), jump("backward", turn)] : [];
-    return h("div", { class: "tc-view-bar tc-chain-bar" }, h("div", { class: "tc-steps-moves" }, ...buttons), ...jumps, this.count);
+    return h("div", { class: "tc-view-bar tc-chain-bar" }, h("div", { class: "tc-steps-moves" }, ...this.buttons), ...jumps, this.count);
   }
 
   /** What is known of the whole pass: how healthy it is, and where that ends. */
@@ -85,19 +82,17 @@ export class ChainView {
 
   // Moving
 
-  /** @param {number} at @param {boolean} [tell] whether graph and source are to follow */
-  go(at, tell = true) {
-    this.at = Math.min(Math.max(at, 0), this.steps.length - 1);
-    const step = this.steps[this.at];
-    const name = { forward: "forward", backward: "backward", leaf: "leaf" }[step.direction];
-    this.slider.value = String(this.at);
-    this.slider.setAttribute("aria-valuetext", `${name}, ${step.node}`);
-    this.count.textContent = `step ${(this.at + 1).toLocaleString("en")} of ${this.steps.length.toLocaleString("en")}, ${name}`;
-    this.card.replaceChildren(stepCard(step, (node) => this.goToNode(node)));
+  get length() {
+    return this.steps.length;
+  }
+
+  draw() {
+    const { card, direction, node, select } = this.steps[this.at];
+    this.card.replaceChildren(...elements([card], this.place));
     this.card.scrollTop = 0;
-    this.card.dataset.direction = step.direction;
+    this.card.dataset.direction = direction;
     this.drawStrip();
-    if (tell) this.following.tell(step.select);
+    return { source: select, words: `${direction}, ${node}`, kind: direction };
   }
 
   /** To a node's step on this way, forward or backward. @param {string} node */
@@ -111,13 +106,9 @@ export class ChainView {
 
   /** @param {string} key */
   move(key) {
-    /** @type {Record<string, () => number>} */
-    const places = { Home: () => 0, End: () => this.steps.length - 1, ArrowLeft: () => this.at - 1, ArrowRight: () => this.at + 1 };
     if (key === " ") return this.play();
-    if (!(key in places)) return false;
-    this.stop();
-    this.go(places[key]());
-    return true;
+    const moved = super.move(key);
+    return moved && this.stop();
   }
 
   /** Go on by itself, from the beginning where it is at the end; or stop. */
@@ -174,7 +165,7 @@ export class ChainView {
     const style = getComputedStyle(this.root);
     const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
     const colours = { forward: colour("--tc-accent"), backward: colour("--tc-link"), leaf: colour("--tc-g0") };
-    const norms = this.steps.map(normOf);
+    const norms = this.steps.map(({ norm }) => (norm === "inf" ? Infinity : norm));
     const logs = norms.filter((norm) => norm !== null && norm > 0 && norm < Infinity).map((norm) => Math.log(Number(norm)));
     const [low, high] = [Math.min(...logs, 0), Math.max(...logs, 0)];
     const each = width / this.steps.length;
@@ -210,32 +201,13 @@ export class ChainView {
     if (next) this.go(next.at, false);
   }
 
-  preview() {}
-
-  /** @param {number} direction @returns {[number, number]} */
-  stepLinked(direction) {
-    const stops = this.steps.flatMap(({ id }, at) => (this.linked.has(id) ? [at] : []));
-    if (!stops.length) return [0, 0];
-    const index = nextStop(stops, this.at, direction);
-    this.go(stops[index], false);
-    return [index + 1, stops.length];
+  stops() {
+    return this.steps.flatMap(({ id }, at) => (this.linked.has(id) ? [at] : []));
   }
 
-  /** @param {string} query @returns {[number, number, boolean]} */
-  find(query) {
-    const wanted = query.toLowerCase();
-    const has = (/** @type {Step} */ { node, op, rule, code, module }) => [node, op, rule, code, module].join("\n").toLowerCase().includes(wanted);
-    this.found = wanted ? this.steps.flatMap((step, at) => (has(step) ? [at] : [])) : [];
-    this.hit = this.found.findIndex((at) => at >= this.at);
-    if (this.hit < 0 && this.found.length) this.hit = 0;
-    return this.stepHit(0);
-  }
-
-  /** @param {number} direction @returns {[number, number, boolean]} */
-  stepHit(direction) {
-    if (this.found.length) this.hit = (this.hit + direction + this.found.length) % this.found.length;
-    if (this.found.length) this.go(this.found[this.hit]);
-    return [this.hit + 1, this.found.length, false];
+  /** @param {string} wanted */
+  search(wanted) {
+    return this.steps.flatMap(({ said }, at) => (said.toLowerCase().includes(wanted) ? [at] : []));
   }
 
   focus() {
@@ -247,17 +219,10 @@ export class ChainView {
   }
 
   destroy() {
-    this.following.stop();
+    super.destroy();
     clearInterval(this.playing);
     this.observer.disconnect();
   }
-}
-
-/** Of the value forward, of the gradient backward. @param {Step} step @returns {number | null} */
-function normOf({ direction, value, gradient }) {
-  const shown = direction === "forward" ? value : gradient;
-  if (!shown || shown.norm === null) return null;
-  return shown.nans || shown.infinite ? Infinity : Number(shown.norm);
 }
 
 /** @param {HTMLElement[]} elements @returns {(HTMLElement | string)[]} */

@@ -1,28 +1,37 @@
 // The parts of a document as elements. What each of them is, and what it holds, is in explorer/render/document.py.
 
-import { folded, prose, pythonLine, rewriteOf, statements } from "./card_parts.js";
-import { h, icon } from "./dom.js";
+import { prose, pythonLine, rewriteOf, statements } from "./card_parts.js";
+import { h, icon, menu, modes } from "./dom.js";
 
 /** @typedef {import("./inspector.js").Actions} Actions */
 /** A part, as plain data; `part` says which. @typedef {Record<string, any>} Part */
 /** A sentence, or its pieces. @typedef {string | Part | (string | Part)[]} Words */
 /**
- * What parts need of what shows them: where links lead, and who is told that an element stands for entities.
- * @typedef {{actions: Actions, item: (ids: string[], element: HTMLElement) => HTMLElement, tools?: Node[], charts?: Charts}} Place
- * @typedef {Record<string, (data: any, place: Place) => HTMLElement>} Charts What draws a chart, by its kind.
+ * What parts need of what shows them: where links lead, who is told that an element stands for entities, and the largest
+ * amount of each scale of bars. A view also makes folds and options when they are wanted, and loads code.
+ * @typedef {{actions: Actions, item: (ids: string[], element: HTMLElement) => HTMLElement, most?: Record<string, number>,
+ *   tools?: Node[], charts?: Charts, view?: View}} Place
+ * @typedef {Record<string, (data: any, place: Place, table: Part) => HTMLElement>} Charts What draws a chart, by its kind.
+ * @typedef {{fold: (summary: (Node | string)[], ids: string[], content: () => Node[], open?: boolean) => HTMLDetailsElement,
+ *   chosen: (label: string) => number, choose: (label: string, index: number) => void,
+ *   later: (ids: string[], make: () => void) => void, code: (source: [string, number, number], label: string) => HTMLElement}} View
  */
+
+/** So many rows of a table are made at once. */
+const MANY = 60;
 
 /** @type {Record<string, (part: Part, place: Place) => (Node | null)[]>} */
 const PARTS = {
   text: textPart,
-  code: (part) => [snippet(part)],
+  code: (part, place) => [snippet(part, place)],
   way: wayPart,
   flow: flowPart,
   change: (part, place) => [changePart(part, place)],
   items: (part, place) => [h("ul", { "aria-label": part.label || null }, ...part.items.map((/** @type {Words} */ words) => h("li", {}, ...sentence(words, place))))],
-  table: (part, place) => [tablePart(part, place)],
-  chart: (part, place) => [place.charts?.[part.kind](part.data, place) ?? tablePart(part.table, place)],
-  fold: (part, place) => [folded(part.title, ...elements(part.parts, place))],
+  table: tablePart,
+  chart: (part, place) => (place.charts?.[part.kind] ? [place.charts[part.kind](part.data, place, part.table)] : tablePart(part.table, place)),
+  fold: (part, place) => [foldPart(part, place)],
+  choice: choicePart,
   section: (part, place) => [h("section", { class: part.style ? `tc-${part.style}` : "tc-section", "aria-label": part.heading || null }, part.heading ? h("h4", {}, part.heading) : null, ...elements(part.parts, place))],
   card: (part, place) => [cardPart(part, place)],
 };
@@ -43,12 +52,39 @@ export function cardPart(card, place) {
   const name = h("span", { class: "tc-where" }, ...sentence(about, place), " ", ...sentence(aside, place));
   const element = h(
     "article",
-    { class: `tc-card tc-${kind}-card`, "aria-label": title },
-    h("div", { class: "tc-card-head" }, warns ? icon("warning") : null, h("h3", {}, title), name, ...(tag ? sentence(tag, place) : []), ...(link ? sentence(link, place) : []), ...(place.tools ?? [])),
+    { class: `tc-card tc-${kind}-card`, "aria-label": title || ids.join(", ") },
+    title || place.tools ? h("div", { class: "tc-card-head" }, warns ? icon("warning") : null, h("h3", {}, title), name, ...(tag ? sentence(tag, place) : []), ...(link ? sentence(link, place) : []), ...(place.tools ?? [])) : null,
     lead.length ? h("p", { class: "tc-lead" }, ...sentence(lead, place)) : null,
-    ...elements(parts, { ...place, tools: [] }),
+    ...elements(parts, { ...place, tools: undefined }),
   );
   return place.item(ids, element);
+}
+
+/** The ids of the entities that parts stand for. @param {any} value @returns {string[]} */
+function idsIn(value) {
+  if (Array.isArray(value)) return value.flatMap(idsIn);
+  if (!value || typeof value !== "object") return [];
+  return [...(value.ids ?? []), ...Object.values(value).flatMap((inside) => (typeof inside === "object" ? idsIn(inside) : []))];
+}
+
+/** @param {Part} fold @param {Place} place */
+function foldPart({ title, parts, is_open: open = false, style = "more-of-it" }, place) {
+  const summary = sentence(title, place);
+  const content = () => elements(parts, place);
+  const fold = place.view ? place.view.fold(summary, idsIn(parts), content, open) : h("details", { open }, h("summary", {}, ...summary), ...content());
+  fold.classList.add(`tc-${style}`);
+  return fold;
+}
+
+/** One of several options; the view keeps which. @param {Part} choice @param {Place} place */
+function choicePart({ label, options, style = "buttons" }, place) {
+  const at = place.view?.chosen(label) ?? 0;
+  const choose = (/** @type {number} */ index) => place.view?.choose(label, index);
+  const names = options.map((/** @type {[string, Part[]]} */ [name]) => name);
+  const control = (style === "menu" ? menu : modes)(label, names, at, choose);
+  const shown = elements(options[at][1], place);
+  options.forEach((/** @type {[string, Part[]]} */ [, parts], /** @type {number} */ index) => index !== at && place.view?.later(idsIn(parts), () => choose(index)));
+  return [options.length > 1 ? control : null, ...shown];
 }
 
 // Sentences
@@ -56,7 +92,17 @@ export function cardPart(card, place) {
 /** @param {Words} words @param {Place} place @returns {(Node | string)[]} */
 export function sentence(words, place) {
   const pieces = Array.isArray(words) ? words : [words];
-  return pieces.flatMap((piece) => (typeof piece === "string" ? prose(piece) : piece.part === "link" ? [linkPiece(piece, place)] : [tagPiece(piece)]));
+  return pieces.flatMap((piece) => (typeof piece === "string" ? prose(piece) : [PIECES[piece.part](piece, place)]));
+}
+
+/** What makes an element of a piece of a sentence; views may add others. @type {Record<string, (piece: Part, place: Place) => Node>} */
+export const PIECES = { link: linkPiece, tag: tagPiece, bar: barPiece };
+
+/** Amounts as bars, one below the other. @param {Part} bar @param {Place} place */
+function barPiece({ amounts, scale, mark, title }, { most }) {
+  const share = (/** @type {number} */ amount) => `${(100 * amount) / (most?.[scale] || 1)}%`;
+  const bars = amounts.map((/** @type {[number, string]} */ [amount, colour]) => h("i", { class: `tc-amount tc-amount-${colour}`, style: { width: share(amount) } }));
+  return h("span", { class: "tc-bars", title }, ...bars, mark === undefined ? null : h("i", { class: "tc-amount-mark", style: { left: share(mark) } }));
 }
 
 /** @param {Part} tag */
@@ -97,8 +143,9 @@ function capital(words) {
 
 // Code
 
-/** @param {Part} code */
-function snippet({ lines, marks, language = "python", copy }) {
+/** @param {Part} code @param {Place} place */
+function snippet({ lines = [], marks, language = "python", copy, source, label = "" }, place) {
+  if (source) return place.view?.code(source, label) ?? null;
   if (copy) return statements(lines);
   if (language !== "python") return h("pre", { class: "tc-snippet" }, lines.join("\n"));
   return h("pre", { class: "tc-snippet" }, ...lines.map((/** @type {string} */ line, /** @type {number} */ row) => h("div", {}, pythonLine(line, marks?.[row]))));
@@ -114,10 +161,10 @@ function wayPart({ steps }, place) {
       { class: how ? "" : "tc-users" },
       ...sentence(link, place),
       h("span", { class: "tc-where" }, how === "through" ? " through " : " in ", name),
-      how ? snippet(code) : null,
+      how ? snippet(code, place) : null,
     ),
   );
-  return [snippet(meant.code), steps.length > 1 ? h("ol", { class: "tc-chain-of-calls", "aria-label": "Calls that lead there" }, ...items) : null];
+  return [snippet(meant.code, place), steps.length > 1 ? h("ol", { class: "tc-chain-of-calls", "aria-label": "Calls that lead there" }, ...items) : null];
 }
 
 /** What is before a cut, what crosses it, and where it goes on. @param {Part} flow @param {Place} place */
@@ -151,20 +198,74 @@ function changePart({ label, words, applicability, place: link, old = [], new: n
 
 // Tables
 
-/** @param {Part} table @param {Place} place */
-function tablePart({ head, rows, caption = "", right = [], style, label }, place) {
+/**
+ * A table; its rows are made as they come into sight, in the order and of the group that the reader chooses.
+ * @param {Part} table @param {Place} place
+ */
+export function tablePart({ head, rows, caption = "", right = [], style, label, orders = [], groups = [], most = MANY }, place) {
   const cell = (/** @type {"td" | "th"} */ tag, /** @type {Words} */ words, /** @type {number} */ column, /** @type {string} */ scope) =>
     h(tag, { scope: scope || null, class: right.includes(column) ? "tc-right" : "" }, ...sentence(words, place));
-  const body = rows.map((/** @type {Part} */ { cells, ids = [], title }) => {
-    const row = h("tr", { title }, ...cells.map((/** @type {Words} */ words, /** @type {number} */ column) => (head.length && !column ? cell("th", words, column, "row") : cell("td", words, column, ""))));
-    return ids.length ? place.item(ids, row) : row;
-  });
+  /** @type {Map<Part, HTMLElement>} */
+  const made = new Map();
+  const make = (/** @type {Part} */ row) => {
+    const { cells, ids = [], title, parts = [] } = row;
+    const element = h("tr", { title }, ...cells.map((/** @type {Words} */ words, /** @type {number} */ column) => (head.length && !column ? cell("th", words, column, "row") : cell("td", words, column, ""))));
+    element.firstElementChild?.append(...elements(parts, place));
+    made.set(row, ids.length ? place.item(ids, element) : element);
+    return element;
+  };
+  const body = h("tbody");
+  const more = h("button", { class: "tc-more", type: "button", onclick: () => draw(MANY) });
+  let [order, group] = [0, 0];
+  const chosen = () => {
+    const found = rows.filter((/** @type {Part} */ row) => !group || row.group === group);
+    return order ? found.sort((/** @type {Part} */ a, /** @type {Part} */ b) => b.keys[order - 1] - a.keys[order - 1]) : found;
+  };
+  const draw = (/** @type {number} */ added) => {
+    const found = chosen();
+    const shown = found.slice(0, body.childElementCount + added);
+    body.replaceChildren(...shown.map((/** @type {Part} */ row) => made.get(row) ?? make(row)));
+    more.hidden = shown.length === found.length;
+    more.textContent = `${(found.length - shown.length).toLocaleString("en")} more`;
+  };
+  const again = () => {
+    body.replaceChildren();
+    draw(most);
+  };
+  again();
+  for (const row of rows.slice(most)) place.view?.later(row.ids ?? [], () => ((group = 0), body.replaceChildren(), draw(chosen().indexOf(row) + 1)));
+  const tools = [
+    orders.length ? menu("Order", orders, order, (index) => ((order = index), again())) : null,
+    groups.length ? menu(label, groups, group, (index) => ((group = index), again())) : null,
+  ];
   const table = h(
     "table",
-    { class: `tc-doc-table${style ? ` tc-${style}` : ""}`, "aria-label": label || null },
+    { class: `tc-doc-table${style ? ` tc-${style}` : ""}`, "aria-label": (!groups.length && label) || null },
     caption.length ? h("caption", {}, ...sentence(caption, place)) : null,
     head.length ? h("thead", {}, h("tr", {}, ...head.map((/** @type {Words} */ words, /** @type {number} */ column) => cell("th", words, column, "col")))) : null,
-    h("tbody", {}, ...body),
+    body,
   );
-  return style === "timeline" ? h("div", { class: "tc-timeline-scroll" }, table) : table;
+  return [...tools, style === "timeline" ? h("div", { class: "tc-timeline-scroll" }, table) : table, rows.length > most ? more : null];
+}
+
+// Search
+
+const SAID = new Set("words cells lead about aside lines detail caption items parts steps code settings old new rows table options".split(" "));
+
+/** What is said of each entity, in small letters, shown or not. @param {any} value @param {Map<string, string>} [found] */
+export function textsOf(value, found = new Map()) {
+  if (value && typeof value === "object") {
+    if (value.ids?.length && !found.has(value.ids[0])) found.set(value.ids[0], saidIn(value).toLowerCase());
+    for (const inside of Object.values(value)) textsOf(inside, found);
+  }
+  return found;
+}
+
+/** @param {any} value @returns {string} */
+function saidIn(value) {
+  if (typeof value === "string") return value.replaceAll("`", "");
+  if (Array.isArray(value)) return value.map(saidIn).join("");
+  if (!value || typeof value !== "object") return "";
+  const own = value.part === "card" || value.part === "fold" ? [value.title] : [];
+  return [...own, ...Object.keys(value).filter((key) => SAID.has(key)).map((key) => value[key])].map(saidIn).join("\n");
 }

@@ -75,6 +75,23 @@ export function iconButton(name, title, onclick) {
   return h("button", { class: "tc-button", type: "button", title, "aria-label": title, onclick }, icon(name));
 }
 
+/**
+ * Buttons of which one is pressed.
+ * @param {string} label @param {(Node | string)[]} names @param {number} at @param {(index: number) => void} choose
+ */
+export function modes(label, names, at, choose) {
+  const buttons = names.map((name, index) => h("button", { type: "button", "aria-pressed": String(index === at), onclick: () => choose(index) }, name));
+  return h("div", { class: "tc-modes", role: "group", "aria-label": label }, ...buttons);
+}
+
+/** A menu. @param {string} label @param {string[]} names @param {number} at @param {(index: number) => void} choose */
+export function menu(label, names, at, choose) {
+  const options = names.map((name, index) => h("option", { value: String(index), selected: index === at }, name));
+  const select = h("select", { class: "tc-choose", "aria-label": label }, ...options);
+  select.addEventListener("change", () => choose(Number(select.value)));
+  return select;
+}
+
 /** @param {number} count e.g. 1300000 -> "1.24 MiB" */
 export function bytesInWords(count) {
   if (count < 1024) return `${count} B`;

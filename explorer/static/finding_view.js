@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {import("./text_view.js").Callbacks} Callbacks */
-/** A fold whose content is not made yet. @typedef {{fold: HTMLDetailsElement, make: () => void}} Unmade */
+/** What makes the element of an entity, and the fold that it is in, if it is in one. @typedef {{fold: HTMLDetailsElement | null, make: () => void}} Unmade */
 
 export class FindingView {
   /** @param {HTMLElement} root @param {Callbacks} callbacks @param {Artifact} artifact @param {Store} store */
@@ -18,7 +18,7 @@ export class FindingView {
     this.store = store;
     /** @type {Map<string, HTMLElement>} */
     this.items = new Map();
-    /** @type {Map<string, Unmade>} the entities in folds that were not opened yet */
+    /** @type {Map<string, Unmade>} the entities that have no element yet */
     this.within = new Map();
     /** @type {Set<string>} */
     this.primary = new Set();
@@ -26,6 +26,7 @@ export class FindingView {
     this.lit = new Set();
     this.scroller = h("div", { class: "tc-scroll tc-finding", tabIndex: -1 });
     this.scroller.addEventListener("pointerleave", () => callbacks.onHover([]));
+    this.scroller.addEventListener("keydown", (event) => this.moveByArrow(event));
     root.replaceChildren(this.scroller);
     /** @type {string[]} */
     this.linked = [];
@@ -33,11 +34,7 @@ export class FindingView {
     /** @type {string[]} */
     this.hits = [];
     this.hit = -1;
-    this.draw();
   }
-
-  /** Fill the scroller; `this.artifact.view` is what the finding gave. */
-  draw() {}
 
   /**
    * Make an element stand for an entity, or for several: a click or Enter on it, not on a control in it, selects that.
@@ -50,7 +47,7 @@ export class FindingView {
     /** @param {Event} event */
     const onControl = (event) => {
       if (event.target === element || !(event.target instanceof Element)) return false;
-      const control = event.target.closest("button, a, summary, input");
+      const control = event.target.closest("button, a, summary, input, select");
       return control !== null && element.contains(control);
     };
     element.addEventListener("click", (event) => {
@@ -64,6 +61,18 @@ export class FindingView {
     element.addEventListener("pointerenter", () => this.callbacks.onHover(ids));
     element.addEventListener("focus", () => this.callbacks.onHover(ids));
     return element;
+  }
+
+  /** Up and down go from element to element. @param {KeyboardEvent} event */
+  moveByArrow(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !(event.target instanceof HTMLElement)) return;
+    const known = new Set(this.items.values());
+    const all = [...this.scroller.querySelectorAll("[tabindex]")].flatMap((element) => (element instanceof HTMLElement && known.has(element) && element.offsetParent ? [element] : []));
+    const at = all.indexOf(event.target);
+    if (at < 0) return;
+    all[at + step]?.focus();
+    event.preventDefault();
   }
 
   /**
@@ -100,7 +109,8 @@ export class FindingView {
     this.linked = [...new Set((this.artifact.entities ?? []).map(({ id }) => id))].filter((id) => linked.has(id) && known(id));
     this.at = -1;
     this.mark();
-    const first = this.linked.find((id) => primary.has(id)) ?? this.linked.find((id) => this.items.has(id));
+    const isNear = (/** @type {string} */ id) => this.items.has(id) || !this.within.get(id)?.fold;
+    const first = this.linked.find((id) => primary.has(id)) ?? this.linked.find((id) => this.items.has(id)) ?? this.linked.find(isNear);
     if (reveal && first) this.reveal(this.elementOf(first));
   }
 

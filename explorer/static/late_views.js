@@ -2,11 +2,9 @@
 // A saved page has them from the start. They may import from any module of the core; the core imports none of them.
 
 import { ChainView } from "./chain_view.js";
-import { FusionView } from "./fusion_view.js";
 import { MemoryView } from "./memory_view.js";
 import { StepsView } from "./steps_view.js";
 import { TimingView } from "./timing_view.js";
-import { VersusView } from "./versus_view.js";
 
 /** @type {import("./views.js").Views} */
-export const LATE_VIEWS = { chain_rule: ChainView, fusion: FusionView, memory: MemoryView, steps: StepsView, timing: TimingView, versus: VersusView };
+export const LATE_VIEWS = { chain_rule: ChainView, memory_chart: MemoryView, steps: StepsView, times: TimingView };

@@ -1,92 +1,114 @@
 // The bytes in use over a call: a stepped chart of the generated code, eager as a line behind it, and what is in memory
 // at the step that the cursor is on.
 
-import { lineLink, pythonLine } from "./card_parts.js";
-import { bytesInWords, counted, h, svgElement } from "./dom.js";
-import { FindingView } from "./finding_view.js";
+import { elements } from "./document.js";
+import { DocumentView } from "./document_view.js";
+import { bytesInWords, h, menu, modes, svgElement } from "./dom.js";
 
+/** @typedef {import("./document.js").Part} Part */
 /**
- * @typedef {{id: string, name: string, bytes: number, maker: string, half: string,
- *   at: import("./card_parts.js").LineSpot | null, code: string}} Tensor
  * @typedef {{side: string, name: string, turn: number, peak: number, above: number[], words: string[],
  *   spans: [number, number, number, string][]}} Side
- * @typedef {{title: string, base: [string, number][], sides: Side[]}} Timeline
+ * @typedef {{title: string, figures: Part[], sides: Side[]}} Timeline
+ * @typedef {{bytes: number[], rows: Part[], most: Record<string, number>, timelines: Timeline[]}} Memory
  */
 
 const WIDTH = 1000;
 const HEIGHT = 220;
-/** So many rows are shown before they are asked for. */
-const FEW = 25;
 const MEASURED = "What came and went while the call ran. It has no names: what operators use inside, and what code around the graphs holds, is among it.";
 
-export class MemoryView extends FindingView {
-  /**
-   * @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks
-   * @param {import("./store.js").Artifact} artifact @param {import("./store.js").Store} store
-   */
-  constructor(root, callbacks, artifact, store) {
-    super(root, callbacks, artifact, store);
-    /** @type {Tensor[]} */
-    this.tensors = artifact.view.tensors;
-    /** @type {Timeline[]} */
-    this.timelines = artifact.view.timelines;
-    this.timeline = this.timelines[0];
+export class MemoryView extends DocumentView {
+  /** @param {HTMLElement} body @returns {import("./document.js").Charts} */
+  begin(body) {
+    body.classList.add("tc-document");
+    return { memory: (data, place) => (this.memory = new MemoryChart(data, place, this)).root };
+  }
+
+  /** @param {Set<string>} primary @param {Set<string>} linked @param {boolean} reveal */
+  select(primary, linked, reveal) {
+    const ids = this.memory?.follow(linked, reveal) ?? [];
+    super.select(primary, linked, reveal);
+    this.linked = ids;
+  }
+
+  /** All tensors of this side, in memory at this step or not. @param {string} wanted */
+  matching(wanted) {
+    const own = new Set(this.memory?.side.spans.map(([number]) => this.memory?.ids[number]));
+    return super.matching(wanted).filter((id) => own.has(id));
+  }
+
+  /** Goes to a step at which the tensor is there. @param {string} id */
+  elementOf(id) {
+    const span = this.memory?.side.spans.find(([number]) => this.memory?.ids[number] === id);
+    if (span && !this.items.has(id) && !this.within.has(id)) this.memory?.go(span[1]);
+    return super.elementOf(id);
+  }
+
+  focus() {
+    this.memory?.chart.focus({ preventScroll: true });
+  }
+}
+
+class MemoryChart {
+  /** @param {Memory} data @param {import("./document.js").Place} place @param {MemoryView} view */
+  constructor(data, place, view) {
+    this.data = data;
+    this.place = { ...place, most: data.most };
+    this.view = view;
+    this.ids = data.rows.map(({ ids }) => ids[0]);
+    this.timeline = data.timelines[0];
     this.side = this.timeline.sides[0];
     this.step = this.side.peak;
-    this.few = true;
     this.top = 1;
     /** @type {SVGElement | null} */
     this.band = null;
     /** @type {SVGElement | null} */
     this.cursor = null;
     this.dot = h("span", { class: "tc-memory-dot" });
-    this.chooser = h("select", { class: "tc-choose", "aria-label": "Part of the call" });
-    this.chooser.append(...this.timelines.map(({ title }, index) => h("option", { value: String(index) }, title)));
-    this.chooser.addEventListener("change", () => this.show(Number(this.chooser.value)));
     this.tools = h("div", { class: "tc-memory-tools" });
-    this.figures = h("dl", { class: "tc-memory-figures" });
+    this.figures = h("div");
     this.chart = h("div", { class: "tc-memory-chart", tabIndex: 0, role: "slider", "aria-label": "Step of the call" });
     this.said = h("p", { class: "tc-memory-step", role: "status" });
-    this.list = h("ol", { class: "tc-memory-list", "aria-label": "In memory at this step" });
+    this.list = h("div");
+    this.root = h("div", { class: "tc-memory-view" }, this.tools, this.figures, this.chart, this.said, this.list);
     this.listen(this.chart);
-    this.scroller.replaceChildren(h("div", { class: "tc-memory-view" }, this.tools, this.figures, this.chart, this.said, this.list));
     this.show(0);
   }
 
   /** Show one timeline, at the peak of its generated code. @param {number} index */
   show(index) {
-    this.timeline = this.timelines[index];
-    this.choose(this.timeline.sides[0], this.timeline.sides[0].peak);
+    this.timeline = this.data.timelines[index];
+    this.figures.replaceChildren(...elements(this.timeline.figures, this.place));
+    this.goAlong(this.timeline.sides[0]);
   }
 
-  /** Let the cursor go along a side. @param {Side} side @param {number} step */
-  choose(side, step) {
+  /** Let the cursor go along a side, from its peak. @param {Side} side */
+  goAlong(side) {
     this.side = side;
-    this.figures.replaceChildren(...figuresOf(this.timeline));
     this.drawTools();
     this.drawChart();
-    this.go(step);
+    this.go(side.peak);
   }
 
   drawTools() {
-    const buttons = this.timeline.sides.map((side) => {
-      const onclick = () => {
-        this.choose(side, side.peak);
-        const chosen = this.tools.querySelector("[aria-pressed=true]");
-        if (chosen instanceof HTMLElement) chosen.focus();
-      };
-      const sign = h("span", { class: `tc-memory-sign tc-memory-${side.side}`, "aria-hidden": "true" });
-      return h("button", { type: "button", "aria-pressed": String(side === this.side), onclick }, sign, side.name);
-    });
-    const modes = h("div", { class: "tc-modes", role: "group", "aria-label": "What the cursor goes along" }, ...buttons);
+    const { sides } = this.timeline;
+    const names = sides.map(({ side, name }) => h("span", {}, h("span", { class: `tc-memory-sign tc-memory-${side}`, "aria-hidden": "true" }), name));
+    const choose = (/** @type {number} */ index) => {
+      this.goAlong(sides[index]);
+      const chosen = this.tools.querySelector("[aria-pressed=true]");
+      if (chosen instanceof HTMLElement) chosen.focus();
+    };
+    const { timelines } = this.data;
+    const chooser = menu("Part of the call", timelines.map(({ title }) => title), timelines.indexOf(this.timeline), (index) => this.show(index));
     const peak = h("button", { class: "tc-button tc-text", type: "button", title: "To the peak (p)", onclick: () => this.go(this.side.peak) }, "peak");
-    this.tools.replaceChildren(this.timelines.length > 1 ? (this.chooser) : "", buttons.length > 1 ? modes : "", peak);
+    this.tools.replaceChildren(timelines.length > 1 ? chooser : "", sides.length > 1 ? modes("What the cursor goes along", names, sides.indexOf(this.side), choose) : "", peak);
   }
 
   // The chart
 
   drawChart() {
-    const others = /** @type {Timeline[]} */ (this.beside?.timelines ?? []).filter(({ title }) => title === this.timeline.title);
+    const beside = this.view.beside?.parts.find((/** @type {Part} */ { part }) => part === "chart")?.data;
+    const others = /** @type {Timeline[]} */ (beside?.timelines ?? []).filter(({ title }) => title === this.timeline.title);
     const most = [this.timeline, ...others].flatMap(({ sides }) => sides).reduce((top, { above }) => above.reduce((a, b) => Math.max(a, b), top), 1);
     const top = niceEnd(most);
     this.top = top;
@@ -203,71 +225,38 @@ export class MemoryView extends FindingView {
     this.said.replaceChildren(h("b", {}, bytesInWords(bytes)), ` after ${number}, ${half}${words ? ": " : ""}${words}`, this.step === side.peak ? h("span", { class: "tc-memory-badge" }, "peak") : "");
     for (const [name, value] of [["min", 1], ["max", side.above.length], ["now", this.step + 1]]) this.chart.setAttribute(`aria-value${name}`, String(value));
     this.chart.setAttribute("aria-valuetext", `${bytesInWords(bytes)}, ${number}, ${half}, ${words}`);
-    this.few = true;
     this.drawList();
   }
 
   // What is in memory
 
-  alive() {
-    const { spans } = this.side;
-    const there = spans.filter(([, first, end]) => first <= this.step && (end < 0 || this.step < end));
-    return there.sort((a, b) => this.tensors[b[0]].bytes - this.tensors[a[0]].bytes);
-  }
-
+  /** The tensors that are in memory at this step, the largest first. */
   drawList() {
-    const there = this.alive();
-    const most = Math.max(1, ...there.map(([number]) => this.tensors[number].bytes));
-    const shown = this.few ? there.slice(0, FEW) : there;
-    this.items.clear();
-    const rows = shown.map(([number, , , role]) => this.row(this.tensors[number], role, most));
-    const rest = there.slice(shown.length);
-    if (rest.length) rows.push(this.more(rest));
-    if (!rows.length) rows.push(h("li", { class: "tc-why" }, this.side.side === "measured" ? MEASURED : "Nothing but what was there before."));
-    this.list.replaceChildren(...rows);
-    this.mark();
+    const { bytes, rows } = this.data;
+    const there = this.side.spans.filter((span) => this.isThere(span)).sort((a, b) => bytes[b[0]] - bytes[a[0]]);
+    const shown = there.map(([number, , , role]) => {
+      const [size, name, , ...rest] = rows[number].cells;
+      return { ...rows[number], cells: [size, name, role ? { part: "tag", words: role, style: "badge" } : "", ...rest] };
+    });
+    this.view.items.clear();
+    this.view.within.clear();
+    const empty = this.side.side === "measured" ? MEASURED : "Nothing but what was there before.";
+    const table = { part: "table", head: [], rows: shown, right: [0], style: "tensors", label: "In memory at this step" };
+    this.list.replaceChildren(...(shown.length ? elements([table], this.place) : [h("p", { class: "tc-why" }, empty)]));
+    this.view.mark();
   }
 
-  /** @param {[number, number, number, string][]} rest */
-  more(rest) {
-    const bytes = rest.reduce((sum, [number]) => sum + this.tensors[number].bytes, 0);
-    const onclick = () => {
-      this.few = false;
-      this.drawList();
-    };
-    return h("li", {}, h("button", { class: "tc-more", type: "button", onclick }, `${counted(rest.length, "more tensor")}, ${bytesInWords(bytes)}`));
+  /** @param {[number, number, number, string]} span */
+  isThere([, first, end]) {
+    return first <= this.step && (end < 0 || this.step < end);
   }
 
-  /** @param {Tensor} tensor @param {string} role @param {number} most */
-  row({ id, name, half, bytes, maker, at, code }, role, most) {
-    const bar = h("span", { class: "tc-memory-bar", style: { width: `${(100 * bytes) / most}%` } });
-    const kept = role.startsWith("kept") ? "tc-memory-role tc-kept" : "tc-memory-role";
-    const cells = [
-      h("span", { class: "tc-memory-bytes" }, bytesInWords(bytes), bar),
-      h("span", { class: "tc-memory-name", title: `${name}, made in the ${half}` }, h("code", {}, name), h("small", {}, half === "forward" ? "fwd" : "bwd")),
-      h("span", {}, role ? h("span", { class: kept }, role) : null),
-      h("span", { class: "tc-memory-line", title: code }, at ? lineLink(at, this.actions) : null, " ", at ? pythonLine(code) : h("code", {}, code)),
-      h("span", { class: "tc-memory-maker", title: maker }, maker),
-    ];
-    return this.item(id, h("li", { class: "tc-memory-row" }, ...cells));
-  }
-
-  // What panes ask of it
-
-  /** @param {Set<string>} primary @param {Set<string>} linked @param {boolean} reveal */
-  select(primary, linked, reveal) {
-    this.primary = primary;
-    this.lit = linked;
-    const spans = this.side.spans.filter(([number]) => linked.has(this.tensors[number].id));
-    this.linked = spans.map(([number]) => this.tensors[number].id);
-    this.at = -1;
+  /** Show when tensors are there, and go to where the first is. @param {Set<string>} linked @param {boolean} reveal */
+  follow(linked, reveal) {
+    const spans = this.side.spans.filter(([number]) => linked.has(this.ids[number]));
     this.drawBand(spans);
-    const seen = spans.some(([, first, end]) => first <= this.step && (end < 0 || this.step < end));
-    if (reveal && spans.length && !seen) this.go(spans[0][1]);
-    this.few = this.few && !spans.length;
-    this.drawList();
-    const first = this.linked.find((id) => this.items.has(id));
-    if (reveal && first) this.reveal(this.items.get(first));
+    if (reveal && spans.length && !spans.some((span) => this.isThere(span))) this.go(spans[0][1]);
+    return spans.map(([number]) => this.ids[number]);
   }
 
   /** From when to when the selected tensors are there. @param {[number, number, number, string][]} spans */
@@ -276,38 +265,6 @@ export class MemoryView extends FindingView {
     const to = Math.max(...spans.map(([, , end]) => (end < 0 ? WIDTH : this.x(this.side, end))));
     this.band?.setAttribute("x", spans.length ? String(from) : "0");
     this.band?.setAttribute("width", spans.length ? String(Math.max(to - from, 1)) : "0");
-  }
-
-  /** @param {number} direction @returns {[number, number]} */
-  stepLinked(direction) {
-    if (!this.linked.length) return [0, 0];
-    this.at = (this.at + direction + this.linked.length) % this.linked.length;
-    const id = this.linked[this.at];
-    this.few = false;
-    this.go(this.side.spans.find(([number]) => this.tensors[number].id === id)?.[1] ?? this.step);
-    this.reveal(this.items.get(id));
-    return [this.at + 1, this.linked.length];
-  }
-
-  /** All tensors of this side, in memory at this step or not. @param {string} wanted */
-  matching(wanted) {
-    const found = this.side.spans.map(([number]) => this.tensors[number]);
-    return found.filter(({ name, maker, code }) => `${name}\n${maker}\n${code}`.toLowerCase().includes(wanted)).map(({ id }) => id);
-  }
-
-  /** @param {string} id */
-  elementOf(id) {
-    const span = this.side.spans.find(([number]) => this.tensors[number].id === id);
-    if (span && !this.items.has(id)) {
-      this.go(span[1]);
-      this.few = false;
-      this.drawList();
-    }
-    return this.items.get(id);
-  }
-
-  focus() {
-    this.chart.focus({ preventScroll: true });
   }
 }
 
@@ -322,25 +279,4 @@ function niceEnd(most) {
   const power = 10 ** Math.floor(Math.log10(most / unit));
   const steps = [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * power * unit);
   return steps.find((step) => step >= most) ?? most;
-}
-
-/** Peak, what is kept, what is there all the time: eager beside the generated code. @param {Timeline} timeline */
-function figuresOf({ base, sides }) {
-  const [first] = sides;
-  const eager = sides.find(({ side }) => side === "eager");
-  const trains = first.turn < first.above.length;
-  const peak = (/** @type {Side} */ side) => side.above[side.peak] ?? 0;
-  const measured = sides.find(({ side }) => side === "measured");
-  const kept = (/** @type {Side} */ side) => side.above[side.turn - 1] ?? 0;
-  const parts = [figure("Peak", peak(first), eager && peak(eager), "The most in use, on top of what is there all the time")];
-  if (measured) parts.push(figure("Measured peak", peak(measured), undefined, "While the call ran, beyond what was there before"));
-  if (trains) parts.push(figure("Kept for the backward", kept(first), eager && kept(eager), "In use between forward and backward: saved tensors and results"));
-  for (const [kind, bytes] of base) parts.push(figure(kind === "parameters" ? "Parameters and buffers" : "Inputs", bytes, undefined, "There all the time, and not in the chart"));
-  return parts;
-}
-
-/** @param {string} name @param {number} bytes @param {number | undefined} eager @param {string} title */
-function figure(name, bytes, eager, title) {
-  const beside = eager === undefined ? null : h("small", {}, `eager ${bytesInWords(eager)}`);
-  return h("div", { title }, h("dt", {}, name), h("dd", {}, bytesInWords(bytes), beside));
 }

@@ -1,8 +1,8 @@
 // How TorchDynamo read the code, one instruction at a time: where it is, and what it held when it came there.
 
-import { counted, h, icon } from "./dom.js";
+import { counted, h, icon, menu } from "./dom.js";
 import { Reading } from "./steps_state.js";
-import { Following, moveButtons, nextStop } from "./stepper.js";
+import { StepperView } from "./stepper.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 /** @typedef {import("./steps_state.js").State} State */
@@ -24,38 +24,24 @@ const MOVES = [
   ["End", "⇥", "Last step (End)"],
 ];
 
-/** Implements `View` of `views.js`. */
-export class StepsView {
+export class StepsView extends StepperView {
   /**
    * @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks
    * @param {import("./store.js").Artifact} artifact @param {import("./store.js").Store} store
    */
   constructor(root, callbacks, artifact, store) {
+    super(callbacks, MOVES);
     this.store = store;
     /** @type {import("./steps_state.js").StepsData} */
     this.data = artifact.view;
     this.number = 0;
     this.reading = new Reading(this.data, 0);
-    this.at = 0;
-    this.following = new Following(callbacks);
-    /** @type {number[]} */
-    this.found = [];
-    this.hit = -1;
-    this.chooser = h("select", { class: "tc-choose", "aria-label": "Frame and attempt" });
-    this.chooser.append(
-      ...this.data.readings.map(({ frame, attempt, title }, index) => {
-        const again = this.data.readings.some((other) => other.frame === frame && other.attempt > 1);
-        return h("option", { value: String(index) }, again ? `${title}, attempt ${attempt}` : title);
-      }),
-    );
-    this.chooser.addEventListener("change", () => this.show(Number(this.chooser.value), 0));
-    this.slider = h("input", {
-      type: "range",
-      min: "0",
-      "aria-label": "Step",
-      oninput: () => this.go(Number(this.slider.value)),
+    const { readings } = this.data;
+    const names = readings.map(({ frame, attempt, title }) => {
+      const again = readings.some((other) => other.frame === frame && other.attempt > 1);
+      return again ? `${title}, attempt ${attempt}` : title;
     });
-    this.count = h("span", { class: "tc-bytecode-count", role: "status" });
+    this.chooser = menu("Frame and attempt", names, 0, (index) => this.show(index, 0));
     this.notes = h("div", { class: "tc-steps-notes" });
     this.path = h("nav", { class: "tc-steps-path", "aria-label": "Calls that are being read" });
     this.list = h("div", {
@@ -78,7 +64,6 @@ export class StepsView {
   }
 
   bar() {
-    const buttons = moveButtons(MOVES, (key) => this.move(key));
     const title = "To the instruction before the next graph break (b)";
     const toBreak = h(
       "button",
@@ -89,7 +74,7 @@ export class StepsView {
     const moves = h(
       "div",
       { class: "tc-steps-moves", role: "group", "aria-label": "Move" },
-      ...buttons,
+      ...this.buttons,
       this.data.breaks.length > 0 && toBreak,
     );
     return h("div", { class: "tc-view-bar" }, this.chooser, moves, this.count);
@@ -107,37 +92,27 @@ export class StepsView {
     this.go(at, tell);
   }
 
-  /** @param {number} at @param {boolean} [tell] whether the source is to follow */
-  go(at, tell = true) {
-    this.at = Math.min(Math.max(at, 0), this.reading.length - 1);
+  get length() {
+    return this.reading.length;
+  }
+
+  draw() {
     const step = this.reading.step(this.at);
     const state = this.reading.state(this.at);
-    this.slider.value = String(this.at);
-    this.slider.setAttribute("aria-valuetext", `${step.opcode} ${step.argument}, line ${step.line}`);
-    const [place, all] = [this.at + 1, this.reading.length].map((number) => number.toLocaleString("en"));
-    this.count.textContent = `step ${place} of ${all}`;
     this.notes.replaceChildren(...this.notesOn(step));
     this.path.replaceChildren(...this.pathOf(state, step));
     this.panels.replaceChildren(...panelsOf(state));
     this.rows.reveal(this.at);
     this.list.setAttribute("aria-activedescendant", `tc-step-${this.at}`);
     for (const row of this.rows.live.values()) this.mark(row);
-    if (tell) this.following.tell(step.source);
+    return { source: step.source, words: `${step.opcode} ${step.argument}, line ${step.line}` };
   }
 
   /** @param {string} key */
   move(key) {
-    /** @type {Record<string, () => number>} */
-    const places = {
-      Home: () => 0,
-      End: () => this.reading.length - 1,
-      ArrowLeft: () => this.at - 1,
-      ArrowRight: () => this.at + 1,
-      "Shift-ArrowLeft": () => this.reading.over(this.at, -1),
-      "Shift-ArrowRight": () => this.reading.over(this.at, 1),
-    };
-    if (!(key in places)) return false;
-    this.go(places[key]());
+    const direction = { "Shift-ArrowLeft": -1, "Shift-ArrowRight": 1 }[key];
+    if (!direction) return super.move(key);
+    this.go(this.reading.over(this.at, direction));
     return true;
   }
 
@@ -252,46 +227,23 @@ export class StepsView {
     }
   }
 
-  preview() {}
-
-  /** To the next time that a line of the selection is read. @param {number} direction @returns {[number, number]} */
-  stepLinked(direction) {
-    const all = this.reading.steps.keys();
-    const stops = [...all].filter(
-      (at) =>
-        this.linked?.has(this.reading.step(at).source) &&
-        (at === 0 || !this.linked.has(this.reading.step(at - 1).source)),
-    );
-    if (!stops.length) return [0, 0];
-    const index = nextStop(stops, this.at, direction);
-    this.go(stops[index], false);
-    return [index + 1, stops.length];
+  /** The times that a line of the selection is read. */
+  stops() {
+    const isOn = (/** @type {number} */ at) => this.linked.has(this.reading.step(at).source);
+    return [...this.reading.steps.keys()].filter((at) => isOn(at) && (at === 0 || !isOn(at - 1)));
   }
 
-  /** @param {string} query @returns {[number, number, boolean]} */
-  find(query) {
-    const wanted = query.toLowerCase();
-    this.found = wanted ? this.reading.search(wanted) : [];
-    this.hit = this.found.findIndex((at) => at >= this.at);
-    if (this.hit < 0 && this.found.length) this.hit = 0;
-    return this.stepHit(0);
-  }
-
-  /** @param {number} direction @returns {[number, number, boolean]} */
-  stepHit(direction) {
-    if (this.found.length) this.hit = (this.hit + direction + this.found.length) % this.found.length;
-    this.go(this.found[this.hit] ?? this.at);
-    return [this.hit + 1, this.found.length, false];
+  /** @param {string} wanted */
+  search(wanted) {
+    return this.reading.search(wanted);
   }
 
   focus() {
     this.list.focus({ preventScroll: true });
   }
 
-  themeChanged() {}
-
   destroy() {
-    this.following.stop();
+    super.destroy();
     this.rows.destroy();
   }
 }

@@ -2,7 +2,6 @@
 
 import { BytecodeView } from "./bytecode_view.js";
 import { DocumentView } from "./document_view.js";
-import { GuardsView } from "./guards_view.js";
 
 /**
  * What a pane asks of what it shows.
@@ -19,4 +18,4 @@ import { GuardsView } from "./guards_view.js";
  */
 
 /** @type {Views} */
-export const VIEWS = { bytecode: BytecodeView, document: DocumentView, guards: GuardsView };
+export const VIEWS = { bytecode: BytecodeView, document: DocumentView };

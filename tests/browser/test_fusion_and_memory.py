@@ -37,8 +37,8 @@ def test_memory_row_links_to_its_line_and_kernel(open_page: OpenPage) -> None:
     view.chip("memory").click()
     view.chip("kernels").click(modifiers=["Shift"])
     memory, kernels = view.two_panes()
-    row = memory.locator(".tc-memory-row").filter(has_text="self.hidden(x)").first
-    row.locator(".tc-memory-bytes").click()
+    row = memory.locator(".tc-tensors tr").filter(has_text="self.hidden(x)").first
+    row.locator("td").first.click()
     expect(row).to_contain_class("tc-primary")
     wait_until(lambda: any("self.hidden(x)" in line for line in view.marked(view.source)))
     wait_until(lambda: view.marked(kernels))
@@ -48,7 +48,7 @@ def test_line_shows_when_its_tensors_are_in_memory(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("memory").click()
     view.line(view.source, "x = self.deeper(x)").click()
-    expect(view.stage.locator(".tc-memory-row.tc-linked").first).to_be_visible()
+    expect(view.stage.locator(".tc-tensors tr.tc-linked").first).to_be_visible()
     band = view.stage.locator(".tc-memory-band")
     wait_until(lambda: float(band.get_attribute("width") or 0) > 0)
 
@@ -58,16 +58,16 @@ def test_memory_of_eager_has_its_own_steps(open_page: OpenPage) -> None:
     view.chip("memory").click()
     view.stage.get_by_role("button", name="eager").click()
     expect(view.stage.get_by_role("button", name="eager")).to_be_focused()
-    expect(view.stage.locator(".tc-memory-row").first).to_contain_text("torch")
+    expect(view.stage.locator(".tc-tensors tr").first).to_contain_text("torch")
 
 
 def test_fusion_kernel_opens_as_a_tree_of_nodes(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("fusion").click()
-    card = view.stage.locator(".tc-fusion-kernel").filter(has_text="native_dropout_relu_0").first
-    card.locator("summary").click()
-    expect(card.locator(".tc-fusion-tree")).to_contain_text("round 1")
-    card.locator(".tc-fusion-name").click()
+    card = view.stage.locator(".tc-kernels > tbody > tr").filter(has_text="native_dropout_relu_0").first
+    card.locator("summary").first.click()
+    expect(card.get_by_label("How it was put together")).to_contain_text("round 1")
+    card.locator(".tc-tag-code").first.click()
     expect(card).to_contain_class("tc-primary")
     wait_until(lambda: any("self.hidden(x)" in line for line in view.marked(view.source)))
 
@@ -76,14 +76,14 @@ def test_unfused_pairs_are_filtered_by_reason(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("fusion").click()
     view.stage.get_by_role("button", name="Not fused").click()
-    pairs = view.stage.locator(".tc-fusion-pair")
+    pairs = view.stage.locator(".tc-pairs tr")
     expect(pairs.first).to_be_visible()
     every = pairs.count()
     reasons = view.stage.get_by_label("Reason")
     reasons.select_option(index=2)
     expect(pairs).not_to_have_count(every)
     expect(view.stage.get_by_label("Reason")).to_be_focused()
-    expect(pairs.first.locator(".tc-fusion-torch")).to_contain_text("torch, round")
+    expect(pairs.first).to_contain_text("torch, round")
 
 
 def test_line_highlights_its_kernel_in_fusion_view(open_page: OpenPage) -> None:
@@ -91,4 +91,4 @@ def test_line_highlights_its_kernel_in_fusion_view(open_page: OpenPage) -> None:
     view.chip("fusion").click()
     view.stage.get_by_role("button", name="Not fused").click()
     view.line(view.source, "return self.head(x)").click()
-    expect(view.stage.locator(".tc-fusion-kernel.tc-linked").first).to_be_visible()
+    expect(view.stage.locator(".tc-kernels tr.tc-linked").first).to_be_visible()

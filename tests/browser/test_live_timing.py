@@ -32,7 +32,7 @@ def test_timing_and_sweep_of_a_cell(lab: JupyterServer, new_notebook: Callable[.
     view = ExplorerView(notebook.output(1))
     expect(view.root.locator("[data-stage=timing]")).to_contain_text("2 candidates", timeout=60_000)
     view.open_stage("timing", "View")  # its script is loaded lazily, now
-    rows = view.stage.locator(".tc-times").first.locator(".tc-time-row")
+    rows = view.stage.locator(".tc-times").first.locator("tbody tr")
     expect(rows).to_have_count(2)
     expect(rows.nth(1)).to_contain_text("aot_eager")
     expect(rows.nth(1)).to_contain_text("×")

@@ -6,8 +6,6 @@ show findings like a view of one backend.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
@@ -18,6 +16,7 @@ from explorer.run import both_sides
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.waiting import expect_equal, wait_until
+from tests.explorer.findings.documents import parts_of
 
 TWO_ROWS = 2 * 42
 ROWS = "ribbon => new Set([...ribbon.children].map(group => group.offsetTop)).size"
@@ -112,7 +111,7 @@ def test_folded_group_counts_its_selected_links(open_page: OpenPage, page: Page,
 
 def test_shared_stage_opens_on_both_sides(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
-    for stage, element in (("fusion", ".tc-fusion"), ("memory", ".tc-memory-chart"), ("guards", ".tc-guards")):
+    for stage, element in (("fusion", ".tc-half"), ("memory", ".tc-memory-chart"), ("guards", ".tc-compilation[open]")):
         view.chip(stage).click()
         expect_sides(view, [stage, f"inductor: {stage}"])
         for pane in panes(view):
@@ -130,12 +129,12 @@ def test_kernel_link_affects_only_its_own_side(open_page: OpenPage, record: Reco
     view = open_page(record)
     view.chip("fusion").click()
     first, second = panes(view)
-    card = second.locator(".tc-fusion-kernel").filter(has_text="triton_").first
-    card.locator(".tc-fusion-name").click()
+    card = second.locator(".tc-kernels > tbody > tr").filter(has_text="triton_").first
+    card.locator(".tc-tag-code").first.click()
     expect(card).to_contain_class("tc-primary")
     wait_until(lambda: any("softmax" in line for line in view.marked(view.source)))
     expect_sides(view, ["fusion", "inductor: fusion"])
-    expect(first.locator(".tc-fusion-kernel.tc-linked")).to_have_count(0)
+    expect(first.locator(".tc-kernels tr.tc-linked")).to_have_count(0)
     view.chip("kernels").click()
     expect_sides(view, ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"])
     expect(second.locator(".tc-row.tc-linked").first).to_be_visible()
@@ -143,7 +142,7 @@ def test_kernel_link_affects_only_its_own_side(open_page: OpenPage, record: Reco
 
 def test_line_highlights_views_of_both_sides(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
-    for stage, linked in (("fusion", ".tc-fusion-kernel.tc-linked"), ("memory", ".tc-memory-row.tc-linked")):
+    for stage, linked in (("fusion", ".tc-kernels tr.tc-linked"), ("memory", ".tc-tensors tr.tc-linked")):
         view.chip(stage).click()
         view.line(view.source, "softmax").click()
         for pane in panes(view):
@@ -152,11 +151,12 @@ def test_line_highlights_views_of_both_sides(open_page: OpenPage, record: Record
 
 def test_bars_of_both_sides_share_one_scale(open_page: OpenPage, record: Record) -> None:
     sides = ("fusion", "inductor: fusion")
-    halves: list[dict[str, Any]] = [record[side].attrs["viewed"]["halves"][0] for side in sides]
-    most = max(half[name] for half in halves for name in ("before", "after"))
+    bars = [parts_of(record[side].attrs["viewed"], "bar") for side in sides]
+    totals = [[bar["amounts"][0][0] for bar in found if bar["scale"] == "call"] for found in bars]
+    most = max(map(max, totals))
     view = open_page(record)
     view.chip("fusion").click()
-    for pane, half in zip(panes(view), halves, strict=True):
-        bar = pane.locator(".tc-fusion-totals .tc-fusion-before")
+    for pane, (before, *_) in zip(panes(view), totals, strict=True):
+        bar = pane.locator(".tc-totals .tc-amount-before")
         width = float(bar.evaluate("bar => bar.style.width").removesuffix("%"))
-        assert width == pytest.approx(100 * half["before"] / most, abs=0.01)
+        assert width == pytest.approx(100 * before / most, abs=0.01)

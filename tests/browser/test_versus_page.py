@@ -20,7 +20,7 @@ def test_kernel_pairs_show_facts_and_full_sources(open_page: OpenPage, page: Pag
     page.set_viewport_size({"width": width, "height": 860})
     view = open_page(two_backends())
     view.chip("versus").click()
-    shown = view.root.locator(".tc-versus-view")
+    shown = view.root.locator(".tc-document:has(.tc-pair)")
     pair = shown.locator(".tc-card").first
     expect(pair.locator("tr").filter(has_text="Bytes").locator("td")).to_have_count(2)
     pair.locator("summary").click()

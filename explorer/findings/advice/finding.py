@@ -30,7 +30,7 @@ def advice_finding(record: Record) -> Finding | None:
     labels = labels_of(record)
     entities = {advice_id(advice): entity(advice, labels) for advice in found}
     changes = pluralize(sum(advice.change is not None for advice in found), "finding")
-    return document_finding("advice", "what would make it faster", cards, entities, changes)
+    return document_finding("advice", "what would make it faster", cards, entities, changes, is_open=False)
 
 
 def advice_cards(record: Record, *, is_open: bool = True) -> list[Card]:

@@ -10,7 +10,7 @@ from compiler.autograd.formulas import NOT_IN_TABLE
 from compiler.autograd.values import Value
 from compiler.record.plain_text import pluralize
 from explorer.reading.provenance import place_text
-from explorer.reading.shapes import tensor_type
+from explorer.reading.shapes import number_text, tensor_type
 
 WIDE = 8
 """A Jacobian of more columns or rows than this is named by its size."""
@@ -177,8 +177,3 @@ def numbers_text(numbers: Any) -> str:
     if isinstance(numbers, tuple):
         return f"[{', '.join(numbers_text(each) for each in numbers)}]"
     return number_text(numbers)
-
-
-def number_text(number: Any) -> str:
-    """Four digits; -0 is 0."""
-    return f"{number + 0.0:.4g}" if isinstance(number, float) else str(number)

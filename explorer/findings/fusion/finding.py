@@ -1,21 +1,27 @@
-"""Fusion as a finding: for each kernel the nodes that it is made of, round by round, and the bytes that it moves; and
+"""Fusion as a document: for each kernel the nodes that it is made of, round by round, and the bytes that it moves; and
 the pairs that were not fused, by reason, with what that costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from compiler.record import Entity, Record
 from compiler.record.plain_text import pluralize, size_text
 from explorer.findings.fusion.fusion import Fusion, Kernel, Refusal, fusions, tree
-from explorer.reading.plain_text import columns
-from explorer.render.finding import Finding, LinkedText
+from explorer.render.document import Bar, Choice, Fold, Items, Link, Only, Parts, Piece, Row, Section, Table, Tag, Text
+from explorer.render.finding import Finding
+from explorer.render.text import document_finding
 
 STAGE = "fusion"
 MOST_PAIRS = 12
 """So many pairs that were not fused are listed in the text of each half; `run.unfused` has them all."""
+ORDERS = ("as they run", "by bytes moved", "by bytes saved", "by potential saving")
+LIMITS = (
+    "One kernel in place of two would save at most the bytes in front of a pair. Their sum counts tensors that several "
+    "pairs share more than once."
+)
 
 
 def fusion_finding(record: Record) -> Finding | None:
@@ -23,13 +29,11 @@ def fusion_finding(record: Record) -> Finding | None:
     found = fusions(record) if record.of_stage("ir") or record.of_stage("lowered") else []
     if not found:
         return None
-    text = LinkedText()
-    for half in found:
-        _tell(text, half)
-    data = {"halves": [half_data(half) for half in found]}
-    launches = sum(half.launches for half in found)
-    count = f"{launches:,} {'launch' if launches == 1 else 'launches'}"
-    return Finding(text.artifact(STAGE, "fusion", count=count), "view", STAGE, data)
+    entities = {kernel_id(half, kernel): kernel_entity(half, kernel) for half in found for kernel in half.kernels}
+    halves = tuple((half.title, (half_section(half),)) for half in found)
+    launches = _counted(sum(half.launches for half in found), "launch", "launches")
+    document = [Choice("Half of the graph", halves, "menu")]
+    return document_finding(STAGE, "fusion", document, entities, launches, is_open=False)
 
 
 def kernel_id(half: Fusion, kernel: Kernel) -> str:
@@ -42,96 +46,157 @@ def kernel_entity(half: Fusion, kernel: Kernel) -> Entity:
     call = kernel.call
     definition = f"kernels[{half.title}].{call.label}" if call is not None and call.kind == "call" else ""
     origins = (kernel.node.id,) if call is None else (call.id, definition) if definition else (call.id,)
-    attrs = {"nodes": max(len(kernel.parts), 1), "bytes before": kernel.before, "bytes": kernel.after}
+    attrs = {"nodes": kernel.nodes, "bytes before": kernel.before, "bytes": kernel.after, "least bytes": kernel.least}
     kind = "extern call" if kernel.is_call else "fused kernel"
-    return Entity(kernel_id(half, kernel), kind, kernel.name, attrs | {"least bytes": kernel.least}, (), origins)
+    return Entity(kernel_id(half, kernel), kind, kernel.name, attrs, (), origins)
 
 
-def _tell(text: LinkedText, half: Fusion) -> None:
-    if text.blocks:
-        text.add("")
-    text.add("\n".join(heading(half)))
-    if half.refusals:
-        text.add("\n".join(refusal_lines(half)))
-    text.add("  Fused nodes and calls, in the order in which they run: nodes; bytes before fusion, now, and the least")
-    rows = columns([kernel_row(kernel) for kernel in half.kernels], right=(1, 2, 3, 4)) if half.kernels else []
-    for kernel, row in zip(half.kernels, rows, strict=True):
-        text.add(f"    {row}".rstrip(), kernel_entity(half, kernel))
-
-
-def heading(half: Fusion) -> Iterator[str]:
-    """Nodes and kernels, and the bytes of a call."""
-    nodes = sum(max(len(kernel.parts), 1) for kernel in half.kernels)
+def half_section(half: Fusion) -> Section:
+    """One half: nodes and kernels, the bytes of a call, the kernels, and the pairs that were not fused."""
     rounds = f" in {pluralize(half.rounds, 'round')}" if half.rounds else ""
     calls = sum(kernel.is_call for kernel in half.kernels)
     kinds = ((half.launches, "kernel launch", "kernel launches"), (calls, "extern call", "extern calls"))
-    became = " and ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in kinds if count)
-    yield f"Fusion, {half.title}: {pluralize(nodes, 'node')} became {became}{rounds}"
-    yield (
-        f"  A call moves {size_text(half.after)}; without fusion {size_text(half.before)}. With every byte once for "
-        f"each kernel {size_text(half.least_each)}, if all were one kernel {size_text(half.least)}"
+    became = " and ".join(_counted(*kind) for kind in kinds if kind[0])
+    nodes = sum(kernel.nodes for kernel in half.kernels)
+    heading = f"Fusion, {half.title}: {pluralize(nodes, 'node')} became {became}{rounds}"
+    views = (
+        (f"Fused nodes and calls {len(half.kernels):,}", _drawn_kernels(half)),
+        (f"Not fused {len(half.refusals):,}", _every_pair(half)),
     )
+    drawn = Only(("view",), (_drawn_totals(half), Choice("What is shown", views)))
+    return Section((Only(("text", "html"), tuple(_told(half))), drawn), heading, "half")
 
 
-def refusal_lines(half: Fusion) -> Iterator[str]:
-    """Reasons, then the pairs with the largest potential saving."""
-    yield f"  Not fused: {pluralize(len(half.refusals), 'pair')}; what one kernel would save at most"
-    rows = [[str(count), size_text(size), words] for words, count, size in half.reasons()]
-    yield from (f"    {row}" for row in columns(rows, right=(0, 1)))
-    yield "  The largest potential savings:"
-    yield from (f"    {row}" for row in columns(list(_alike(half))[:MOST_PAIRS], right=(0, 1)))
+def _told(half: Fusion) -> Iterator[Parts]:
+    """Totals, refusals by reason and by pair, and a line for each kernel."""
+    yield Text(
+        f"A call moves {size_text(half.after)}; without fusion {size_text(half.before)}. With every byte once for each "
+        f"kernel {size_text(half.least_each)}, if all were one kernel {size_text(half.least)}",
+        "line",
+    )
+    if half.refusals:
+        reasons = tuple(Row((str(count), size_text(size), words)) for words, count, size in half.reasons())
+        pairs = tuple(_pairs_alike(half))[:MOST_PAIRS]
+        title = f"Not fused: {pluralize(len(half.refusals), 'pair')}; what one kernel would save at most"
+        yield Section((Table((), reasons, right=(0, 1)),), title)
+        yield Section((Table((), pairs, right=(0, 1)),), "The largest potential savings:")
+    title = "Fused nodes and calls, in the order in which they run: nodes; bytes before fusion, now, and the least"
+    rows = tuple(Row(_numbers(kernel), (kernel_id(half, kernel),)) for kernel in half.kernels)
+    yield Section((Table((), rows, right=(1, 2, 3, 4)),) if rows else (), title)
 
 
-def _alike(half: Fusion) -> Iterator[list[str]]:
+def _pairs_alike(half: Fusion) -> Iterator[Row]:
     """Pairs of the same kernels with the same reason together: how many, bytes in all, names, reason."""
     groups: dict[tuple[str, str, str], list[Refusal]] = {}
     for item in half.refusals:
-        groups.setdefault((item.first.name, item.second.name, why(item)), []).append(item)
+        why = f"{item.words} (torch: {item.told})" if item.told else item.words
+        groups.setdefault((item.first.name, item.second.name, why), []).append(item)
     for (first, second, words), items in sorted(groups.items(), key=lambda entry: -sum(i.bytes for i in entry[1])):
         times = f"{len(items)} ×" if len(items) > 1 else ""
-        yield [times, size_text(sum(item.bytes for item in items)), f"{first} and {second}: {words}"]
+        yield Row((times, size_text(sum(item.bytes for item in items)), f"{first} and {second}: {words}"))
 
 
-def why(item: Refusal) -> str:
-    """The reason, and torch's own text."""
-    return f"{item.words} (torch: {item.told})" if item.told else item.words
-
-
-def kernel_row(kernel: Kernel) -> list[str]:
-    numbers = (kernel.before, kernel.after, kernel.least)
+def _numbers(kernel: Kernel) -> tuple[str, ...]:
+    sizes = map(size_text, (kernel.before, kernel.after, kernel.least))
     again = f"reads {size_text(kernel.again)} more than once" if kernel.again else ""
-    return [kernel.name, str(max(len(kernel.parts), 1)), *(size_text(number) for number in numbers), again]
+    return (kernel.name, str(kernel.nodes), *sizes, again)
 
 
-def half_data(half: Fusion) -> dict[str, Any]:
-    """One half for the front end: refusals name kernels and reasons by their numbers."""
-    places = {id(kernel): number for number, kernel in enumerate(half.kernels)}
+def _drawn_totals(half: Fusion) -> Table:
+    """What a call moves as it is, and as it might be."""
+    amounts = (
+        ("without fusion", half.before, "before", "Every node a kernel of its own"),
+        ("as generated", half.after, "now", "What the generated kernels and calls read and write"),
+        ("each byte once for each kernel", half.least_each, "least",
+         "Inputs and outputs of each kernel: what it would move if it read nothing twice"),
+        ("all in one kernel", half.least, "least",
+         "Inputs and outputs of the graph: no intermediate would touch memory"),
+    )  # fmt: skip
+    rows = (Row((name, Bar(((size, colour),), "call"), size_text(size)), title=title)
+            for name, size, colour, title in amounts)  # fmt: skip
+    return Table((), tuple(rows), right=(2,), style="totals", label="Bytes that one call moves")
+
+
+def _drawn_kernels(half: Fusion) -> tuple[Parts, ...]:
+    """A row for each kernel: its bytes as bars, how it was put together, and with what it was not fused."""
+    near: dict[int, list[Refusal]] = defaultdict(list)
+    for item in half.refusals:
+        near[id(item.first)].append(item)
+        near[id(item.second)].append(item)
+    rows = tuple(_kernel_row(half, kernel, near[id(kernel)]) for kernel in half.kernels)
+    return (Table((), rows, right=(2,), style="kernels", label="Kernels", orders=ORDERS),)
+
+
+def _kernel_row(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> Row:
+    saved, stake = kernel.before - kernel.after, sum(item.bytes for item in near)
+    facts = ["extern call" if kernel.is_call else pluralize(kernel.nodes, "node")]
+    facts += [f"saves {size_text(saved)}"] if saved > 0 else []
+    facts += [f"potential saving {size_text(stake)}"] if stake else []
+    sizes = [size_text(size) for size in (kernel.before, kernel.after, kernel.least)]
+    title = f"Before {sizes[0]}, now {sizes[1]}, at least {sizes[2]}"
+    bar = Bar(((kernel.before, "before"), (kernel.after, "now")), "kernels", kernel.least, title)
+    size: list[Piece] = [f"{sizes[0]} → {sizes[1]}" if saved > 0 else sizes[1]]
+    if kernel.again:
+        size.append(Tag(f"{size_text(kernel.again)} more than once", "small", "Bytes that it reads more than once"))
+    name = (Tag(kernel.name, "code", kernel.name), Tag(" · ".join(facts), "small"))
+    more = tuple(_more(half, kernel, near))
+    return Row((name, bar, tuple(size)), (kernel_id(half, kernel),), parts=more, keys=(kernel.after, saved, stake))
+
+
+def _more(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> Iterator[Fold]:
+    """How it was put together, and with what it was not fused."""
+    merges = half.steps(kernel)
+    title = [pluralize(max(merge.round for merge in merges), "round") + " of fusion"] if merges else []
+    title += [f"{pluralize(len(near), 'neighbour')} not fused"] if near else []
+    if not title or (kernel.is_call and not near):
+        return
+    parts: list[Parts] = []
+    if merges:
+        known = {part.label: part for part in kernel.parts}
+        parts.append(Items(tuple(_tree_lines(tree(kernel, half.merges), known)), "How it was put together"))
+    if near:
+        rows = (_pair_row(item, [other for other in (item.first, item.second) if other is not kernel], half)
+                for item in near)  # fmt: skip
+        parts.append(Table((), tuple(rows), right=(0,), style="pairs", label="Neighbours"))
+    yield Fold(" · ".join(title), tuple(parts))
+
+
+def _tree_lines(node: object, known: Mapping[str, Entity], depth: int = 0) -> Iterator[tuple[Piece, ...]]:
+    """The steps of fusion, the last first, each above the two that it joined."""
+    indent = "\u2003" * depth
+    if isinstance(node, str):
+        part = known.get(node)
+        what = str(part.attrs.get("what", "")) if part else ""
+        kind = " ".join(dict.fromkeys([part.kind, what.lower() and what])) if part else ""
+        yield indent, Link(node, id=part.id, title=f"Select {part.id}") if part else node, Tag(f" {kind}", "muted")
+    elif isinstance(node, list):
+        number, saved, *two = node
+        yield indent, f"round {number} ", Tag(f"{size_text(saved)} shared", "muted")
+        for inner in two:
+            yield from _tree_lines(inner, known, depth + 1)
+
+
+def _every_pair(half: Fusion) -> tuple[Parts, ...]:
+    """All pairs that were not fused, to be filtered by reason."""
     reasons = half.reasons()
-    numbers = {words: number for number, (words, _, _) in enumerate(reasons)}
-    return {
-        "title": half.title,
-        "before": half.before,
-        "after": half.after,
-        "leastEach": half.least_each,
-        "least": half.least,
-        "rounds": half.rounds,
-        "kernels": [kernel_data(half, kernel) for kernel in half.kernels],
-        "reasons": [list(row) for row in reasons],
-        "refusals": [
-            [places[id(item.first)], places[id(item.second)], numbers[item.words], item.told, item.round, item.bytes]
-            for item in half.refusals
-        ],
-    }
+    numbers = {words: number for number, (words, _, _) in enumerate(reasons, 1)}
+    groups = (f"all reasons · {len(half.refusals):,}",
+              *(f"{count:,} · {size_text(size)} · {words}" for words, count, size in reasons))  # fmt: skip
+    rows = (_pair_row(item, (item.first, item.second), half, numbers[item.words]) for item in half.refusals)
+    table = Table((), tuple(rows), right=(0,), style="pairs", label="Reason", groups=groups)
+    return Text(LIMITS, "why"), table
 
 
-def kernel_data(half: Fusion, kernel: Kernel) -> dict[str, Any]:
-    return {
-        "id": kernel_id(half, kernel),
-        "name": kernel.name,
-        "library": kernel.is_call,
-        "before": kernel.before,
-        "after": kernel.after,
-        "least": kernel.least,
-        "tree": tree(kernel, half.merges),
-        "parts": {part.label: [part.id, part.kind, str(part.attrs.get("what", ""))] for part in kernel.parts},
-    }
+def _pair_row(item: Refusal, shown: Sequence[Kernel], half: Fusion, group: int = 0) -> Row:
+    words: list[Piece] = []
+    for kernel in shown:
+        words += [" and "] if words else []
+        words.append(Link(kernel.name, id=kernel_id(half, kernel), title="Select this kernel"))
+    words.append(Tag(item.words, "small"))
+    if item.told:
+        words.append(Tag(f"torch, round {item.round}: `{item.told}`", "small"))
+    return Row((size_text(item.bytes), tuple(words)), group=group)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"

@@ -42,6 +42,11 @@ class Kernel:
         return self.call.label if self.call is not None else self.node.label
 
     @property
+    def nodes(self) -> int:
+        """How many nodes it is made of."""
+        return max(len(self.parts), 1)
+
+    @property
     def least(self) -> int:
         """The bytes of its inputs and outputs."""
         return sum(self.moves.values())

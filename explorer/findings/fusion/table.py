@@ -9,33 +9,22 @@ import pandas as pd
 
 from compiler.record import Record
 from explorer.findings.fusion.fusion import Fusion, Kernel, Refusal, fusions
+from explorer.reading.columns import columns
 
-KERNELS = {
-    "kernel": "string",
-    "graph": "string",
-    "half": "category",
-    "nodes": "Int64",
-    "rounds": "Int64",
-    "bytes_before": "Int64",
-    "bytes": "Int64",
-    "least_bytes": "Int64",
-    "read_again": "Int64",
-    "saved_by_score": "Int64",
-    "not_joined": "Int64",
-    "at_stake": "Int64",
-    "library": "boolean",
-    "id": "string",
-}
-PAIRS = {
-    "bytes": "Int64",
-    "first": "string",
-    "second": "string",
-    "why": "string",
-    "torch": "string",
-    "round": "Int64",
-    "graph": "string",
-    "half": "category",
-}
+KERNELS = columns(
+    ("string", "kernel graph"),
+    ("category", "half"),
+    ("Int64", "nodes rounds bytes_before bytes least_bytes read_again saved_by_score not_joined at_stake"),
+    ("boolean", "library"),
+    ("string", "id"),
+)
+PAIRS = columns(
+    ("Int64", "bytes"),
+    ("string", "first second why torch"),
+    ("Int64", "round"),
+    ("string", "graph"),
+    ("category", "half"),
+)
 
 
 def fusion(record: Record) -> pd.DataFrame:
@@ -77,7 +66,7 @@ def _kernel_rows(half: Fusion) -> Iterator[dict[str, Any]]:
 def _kernel_row(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> dict[str, Any]:
     steps = half.steps(kernel)
     return {
-        "kernel": kernel.name, "graph": half.artifact.graph, "half": half.kind, "nodes": max(len(kernel.parts), 1),
+        "kernel": kernel.name, "graph": half.artifact.graph, "half": half.kind, "nodes": kernel.nodes,
         "rounds": max((step.round for step in steps), default=0), "bytes_before": kernel.before,
         "bytes": kernel.after, "least_bytes": kernel.least, "read_again": kernel.again,
         "saved_by_score": sum(step.saved for step in steps), "not_joined": len(near),

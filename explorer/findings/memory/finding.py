@@ -1,10 +1,10 @@
-"""The bytes in use over a call as a finding: peaks of eager and of the generated code, and every tensor that is in
+"""The bytes in use over a call as a document: peaks of eager and of the generated code, and every tensor that is in
 memory, from which step to which, with the line of Python that it comes from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from compiler.record import Entity, Record
@@ -19,11 +19,12 @@ from explorer.findings.memory.memory import (
     text_of,
     timelines,
 )
-from explorer.reading.plain_text import columns
 from explorer.reading.provenance import innermost_lines, place
 from explorer.reading.source_lines import SourceLines
-from explorer.reading.spots import line_spot
-from explorer.render.finding import Finding, LinkedText
+from explorer.render.document import Bar, Chart, Only, Parts, Row, Section, Table, Tag, Text, payload
+from explorer.render.finding import Finding
+from explorer.render.places import line_link
+from explorer.render.text import document_finding
 
 STAGE = "memory"
 AT_PEAK = 12
@@ -40,15 +41,15 @@ def memory_finding(record: Record) -> Finding | None:
     if not record.memory:
         return None
     found, known = timelines(record), Known(record)
-    text = LinkedText()
-    for timeline in found:
-        _tell(text, timeline, known)
-    _tell_tensors(text, found, known)
-    data = {
-        "tensors": [known.tensor_data(event) for event in known.numbered(found)],
-        "timelines": [_timeline_data(timeline, known) for timeline in found],
+    lines = [(timeline, timeline.lines[side]) for timeline in (found[1:] if len(found) > 1 else found)
+             for side in ("compiled", "eager") if side in timeline.lines]  # fmt: skip
+    entities = {
+        entity.id: entity for _, line in lines for each in line.tensors if (entity := tensor_entity(each, known))
     }
-    return Finding(text.artifact(STAGE, "memory in use"), "view", "memory", data)
+    every = tuple(tensors_section(timeline, line, known) for timeline, line in lines)
+    told = Only(("text", "html"), (*(timeline_section(timeline, known) for timeline in found), *every))
+    chart = Only(("view",), (Chart("memory", chart_data(found, known), Table((), ())),))
+    return document_finding(STAGE, "memory in use", [told, chart], entities, view="memory_chart", is_open=False)
 
 
 class Known:
@@ -64,14 +65,6 @@ class Known:
                        if entity.kind in ("call", "extern") for node in entity.origins}  # fmt: skip
         self.homes = {entity.id: artifact.id for artifact in record.of_stage("kernels") for entity in artifact.entities}
         self.kernels = {(kernel.artifact, kernel.name): kernel.id for kernel in record.kernels}
-        self.numbers: dict[str, int] = {}
-
-    def numbered(self, found: Sequence[Timeline]) -> list[MemoryEvent]:
-        """Every tensor of all timelines once; `number` is its place among them."""
-        lines = (line for timeline in found for line in timeline.lines.values() if line.side != "measured")
-        every = {tensor_id(each.event): each.event for line in lines for each in line.tensors}
-        self.numbers = {name: number for number, name in enumerate(every)}
-        return list(every.values())
 
     def maker(self, event: MemoryEvent) -> str:
         """The kernel or operator that writes a tensor: `triton_poi_fused_relu_1`, `conv2d`."""
@@ -110,19 +103,23 @@ class Known:
         entity = self.entities.get(self.line(event))
         return one_line(entity.label) if entity is not None else ""
 
-    def tensor_data(self, event: MemoryEvent) -> dict[str, Any]:
-        """A tensor for the front end."""
+    def row(self, event: MemoryEvent) -> Row:
+        """A tensor in the view: bytes, name and half, what it is kept for (at each time), line, maker."""
         entity = self.entities.get(self.line(event))
         place = entity.attrs if entity is not None else {}
-        return {
-            "id": tensor_id(event),
-            "name": event.buffer,
-            "bytes": event.bytes,
-            "maker": self.maker(event),
-            "half": event.half,
-            "at": line_spot(place["file"], place["line"], self.spots) if place.get("file") else None,
-            "code": self.code(event) or self.copied(event),
-        }
+        file, number = str(place.get("file", "")), int(place.get("line", 0))
+        asked = (line_link(file, number, self.spots), " ") if file else ()
+        code = self.code(event) or self.copied(event)
+        half = Tag(" fwd" if event.half == "forward" else " bwd", "muted", f"Made in the {event.half}")
+        size = (size_text(event.bytes), Bar(((event.bytes, "now"),), "tensors"))
+        cells = (
+            size,
+            (Tag(event.buffer, "code"), half),
+            "",
+            (*asked, Tag(code, "code", code)),
+            Tag(self.maker(event), "place"),
+        )
+        return Row(cells, (tensor_id(event),))
 
 
 def tensor_id(event: MemoryEvent) -> str:
@@ -141,48 +138,44 @@ def tensor_entity(each: Tensor, known: Known) -> Entity:
     return Entity(tensor_id(each.event), "tensor", each.event.buffer, attrs, (), known.origins(each.event))
 
 
-def _tell(text: LinkedText, timeline: Timeline, known: Known) -> None:
-    if text.blocks:
-        text.add("")
-    text.add(heading(timeline))
-    text.add("\n".join(f"  {row}" for row in table_rows(timeline)))
+def timeline_section(timeline: Timeline, known: Known) -> Section:
+    """What is in use, and what is in memory at the peak of the generated code."""
+    base = ", ".join(f"{size_text(size)} of {kind}" for kind, size in timeline.base.items())
+    parts: list[Parts] = [figures(timeline)]
     if (ratio := computed_over_measured(timeline)) is not None:
         side = "above" if ratio > 0 else "below"
         apart = f"{100 * abs(ratio):.1f} % {side} what was measured"
-        text.add(f"  The peak computed for the generated code is {apart}. {OTHERS}")
-    for line in timeline.lines.values():
-        if line.side == "compiled" and line.steps:
-            text.add("\n".join(peak_lines(line, known)))
+        parts.append(Text(f"The peak computed for the generated code is {apart}. {OTHERS}", "line"))
+    line = timeline.lines.get("compiled")
+    if line is not None and line.steps:
+        parts.append(peak_section(line, known))
+    return Section(tuple(parts), f"Memory in use: {timeline.title}; on top of {base or 'nothing'}")
 
 
-def heading(timeline: Timeline) -> str:
-    """What is shown, and what is there all the time."""
-    base = ", ".join(f"{size_text(size)} of {kind}" for kind, size in timeline.base.items())
-    return f"Memory in use: {timeline.title}; on top of {base or 'nothing'}"
-
-
-def table_rows(timeline: Timeline) -> list[str]:
+def figures(timeline: Timeline) -> Table:
     """Eager beside the generated code."""
     sides = [side for side in SIDES if side in timeline.lines]
     trains = any(step.event.half == "backward" for line in timeline.lines.values() for step in line.steps)
     lines = [timeline.lines[side] for side in sides]
-    rows = [["", *(SIDES[side] for side in sides)], ["peak", *(size_text(line.peak_bytes) for line in lines)]]
+    rows = [("peak", *(size_text(line.peak_bytes) for line in lines))]
     if trains:
         kept = ("" if line.side == "measured" else size_text(line.kept) for line in lines)
-        rows.append(["between forward and backward", *kept])
-    rows.append(["at the end", *(size_text(line.steps[-1].above) if line.steps else "" for line in lines)])
-    return columns(rows, right=range(1, len(sides) + 1))
+        rows.append(("between forward and backward", *kept))
+    rows.append(("at the end", *(size_text(line.steps[-1].above) if line.steps else "" for line in lines)))
+    right = tuple(range(1, len(sides) + 1))
+    return Table(("", *(SIDES[side] for side in sides)), tuple(map(Row, rows)), right=right, style="figures")
 
 
-def peak_lines(line: Line, known: Known) -> Iterator[str]:
+def peak_section(line: Line, known: Known) -> Section:
     """Where the peak is, and the biggest tensors that are in memory then."""
     event, alive = line.steps[line.peak].event, line.alive(line.peak)
-    yield f"  Peak: step {line.peak + 1} of {len(line.steps)}, {event.half}: {text_of(event)}. In memory then:"
-    rows = [tensor_row(each, known) for each in alive[:AT_PEAK]]
-    yield from (f"    {row}" for row in columns(rows, right=(0,)))
+    title = f"Peak: step {line.peak + 1} of {len(line.steps)}, {event.half}: {text_of(event)}. In memory then:"
+    rows = tuple(Row(tuple(tensor_row(each, known))) for each in alive[:AT_PEAK])
+    parts: list[Parts] = [Table((), rows, right=(0,))] if rows else []
     if rest := alive[AT_PEAK:]:
         size = size_text(sum(each.event.bytes for each in rest))
-        yield f"    … and {pluralize(len(rest), 'more tensor')}, {size} in all"
+        parts.append(Text(f"… and {pluralize(len(rest), 'more tensor')}, {size} in all", "line"))
+    return Section(tuple(parts), title)
 
 
 def tensor_row(each: Tensor, known: Known) -> list[str]:
@@ -192,15 +185,11 @@ def tensor_row(each: Tensor, known: Known) -> list[str]:
     return [size_text(event.bytes), event.buffer, ROLES.get(each.role, ""), known.maker(event), where]
 
 
-def _tell_tensors(text: LinkedText, found: Sequence[Timeline], known: Known) -> None:
+def tensors_section(timeline: Timeline, line: Line, known: Known) -> Section:
     """Every tensor on a line, in the order in which they come."""
-    for timeline in found[1:] if len(found) > 1 else found:
-        for line in (timeline.lines[side] for side in ("compiled", "eager") if side in timeline.lines):
-            side = SIDES[line.side].capitalize()
-            text.add(f"\n{side}, {timeline.title}: each tensor, and the steps that it is there")
-            shown = [[span(each), *tensor_row(each, known)] for each in line.tensors]
-            for each, row in zip(line.tensors, columns(shown, right=(1,)) if shown else (), strict=True):
-                text.add(f"  {row}", tensor_entity(each, known))
+    rows = tuple(Row((span(each), *tensor_row(each, known)), (tensor_id(each.event),)) for each in line.tensors)
+    title = f"{SIDES[line.side].capitalize()}, {timeline.title}: each tensor, and the steps that it is there"
+    return Section((Table((), rows, right=(1,)),) if rows else (), title)
 
 
 def span(each: Tensor) -> str:
@@ -208,31 +197,48 @@ def span(each: Tensor) -> str:
     return f"{each.first + 1}-{'' if each.end is None else each.end}"
 
 
-def _timeline_data(timeline: Timeline, known: Known) -> dict[str, Any]:
+def chart_data(found: Sequence[Timeline], known: Known) -> dict[str, Any]:
+    """The timelines to be drawn, and the row of every tensor of them, once."""
+    drawn = (line for timeline in found for line in timeline.lines.values() if line.side != "measured")
+    every = {tensor_id(each.event): each.event for line in drawn for each in line.tensors}
+    numbers = {name: number for number, name in enumerate(every)}
+    sizes = [event.bytes for event in every.values()]
     return {
-        "title": timeline.title,
-        "base": [[kind, size] for kind, size in timeline.base.items()],
-        "sides": [_line_data(timeline.lines[side], known) for side in SHOWN if side in timeline.lines],
+        "bytes": sizes,
+        "most": {"tensors": max(sizes, default=1)},
+        "rows": payload([Table((), tuple(known.row(event) for event in every.values()))])["parts"][0]["rows"],
+        "timelines": [
+            {
+                "title": timeline.title,
+                "figures": payload([figures(timeline), *_base(timeline)])["parts"],
+                "sides": [_line_data(timeline.lines[side], numbers) for side in SHOWN if side in timeline.lines],
+            }
+            for timeline in found
+        ],
     }
 
 
-def _line_data(line: Line, known: Known) -> dict[str, Any]:
+def _base(timeline: Timeline) -> Iterator[Text]:
+    """What is there all the time, and not in the chart."""
+    if timeline.base:
+        kinds = " and ".join(f"{size_text(size)} of {kind}" for kind, size in timeline.base.items())
+        yield Text(f"On top of {kinds}, which are there all the time.", "why")
+
+
+def _line_data(line: Line, numbers: Mapping[str, int]) -> dict[str, Any]:
     """`spans` are of tensors, by their numbers: from step, to step (-1: stays), role."""
+    is_known = line.side != "measured"
     return {
         "side": line.side,
         "name": SIDES[line.side],
         "turn": line.turn,
         "peak": line.peak,
         "above": [step.above for step in line.steps],
-        "words": [text_of(step.event) for step in line.steps] if line.side != "measured" else [],
-        "spans": [
-            [
-                known.numbers[tensor_id(each.event)],
-                each.first,
-                -1 if each.end is None else each.end,
-                ROLES.get(each.role, ""),
-            ]
-            for each in line.tensors
-            if line.side != "measured"
-        ],
+        "words": [text_of(step.event) for step in line.steps] if is_known else [],
+        "spans": [_span_data(each, numbers) for each in line.tensors] if is_known else [],
     }
+
+
+def _span_data(each: Tensor, numbers: Mapping[str, int]) -> list[Any]:
+    end = -1 if each.end is None else each.end
+    return [numbers[tensor_id(each.event)], each.first, end, ROLES.get(each.role, "")]

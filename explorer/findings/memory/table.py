@@ -9,34 +9,29 @@ import pandas as pd
 from compiler.record import Record
 from explorer.findings.memory.finding import ROLES, Known
 from explorer.findings.memory.memory import Line, Timeline, timelines
+from explorer.reading.columns import columns
 from explorer.reading.provenance import place
 
-STEPS = {
-    "side": "category",
-    "graph": "string",
-    "half": "category",
-    "step": "Int64",
-    "what": "category",
-    "buffer": "string",
-    "bytes": "Int64",
-    "in_use": "Int64",
-    "of": "string",
-    "wrapper_line": "Int64",
-    "entity": "string",
-}
-PEAK = {
-    "side": "category",
-    "bytes": "Int64",
-    "buffer": "string",
-    "half": "category",
-    "kept_as": "string",
-    "made_by": "string",
-    "where": "string",
-    "code": "string",
-    "graph": "string",
-    "first_step": "Int64",
-    "last_step": "Int64",
-}
+STEPS = columns(
+    ("category", "side"),
+    ("string", "graph"),
+    ("category", "half"),
+    ("Int64", "step"),
+    ("category", "what"),
+    ("string", "buffer"),
+    ("Int64", "bytes in_use"),
+    ("string", "of"),
+    ("Int64", "wrapper_line"),
+    ("string", "entity"),
+)
+PEAK = columns(
+    ("category", "side"),
+    ("Int64", "bytes"),
+    ("string", "buffer"),
+    ("category", "half"),
+    ("string", "kept_as made_by where code graph"),
+    ("Int64", "first_step last_step"),
+)
 
 
 def memory(record: Record) -> pd.DataFrame:

@@ -150,10 +150,10 @@ class Sweep:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        html = document_html(self.document(drawn=True))
+        html = document_html(self.document())
         return {"text/plain": str(self), "text/html": f'<div style="max-width:100%;overflow:auto">{html}</div>'}
 
-    def document(self, *, drawn: bool = False) -> Document:
+    def document(self) -> Document:
         """What is to be known before the numbers, what they come to, and all of them; in HTML with a chart."""
         told: tuple[Parts, ...] = (
             Text(self.heading, "line"),
@@ -164,7 +164,7 @@ class Sweep:
         table = Table(head, tuple(map(Row, body)), right=NUMBERS)
         failed = tuple(Text(f"{spot.name}: {spot.problem}", "line") for spot in self.spots if spot.problem)
         compared = any(curve.points for curve in self.curves)
-        charts = (self._picture(),) if drawn and compared else ()
+        charts = (Picture("Speed-up over eager by size", draw_sweep, self),) if compared else ()
         numbers = Fold("All times", (table, Text(self.method)), is_open=not compared)
         return [
             Section(told),
@@ -172,12 +172,13 @@ class Sweep:
             Only(("html",), (*charts, *failed, numbers)),
         ]
 
-    def _picture(self) -> Picture:
-        # It imports matplotlib, which takes longer than all else here.
-        from explorer.findings.sweep.chart import sweep_chart
-        from explorer.findings.timing.chart import svg
 
-        return Picture("Speed-up over eager by size", svg(sweep_chart(self)))
+def draw_sweep(found: Sweep) -> str:
+    """The speed-up by size as a chart."""
+    # It imports matplotlib, which takes longer than all else here.
+    from explorer.findings.timing.chart import svg
+
+    return svg(found.plot())
 
 
 def rows(spots: Iterable[Spot]) -> list[tuple[str, ...]]:

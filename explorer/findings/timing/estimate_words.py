@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from compiler.record import Record
 from compiler.record.plain_text import size_text
 from compiler.targets import is_virtual
 from explorer.findings.timing.words import three_digits, time_text
+from explorer.render.document import Parts, Row, Section, Table, Text
 
 if TYPE_CHECKING:
     from compiler.timing.estimates import Estimate
@@ -16,42 +17,35 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class EstimateWords:
-    """A heading, what it comes to, the figures that it is made of, and where they are from."""
-
-    heading: str
-    lead: str
-    figures: tuple[tuple[str, str], ...]
-    sources: tuple[str, ...]
-
-
-def estimate_words(record: Record) -> EstimateWords | None:
-    """None where nothing was timed, or where the code is for a device that is here."""
+def estimate_parts(record: Record) -> Iterator[Section]:
+    """What is known of a GPU that is not here, in a frame of its own."""
     if not record.candidates or not is_virtual(record.target):
-        return None
+        return
     # It imports torch, which a record that is only looked at does without.
     from compiler.timing.estimates import estimate
 
     found = estimate(record)
-    return None if found is None else _words(found)
-
-
-def _words(found: Estimate) -> EstimateWords:
+    if found is None:
+        return
     graphs = " (CUDA graphs would spare most of that)" if found.bound == "launches" else ""
     kernels = f"at least {time_text(found.kernel_seconds)}" if found.kernel_seconds else "unknown"
-    return EstimateWords(
-        heading=f"Estimate, not a measurement: {found.title}, which is not here",
-        lead=f"A call takes at least {time_text(found.seconds)} there, by its {found.bound} alone{graphs}; how much "
-        "longer can only be measured on one.",
-        figures=(
-            ("launches", f"{found.launches:,}, for which the host takes about {time_text(found.launch_seconds)}"),
-            ("kernels at peak rates", kernels),
-            ("bytes read and written", size_text(found.bytes)),
-            ("floating-point operations", _operations(found.flops)),
-        ),
-        sources=tuple(filter(None, [f"{found.launch_source}.", _unknown(found)])),
+    lead = (
+        f"A call takes at least {time_text(found.seconds)} there, by its {found.bound} alone{graphs}; how much longer "
+        "can only be measured on one."
     )
+    figures = (
+        ("launches", f"{found.launches:,}, for which the host takes about {time_text(found.launch_seconds)}"),
+        ("kernels at peak rates", kernels),
+        ("bytes read and written", size_text(found.bytes)),
+        ("floating-point operations", _operations(found.flops)),
+    )
+    sources = filter(None, [f"{found.launch_source}.", _unknown(found)])
+    parts: tuple[Parts, ...] = (
+        Text(lead),
+        Table((), tuple(map(Row, figures))),
+        *(Text(source, "why") for source in sources),
+    )
+    yield Section(parts, f"Estimate, not a measurement: {found.title}, which is not here", "estimate")
 
 
 def _operations(count: int) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from compiler.record import Entity, Record
 from compiler.record.plain_text import one_line
 from explorer.findings.timing.compared import Timed, by_call, timed
-from explorer.findings.timing.estimate_words import estimate_words
+from explorer.findings.timing.estimate_words import estimate_parts
+from explorer.findings.timing.heat_text import heat_parts
 from explorer.findings.timing.text import (
     COUNT_HEAD,
     HEAD,
@@ -23,7 +24,6 @@ from explorer.findings.timing.text import (
     why_not,
 )
 from explorer.findings.timing.words import (
-    Unit,
     lead_sentences,
     memory_text,
     pays_text,
@@ -32,7 +32,6 @@ from explorer.findings.timing.words import (
     shared_unit,
     spread_text,
     time_text,
-    unbroken,
     warnings,
 )
 from explorer.render.document import (
@@ -49,7 +48,6 @@ from explorer.render.document import (
     Text,
 )
 from explorer.render.finding import Finding
-from explorer.render.static import document_html
 from explorer.render.text import document_finding
 
 STAGE = "timing"
@@ -59,24 +57,11 @@ NUMBERS = tuple(range(1, len(HEAD)))
 
 
 def timing_finding(record: Record) -> Finding | None:
-    """Every candidate of a record; None where nothing was timed."""
-    if not record.candidates:
+    """Every candidate of a record, and the time by line; None where nothing was timed."""
+    if not record.candidates and not record.line_times:
         return None
     entities = {item.id: entity(item) for item in timed(record)}
-    return document_finding(STAGE, "times, eager and compiled", timing_document(record), entities, view=STAGE)
-
-
-def timing_html(record: Record) -> str:
-    """All of it, with a chart; "" where nothing was timed."""
-    if not record.candidates:
-        return ""
-    # It imports matplotlib, which takes longer than all else here.
-    from explorer.findings.timing.chart import svg, timing_chart
-
-    above, *others = timing_document(record)
-    drawn = any(item.candidate.seconds for item in timed(record))
-    picture = [Picture("Times of a call as bars", svg(timing_chart(record)))] if drawn else []
-    return document_html([above, *picture, *others])
+    return document_finding(STAGE, "times, eager and compiled", timing_document(record), entities, view="times")
 
 
 def timing_document(record: Record) -> Document:
@@ -87,9 +72,19 @@ def timing_document(record: Record) -> Document:
         warned = (*some, Only(("text", "html"), rest), Only(("view",), (Fold(f"{len(rest)} more notes", rest),)))
     groups = by_call(timed(record))
     parts: list[Parts] = [Section(warned, style="time-warnings")] if warned else []
+    if any(item.candidate.seconds for item in timed(record)):
+        parts.append(Only(("html",), (Picture("Times of a call as bars", draw_times, record),)))
     for group in groups:
         parts += group_parts(group, record)
-    return [*parts, *estimate_parts(record)]
+    return [*parts, *heat_parts(record), *estimate_parts(record)]
+
+
+def draw_times(record: Record) -> str:
+    """The candidates as a chart."""
+    # It imports matplotlib, which takes longer than all else here.
+    from explorer.findings.timing.chart import svg, timing_chart
+
+    return svg(timing_chart(record))
 
 
 def group_parts(group: Sequence[Timed], record: Record) -> Iterator[Parts]:
@@ -97,12 +92,12 @@ def group_parts(group: Sequence[Timed], record: Record) -> Iterator[Parts]:
     first, *rest = lead_sentences(group, record)
     more = tuple(Text(words, "line") for words in rest)
     yield Section((Text(heading(group, record), "line"), Text(first, "lead"), *more), style="time-group")
-    yield Section((times(group), Only(("text", "html"), failures(group))), style="time-table")
+    yield Section((times(group), *failures(group)), style="time-table")
     if any(item.candidate.host is not None for item in group):
         yield Section((host(group),), "where the time of a call goes", "time-host")
     if counts := tuple(cells for item in group if (cells := count_cells(item.candidate))):
         table = Table(COUNT_HEAD, tuple(map(Row, counts)), right=(1, 2, 3))
-        yield Only(("text", "html"), (Section((table,), "what was compiled"),))
+        yield Section((table,), "what was compiled", "time-counts")
     method = tuple(Text(line) for line in method_lines(record.measurement, group))
     notes = tuple(
         Row(((Tag(item.candidate.name, "strong"), f": {one_line(note)}"),), (item.id,))
@@ -115,14 +110,17 @@ def group_parts(group: Sequence[Timed], record: Record) -> Iterator[Parts]:
 
 
 def times(group: Sequence[Timed]) -> Chart:
-    """The times of the candidates, beside each other."""
+    """The times of the candidates, beside each other; the view draws a bar for each."""
     unit = shared_unit(group)
     measured = [item for item in group if item.candidate.seconds is not None]
-    table = Table(HEAD, tuple(Row(cells(item, unit), (item.id,)) for item in measured), right=NUMBERS)
+    rows = tuple(
+        Row(cells(item, unit), (item.id,), title="; ".join(counted_parts(item.candidate))) for item in measured
+    )
     data = {
         "unit": {"name": unit.name, "seconds": unit.seconds} if unit else None,
-        "rows": [_row_data(item, unit) for item in group],
+        "rows": [_bar_data(item) for item in measured],
     }
+    table = Table(HEAD, rows, right=NUMBERS, style="times", label="Time of a call by candidate")
     return Chart("times", data, table if measured else Table((), ()))
 
 
@@ -137,28 +135,9 @@ def host(group: Sequence[Timed]) -> Chart:
     """Where the time of a call goes, for those of whom that is known."""
     known = [item.candidate for item in group if item.candidate.host is not None]
     rows = tuple(Row((found.name, ", ".join(part_words(found)))) for found in known)
-    data = {
-        "parts": PARTS,
-        "rows": [
-            {
-                "name": found.name,
-                "seconds": found.seconds,
-                "host": parts_of(found),
-                "words": [unbroken(part) for part in part_words(found)],
-            }
-            for found in known
-        ],
-    }
-    return Chart("host", data, Table((), rows))
-
-
-def estimate_parts(record: Record) -> Iterator[Parts]:
-    """What is known of a GPU that is not here, in a frame of its own."""
-    words = estimate_words(record)
-    if words is not None:
-        figures = Table((), tuple(map(Row, words.figures)))
-        sources = tuple(Text(source, "why") for source in words.sources)
-        yield Section((Text(words.lead), figures, *sources), words.heading, "estimate")
+    drawn = [{"seconds": found.seconds, "host": parts_of(found)} for found in known]
+    table = Table((), rows, style="host", label="Where the time of a call goes")
+    return Chart("host", {"parts": PARTS, "rows": drawn}, table)
 
 
 def entity(item: Timed) -> Entity:
@@ -180,25 +159,8 @@ def entity(item: Timed) -> Entity:
     return Entity(item.id, "candidate", candidate.name, {name: fact for name, fact in facts.items() if fact})
 
 
-def _row_data(item: Timed, unit: Unit | None) -> dict[str, Any]:
-    """Numbers to be drawn, and all in words."""
+def _bar_data(item: Timed) -> dict[str, Any]:
+    """Numbers to be drawn, and whether they are faster than eager's."""
     found = item.candidate
-    return {
-        "id": item.id,
-        "name": found.name,
-        "tone": item.ratio.verdict if item.ratio else "eager" if found.seconds is not None else "failed",
-        "seconds": found.seconds,
-        "low": found.low,
-        "high": found.high,
-        "rounds": found.rounds,
-        "time": time_text(found.seconds, unit) if found.seconds is not None else "",
-        "spread": spread_text(found, unit),
-        "ratio": ratio_text(item.ratio) if item.ratio else "",
-        "range": range_text(item.ratio) if item.ratio else "",
-        "compiling": time_text(found.compile_seconds) if found.compile_seconds is not None else "",
-        "pays": pays_text(item),
-        "peak": found.peak_bytes,
-        "memory": memory_text(found),
-        "counts": counted_parts(found),
-        "problem": why_not(found) if found.seconds is None else "",
-    }
+    tone = item.ratio.verdict if item.ratio else "eager"
+    return {"tone": tone, "seconds": found.seconds, "low": found.low, "high": found.high, "rounds": found.rounds}

@@ -1,8 +1,8 @@
-"""The lines of Python that a call's time goes to, as text and in the static view."""
+"""The lines of Python that a call's time goes to, as text and as parts of a document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from compiler.record import Record
 from compiler.record.plain_text import pluralize
@@ -10,7 +10,7 @@ from explorer.findings.timing.heat import HALVES, SIDES, Heat, device_of, heats
 from explorer.reading.plain_text import columns
 from explorer.reading.provenance import place
 from explorer.reading.shapes import seconds_text
-from explorer.render.html import details, muted, table_html
+from explorer.render.document import Only, Parts, Row, Section, Table, Text
 
 SHOWN = 10
 CODE_WIDTH = 44
@@ -77,10 +77,10 @@ def heat_text(record: Record) -> str:
     return "\n".join(lines)
 
 
-def heat_html(record: Record) -> str:
-    """The same in the static view."""
-    if not record.line_times:
-        return ""
-    head = ("line", "code", *(f"{side}, {device_of(record)}" for side in SIDES))
-    body = table_html(head, rows_of_heat(record))
-    return details("<b>Time by line</b>", body + muted(RULE))
+def heat_parts(record: Record) -> Iterator[Parts]:
+    """The same below the times of a call; the text of these does without."""
+    if record.line_times:
+        head = ("line", "code", *(f"{side}, {device_of(record)}" for side in SIDES))
+        rows = tuple(Row((where, f"`{code}`" if code else "", *times)) for where, code, *times in rows_of_heat(record))
+        table = Table(head, rows, right=(2, 3))
+        yield Only(("html", "view"), (Section((table, Text(RULE, "why")), "Time by line", "time-lines"),))

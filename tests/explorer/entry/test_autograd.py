@@ -13,9 +13,11 @@ from torch.utils.checkpoint import checkpoint
 import explorer
 from compiler.autograd.values import Value
 from explorer import AutogradRun, ChainRule
-from explorer.findings.chain.html import value_html
+from explorer.findings.chain.values import value_data
+from explorer.render.static import values_html
 from explorer.run.payload import Payload
 from tests.explorer.explored import MLP, mlp_record
+from tests.explorer.findings.documents import parts_of, words_of
 
 
 @pytest.fixture(scope="module")
@@ -230,21 +232,23 @@ def view_of(chain: ChainRule) -> dict[str, Any]:
 
 
 def test_chain_rule_view_has_the_step_values(chain: ChainRule) -> None:
-    view = view_of(chain)
-    assert [step["direction"] for step in view["steps"]] == [step.direction for step in chain.data]
-    product = next(step for step in view["steps"] if step["node"] == "mul_1" and step["direction"] == "backward")
+    steps = view_of(chain)["cards"]
+    assert [step["direction"] for step in steps] == [step.direction for step in chain.data]
+    product = next(step for step in steps if step["node"] == "mul_1" and step["direction"] == "backward")
     assert product["select"] == "autograd.mul_1"
-    assert product["code"] == "return (y * y.exp()).sum()"
-    departure = product["departures"][0]
-    assert departure["formula"] == "grad · other"
-    assert departure["jacobian"]["diagonal"]
-    found = torch.tensor(departure["jacobian"]["numbers"])
-    assert torch.equal(found, torch.diag(torch.tensor(departure["derivative"]["numbers"])))
-    grad = torch.tensor(product["gradient"]["numbers"])
-    assert torch.allclose(grad @ found, torch.tensor(departure["value"]["numbers"]))
-    added = next(step for step in view["steps"] if step["node"] == "mul" and step["direction"] == "backward")
-    assert added["exact"]
-    assert [part["source"] for part in added["arrivals"]] == ["mul_1", "exp"]
+    assert "return (y * y.exp()).sum()" in product["said"]
+    departure, *_ = (part for part in parts_of(product["card"], "section") if part["heading"] == "Gradient of self")
+    assert words_of(departure["parts"][0]["words"]) == "`d self = grad · other`"
+    grad, derivative, result, jacobian = (
+        torch.tensor(each["data"]["numbers"]) for each in parts_of(departure, "values")
+    )
+    assert "diagonal" in departure["parts"][-1]["title"]
+    assert torch.equal(jacobian, torch.diag(derivative))
+    assert torch.allclose(grad @ jacobian, result)
+    added = next(step for step in steps if step["node"] == "mul" and step["direction"] == "backward")
+    incoming, *_ = parts_of(added["card"], "section")
+    assert [link["words"] for link in parts_of(incoming, "link")] == ["mul_1", "exp"]
+    assert incoming["parts"][0]["rows"][-1]["cells"][-1] == "summed, bit-exact"
 
 
 def test_chain_rule_opens_beside_the_autograd_graph(chain: ChainRule) -> None:
@@ -278,9 +282,10 @@ def test_nonfinite_values_are_words_and_first_is_known() -> None:
     x = torch.tensor([1.0, 0.0, 4.0], requires_grad=True)
     chain = explorer.chain_rule(lambda: torch.sum(x.sqrt() * 0))
     view = view_of(chain)
-    sick = [view["steps"][at] for at in view["sick"]]
+    sick = [view["cards"][at] for at in view["sick"]]
     assert [(step["direction"], step["node"]) for step in sick] == [("backward", "sqrt")]
-    assert sick[0]["departures"][0]["value"]["numbers"] == [0.0, "nan", 0.0]
+    departure = parts_of(sick[0]["card"], "section")[-1]
+    assert parts_of(departure, "table")[0]["rows"][0]["cells"][1]["data"]["numbers"] == [0.0, "nan", 0.0]
     assert any("first gradient that is not finite comes out of sqrt" in line for line in view["health"])
 
 
@@ -288,10 +293,13 @@ def test_view_of_many_large_jacobians_is_limited() -> None:
     net = nn.Sequential(*[layer for _ in range(40) for layer in (nn.Linear(8, 8), nn.Tanh())])
     x = torch.randn(8, 8)
     chain = explorer.chain_rule(lambda: net(x).sum())
-    shown = [part["jacobian"] for step in view_of(chain)["steps"] for part in step["departures"] if part["jacobian"]]
-    assert any(each["numbers"] is None for each in shown)
-    assert sum(each["count"] for each in shown if each["numbers"] is not None) <= 60_000
-    assert all(each["density"].endswith("not zero") for each in shown)
+    cards = view_of(chain)["cards"]
+    shown = [each for each in parts_of(cards, "values") if "Jacobian" in each.get("name", "")]
+    diagonal = [fold for fold in parts_of(cards, "fold") if "diagonal" in fold["title"]]
+    numbers = [each["data"]["count"] for each in (*shown, *parts_of(diagonal, "values"))]
+    assert sum(numbers) <= 60_000
+    words = [words_of(text["words"]) for text in parts_of(cards, "text")]
+    assert any("J is 64 × 64" in told and told.endswith("not zero") for told in words)
 
 
 def test_stops_are_a_table_without_nodes() -> None:
@@ -304,13 +312,13 @@ def test_stops_are_a_table_without_nodes() -> None:
     assert not set(run.nodes.name) & set(run.stops.name)
     assert "stop" not in set(run.nodes.kind)
     chain = explorer.chain_rule(lambda: torch.sum(net(x) * net(x).detach()))
-    told = [stop for step in view_of(chain)["steps"] for stop in step["stops"]]
-    assert [stop["kind"] for stop in told] == ["detached"]
+    told = [tag["words"] for tag in parts_of(view_of(chain)["cards"], "tag") if tag["style"] == "badge"]
+    assert told == ["detached"]
     assert "no gradient for detach: cut off from" in str(chain)
 
 
 def test_values_of_three_dimensions_are_one_line() -> None:
-    html = value_html(Value.of_tensor(torch.arange(8.0).reshape(2, 2, 2)))
+    html = values_html(value_data(Value.of_tensor(torch.arange(8.0).reshape(2, 2, 2))))
     assert "<table" not in html
     assert "7" in html
 

@@ -8,7 +8,7 @@ import torch
 import explorer
 from compiler.record import GuardFailure, Recompile, Record
 from compiler.record.options import Options
-from explorer.findings.cards import cards, recompile_texts
+from explorer.findings.cards import all_cards, recompile_texts
 from explorer.run.run import Run
 
 X = torch.ones(4)
@@ -60,7 +60,7 @@ graph break 1 of 1, 2 times: Failed to trace builtin operator (GB0059)
   or (explanation): Print after the compiled function has returned.
   https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"""
     assert expected in text
-    assert cards(caught.value.run.record) in text.partition("\n\n")[2]
+    assert str(all_cards(caught.value.run.record)) in text.partition("\n\n")[2]
 
 
 def test_allowed_number_of_breaks_passes() -> None:
@@ -127,13 +127,13 @@ def test_break_in_a_loop_skips_the_whole_function() -> None:
             print(n)  # noqa: T201
         return x
 
-    text = cards(explorer.explore(looping, X, stages=("captured",)).record)
+    text = str(all_cards(explorer.explore(looping, X, stages=("captured",)).record))
     assert "The whole function runs as plain Python (a graph break in loop)." in text
 
 
 def test_cards_print_and_can_be_indexed() -> None:
     run = explorer.explore(broken, X, stages=("captured",))
-    assert str(run.cards) == repr(run.cards) == cards(run.record)
+    assert str(run.cards) == repr(run.cards) == str(all_cards(run.record))
     assert run.cards[0].startswith("graph break 1 of 1, 2 times: Failed to trace builtin operator")
     assert str(explorer.explore(whole, X, stages=("captured",)).cards) == "no graph breaks and no recompilations"
 

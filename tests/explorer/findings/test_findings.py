@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from compiler.record import Record
-from explorer.findings import findings, with_findings
+from compiler.record.plain_text import pluralize
+from explorer.findings import Finding, findings, with_findings
+from explorer.render.document import Row, Table
+from explorer.render.text import document_finding
 from explorer.run.payload import Payload
 from explorer.run.run import Run
+from explorer.run.static_view import twin
 from tests.explorer.small_record import small_record
 
 
@@ -49,6 +53,23 @@ def test_a_finding_is_a_stage_of_a_run() -> None:
     assert run["Breaks"] == run["breaks"]
     run.selection = run["breaks"].entities[0].id
     assert run.selection == (run["breaks"].entities[0].id,)
+
+
+def largest_tensors(record: Record) -> Finding:
+    rows = (Row((entity.label, str(entity.attrs.get("shape", "")))) for entity in record["captured"].entities)
+    table = Table(("tensor", "shape"), tuple(rows))
+    return document_finding("largest", "largest tensors", [table], {}, pluralize(len(table.rows), "tensor"))
+
+
+def test_registered_finding_is_text_static_html_and_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorer.findings.MAKERS", (largest_tensors,))
+    record = small_record()
+    run = Run(record)
+    assert run["largest"].text.splitlines()[0].split() == ["tensor", "shape"]
+    assert "<b>largest tensors</b>" in twin(record)
+    [shown] = [stage for stage in Payload(record).manifest()["stages"] if stage["name"] == "largest"]
+    assert shown["artifacts"][0]["view"] == "document"
+    assert shown["count"] == len(record["captured"].entities)
 
 
 def test_findings_are_computed_once_per_run_and_view(monkeypatch: pytest.MonkeyPatch) -> None:

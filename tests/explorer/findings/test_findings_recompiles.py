@@ -63,27 +63,39 @@ def test_each_recompile_links_to_its_card(finding: Finding) -> None:
     assert led == [entity.id for entity in finding.artifact.entities]
 
 
-def test_card_compares_every_entry_closest_first(finding: Finding) -> None:
-    card = parts_of(finding.data, "card")[2]
-    tables = parts_of(card, "table")
-    assert [table["caption"] for table in tables] == [
-        f"code of {entry} does not fit" for entry in ("0/2", "0/1", "0/0")
-    ]
-    assert [tuple(map(words_of, row["cells"][:2])) for table in tables for row in table["rows"]] == [
-        ("`self.calls`", f"the int {old} → the int 3") for old in (2, 1, 0)
-    ]
-    assert words_of(card["lead"]).startswith("`self.calls` the int 2 → the int 3")
+def test_cause_has_one_card_with_every_recompile(storm: Record, finding: Finding) -> None:
+    (card,) = parts_of(finding.data, "card")
+    (lead,) = (text["words"] for text in parts_of(card, "text") if text.get("style") == "lead")
+    assert words_of(lead).startswith("`self.calls` the int 0 → the int 1")
+    again = next(table for table in parts_of(card, "table") if table.get("caption") == "and again")
+    assert [words_of(row["cells"][0]) for row in again["rows"]] == [found.frame for found in storm.recompiles[1:]]
+    assert [words_of(row["cells"][2]).startswith(f"`self.calls` the int {number}") for number, row in
+            enumerate(again["rows"], 1)] == [True] * 7  # fmt: skip
     assert [link["compare"] for link in parts_of(card, "link") if "compare" in link] == [
-        ("captured[0/2]", "captured[0/3]")
+        (f"captured[0/{number}]", f"captured[0/{number + 1}]") for number in (1, 2, 3, 4, 5, 6, 0)
     ]
 
 
-def test_last_card_reports_the_recompile_limit(finding: Finding) -> None:
-    *others, last = parts_of(finding.data, "card")
-    (warning,) = (text["words"] for text in parts_of(last, "text") if text.get("style") == "warning")
+def test_card_compares_every_entry_closest_first() -> None:
+    def scaled(x: torch.Tensor, factor: int) -> torch.Tensor:
+        return x * factor
+
+    x = torch.randn(3)
+    calls = [(x, 1), (x.double(), 1), (x.double(), 2)]
+    record = explore(scaled, calls=calls, stages=("captured",)).record
+    found = recompiles_finding(record)
+    assert found is not None
+    *_, card = parts_of(found.data, "card")
+    tables = parts_of(card, "table")
+    assert [table["caption"] for table in tables] == ["code of 0/1 does not fit", "code of 0/0 does not fit"]
+    assert words_of(tables[0]["rows"][0]["cells"][0]) == "`factor`"
+    assert "float64" in words_of(tables[1]["rows"][0]["cells"][1])
+
+
+def test_card_reports_the_recompile_limit(finding: Finding) -> None:
+    (card,) = parts_of(finding.data, "card")
+    (warning,) = (text["words"] for text in parts_of(card, "text") if text.get("style") == "warning")
     assert "recompile_limit of 8 is reached; calls 9 to 11 ran as plain Python" in warning
-    assert not any("compare" in link for link in parts_of(last, "link"))
-    assert not any(text.get("style") == "warning" for card in others for text in parts_of(card, "text"))
 
 
 def test_recompile_links_to_its_failed_guard_and_line(storm: Record, finding: Finding) -> None:

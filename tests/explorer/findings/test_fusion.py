@@ -14,6 +14,7 @@ from explorer.findings.fusion.traffic import read_again
 from explorer.render.finding import Finding
 from explorer.run.run import Run
 from tests.explorer.explored import mlp_record
+from tests.explorer.findings.documents import parts_of
 from tests.explorer.golden import assert_golden
 
 ROWS, COLUMNS = 64, 8192
@@ -126,17 +127,25 @@ def test_every_kernel_links_to_code_and_lines() -> None:
     assert kernels[0].id in record.linked_ids(first.id)
 
 
-def test_view_refers_to_kernels_and_reasons_by_index() -> None:
+def test_view_has_every_kernel_and_pair_by_reason() -> None:
     found = fusion_finding(mlp_record())
     assert isinstance(found, Finding)
-    assert found.view == "fusion"
-    for half in found.data["halves"]:
-        for first, second, reason, _, _, size in half["refusals"]:
-            assert first < len(half["kernels"])
-            assert second < len(half["kernels"])
-            assert size >= 0
-            assert reason < len(half["reasons"])
-        assert sum(count for _, count, _ in half["reasons"]) == len(half["refusals"])
+    assert found.view == "document"
+    [halves] = found.data["parts"]
+    for half, (title, parts) in zip(fusions(mlp_record()), halves["options"], strict=True):
+        assert title == half.title
+        [kernels] = [table for table in parts_of(parts, "table") if table.get("style") == "kernels"]
+        assert [row["ids"][0] for row in kernels["rows"]] == [
+            f"fusion[{title}].{one.node.label}" for one in half.kernels
+        ]
+        assert [row["keys"][0] for row in kernels["rows"]] == [kernel.after for kernel in half.kernels]
+        [pairs] = [table for table in parts_of(parts, "table") if table.get("groups")]
+        ids = {row["ids"][0] for row in kernels["rows"]}
+        assert {link["id"] for link in parts_of(pairs, "link")} <= ids
+        for number, (words, count, _) in enumerate(half.reasons(), 1):
+            assert pairs["groups"][number].endswith(words)
+            assert sum(row["group"] == number for row in pairs["rows"]) == count
+        assert len(pairs["rows"]) == len(half.refusals)
 
 
 def test_tables_have_rows_per_kernel_and_pair() -> None:

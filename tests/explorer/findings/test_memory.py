@@ -14,6 +14,7 @@ from explorer.findings.memory.finding import memory_finding
 from explorer.findings.memory.memory import Line, Step, timelines
 from explorer.run.run import Run
 from tests.explorer.explored import mlp_record
+from tests.explorer.findings.documents import parts_of
 from tests.explorer.golden import assert_golden
 
 
@@ -62,13 +63,15 @@ def test_tensor_links_to_its_kernel_and_line() -> None:
 def test_view_has_steps_and_tensor_lifetimes() -> None:
     found = memory_finding(mlp_record())
     assert found is not None
-    assert found.view == "memory"
-    for timeline in found.data["timelines"]:
+    assert found.view == "memory_chart"
+    [data] = [chart["data"] for chart in parts_of(found.data, "chart")]
+    assert len(data["rows"]) == len(data["bytes"])
+    for timeline in data["timelines"]:
         for side in timeline["sides"]:
             assert len(side["above"]) == len(side["words"])
             assert side["above"][side["peak"]] == max(side["above"])
             for number, first, end, _ in side["spans"]:
-                assert found.data["tensors"][number]["bytes"] >= 0
+                assert data["bytes"][number] >= 0
                 assert end == -1 or first < end <= len(side["above"])
 
 

@@ -16,10 +16,11 @@ from compiler.record.options import Options
 from explorer.findings import findings
 from explorer.findings.timing.chart import svg, timing_chart
 from explorer.findings.timing.compared import Ratio, by_call, timed
-from explorer.findings.timing.finding import timing_html
+from explorer.findings.timing.finding import timing_finding
 from explorer.findings.timing.tables import timings
 from explorer.findings.timing.words import about, lead_sentences, ratio_text, three_digits, time_text
 from explorer.reading.plain_text import WIDTH
+from explorer.render.static import document_html
 from explorer.run import tables, text
 from explorer.run.run import Run
 from tests.explorer.findings.documents import parts_of
@@ -118,9 +119,15 @@ def test_summary_comparison_fits_the_width() -> None:
     assert max(map(len, lines)) <= WIDTH
 
 
+def static_html(record: Record) -> str:
+    found = timing_finding(record)
+    assert found is not None
+    return document_html(found.document)
+
+
 def test_cpu_times_are_never_presented_as_gpu_times() -> None:
     told = "not of the NVIDIA H100 SXM5 80 GB that the code is for"
-    for shown in (text.summary(timed_record()), timing_html(timed_record()), Run(timed_record())["timing"].text):
+    for shown in (text.summary(timed_record()), static_html(timed_record()), Run(timed_record())["timing"].text):
         assert told in " ".join(shown.split())
     assert "that the code is for" not in text.summary(timed_record("cpu"))
 
@@ -132,7 +139,7 @@ def test_estimate_is_separate_from_measurements() -> None:
     assert "An estimate, not a measurement: on the NVIDIA H100 SXM5 80 GB" in " ".join(
         text.summary(timed_record()).split()
     )
-    assert heading in timing_html(timed_record())
+    assert heading in static_html(timed_record())
     assert heading not in Run(timed_record("cpu"))["timing"].text
     [finding] = [found for found in findings(timed_record()) if found.artifact.stage == "timing"]
     sections = parts_of(finding.data, "section")
@@ -155,15 +162,15 @@ def test_each_candidate_is_an_entity_on_its_line() -> None:
         own = [line for line, ids in finding.artifact.lines.items() if entity.id in ids]
         assert lines[own[0] - 1].startswith(entity.label)
     assert [entity.kind for entity in finding.artifact.entities] == ["candidate"] * 6
-    assert finding.view == "timing"
-    rows = parts_of(finding.data, "chart")[0]["data"]["rows"]
-    assert [row["id"] for row in rows] == [item.id for item in finding.artifact.entities]
+    assert finding.view == "times"
+    rows = [name for row in parts_of(finding.data, "row") for name in row.get("ids", ())]
+    assert list(dict.fromkeys(rows)) == [item.id for item in finding.artifact.entities]
 
 
 def test_untimed_record_has_no_stage_or_chart() -> None:
     record = small_record().with_fields(candidates=())
     assert "timing" not in {found.artifact.stage for found in findings(record)}
-    assert timing_html(record) == ""
+    assert timing_finding(record) is None
     with pytest.raises(ValueError, match="explore with --time"):
         timing_chart(record)
 
@@ -217,12 +224,12 @@ def test_missing_time_is_not_zero() -> None:
     failed = Candidate("inductor", "inductor", "default", "forward", "cpu", problem="g++ is missing")
     record = Record("f", Options(), candidates=(failed,))
     assert "inductor: not measured: g++ is missing" in Run(record)["timing"].text
-    assert timing_html(record).count("g++ is missing") == 1
+    assert static_html(record).count("g++ is missing") == 1
 
 
 def test_quartiles_lie_around_the_median() -> None:
     finding = next(found for found in findings(timed_record()) if found.artifact.stage == "timing")
-    rows = [row for row in parts_of(finding.data, "chart")[0]["data"]["rows"] if row["seconds"] is not None]
+    rows = parts_of(finding.data, "chart")[0]["data"]["rows"]
     assert rows
     for row in rows:
         assert row["low"] < row["seconds"] < row["high"]

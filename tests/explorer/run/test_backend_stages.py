@@ -22,9 +22,10 @@ from compiler.record.options import OptionError
 from explorer.cli import main
 from explorer.entry.magics import TcompileMagics
 from explorer.entry.outputs import NotebookOutput
-from explorer.findings import versus_table, with_findings
+from explorer.findings import with_findings
 from explorer.findings.fusion.fusion import fusions
 from explorer.findings.kernel_diff import matched
+from explorer.findings.versus import totals
 from explorer.glossary import for_text
 from explorer.reading.stages import stage_title, stage_words
 from explorer.run import files, page_record
@@ -64,12 +65,13 @@ def test_both_sides_are_counted_the_same_way() -> None:
     assert second.options.backend == "inductor"
     assert second.of_stage("fused_ir")
     assert not second.problems
-    table = versus_table.table(first, second, ("tcompile", "inductor"))
-    for record, name in ((first, "tcompile"), (second, "inductor")):
+    values = {total.title: total.values for total in totals(first, second)}
+    for side, record in enumerate((first, second)):
         kernels = [kernel for kernel in record.kernels if kernel.category != "extern"]
-        assert table.loc["kernel launches", name] == len(kernels)
-        assert table.loc["bytes moved by kernels", name] == sum(kernel.calls * kernel.bytes for kernel in kernels)
-    assert table.loc["bytes moved by extern calls", "tcompile"] == table.loc["bytes moved by extern calls", "inductor"]
+        assert values["kernel launches"][side] == len(kernels)
+        assert values["bytes moved by kernels"][side] == sum(kernel.calls * kernel.bytes for kernel in kernels)
+    ours, theirs = values["bytes moved by extern calls"]
+    assert ours == theirs
 
 
 def test_kernels_computing_the_same_nodes_are_paired() -> None:
@@ -110,13 +112,14 @@ def test_view_opens_with_both_codes_and_their_numbers() -> None:
 def named_in(data: Any) -> set[str]:
     """The ids in a view's content."""
     if isinstance(data, dict):
-        own = {data["id"]} if isinstance(data.get("id"), str) else set()
+        own = {name for name in (data.get("id"), *data.get("ids", ())) if isinstance(name, str)}
         return own.union(*map(named_in, data.values()))
     return set().union(*map(named_in, data)) if isinstance(data, list | tuple) else set()
 
 
 @pytest.mark.parametrize(
-    ("stage", "view"), [("fusion", "fusion"), ("memory", "memory"), ("guards", "guards"), ("advice", "document")]
+    ("stage", "view"),
+    [("fusion", "document"), ("memory", "memory_chart"), ("guards", "document"), ("advice", "document")],
 )
 def test_findings_of_both_sides_have_their_views(stage: str, view: str) -> None:
     record = beside_inductor().record
