@@ -162,6 +162,8 @@ def _piece_html(piece: Piece) -> str:
         return values_html(piece.data) + (f" {muted(piece.name)}" if piece.name else "")
     if isinstance(piece, Tag) and piece.style in ("muted", "badge", "gain"):
         return muted(piece.words)
+    if isinstance(piece, Tag) and piece.style == "strong":
+        return f"<b>{safe(piece.words)}</b>"
     return prose(piece if isinstance(piece, str) else piece.words)
 
 

@@ -52,9 +52,10 @@ class OpLevel:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from explorer.findings.decompose.html import level_html
+        from explorer.findings.decompose.parts import level_fold
+        from explorer.render.static import document_html
 
-        return level_html(self.found)
+        return document_html([level_fold(self.found)])
 
 
 class OpLevels:
@@ -117,6 +118,7 @@ class OpLevels:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from explorer.findings.decompose.html import decomposition_html
+        from explorer.findings.decompose.parts import decomposition_document
+        from explorer.render.static import document_html
 
-        return decomposition_html(self.found)
+        return document_html(decomposition_document(self.found))
