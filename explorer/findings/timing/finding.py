@@ -8,7 +8,7 @@ from typing import Any
 from compiler.record import Entity, Record
 from compiler.record.plain_text import one_line
 from explorer.findings.timing.compared import Timed, by_call, timed
-from explorer.findings.timing.estimate_words import estimate_parts
+from explorer.findings.timing.estimates import estimate_parts
 from explorer.findings.timing.heat_text import heat_parts
 from explorer.findings.timing.text import (
     COUNT_HEAD,

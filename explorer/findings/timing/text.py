@@ -9,6 +9,7 @@ from compiler.record import Candidate, HostTime, Measurement, Record
 from compiler.record.plain_text import one_line, pluralize
 from compiler.targets import is_virtual
 from explorer.findings.timing.compared import Timed, by_call, timed
+from explorer.findings.timing.estimates import estimate_text
 from explorer.findings.timing.words import (
     Unit,
     device_text,
@@ -42,9 +43,6 @@ def _estimate(record: Record, width: int) -> list[str]:
     """What is known of a GPU that is not here, after what was measured on the CPU."""
     if not record.candidates or not is_virtual(record.target):
         return []
-    # It imports torch, which a record that is only looked at does without.
-    from explorer.findings.timing.estimates import estimate_text
-
     return _wrapped(estimate_text(record), width)
 
 
