@@ -91,14 +91,14 @@ def _unpacking(script: str) -> str:
 
 
 #: The style sheets of what every record has, in the order in which they count; those of single views come after them.
-BASE_STYLES = ("style.css", "panes.css", "text.css", "inspector.css", "surroundings.css")
+BASE_STYLES = ("shared.css", "style.css", "panes.css", "text.css", "inspector.css", "surroundings.css")
 #: For print and forced colours: it overrides all others.
 LAST_STYLE = "media.css"
 
 
 @cache
 def css() -> str:
-    """All style sheets, `style.css` with its colours first and what is for print last."""
+    """All style sheets: what they share and the colours first, what is for print last."""
     names = {path.name for path in STATIC.iterdir() if path.name.endswith(".css")}
     views = sorted(names.difference(BASE_STYLES, [LAST_STYLE]))
     return "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))
