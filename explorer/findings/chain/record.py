@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from compiler.autograd.chain import ChainStep
 from compiler.autograd.values import Value
 from compiler.record import Artifact, Entity
@@ -59,7 +61,7 @@ def _step(step: ChainStep, entity: Entity, room: Room) -> dict[str, Any]:
         "node": step.node,
         "said": " ".join(map(str, (step.node, step.op, step.rule, place.get("code", ""), place.get("module", "")))),
         "norm": _norm(shown),
-        "card": payload([step_card(step, room)])["parts"][0],
+        "card": msgspec.json.decode(msgspec.json.encode(payload([step_card(step, room)])["parts"][0])),
     }
 
 

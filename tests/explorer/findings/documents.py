@@ -28,4 +28,4 @@ def words_of(words: Any) -> str:
     """A sentence of a document's payload as text."""
     if isinstance(words, list | tuple):
         return "".join(map(words_of, words))
-    return words if isinstance(words, str) else str(words["words"])
+    return words if isinstance(words, str) else str(words.get("words", ""))
