@@ -154,7 +154,7 @@ def _looks(run: Run, good: Run) -> Iterator[Callable[[], object]]:
     record = run.record
     yield lambda: (str(run), repr(run), run._repr_mimebundle_(), text.summary(record), twin(record))
     yield lambda: [_shown(run, artifact.id) for artifact in run._shown.artifacts]
-    yield lambda: [capture_text.told(record, fact) for fact in capture_text.FACTS]
+    yield lambda: [capture_text.fact_text(record, fact) for fact in capture_text.FACTS]
     yield lambda: (str(run.cards), [str(card) for card in run.cards])
     for name in TABLES:
         if hasattr(type(run), name):

@@ -253,7 +253,7 @@ def _show(args: argparse.Namespace) -> None:
         print(text.summary(record))
         return
     if args.stage in capture_text.FACTS:
-        print(capture_text.told(record, args.stage))
+        print(capture_text.fact_text(record, args.stage))
         return
     name = stage_key(args.stage)
     record = _with_stage(record.with_trust("trusted") if args.trust else record, name)

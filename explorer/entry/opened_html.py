@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.record.plain_text import pluralize, size_text
 from explorer.reading.plain_text import clip
 from explorer.reading.shapes import error_text, seconds_text
-from explorer.render.html import details, muted, note, pre, safe, table_html
+from explorer.render.html import details, muted_html, note, pre, safe, table_html
 
 if TYPE_CHECKING:
     from compiler.backend.inspect.bisect_passes import Departures
@@ -32,7 +32,7 @@ def unregister(shell: Any) -> None:
 
 def opened_html(opened: Opened) -> str:
     """The graphs of the call with their stages, and how to go on."""
-    head = f"<div><b>{safe(opened.asked.title)}</b> {muted(opened.summary)}</div>"
+    head = f"<div><b>{safe(opened.asked.title)}</b> {muted_html(opened.summary)}</div>"
     graphs = (graph_html(replace(opened, selected=number)) for number in range(len(opened.graphs)))
     return head + "".join(graphs) + "".join(map(note, opened.next_steps()))
 
@@ -63,7 +63,7 @@ def _texts(graph: Graph) -> Iterator[str]:
     before = None
     for name, program in graph.programs.items():
         if program is not before:
-            title = f"<b>{safe(name)}</b> {muted(pluralize(len(program.kernels), 'kernel'))}"
+            title = f"<b>{safe(name)}</b> {muted_html(pluralize(len(program.kernels), 'kernel'))}"
             yield details(title, pre(_shown(str(program).splitlines())))
         before = program
 

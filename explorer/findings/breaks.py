@@ -73,7 +73,7 @@ def break_card(group: Sequence[GraphBreak], number: int, total: int, lines: Sour
     place = users or found
     parts: list[Parts] = [way_there(found, lines)]
     if others:
-        parts.append(Text(_again(others), "again"))
+        parts.append(Text(_again_words(others), "again"))
     parts.append(flow(found, graphs))
     parts += [Text(words, "why") for words in (first_call_words(found), cost_words(found)) if words]
     labels = ("change", *["or"] * len(found.suggestions))
@@ -114,7 +114,7 @@ def flow(found: GraphBreak, graphs: Graphs) -> Flow:
     return Flow(before, across, after, outcome_words(found, at_once))
 
 
-def _again(others: Sequence[GraphBreak]) -> Words:
+def _again_words(others: Sequence[GraphBreak]) -> Words:
     links = [Link(item.frame, id=break_id(item), title=break_id(item)) for item in others]
     between: list[str | Link | Tag] = ["and here again in "]
     for link in links:

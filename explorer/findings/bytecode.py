@@ -22,7 +22,7 @@ def bytecode_views(record: Record) -> Iterator[Finding]:
     """The bytecode artifacts that show a frame's code, each with its view: the two listings of every frame."""
     known = {artifact.id: artifact for artifact in record.of_stage("bytecode")}
     sides = {name: f"{name[:-1]} modified]" for name in known if f"{name[:-1]} modified]" in known}
-    frames = [[name, _titled(known[name], frame_title(record, known[name].graph))] for name in sides]
+    frames = [[name, _title_with_side(known[name], frame_title(record, known[name].graph))] for name in sides]
     for written, rewritten in sides.items():
         python = f"{written[:-1]} as Python]"
         data: dict[str, Any] = {
@@ -36,7 +36,7 @@ def bytecode_views(record: Record) -> Iterator[Finding]:
             yield Finding(known[name], "view", "bytecode", data)
 
 
-def _titled(artifact: Artifact, title: str) -> str:
+def _title_with_side(artifact: Artifact, title: str) -> str:
     """The title with the side that the artifact is of, in a record of two."""
     side = artifact.attrs.get("side")
     return f"{side}: {title}" if side else title
@@ -74,13 +74,13 @@ def _stretches(entities: Sequence[Entity]) -> Iterator[list[Entity]]:
 
 
 def _ends(entity: Entity) -> bool:
-    return entity.label.startswith("RETURN_") or _said(entity).startswith((_CALLS_GRAPH, _CALLS_RESUME))
+    return entity.label.startswith("RETURN_") or _comment_of(entity).startswith((_CALLS_GRAPH, _CALLS_RESUME))
 
 
 def _purpose(stretch: Sequence[Entity], graph: str) -> str:
     """What a stretch is for; "" where it only tidies up."""
     last = stretch[-1]
-    words = _said(last)
+    words = _comment_of(last)
     if words.startswith(_CALLS_GRAPH):
         return f"{_CALLS_GRAPH}{graph} {words.removeprefix(_CALLS_GRAPH)}"
     if words.startswith(_CALLS_RESUME):
@@ -90,5 +90,5 @@ def _purpose(stretch: Sequence[Entity], graph: str) -> str:
     return _GOES_ON if len(stretch) > TIDYING else ""
 
 
-def _said(entity: Entity) -> str:
+def _comment_of(entity: Entity) -> str:
     return str(entity.attrs.get("says", ""))

@@ -16,7 +16,7 @@ from explorer.reading.provenance import place_text
 from explorer.render.text import document_text
 
 
-def told(record: Record, name: str) -> str:
+def fact_text(record: Record, name: str) -> str:
     """`breaks`, `recompiles`, `guards`, `frames` or `symbols` of a record. Raises KeyError for another name."""
     return FACTS[name](record)
 

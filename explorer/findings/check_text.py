@@ -47,11 +47,11 @@ def _badness(check: Check) -> tuple[int, float]:
 def summary_lines(record: Record, width: int) -> list[str]:
     """All checks of a record for its summary."""
     checked = Checked.of(record)
-    lines = [line for sentence in sentences(checked) for line in _wrapped(sentence, width)]
+    lines = [line for sentence in sentences(checked) for line in _wrap(sentence, width)]
     if checked.results:
         lines += [f"  {line}" for line in _table(checked.results)]
     for sentence in stage_sentences(checked.stages):
-        lines += _wrapped(sentence, width, "  ")
+        lines += _wrap(sentence, width, "  ")
     return lines + list(_kernel_lines(checked.kernels))
 
 
@@ -157,6 +157,6 @@ def checks_finding(record: Record) -> Finding | None:
     return document_finding("checks", "compared with eager", document, {}, pluralize(len(record.checks), "check"))
 
 
-def _wrapped(sentence: str, width: int, indent: str = "") -> list[str]:
+def _wrap(sentence: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(sentence, width, initial_indent=indent, subsequent_indent=f"{indent}  ",
                          break_long_words=False, break_on_hyphens=False)  # fmt: skip

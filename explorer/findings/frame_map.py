@@ -175,7 +175,7 @@ class FrameMap:
         for found in after:
             self._go_on(self.broken[found.id], self.codes[code_key(frames[found.frame])], code)
         if not after and frame.caller in self.ends:
-            self._call(self._where_called(frame), code)
+            self._call(self._find_calling_part(frame), code)
 
     def _go_on(self, broken: Part, before: Code, code: Code) -> None:
         if self._comes_before(code.head, broken):
@@ -191,7 +191,7 @@ class FrameMap:
             code.head.inputs.append(source.id)
             source.calls.append(code.head.id)
 
-    def _where_called(self, frame: Frame) -> Part:
+    def _find_calling_part(self, frame: Frame) -> Part:
         """The part of the caller that makes the call: the break on that line, or where its code ends."""
         line = frame.called_at.line if frame.called_at else 0
         at = [self.broken[found.id] for found in self.record.breaks
@@ -247,10 +247,10 @@ class FrameMap:
             seen.add(name)
             rows = [_line(each, depth, by_head.get(name)) for each in part.stands_for or [part]]
             text.add("\n".join(rows), part.entity())
-            todo += reversed(list(self._below(part, by_head.get(name), depth)))
+            todo += reversed(list(self._list_parts_below(part, by_head.get(name), depth)))
         return text
 
-    def _below(self, part: Part, code: Code | None, depth: int) -> Iterator[tuple[str, int]]:
+    def _list_parts_below(self, part: Part, code: Code | None, depth: int) -> Iterator[tuple[str, int]]:
         """What the tree says after a part, and how far in."""
         yield from ((name, depth + 1) for name in part.calls)
         if code is not None:

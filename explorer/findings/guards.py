@@ -122,10 +122,10 @@ def _lines(guards: Sequence[Guard]) -> Table:
 def guard_cells(guard: Guard) -> tuple[str, str, str, str]:
     place = place_text(guard.file, guard.line) if guard.file else ""
     cost = "" if guard.seconds is None else seconds_text(guard.seconds)
-    return clip(words(guard), WORDS_WIDTH), place, cost, _failed(guard.failed)
+    return clip(words(guard), WORDS_WIDTH), place, cost, _failure_words(guard.failed)
 
 
-def _failed(times: int) -> str:
+def _failure_words(times: int) -> str:
     return f"failed {pluralize(times, 'time')}" if times else ""
 
 
@@ -170,7 +170,7 @@ def _compilation(frame: Frame, guards: Sequence[Guard], record: Record, lines: S
 
 def _facts(seconds: float | None, failed: int, what: str) -> Iterator[Tag]:
     if failed:
-        yield Tag(f" {_failed(failed)}", "failed")
+        yield Tag(f" {_failure_words(failed)}", "failed")
     if seconds:
         yield Tag(f" {seconds_text(seconds)}", "muted", f"What {what} costs")
 

@@ -28,7 +28,7 @@ FACTS = columns(
 )
 
 
-def matched(before: Record, after: Record) -> list[Pair]:
+def match_kernels(before: Record, after: Record) -> list[Pair]:
     """The generated kernels of both sides: matched by name in the same graph, else by the nodes they compute.
 
     A library call is there only where it stands against a generated kernel.
@@ -39,13 +39,13 @@ def matched(before: Record, after: Record) -> list[Pair]:
     rest = [kernel for kernel in after.kernels if kernel.id not in taken]
     nodes = _nodes(before, after)
     for place, (first, second) in enumerate(pairs):
-        found = None if second or first is None else _most_alike(nodes[0][first.id], half(first), rest, nodes[1])
+        found = None if second or first is None else _find_most_alike(nodes[0][first.id], half(first), rest, nodes[1])
         if found is not None:
             rest.remove(found)
             pairs[place] = (first, found)
     libraries = [kernel for kernel in before.kernels if not _is_generated(kernel)]
     new = [kernel for kernel in rest if _is_generated(kernel)]
-    return pairs + [(_most_alike(nodes[1][one.id], half(one), libraries, nodes[0]), one) for one in new]
+    return pairs + [(_find_most_alike(nodes[1][one.id], half(one), libraries, nodes[0]), one) for one in new]
 
 
 def _is_generated(kernel: Kernel) -> bool:
@@ -66,7 +66,7 @@ def _nodes(*sides: Record) -> list[dict[str, frozenset[str]]]:
     ]
 
 
-def _most_alike(
+def _find_most_alike(
     wanted: frozenset[str], where: str, kernels: list[Kernel], nodes: dict[str, frozenset[str]]
 ) -> Kernel | None:
     """The kernel of the same graph that shares most with what is wanted, if that is enough."""
@@ -82,7 +82,9 @@ def _most_alike(
 def matching_ids(before: Record, after: Record) -> dict[str, str]:
     """Artifact id of the second side -> that of the first, for machine code of kernels whose names differ."""
     first_code, second_code = _machine_code(before), _machine_code(after)
-    pairs = [(first.id, second.id) for first, second in matched(before, after) if first and second and first != second]
+    pairs = [
+        (first.id, second.id) for first, second in match_kernels(before, after) if first and second and first != second
+    ]
     return {
         theirs: own
         for first, second in pairs
@@ -104,12 +106,12 @@ def kernel_facts(before: Record, after: Record, labels: tuple[str, str]) -> pd.D
     """One row a pair of kernels, each fact of the first side beside that of the second: `registers h100`."""
     import pandas as pd
 
-    pairs = matched(before, after)
+    pairs = match_kernels(before, after)
     sides = [binaries_of(before), binaries_of(after)]
     table: dict[str, Any] = {
         **{f"kernel {label}": pd.array([_own(pair[side], "name") for pair in pairs], dtype="string")
            for side, label in enumerate(labels)},
-        "graph": pd.array([_where(pair) for pair in pairs], dtype="string"),
+        "graph": pd.array([_graph_half(pair) for pair in pairs], dtype="string"),
     }  # fmt: skip
     for name, dtype in FACTS.items():
         for side, label in enumerate(labels):
@@ -118,7 +120,7 @@ def kernel_facts(before: Record, after: Record, labels: tuple[str, str]) -> pd.D
     return pd.DataFrame(table)
 
 
-def _where(pair: Pair) -> str | None:
+def _graph_half(pair: Pair) -> str | None:
     return next((half(kernel) for kernel in pair if kernel), None)
 
 
@@ -146,7 +148,7 @@ def fact(binary: Binary, name: str) -> Any:
 def kernel_changes(before: Record, after: Record, labels: tuple[str, str]) -> list[str]:
     """In words, a line each: kernels that only one side has or that are named otherwise, and facts that changed."""
     sides = (binaries_of(before), binaries_of(after))
-    return [line for pair in matched(before, after) for line in _changes(pair, sides, labels)]
+    return [line for pair in match_kernels(before, after) for line in _changes(pair, sides, labels)]
 
 
 def _changes(pair: Pair, sides: tuple[dict[str, Binary], dict[str, Binary]], labels: tuple[str, str]) -> Iterator[str]:

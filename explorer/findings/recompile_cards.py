@@ -49,11 +49,11 @@ def cause_card(group: Sequence[Recompile], number: int, total: int, known: Known
     """
     found, *others = group
     last = group[-1]
-    blamed = f", {_blamed(found)}" if found.cause and found.argument else ""
+    blamed = f", {_blame_words(found)}" if found.cause and found.argument else ""
     times = f", {len(group)} times" if others else ""
     parts: list[Parts] = [Only(("view",), (Text(blame(found), "lead"),)), *call_parts(found, known)]
     if last.limit:
-        parts.append(Only(("view",), (Text(given_up(last, function_name(found.function)), "warning"),)))
+        parts.append(Only(("view",), (Text(give_up_sentence(last, function_name(found.function)), "warning"),)))
     failures = failure_parts(found, known)
     parts.append(Only(("text", "html"), tuple(failures)))
     if found.graph_change:
@@ -108,7 +108,7 @@ def blame(found: Recompile) -> Words:
         return "; ".join(line for reason in found.reasons for line in reason.splitlines()[:1])
     if not closest.old and not closest.new:
         return closest.words
-    return (f"{about(closest)} ", *was_is(closest), " ", Tag(closest.cause, "muted"))
+    return (f"{failure_subject(closest)} ", *was_is(closest), " ", Tag(closest.cause, "muted"))
 
 
 def was_is(failure: GuardFailure) -> tuple[Tag, str, Tag]:
@@ -165,7 +165,9 @@ def failure_row(failure: GuardFailure, words: str, known: Known) -> Row:
     asked = next((guard for guard in known.failed(failure) if guard.file), None)
     differs: Words = was_is(failure) if failure.old or failure.new else failure.words
     by: tuple[str | Link, ...] = (" ", line_link(asked.file, asked.line, known.lines)) if asked else ()
-    return Row((about(failure), differs, (failure.cause, *by)), words=words, title=failure.code or failure.words)
+    return Row(
+        (failure_subject(failure), differs, (failure.cause, *by)), words=words, title=failure.code or failure.words
+    )
 
 
 def folded_words(failures: Iterable[GuardFailure]) -> dict[int, str]:
@@ -195,7 +197,7 @@ def comparison(found: Recompile, known: Known) -> Link | None:
     return Link(f"Compare {titles[0]} with {titles[1]}", compare=(names[0], names[1]))
 
 
-def given_up(found: Recompile, function: str) -> str:
+def give_up_sentence(found: Recompile, function: str) -> str:
     entries = len({failure.entry for failure in found.failures})
     none = f"none of the {entries} compilations that there are" if entries else "no compilation that there is"
     return (
@@ -204,7 +206,7 @@ def given_up(found: Recompile, function: str) -> str:
     )
 
 
-def about(failure: GuardFailure) -> str:
+def failure_subject(failure: GuardFailure) -> str:
     """What it was that differed: "size of `x` in dimension 0"."""
     suffix = f" was {failure.old}, is {failure.new}"
     return failure.words.removesuffix(suffix) if failure.words.endswith(suffix) else f"`{failure.argument}`"
@@ -223,7 +225,7 @@ def limit_words(found: Recompile) -> str:
     return f"{found.limit} is reached{plain}"
 
 
-def _blamed(found: Recompile) -> str:
+def _blame_words(found: Recompile) -> str:
     """A cause and whose it is; a global is called one already."""
     return quoted(found.argument) if found.cause == "global" else f"{found.cause} of {quoted(found.argument)}"
 

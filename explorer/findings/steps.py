@@ -147,10 +147,10 @@ def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
 def reading_entry(record: Record, reading: Reading) -> dict[str, Any]:
     """A reading, and why it was begun anew, if it was."""
     entry = {"title": frame_title(record, reading.frame), "frame": reading.frame, "attempt": reading.attempt}
-    return entry | {"why": _why(record, reading), "spans": [list(span) for span in reading.spans]}
+    return entry | {"why": _restart_reason(record, reading), "spans": [list(span) for span in reading.spans]}
 
 
-def _why(record: Record, reading: Reading) -> str:
+def _restart_reason(record: Record, reading: Reading) -> str:
     reasons = next((frame.restarts for frame in record.frames if frame.id == reading.frame), ())
     again = reading.attempt - 2
     if 0 <= again < len(reasons):

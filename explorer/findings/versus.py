@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from compiler.record import Binary, Candidate, Kernel, Record
 from compiler.record.plain_text import pluralize, size_text
-from explorer.findings.kernel_diff import Pair, matched
+from explorer.findings.kernel_diff import Pair, match_kernels
 from explorer.reading.kernel_table import BINARY_COLUMNS, KERNEL_COLUMNS, LAST_COLUMNS, binaries_of, fact_text
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import Card, Code, Document, Fold, Only, Row, Section, Table, Tag, Text, Words
@@ -52,7 +52,7 @@ def versus_document(record: Record) -> Document:
         return ()
     rows = (Row((found.title, *found.texts)) for found in totals(record, record.versus))
     notes = ["Bytes are counted: what the code reads and writes, once for each kernel."]
-    if not any(_measured(record, record.versus)):
+    if not any(_timed_totals(record, record.versus)):
         notes.append("Nothing was timed: --time runs both in turns, where the tensors are.")
     table = Table(("", *names_of(record)), tuple(rows), right=(1, 2))
     return table, Section(tuple(Text(words, "line") for words in notes), style="prose")
@@ -66,7 +66,7 @@ def totals(before: Record, after: Record) -> list[Total]:
         Total("bytes moved by kernels", (_bytes(before), _bytes(after)), size_text),
         Total("bytes moved by extern calls", (_bytes(before, extern=True), _bytes(after, extern=True)), size_text),
         Total("compile time", (_seconds(before), _seconds(after)), seconds_text),
-        *_measured(before, after),
+        *_timed_totals(before, after),
     ]
     return [total for total in found if any(value is not None for value in total.values)]
 
@@ -109,7 +109,7 @@ def _seconds(record: Record) -> Value:
     return sum(timing.seconds for timing in record.timings if timing.what == "compile") or None
 
 
-def _measured(before: Record, after: Record) -> Iterator[Total]:
+def _timed_totals(before: Record, after: Record) -> Iterator[Total]:
     """What `--time` measured of both, in one run: the candidates are in the first record."""
     mine = [_candidate(before, record) for record in (before, after)]
     if not any(mine):
@@ -138,7 +138,7 @@ def _pair_cards(record: Record, other: Record) -> Iterator[Text | Card]:
     names = names_of(record)
     yield Text(f"Kernels of {names[0]} and {names[1]} that compute the same, by name or by their nodes:", "why")
     binaries = binaries_of(record), binaries_of(other)
-    for pair in matched(record.with_fields(kernels=tuple(own_kernels(record))), other):
+    for pair in match_kernels(record.with_fields(kernels=tuple(own_kernels(record))), other):
         yield _pair_card(pair, names, binaries, ("", f"{names[1]}: "))
 
 

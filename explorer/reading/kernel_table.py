@@ -126,7 +126,7 @@ def time_columns(record: Record) -> tuple[Column, ...]:
 
     where = "GPU" if any(time.device == "cuda" for time in record.kernel_times) else "CPU"
     columns = [
-        Column("Measured", f"Measured on the {where}, all launches of one call", fact(_measured), "seconds"),
+        Column("Measured", f"Measured on the {where}, all launches of one call", fact(_total_seconds), "seconds"),
         Column("Share", "Of all that was measured of the compiled call", fact(share), "percent"),
     ]
     if where == "GPU":
@@ -134,20 +134,20 @@ def time_columns(record: Record) -> tuple[Column, ...]:
             Column(
                 "Bandwidth",
                 "Its bytes in this time, of the peak bandwidth; over 100 % where the cache has them or not all is read",
-                fact(_of("memory_share")),
+                fact(_mean_share("memory_share")),
                 "percent",
             ),
             Column(
                 "Peak",
                 "Its operations in this time, of the GPU's peak rate for them",
-                fact(_of("compute_share")),
+                fact(_mean_share("compute_share")),
                 "percent",
             ),
         ]
     return tuple(columns)
 
 
-def _measured(times: Sequence[KernelTime]) -> float:
+def _total_seconds(times: Sequence[KernelTime]) -> float:
     return sum(time.seconds for time in times)
 
 
@@ -155,15 +155,15 @@ def _percent(share: float) -> float:
     return round(100 * share, 1 if share >= 0.01 else 2)
 
 
-def _of(share: str) -> Callable[[Sequence[KernelTime]], float | None]:
+def _mean_share(share: str) -> Callable[[Sequence[KernelTime]], float | None]:
     def percent(times: Sequence[KernelTime]) -> float | None:
-        value = weighted(times, share)
+        value = weighted_share(times, share)
         return None if value is None else _percent(value)
 
     return percent
 
 
-def weighted(times: Sequence[KernelTime], share: str) -> float | None:
+def weighted_share(times: Sequence[KernelTime], share: str) -> float | None:
     """A share of the GPU's peak over all of the time; None where none is known."""
     known = [(time.seconds, getattr(time, share)) for time in times if getattr(time, share) is not None]
     whole = sum(time.seconds for time in times)

@@ -16,10 +16,10 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
     """Rows of cells as aligned lines, two spaces between; the columns in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = [str.rjust if index in right else str.ljust for index in range(len(widths))]
-    return ["  ".join(map(_aligned, aligned, row, widths)).rstrip() for row in rows]
+    return ["  ".join(map(_pad, aligned, row, widths)).rstrip() for row in rows]
 
 
-def _aligned(align: Callable[[str, int], str], cell: str, width: int) -> str:
+def _pad(align: Callable[[str, int], str], cell: str, width: int) -> str:
     return align(cell, width)
 
 

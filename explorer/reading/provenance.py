@@ -17,15 +17,15 @@ SourceLines = Mapping[str, tuple[str, ...]]
 
 def source_lines(record: Record) -> SourceLines:
     """Every source line that each entity came from: of a call chain all lines, outermost first."""
-    return _reached(record, lambda chain: chain)
+    return _collect_lines(record, lambda chain: chain)
 
 
 def innermost_lines(record: Record) -> SourceLines:
     """The source lines that each entity stands on: of a call chain only the last."""
-    return _reached(record, lambda chain: chain[-1:])
+    return _collect_lines(record, lambda chain: chain[-1:])
 
 
-def _reached(record: Record, of_chain: Callable[[tuple[str, ...]], tuple[str, ...]]) -> SourceLines:
+def _collect_lines(record: Record, of_chain: Callable[[tuple[str, ...]], tuple[str, ...]]) -> SourceLines:
     origins = {entity.id: entity.origins for entity in record.entities()}
     known: dict[str, tuple[str, ...]] = {}
     for entity_id in origins:
@@ -65,7 +65,7 @@ def ancestors(ids: Iterable[str], origins: Mapping[str, tuple[str, ...]]) -> set
     return seen
 
 
-def standing_for(record: Record, ids: Iterable[str]) -> tuple[str, ...]:
+def with_source_kernels(record: Record, ids: Iterable[str]) -> tuple[str, ...]:
     """The ids, and what each stands for: instructions for the line of Triton that they were made of.
 
     So PTX and SASS of the same line are linked, though neither came from the other.
@@ -73,11 +73,11 @@ def standing_for(record: Record, ids: Iterable[str]) -> tuple[str, ...]:
     known = {entity.id: entity for entity in record.entities()}
     alike = {"instructions": "triton", "kernel": "kernel"}
 
-    def stood_for(entity: Entity) -> tuple[str, ...]:
+    def _origin_of_same_line(entity: Entity) -> tuple[str, ...]:
         origin = known.get(entity.origins[0]) if len(entity.origins) == 1 else None
         return (origin.id,) if origin and alike.get(entity.kind) == origin.kind else ()
 
-    return tuple(name for entity_id in ids for name in (entity_id, *stood_for(known[entity_id])))
+    return tuple(name for entity_id in ids for name in (entity_id, *_origin_of_same_line(known[entity_id])))
 
 
 def place(line_id: str) -> str:

@@ -49,8 +49,8 @@ def landed_lines(record: Record) -> dict[str, dict[str, list[int]]]:
         function = function_of(frames.get(artifact.id), lines, texts)
         calls = (entity for entity in artifact.entities if entity.kind == "call")
         stacks = ([rows[name] for name in call.origins if name in rows] for call in calls)
-        places = {place for stack in stacks for place in inside(stack, function)}
-        places |= {(source, more) for source, row in places for more in continued(texts[source], row)}
+        places = {place for stack in stacks for place in drop_callers(stack, function)}
+        places |= {(source, more) for source, row in places for more in continuation_rows(texts[source], row)}
         for source, row in sorted(places):
             landed.setdefault(source, {}).setdefault(artifact.graph, []).append(row)
     return landed
@@ -73,7 +73,7 @@ def function_of(frame: Frame | None, lines: SourceLines, texts: Mapping[str, str
     return (place[0], found[0], found[1]) if place and found else None
 
 
-def inside(stack: list[Place], function: Function | None) -> list[Place]:
+def drop_callers(stack: list[Place], function: Function | None) -> list[Place]:
     """The stack of a call from the function that was captured on: what called that is in no graph. All of it where
     that function is not in it, as with a module of torch.nn.
     """
@@ -85,7 +85,7 @@ def inside(stack: list[Place], function: Function | None) -> list[Place]:
 
 
 @lru_cache(maxsize=4096)
-def continued(text: str, row: int) -> tuple[int, ...]:
+def continuation_rows(text: str, row: int) -> tuple[int, ...]:
     """The rows on which the expression that a row leaves open goes on with nothing but names, numbers and operators:
     no instruction has these as its line. A call there has, if it ran.
     """

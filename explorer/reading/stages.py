@@ -225,7 +225,7 @@ _KINDS = {
 
 def counts(artifacts: Sequence[Artifact]) -> str:
     """How much is in a stage: `8 ops, 4 inputs`, or its lines where it has no entities."""
-    return ", ".join(_counted(kind, count) for kind, count in _kinds(artifacts))
+    return ", ".join(_count_words(kind, count) for kind, count in _kinds(artifacts))
 
 
 def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
@@ -247,7 +247,7 @@ def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     return [(kind, kinds[kind]) for kind in order if kinds[kind]]
 
 
-def _counted(kind: str, count: int) -> str:
+def _count_words(kind: str, count: int) -> str:
     one, many = _KINDS.get(kind, (kind, f"{kind}s"))
     return f"{count:,} {one if count == 1 else many}"
 

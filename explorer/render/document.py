@@ -254,12 +254,12 @@ VIEW: Final = "document"
 def payload(document: Document) -> dict[str, Any]:
     """A document as plain JSON values for the front end: its parts, and the largest amount of each scale of bars."""
     parts = tuple(_in_view(document))
-    return {"parts": msgspec.to_builtins(parts, str_keys=True), "most": _most(parts)}
+    return {"parts": msgspec.to_builtins(parts, str_keys=True), "most": _largest_amounts(parts)}
 
 
 def _in_view(document: Document) -> Iterator[Parts]:
     """The parts that the view shows, those inside of others too."""
-    for part in shown(document, "view"):
+    for part in parts_for(document, "view"):
         if isinstance(part, Card | Fold | Section):
             yield msgspec.structs.replace(part, parts=tuple(_in_view(part.parts)))
         elif isinstance(part, Choice):
@@ -269,28 +269,28 @@ def _in_view(document: Document) -> Iterator[Parts]:
             yield part
 
 
-def _most(value: object) -> dict[str, float]:
+def _largest_amounts(value: object) -> dict[str, float]:
     """The largest amount of each scale in parts, and in what is inside of them."""
     if isinstance(value, Bar):
         return {value.scale: max(amount for amount, _ in value.amounts)}
     inside = value if isinstance(value, tuple) else msgspec.structs.astuple(value) if isinstance(value, Part) else ()
     found: dict[str, float] = {}
     for each in inside:
-        for scale, amount in _most(each).items():
+        for scale, amount in _largest_amounts(each).items():
             found[scale] = max(amount, found.get(scale, 0.0))
     return found
 
 
-def shown(document: Document, medium: Literal["text", "html", "view"]) -> Iterator[Parts]:
+def parts_for(document: Document, medium: Literal["text", "html", "view"]) -> Iterator[Parts]:
     """The parts of a document that a medium shows, without those that say for which others they are."""
     for part in document:
         if isinstance(part, Choice) and medium != "view":
             for _, inside in part.options:
-                yield from shown(inside, medium)
+                yield from parts_for(inside, medium)
         elif not isinstance(part, Only):
             yield part
         elif medium in part.media:
-            yield from shown(part.parts, medium)
+            yield from parts_for(part.parts, medium)
 
 
 def pieces(words: Words) -> tuple[Piece, ...]:

@@ -108,7 +108,7 @@ def drawing(
     graph.attr("node", shape="plain", fontname="Arial", fontsize="11", fontcolor=_INK)
     graph.attr("edge", color=_RULE, arrowsize="0.6", penwidth="0.9")
     _add_boxes(graph, layout.boxes.values(), ())
-    graph.edges((_quoted(source), _quoted(target)) for source, target in layout.edges)
+    graph.edges((_quote(source), _quote(target)) for source, target in layout.edges)
     return graph
 
 
@@ -165,7 +165,7 @@ def _modules(entity: Entity) -> Path:
     return tuple(part for part in str(entity.attrs.get("module") or "").split(".") if part)
 
 
-def _shared(paths: list[Path]) -> Path:
+def _common_path(paths: list[Path]) -> Path:
     """The longest beginning that all the paths have."""
     return tuple(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 
@@ -266,9 +266,9 @@ def _add_boxes(graph: Digraph, boxes: Iterable[Box], path: Path) -> None:
     for module, members in inner.items():
         if module == path or len(members) == 1:
             for box in members:
-                graph.node(_quoted(box.id), label=_label(box, ".".join(box.module[len(path) :])), tooltip=box.id)
+                graph.node(_quote(box.id), label=_label(box, ".".join(box.module[len(path) :])), tooltip=box.id)
         else:
-            _add_frame(graph, members, path, _shared([box.module for box in members]))
+            _add_frame(graph, members, path, _common_path([box.module for box in members]))
 
 
 def _add_frame(graph: Digraph, members: list[Box], path: Path, module: Path) -> None:
@@ -345,7 +345,7 @@ def _caption(artifact: Artifact, layout: Plan) -> str:
     return f"{title}: {ops} in {len(layout.boxes)} boxes, modules closed below depth {layout.depth}"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """A Graphviz node name: a colon in it would be taken for a port."""
     return name.replace(":", "%3A")
 

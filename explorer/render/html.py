@@ -27,7 +27,7 @@ def tint(colour: str) -> str:
     return f"rgba({red},{green},{blue},0.35)"
 
 
-def muted(content: str) -> str:
+def muted_html(content: str) -> str:
     return f'<span style="{SMALL}">{safe(content)}</span>'
 
 
@@ -72,7 +72,7 @@ def picture(alt: str, svg: str) -> str:
     return f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>'
 
 
-def left_out(count: int, shown: int, what: str, where: str) -> str:
+def left_out_note(count: int, shown: int, what: str, where: str) -> str:
     return note(f"{shown:,} of {count:,} {what} shown; all of them: {where}") if count > shown else ""
 
 

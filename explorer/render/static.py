@@ -28,15 +28,15 @@ from explorer.render.document import (
     Values,
     Way,
     Words,
+    parts_for,
     pieces,
     plain,
-    shown,
 )
 from explorer.render.html import (
     WARNING,
     cell,
     details,
-    muted,
+    muted_html,
     note,
     picture,
     pre,
@@ -58,7 +58,7 @@ CODE_MOST, ROWS = 1_000, 30
 
 def document_html(document: Document) -> str:
     """The parts of a document, one below the other."""
-    return "\n".join(piece for part in shown(document, "html") for piece in html_of(part))
+    return "\n".join(piece for part in parts_for(document, "html") for piece in html_of(part))
 
 
 @singledispatch
@@ -72,7 +72,7 @@ def _(card: Card) -> Iterator[str]:
     times = f" ({card.count} times)" if card.count > 1 else ""
     title = f"<b>{safe(plain(card.about) or card.title)}</b> {words_html(card.summary or card.lead)}{times}"
     link = note(f"{card.link.words} {card.link.url}".strip()) if card.link and card.link.url else ""
-    tag = f" {muted(card.tag.words)}" if card.tag else ""
+    tag = f" {muted_html(card.tag.words)}" if card.tag else ""
     yield details(title + tag, document_html(card.parts) + link, card.is_open)
 
 
@@ -107,7 +107,7 @@ def _(change: Change) -> Iterator[str]:
     tried = f" ({change.applicability})" if change.applicability else ""
     yield f"<div><b>{change.label.capitalize()}</b>{tried}: {words_html(change.words)}</div>"
     if change.new:
-        yield f"<div>{muted(change.where)}</div>"
+        yield f"<div>{muted_html(change.where)}</div>"
     if code := [*(line.strip() if len(change.new) == 1 else line for line in change.new), *change.settings]:
         yield pre([safe(line) for line in code])
 
@@ -159,9 +159,9 @@ def _piece_html(piece: Piece) -> str:
     if isinstance(piece, Bar):
         return ""
     if isinstance(piece, Values):
-        return values_html(piece.data) + (f" {muted(piece.name)}" if piece.name else "")
+        return values_html(piece.data) + (f" {muted_html(piece.name)}" if piece.name else "")
     if isinstance(piece, Tag) and piece.style in ("muted", "badge", "gain"):
-        return muted(piece.words)
+        return muted_html(piece.words)
     if isinstance(piece, Tag) and piece.style == "strong":
         return f"<b>{safe(piece.words)}</b>"
     return prose(piece if isinstance(piece, str) else piece.words)

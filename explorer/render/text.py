@@ -24,9 +24,9 @@ from explorer.render.document import (
     Table,
     Text,
     Way,
+    parts_for,
     payload,
     plain,
-    shown,
 )
 from explorer.render.finding import Finding, LinkedText
 
@@ -48,7 +48,7 @@ def document_finding(
     entities. `count` says in words how much is in it, `is_open` whether the static view shows it unfolded.
     """
     text = LinkedText()
-    for part in shown(document, "text"):
+    for part in parts_for(document, "text"):
         if text.blocks:
             text.add("")
         add_part(text, part, entities)
@@ -66,7 +66,7 @@ def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity], inde
     if isinstance(part, Section):
         if part.heading:
             text.add(indent + part.heading)
-        for inside in shown(part.parts, "text"):
+        for inside in parts_for(part.parts, "text"):
             add_part(text, inside, entities, indent + INDENT if part.heading else indent)
     elif isinstance(part, Chart):
         add_table(text, part.table, entities, indent)
@@ -90,14 +90,14 @@ def paragraph(text: Text, indent: str) -> list[str]:
 
 def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity], indent: str) -> None:
     """Add a table line by line, each with the entities of its row: those that are there already are not added again."""
-    for row, line in zip((None, *table.rows) if table.head else table.rows, aligned(table), strict=True):
+    for row, line in zip((None, *table.rows) if table.head else table.rows, align_rows(table), strict=True):
         ids = row.ids if row else ()
         known = {entity.id for entity in text.entities}
         new = [entities[name] for name in ids if name not in known]
         text.add(indent + line, *new, within=[name for name in ids if name in known])
 
 
-def aligned(table: Table) -> list[str]:
+def align_rows(table: Table) -> list[str]:
     """The rows of a table as lines of equal columns, under its head where it has one."""
     rows = [tuple(map(plain, row.cells)) for row in table.rows]
     return columns([tuple(map(plain, table.head)), *rows] if table.head else rows, right=table.right)
@@ -105,7 +105,7 @@ def aligned(table: Table) -> list[str]:
 
 def card_texts(document: Document) -> list[str]:
     """The cards of a document, a text each."""
-    return ["\n".join(text_of(card)) for card in shown(document, "text") if isinstance(card, Card)]
+    return ["\n".join(text_of(card)) for card in parts_for(document, "text") if isinstance(card, Card)]
 
 
 @singledispatch
@@ -119,11 +119,11 @@ def text_of(part: Part) -> Iterator[str]:
 @text_of.register
 def _(card: Card) -> Iterator[str]:
     yield card.line or card.title
-    parts = list(shown(card.parts, "text"))
+    parts = list(parts_for(card.parts, "text"))
     ways = [part for part in parts if isinstance(part, Way) or (isinstance(part, Text) and part.style == "again")]
     for place in ways:
         yield from text_of(place)
-    yield from wrapped(plain(card.lead))
+    yield from wrap_lines(plain(card.lead))
     for part in parts:
         if part not in ways:
             yield from text_of(part)
@@ -134,7 +134,7 @@ def _(card: Card) -> Iterator[str]:
 @text_of.register
 def _(text: Text) -> Iterator[str]:
     words = plain(text.words)
-    yield from [INDENT + words] if text.style == "line" else wrapped(words, text.label)
+    yield from [INDENT + words] if text.style == "line" else wrap_lines(words, text.label)
 
 
 @text_of.register
@@ -155,13 +155,13 @@ def _(way: Way) -> Iterator[str]:
 
 @text_of.register
 def _(flow: Flow) -> Iterator[str]:
-    yield from wrapped(plain(flow.words))
+    yield from wrap_lines(plain(flow.words))
 
 
 @text_of.register
 def _(change: Change) -> Iterator[str]:
     tried = f" ({change.applicability})" if change.applicability else ""
-    yield from wrapped(plain(change.words), f"{change.label}{tried}: ")
+    yield from wrap_lines(plain(change.words), f"{change.label}{tried}: ")
     if change.new:
         yield f"{CODE_INDENT}{change.where}:"
         yield from (f"{CODE_INDENT}+ {line}" for line in textwrap.dedent("\n".join(change.new)).splitlines())
@@ -171,7 +171,7 @@ def _(change: Change) -> Iterator[str]:
 @text_of.register
 def _(items: Items) -> Iterator[str]:
     for words in items.items:
-        yield from wrapped(plain(words), items.bullet) if items.bullet else [INDENT + plain(words)]
+        yield from wrap_lines(plain(words), items.bullet) if items.bullet else [INDENT + plain(words)]
 
 
 @text_of.register
@@ -186,11 +186,11 @@ def _(table: Table) -> Iterator[str]:
 def _(section: Section) -> Iterator[str]:
     if section.heading:
         yield section.heading
-    for part in shown(section.parts, "text"):
+    for part in parts_for(section.parts, "text"):
         yield from text_of(part)
 
 
-def wrapped(text: str, label: str = "") -> Sequence[str]:
+def wrap_lines(text: str, label: str = "") -> Sequence[str]:
     """A sentence in lines, indented, with a label before the first."""
     if not text:
         return []

@@ -91,11 +91,11 @@ class MeasuredRun:
         was loaded, and what the call raises in eager.
         """
         from compiler.timing.candidate_times import Plan
-        from explorer.findings.timing.again import listening, timed
+        from explorer.findings.timing.again import listen_for_progress, time_candidates
 
         plan = Plan(candidates, backward, optimizer, rounds, flush)
-        with listening(self._widget) as listeners:
-            self.compiler.grow(lambda record: timed(record, self.call, plan, listeners))
+        with listen_for_progress(self._widget) as listeners:
+            self.compiler.grow(lambda record: time_candidates(record, self.call, plan, listeners))
         return self.timings
 
     @property
@@ -172,9 +172,9 @@ class MeasuredRun:
         `optimizer`: a name of torch.optim, or a function of the parameters. Code is built for where the call's tensors
         are. Raises OptionError, ValueError for a run that was loaded, CannotCopyError, and what the call raises.
         """
-        from explorer.findings.timing.again import profiled
+        from explorer.findings.timing.again import profile_call
 
-        self.compiler.grow(lambda record: profiled(record, self.call, optimizer))
+        self.compiler.grow(lambda record: profile_call(record, self.call, optimizer))
         return self.kernel_times
 
     @property

@@ -22,7 +22,7 @@ from compiler.record import Artifact, Decision, Problem, Record
 from explorer.findings import Finding, KnownFindings, views
 from explorer.findings.breaks import break_id
 from explorer.findings.timing.heat import source_heat
-from explorer.findings.timing.measured import with_measured
+from explorer.findings.timing.measured import add_measured_times
 from explorer.findings.versus import names_of, totals
 from explorer.reading.kernel_table import list_of_kernels
 from explorer.reading.sites import break_count, break_of, recompile_count
@@ -62,7 +62,7 @@ class Payload:
         """Take the record as it now is, with its findings. What is the same as before is not compressed again."""
         found, shown = self.known.of(record)
         self._findings = {finding.artifact.id: finding for finding in (*views(record), *found)}
-        self.record = with_measured(shown)
+        self.record = add_measured_times(shown)
         for artifact in self.record.artifacts:
             finding = self._findings.get(artifact.id)
             known, now = self._made.get(artifact.id), finding or artifact

@@ -281,9 +281,9 @@ class Run(MeasuredRun):
     @property
     def unfused(self) -> pd.DataFrame:
         """One row a pair of kernels that was not fused: why, in plain words and torch's; what that costs."""
-        from explorer.findings.fusion.table import unfused
+        from explorer.findings.fusion.table import unfused_pairs
 
-        return unfused(self.record)
+        return unfused_pairs(self.record)
 
     @property
     def memory(self) -> pd.DataFrame:

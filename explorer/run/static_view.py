@@ -20,10 +20,10 @@ from explorer.reading.plain_text import clip, text_lines
 from explorer.reading.sites import break_count, card_number, recompile_count
 from explorer.reading.source_marks import landed_lines
 from explorer.reading.stages import counts, stage_title
-from explorer.render.document import shown
+from explorer.render.document import parts_for
 from explorer.render.drawing import PICTURE_BOXES, PICTURE_BYTES, drawing, has_flow, plain_svg
 from explorer.render.finding import COUNT
-from explorer.render.html import details, left_out, muted, note, picture, pre, safe, table_html, tint
+from explorer.render.html import details, left_out_note, muted_html, note, picture, pre, safe, table_html, tint
 from explorer.render.static import ROWS, document_html
 from explorer.run import tables, text
 from explorer.run.text import stages_table
@@ -58,7 +58,7 @@ def _heading(record: Record) -> str:
     settings = " · ".join([text.settings(record), *marks])
     explored = text.explored(record)
     line = f"<div>{safe(explored)}</div>" if explored else ""
-    return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted(settings)}</div>{line}"
+    return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted_html(settings)}</div>{line}"
 
 
 def _summary(record: Record) -> str:
@@ -67,17 +67,17 @@ def _summary(record: Record) -> str:
 
 def _findings(record: Record) -> str:
     """Each finding as HTML of its document; of one that has none, or too long a one, its text."""
-    return "\n".join(map(_finding, findings(record)))
+    return "\n".join(map(_finding_html, findings(record)))
 
 
-def _finding(finding: Finding) -> str:
+def _finding_html(finding: Finding) -> str:
     artifact = finding.artifact
     amount = str(artifact.attrs.get(COUNT) or counts([artifact]))
-    title = f"<b>{safe(artifact.title)}</b> {muted(amount)}"
-    parts = list(shown(finding.document, "html"))
-    body = document_html(parts[:ROWS]) + left_out(len(parts), ROWS, "parts", f"print(run[{artifact.stage!r}])")
+    title = f"<b>{safe(artifact.title)}</b> {muted_html(amount)}"
+    parts = list(parts_for(finding.document, "html"))
+    body = document_html(parts[:ROWS]) + left_out_note(len(parts), ROWS, "parts", f"print(run[{artifact.stage!r}])")
     if not parts or (len(body) > FINDING_MOST and not finding.is_open):
-        body = _clipped(artifact, TEXT_LEAST)
+        body = _clip_text(artifact, TEXT_LEAST)
     return details(title, body, finding.is_open)
 
 
@@ -91,7 +91,7 @@ def _sources(record: Record) -> str:
     for index, artifact in enumerate(sources[:SOURCES]):
         body = _source(artifact, record.breaks, landed.get(artifact.id, {}), colours)
         shown.append(details(_source_title(artifact), body, is_open=index == 0 or not artifact.attrs.get("installed")))
-    return "\n".join([*shown, left_out(len(sources), SOURCES, "files", "run.record.of_stage('source')")])
+    return "\n".join([*shown, left_out_note(len(sources), SOURCES, "files", "run.record.of_stage('source')")])
 
 
 def _source_title(artifact: Artifact) -> str:
@@ -107,7 +107,7 @@ def _source(
     """Lines with their number, the graph they landed in (or that they ended one) and its colour. `landed`: graph ->
     rows of this file whose code is in it; the caller's own lines are in none.
     """
-    lines = list(_emphasised(artifact) if artifact.language == "python" else map(safe, text_lines(artifact.text)))
+    lines = list(_highlight_lines(artifact) if artifact.language == "python" else map(safe, text_lines(artifact.text)))
     numbers = text.line_numbers(artifact, len(lines))
     broken = {str(found.line) for found in breaks if artifact.id == f"source[{found.file}]"}
     shown = _worth_showing(artifact, len(lines))
@@ -117,7 +117,7 @@ def _source(
         note = "break" if numbers[line - 1] in broken else " ".join(graphs[:2])
         rows += ["     ⋮"] if line > before + 1 else []
         rows.append(_source_row(numbers[line - 1], note, colours.get(graphs[0], "") if graphs else "", lines[line - 1]))
-    return pre(rows) + left_out(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
+    return pre(rows) + left_out_note(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
 
 
 def _worth_showing(artifact: Artifact, count: int) -> list[int]:
@@ -137,21 +137,21 @@ def _source_row(number: str, note: str, colour: str, code: str) -> str:
     return f"{gutter}  {code}"
 
 
-def _emphasised(artifact: Artifact) -> Iterator[str]:
+def _highlight_lines(artifact: Artifact) -> Iterator[str]:
     """Lines of Python as HTML: keywords bold, comments and docstrings italic, which read on any background."""
     tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens(artifact.text.removesuffix("\n"))
     line = ""
     for kind, value in tokens:
         tag = "b" if kind in Keyword else "i" if kind in Comment or kind in String.Doc else ""
         first, *rest = value.split("\n")
-        line += _tagged(tag, first)
+        line += _wrap_in_tag(tag, first)
         for piece in rest:
             yield line
-            line = _tagged(tag, piece)
+            line = _wrap_in_tag(tag, piece)
     yield line
 
 
-def _tagged(tag: str, code: str) -> str:
+def _wrap_in_tag(tag: str, code: str) -> str:
     return f"<{tag}>{safe(code)}</{tag}>" if tag and code.strip() else safe(code)
 
 
@@ -172,7 +172,7 @@ def _pictures(record: Record) -> str:
             shown.append(note(f"{artifact.id} is too big for a picture here: run.drawing({artifact.id!r}) draws it."))
             break
         shown.append(_picture(artifact, svg, is_open=not shown))
-    return "\n".join([*shown, left_out(len(captured), PICTURES, "captured graphs", "run.drawing('captured[…]')")])
+    return "\n".join([*shown, left_out_note(len(captured), PICTURES, "captured graphs", "run.drawing('captured[…]')")])
 
 
 def _picture(artifact: Artifact, svg: str, is_open: bool) -> str:
@@ -188,7 +188,7 @@ def _stages(record: Record) -> str:
     for artifact in fitting:
         stages.setdefault(artifact.stage, []).append(artifact)
     shown = [_stage(stage, members, room) for stage, members in stages.items()]
-    more = left_out(len(artifacts), len(fitting), "stages and graphs", "print(run)")
+    more = left_out_note(len(artifacts), len(fitting), "stages and graphs", "print(run)")
     return "\n".join([*shown, more]) + _machine(record)
 
 
@@ -202,18 +202,18 @@ def _machine(record: Record) -> str:
 def _stage(stage: str, artifacts: list[Artifact], room: int) -> str:
     if len(artifacts) == 1:
         return details(
-            f"<b>{safe(stage_title(stage))}</b> {_artifact_title(artifacts[0])}", _clipped(artifacts[0], room)
+            f"<b>{safe(stage_title(stage))}</b> {_artifact_title(artifacts[0])}", _clip_text(artifacts[0], room)
         )
-    inside = "".join(details(_artifact_title(artifact), _clipped(artifact, room)) for artifact in artifacts)
-    return details(f"<b>{safe(stage_title(stage))}</b> {muted(counts(artifacts))}", inside)
+    inside = "".join(details(_artifact_title(artifact), _clip_text(artifact, room)) for artifact in artifacts)
+    return details(f"<b>{safe(stage_title(stage))}</b> {muted_html(counts(artifacts))}", inside)
 
 
 def _artifact_title(artifact: Artifact) -> str:
     where = f" {artifact.graph}" if artifact.graph and artifact.graph not in artifact.title else ""
-    return f"{safe(artifact.title + where)} {muted(counts([artifact]))}"
+    return f"{safe(artifact.title + where)} {muted_html(counts([artifact]))}"
 
 
-def _clipped(artifact: Artifact, room: int) -> str:
+def _clip_text(artifact: Artifact, room: int) -> str:
     """As many whole lines as fit, and how to see all."""
     lines = text_lines(artifact.text)
     shown: list[str] = []
@@ -223,7 +223,7 @@ def _clipped(artifact: Artifact, room: int) -> str:
         if room < 0:
             break
         shown.append(escaped)
-    more = left_out(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
+    more = left_out_note(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
     return pre(shown) + more
 
 
@@ -263,7 +263,7 @@ def _facts(name: str, count: int, table: str, where: str, is_open: bool = False)
     """A table of facts under its count; nothing where there are none."""
     if not count:
         return ""
-    return details(f"<b>{pluralize(count, name)}</b>", table + left_out(count, ROWS, "rows", where), is_open)
+    return details(f"<b>{pluralize(count, name)}</b>", table + left_out_note(count, ROWS, "rows", where), is_open)
 
 
 def _footer() -> str:

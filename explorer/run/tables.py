@@ -36,7 +36,7 @@ from explorer.reading.kernel_table import (
     intensity,
     occupancy_percent,
 )
-from explorer.reading.provenance import input_sources, place_text, saved_tensors, standing_for
+from explorer.reading.provenance import input_sources, place_text, saved_tensors, with_source_kernels
 from explorer.reading.shapes import dtype_name, shape_text
 from explorer.reading.stages import ranked_stage
 
@@ -218,7 +218,7 @@ def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
 
 def linked(record: Record, ids: Iterable[str]) -> pd.DataFrame:
     """One row an entity that is linked to one of these: stage, artifact, its first line there, label."""
-    chosen = frozenset[str]().union(*(record.linked_ids(entity_id) for entity_id in standing_for(record, ids)))
+    chosen = frozenset[str]().union(*(record.linked_ids(entity_id) for entity_id in with_source_kernels(record, ids)))
     return table_of("linked", [row for artifact in record.artifacts for row in _linked_rows(artifact, chosen)])
 
 

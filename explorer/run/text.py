@@ -27,7 +27,7 @@ from explorer.reading.shapes import seconds_text
 from explorer.reading.sites import break_count, card_number, recompile_count, recompile_groups
 from explorer.reading.stages import counts, stage_order, stage_seconds, stage_title
 from explorer.render.document import Row, Table
-from explorer.render.text import aligned, document_text
+from explorer.render.text import align_rows, document_text
 
 KERNELS_SHOWN = 12
 FACTS_SHOWN = 8
@@ -98,7 +98,7 @@ def stages_table(record: Record) -> Table:
 
 
 def _stages(record: Record) -> str:
-    return "\n".join(aligned(stages_table(record))) if record.artifacts else "no stage was recorded"
+    return "\n".join(align_rows(stages_table(record))) if record.artifacts else "no stage was recorded"
 
 
 def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:

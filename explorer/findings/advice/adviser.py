@@ -11,7 +11,7 @@ from compiler.record.measure_facts import Trial
 from compiler.targets import target
 from explorer.findings.advice.finding import advice_cards
 from explorer.findings.advice.words import gain_words, holds, trial_words
-from explorer.render.text import card_texts, wrapped
+from explorer.render.text import card_texts, wrap_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +135,7 @@ class Tried:
 
     def __str__(self) -> str:
         told = f"{self.advice.title} · {gain_words(self.advice.gain)}"
-        return "\n".join([told, *wrapped(trial_words(self.trial))])
+        return "\n".join([told, *wrap_lines(trial_words(self.trial))])
 
     __repr__ = __str__
 

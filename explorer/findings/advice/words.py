@@ -67,17 +67,19 @@ def _device(trial: Trial) -> str:
 def _verdict(trial: Trial) -> str:
     if trial.of == "compile":
         gained = (trial.compile_before or 0.0) - (trial.compile_after or 0.0)
-        return _beside(trial, gained, f"It saves {seconds(gained)} of compiling" if gained > 0 else "It saves nothing")
+        return _compare_with_claim(
+            trial, gained, f"It saves {seconds(gained)} of compiling" if gained > 0 else "It saves nothing"
+        )
     low, high = trial.low or 0.0, trial.high or 0.0
     spread = f"({seconds(low)} to {seconds(high)} in half of the rounds)"
     if low > 0:
-        return _beside(trial, high, f"It gains {seconds(trial.gained or 0.0)} a call {spread}")
+        return _compare_with_claim(trial, high, f"It gains {seconds(trial.gained or 0.0)} a call {spread}")
     if high < 0:
-        return _beside(trial, high, f"It loses {seconds(-(trial.gained or 0.0))} a call")
-    return _beside(trial, high, f"No difference that rises above the noise {spread}")
+        return _compare_with_claim(trial, high, f"It loses {seconds(-(trial.gained or 0.0))} a call")
+    return _compare_with_claim(trial, high, f"No difference that rises above the noise {spread}")
 
 
-def _beside(trial: Trial, reached: float, told: str) -> str:
+def _compare_with_claim(trial: Trial, reached: float, told: str) -> str:
     """The verdict beside what the advice had claimed."""
     if trial.expected is None:
         return f"{told}; nothing was claimed."

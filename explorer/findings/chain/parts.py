@@ -14,7 +14,7 @@ from explorer.findings.chain.values import Room, value_piece
 from explorer.reading.provenance import place_text
 from explorer.render.document import Card, Document, Fold, Link, Parts, Row, Section, Table, Tag, Text, Words
 from explorer.render.drawing import graph_picture
-from explorer.render.html import details, left_out, muted, note, safe
+from explorer.render.html import details, left_out_note, muted_html, note, safe
 from explorer.render.static import document_html
 
 MOST = 60
@@ -33,7 +33,7 @@ def chain_html(record: Record, steps: Sequence[ChainStep]) -> str:
     )
     graph = record["autograd"]
     inside = [
-        f"<div><b>The chain rule on {safe(record.title)}</b> {muted(words)}</div>",
+        f"<div><b>The chain rule on {safe(record.title)}</b> {muted_html(words)}</div>",
         *map(note, graph.attrs.get("health", ())),
         graph_picture(record, graph, "the graph, as backward goes through it"),
         _direction("Forward", "with the values of this run", forward),
@@ -49,7 +49,7 @@ def _direction(name: str, about: str, steps: Sequence[ChainStep]) -> str:
         return ""
     cards = document_html([step_card(step, _EVERY) for step in steps[:MOST]])
     return details(
-        f"<b>{name}</b> {muted(about)}", cards + left_out(len(steps), MOST, "steps", "print(…)"), is_open=True
+        f"<b>{name}</b> {muted_html(about)}", cards + left_out_note(len(steps), MOST, "steps", "print(…)"), is_open=True
     )
 
 
@@ -66,7 +66,7 @@ def step_card(step: ChainStep, room: Room) -> Card:
             "leaf": "where all paths to it end"}[step.direction]  # fmt: skip
     shown = step.value if step.direction == "forward" else step.gradient
     parts = {"forward": _forward, "backward": _backward, "leaf": _leaf}[step.direction](step, room)
-    place = " · ".join(filter(None, [_where(step), str(step.place.get("module", ""))]))
+    place = " · ".join(filter(None, [_place_words(step), str(step.place.get("module", ""))]))
     code = step.place.get("code", "")
     return Card(
         title[step.direction],
@@ -80,7 +80,7 @@ def step_card(step: ChainStep, room: Room) -> Card:
     )
 
 
-def _where(step: ChainStep) -> str:
+def _place_words(step: ChainStep) -> str:
     return place_text(step.place["file"], step.place["line"]) if "line" in step.place else ""
 
 
@@ -96,14 +96,14 @@ def _forward(step: ChainStep, _: Room) -> Iterator[Parts]:
 
 def _backward(step: ChainStep, room: Room) -> Iterator[Parts]:
     yield Text(f"forward: {step.node} = {step.forward}", "why")
-    yield from _incoming(step, "grad")
+    yield from _incoming_parts(step, "grad")
     for departure in step.departures:
         yield _gradient(step, departure, room)
     yield from _stops(step)
 
 
 def _leaf(step: ChainStep, _: Room) -> Iterator[Parts]:
-    yield from _incoming(step, f"{step.node}.grad")
+    yield from _incoming_parts(step, f"{step.node}.grad")
     if step.value is not None:
         yield _section("Its value", [_line(step.node, step.value)])
 
@@ -120,7 +120,7 @@ def _stops(step: ChainStep) -> Iterator[Section]:
         yield _section("Inputs without a gradient", rows)
 
 
-def _incoming(step: ChainStep, name: str) -> Iterator[Parts]:
+def _incoming_parts(step: ChainStep, name: str) -> Iterator[Parts]:
     """The gradients that arrive, and their sum."""
     if len(step.arrivals) <= 1:
         arrival = step.arrivals[0] if step.arrivals else Arrival("", "", None)

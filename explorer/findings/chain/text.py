@@ -162,12 +162,11 @@ def value_text(value: Value | None) -> str:
     if value.numbers is not None:
         return numbers_text(value.numbers)
     kind = tensor_type({"dtype": value.dtype, "shape": value.shape})
-    return (
-        f"{kind}, norm {number_text(value.norm)}, {number_text(value.low)} to {number_text(value.high)}{ailing(value)}"
-    )
+    bounds = f"norm {number_text(value.norm)}, {number_text(value.low)} to {number_text(value.high)}"
+    return f"{kind}, {bounds}{not_finite_words(value)}"
 
 
-def ailing(value: Value) -> str:
+def not_finite_words(value: Value) -> str:
     """`, 3 NaN, 1 infinite` where there are some."""
     words = [f", {value.nans:,} NaN"] if value.nans else []
     return "".join([*words, f", {value.infinite:,} infinite"] if value.infinite else words)

@@ -31,7 +31,7 @@ def fusion_finding(record: Record) -> Finding | None:
         return None
     entities = {kernel_id(half, kernel): kernel_entity(half, kernel) for half in found for kernel in half.kernels}
     halves = tuple((half.title, (half_section(half),)) for half in found)
-    launches = _counted(sum(half.launches for half in found), "launch", "launches")
+    launches = _count_words(sum(half.launches for half in found), "launch", "launches")
     document = [Choice("Half of the graph", halves, "menu")]
     return document_finding(STAGE, "fusion", document, entities, launches, is_open=False)
 
@@ -56,7 +56,7 @@ def half_section(half: Fusion) -> Section:
     rounds = f" in {pluralize(half.rounds, 'round')}" if half.rounds else ""
     calls = sum(kernel.is_call for kernel in half.kernels)
     kinds = ((half.launches, "kernel launch", "kernel launches"), (calls, "extern call", "extern calls"))
-    became = " and ".join(_counted(*kind) for kind in kinds if kind[0])
+    became = " and ".join(_count_words(*kind) for kind in kinds if kind[0])
     nodes = sum(kernel.nodes for kernel in half.kernels)
     heading = f"Fusion, {half.title}: {pluralize(nodes, 'node')} became {became}{rounds}"
     views = (
@@ -64,10 +64,10 @@ def half_section(half: Fusion) -> Section:
         (f"Not fused {len(half.refusals):,}", _every_pair(half)),
     )
     drawn = Only(("view",), (_drawn_totals(half), Choice("What is shown", views)))
-    return Section((Only(("text", "html"), tuple(_told(half))), drawn), heading, "half")
+    return Section((Only(("text", "html"), tuple(_text_parts(half))), drawn), heading, "half")
 
 
-def _told(half: Fusion) -> Iterator[Parts]:
+def _text_parts(half: Fusion) -> Iterator[Parts]:
     """Totals, refusals by reason and by pair, and a line for each kernel."""
     yield Text(
         f"A call moves {size_text(half.after)}; without fusion {size_text(half.before)}. With every byte once for each "
@@ -139,11 +139,11 @@ def _kernel_row(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> Row:
     if kernel.again:
         size.append(Tag(f"{size_text(kernel.again)} more than once", "small", "Bytes that it reads more than once"))
     name = (Tag(kernel.name, "code", kernel.name), Tag(" · ".join(facts), "small"))
-    more = tuple(_more(half, kernel, near))
+    more = tuple(_detail_folds(half, kernel, near))
     return Row((name, bar, tuple(size)), (kernel_id(half, kernel),), parts=more, keys=(kernel.after, saved, stake))
 
 
-def _more(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> Iterator[Fold]:
+def _detail_folds(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> Iterator[Fold]:
     """How it was put together, and with what it was not fused."""
     merges = half.steps(kernel)
     title = [pluralize(max(merge.round for merge in merges), "round") + " of fusion"] if merges else []
@@ -198,5 +198,5 @@ def _pair_row(item: Refusal, shown: Sequence[Kernel], half: Fusion, group: int =
     return Row((size_text(item.bytes), tuple(words)), group=group)
 
 
-def _counted(count: int, one: str, many: str) -> str:
+def _count_words(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"

@@ -167,9 +167,9 @@ class Half:
     @cached_property
     def merges(self) -> dict[str, Merge]:
         """The steps of fusion, by what they made."""
-        return self._merged()
+        return self._find_merges()
 
-    def _merged(self) -> dict[str, Merge]:
+    def _find_merges(self) -> dict[str, Merge]:
         found = self.record.merges
         return {item.name: item for item in found if item.graph == self.artifact.graph and item.kind == self.kind}
 
@@ -200,15 +200,15 @@ class Half:
 
     def _kernel(self, node: Entity) -> Kernel:
         parts = self._parts(node)
-        call, moves = self._calls.get(node.id), moved(node, parts)
+        call, moves = self._calls.get(node.id), count_moves(node, parts)
         before = sum(sum(part.attrs.get("moves", {}).values()) for part in parts) or sum(moves.values())
-        return Kernel(node, parts, call, moves, before, self._again(call, moves))
+        return Kernel(node, parts, call, moves, before, self._count_rereads(call, moves))
 
     def _parts(self, node: Entity) -> tuple[Entity, ...]:
         names = node.attrs.get("parts") or [node.label]
         return tuple(self._loops[name] for name in names if name in self._loops)
 
-    def _again(self, call: Entity | None, moves: Mapping[str, int]) -> int:
+    def _count_rereads(self, call: Entity | None, moves: Mapping[str, int]) -> int:
         source = self._sources.get(call.label, "") if call is not None else ""
         if not source or call is None:
             return 0
@@ -217,14 +217,14 @@ class Half:
     # Those that were not fused
 
     def _refusals(self) -> Iterator[Refusal]:
-        told = self._told()
+        told = self._stated_refusals()
         for first, second in self._neighbours(told):
-            words, text, number = self._why(first, second, told)
-            size = self._saving(first, second)
+            words, text, number = self._refusal_reason(first, second, told)
+            size = self._saved_bytes(first, second)
             if size or text:
                 yield Refusal(first, second, words, text, number, size)
 
-    def _told(self) -> dict[tuple[str, str], Decision]:
+    def _stated_refusals(self) -> dict[tuple[str, str], Decision]:
         """By the kernels that a pair ended up in, the last that Inductor said of it. Pairs that were joined in the end
         are left out.
         """
@@ -254,13 +254,15 @@ class Half:
             yield by_name[first], by_name[second]
 
     def _made_and_read(self) -> Iterator[tuple[Kernel, Kernel]]:
-        makers = {name: kernel for kernel in self.kernels for name in _written(kernel)}
+        makers = {name: kernel for kernel in self.kernels for name in _written_buffers(kernel)}
         for reader in self.kernels:
             for name in reader.node.attrs.get("reads", ()):
                 if (maker := makers.get(name)) is not None and maker is not reader:
                     yield maker, reader
 
-    def _why(self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]) -> tuple[str, str, int]:
+    def _refusal_reason(
+        self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]
+    ) -> tuple[str, str, int]:
         names = first.node.label, second.node.label
         found = told.get(names) or told.get((names[1], names[0]))
         if found is not None:
@@ -271,13 +273,13 @@ class Half:
         """Whether it was a library's when kernels were fused."""
         return kernel.node.kind == "extern"
 
-    def _saving(self, first: Kernel, second: Kernel) -> int:
+    def _saved_bytes(self, first: Kernel, second: Kernel) -> int:
         """One kernel reads what both read once, does not read what it has made, and stores that only if others need
         it.
         """
         saved = 0
         for name in first.moves.keys() & second.moves.keys():
-            if name not in _written(first):
+            if name not in _written_buffers(first):
                 saved += min(first.moves[name], second.moves[name])
                 continue
             needed = self._readers[name] > 1 or name in self._outputs
@@ -296,7 +298,7 @@ class Half:
 
     def _least_of_all(self) -> int:
         """Each input that is read, and each output, once."""
-        written = {name for kernel in self.kernels for name in _written(kernel)}
+        written = {name for kernel in self.kernels for name in _written_buffers(kernel)}
         most: dict[str, int] = {}
         for kernel in self.kernels:
             for name, size in kernel.moves.items():
@@ -305,7 +307,7 @@ class Half:
         return sum(most.values())
 
 
-def moved(node: Entity, parts: Sequence[Entity]) -> dict[str, int]:
+def count_moves(node: Entity, parts: Sequence[Entity]) -> dict[str, int]:
     """What a node moves of each buffer. Of one that is read at places that are only known when it runs, Inductor counts
     the whole for a fused node: it is never more than its parts move.
     """
@@ -316,7 +318,7 @@ def moved(node: Entity, parts: Sequence[Entity]) -> dict[str, int]:
     return {name: min(size, of_parts[name]) if of_parts[name] else size for name, size in moves.items()}
 
 
-def _written(kernel: Kernel) -> set[str]:
+def _written_buffers(kernel: Kernel) -> set[str]:
     return set(kernel.node.attrs.get("writes", ()))
 
 

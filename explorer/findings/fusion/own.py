@@ -56,9 +56,9 @@ class OwnHalf(Half):
         origins = (name for step in self._fused.get(node.id, ()) for name in step.origins)
         return tuple(self._before[name] for name in dict.fromkeys(origins) if name in self._before)
 
-    def _merged(self) -> dict[str, Merge]:
+    def _find_merges(self) -> dict[str, Merge]:
         """Those of `fuse`, and after these what later passes joined: each node's by the node's name."""
-        steps = super()._merged()
+        steps = super()._find_merges()
         inner = {name: f"fuse: {name}" for name in steps}  # no node's name
         found = {inner[name]: replace(item, first=inner.get(item.first, item.first),
                                       second=inner.get(item.second, item.second))
@@ -69,11 +69,11 @@ class OwnHalf(Half):
             if len(tops) == 1 and tops[0] in found:
                 found[node.label] = replace(found.pop(tops[0]), name=node.label)
             elif len(tops) > 1:
-                saved = sum(map(_moved, made_of)) - _moved(node)
-                found |= self._joined(node.label, tops, saved, found)
+                saved = sum(map(_sum_moves, made_of)) - _sum_moves(node)
+                found |= self._join_steps(node.label, tops, saved, found)
         return found
 
-    def _joined(self, name: str, tops: Sequence[str], saved: int, known: Mapping[str, Merge]) -> dict[str, Merge]:
+    def _join_steps(self, name: str, tops: Sequence[str], saved: int, known: Mapping[str, Merge]) -> dict[str, Merge]:
         """What a later pass joined, one step after the other; the last has all that it saves."""
         found: dict[str, Merge] = {}
         first, last = tops[0], len(tops) - 1
@@ -91,9 +91,11 @@ class OwnHalf(Half):
         """None: what our kernels read again is among the bytes that are counted for them."""
         return {}
 
-    def _why(self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]) -> tuple[str, str, int]:
+    def _refusal_reason(
+        self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]
+    ) -> tuple[str, str, int]:
         """Our passes' reasons are in plain words as they are."""
-        words, _, number = super()._why(first, second, told)
+        words, _, number = super()._refusal_reason(first, second, told)
         if words == self.library and not (first.is_call or second.is_call):
             words = self.product
         return words, "", number
@@ -101,7 +103,7 @@ class OwnHalf(Half):
     def _was_call(self, kernel: Kernel) -> bool:
         return kernel.is_call or any(part.kind == "extern" for part in kernel.parts)
 
-    def _told(self) -> dict[tuple[str, str], Decision]:
+    def _stated_refusals(self) -> dict[tuple[str, str], Decision]:
         """By the kernels that a pair ended up in, the last that the pass said of it."""
         owner = {part.id: kernel.node.label for kernel in self.kernels for part in kernel.parts}
         found: dict[tuple[str, str], Decision] = {}
@@ -123,5 +125,5 @@ def _values(step: Entity) -> Sequence[str]:
     return found
 
 
-def _moved(step: Entity) -> int:
+def _sum_moves(step: Entity) -> int:
     return sum(step.attrs.get("moves", {}).values())

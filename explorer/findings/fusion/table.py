@@ -39,7 +39,7 @@ def fusion(record: Record) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS)
 
 
-def unfused(record: Record) -> pd.DataFrame:
+def unfused_pairs(record: Record) -> pd.DataFrame:
     """One row a pair of kernels that was not fused: what one kernel would save at most, why in plain words, torch's
     own text, and in which round it said so. The most bytes first.
     """

@@ -11,7 +11,7 @@ Measured = Sequence[tuple[int, Ratio]]
 """Sizes in rising order, each with the speed-up there."""
 
 
-def crossing(first: tuple[int, Ratio], second: tuple[int, Ratio]) -> float | None:
+def break_even_size(first: tuple[int, Ratio], second: tuple[int, Ratio]) -> float | None:
     """The size between two at which the speed-up is 1, both on a logarithmic scale; None where it does not cross."""
     (size, low), (other, high) = first, second
     before, after = log(low.value), log(high.value)
@@ -26,10 +26,10 @@ def pays_from(measured: Measured) -> str:
         return "could not be compared with eager"
     faster = [index for index, (_, ratio) in enumerate(measured) if ratio.verdict == "faster"]
     if not faster:
-        return _never(measured)
+        return _never_words(measured)
     later = measured[faster[0] :]
     slower, hidden = (_sizes(later, verdict) for verdict in ("slower", "equal"))
-    told = [_from(measured, faster[0]), f"but not at {slower}" if slower else ""]
+    told = [_from_words(measured, faster[0]), f"but not at {slower}" if slower else ""]
     return "; ".join(filter(None, [*told, f"at {hidden} the noise hides it" if hidden else ""]))
 
 
@@ -37,7 +37,7 @@ def _sizes(measured: Measured, verdict: str) -> str:
     return " and ".join(f"{size} ({ratio.value:.2f} ×)" for size, ratio in measured if ratio.verdict == verdict)
 
 
-def _never(measured: Measured) -> str:
+def _never_words(measured: Measured) -> str:
     size, best = max(measured, key=lambda item: item[1].value)
     noise = ", which is within the noise" if best.value > 1 else ""
     within = f"at {size}" if len(measured) == 1 else f"in this range ({measured[0][0]} to {measured[-1][0]})"
@@ -45,13 +45,13 @@ def _never(measured: Measured) -> str:
     return f"never {within}: {best.value:.2f} × at best{where}{noise}"
 
 
-def _from(measured: Measured, index: int) -> str:
+def _from_words(measured: Measured, index: int) -> str:
     size, ratio = measured[index]
     here = f"{size} ({ratio.value:.2f} ×)"
     if index == 0:
         return f"at {here}" if len(measured) == 1 else f"from the smallest size that was measured on: {here}"
     before, other = measured[index - 1]
-    at = crossing(measured[index - 1], measured[index])
+    at = break_even_size(measured[index - 1], measured[index])
     between = f"between {before} ({other.value:.2f} ×) and {here}"
     return f"somewhere {between}" if at is None else f"from about {_whole(at, before, size)} on, {between}"
 

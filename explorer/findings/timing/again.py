@@ -24,7 +24,7 @@ NO_CALL = (
 )
 
 
-def timed(record: Record, call: Call | None, plan: Plan, listeners: list[Listener]) -> Record:
+def time_candidates(record: Record, call: Call | None, plan: Plan, listeners: list[Listener]) -> Record:
     """The record with the call's candidates timed. An interrupt leaves those that are finished.
 
     Raises ValueError for a run without a call, OptionError for what can't be asked, CannotCopyError, and what the call
@@ -42,7 +42,7 @@ def timed(record: Record, call: Call | None, plan: Plan, listeners: list[Listene
     return with_times(record, measure(call, record.options, plan, tell))
 
 
-def profiled(record: Record, call: Call | None, optimizer: str | MakeOptimizer | None) -> Record:
+def profile_call(record: Record, call: Call | None, optimizer: str | MakeOptimizer | None) -> Record:
     """The record with the times of the call's kernels and lines. Raises as `timed`."""
     if call is None:
         raise ValueError(NO_CALL)
@@ -75,7 +75,7 @@ def progress_line() -> Iterator[Listener]:
 
 
 @contextmanager
-def listening(widget: Any) -> Iterator[list[Listener]]:
+def listen_for_progress(widget: Any) -> Iterator[list[Listener]]:
     """Who hears of progress: the line, and the live view where there is one. Both end with the block."""
     with progress_line() as line:
         try:

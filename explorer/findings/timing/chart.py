@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 
 from compiler.record import Record
-from explorer.findings.timing.compared import Timed, by_call, median_of, timed
+from explorer.findings.timing.compared import Timed, by_call, median_of, timed_candidates
 from explorer.findings.timing.words import (
     Unit,
     elsewhere_text,
@@ -38,7 +38,7 @@ def timing_chart(record: Record) -> Figure:
 
     Raises ValueError where nothing was timed.
     """
-    groups = [measured for group in by_call(timed(record)) if (measured := _measured(group))]
+    groups = [measured for group in by_call(timed_candidates(record)) if (measured := _drop_failed(group))]
     if not groups:
         raise ValueError("nothing was timed in this run: explore with --time (time=True)")
     heights = [_AROUND_INCHES + _ROW_INCHES * len(group) for group in groups]
@@ -57,7 +57,7 @@ def svg(figure: Figure) -> str:
     return written.getvalue()
 
 
-def _measured(group: Sequence[Timed]) -> list[Timed]:
+def _drop_failed(group: Sequence[Timed]) -> list[Timed]:
     return [item for item in group if item.candidate.seconds]
 
 
@@ -86,10 +86,10 @@ def _title(group: Sequence[Timed], record: Record) -> str:
     device = group[0].candidate.device or (measured.device if measured else "")
     name = f", {measured.device_name}" if measured is not None and measured.device_name else ""
     first = clip(f"One call: {group[0].candidate.what} ({device.upper()}{name})", _TITLE_CHARACTERS)
-    return "\n".join([first, *_apart(record)])
+    return "\n".join([first, *_note_lines(record)])
 
 
-def _apart(record: Record) -> list[str]:
+def _note_lines(record: Record) -> list[str]:
     told = elsewhere_text(record)
     return textwrap.wrap(told, _TITLE_CHARACTERS) if told else []
 

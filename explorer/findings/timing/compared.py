@@ -53,7 +53,7 @@ class Timed:
         return int(calls) if calls is not None and isfinite(calls) else None
 
 
-def timed(record: Record) -> list[Timed]:
+def timed_candidates(record: Record) -> list[Timed]:
     """The candidates of a record, each beside its eager."""
     return beside_eager(record.candidates)
 
@@ -61,7 +61,7 @@ def timed(record: Record) -> list[Timed]:
 def beside_eager(candidates: Sequence[Candidate]) -> list[Timed]:
     """Candidates that were measured together, each beside eager's run of the same call."""
     references = {_call(candidate): candidate for candidate in candidates if candidate.name == EAGER}
-    return [_timed(candidate, references.get(_call(candidate))) for candidate in candidates]
+    return [_compare_with_eager(candidate, references.get(_call(candidate))) for candidate in candidates]
 
 
 def by_call(found: Sequence[Timed]) -> list[list[Timed]]:
@@ -76,7 +76,7 @@ def _call(candidate: Candidate) -> tuple[str, str]:
     return candidate.what, candidate.device
 
 
-def _timed(candidate: Candidate, eager: Candidate | None) -> Timed:
+def _compare_with_eager(candidate: Candidate, eager: Candidate | None) -> Timed:
     name = re.sub(r"\W+", "_", f"{candidate.name} {candidate.what} {candidate.device}".strip())
     other = None if candidate.name == EAGER else eager
     return Timed(f"timing.{name}", candidate, other, ratio(candidate, other))
@@ -90,7 +90,7 @@ def ratio(candidate: Candidate, eager: Candidate | None) -> Ratio | None:
         return None
     if (spread := speed_up_spread(candidate, eager)) is not None:
         return Ratio(spread.middle, spread.low, spread.high)
-    low, high = _least(eager) / _most(candidate), _most(eager) / _least(candidate)
+    low, high = _lower_quartile(eager) / _upper_quartile(candidate), _upper_quartile(eager) / _lower_quartile(candidate)
     return Ratio(median_of(eager) / median_of(candidate), low, high)
 
 
@@ -99,15 +99,15 @@ def median_of(candidate: Candidate) -> float:
     return candidate.seconds
 
 
-def _least(candidate: Candidate) -> float:
+def _lower_quartile(candidate: Candidate) -> float:
     return candidate.low or median_of(candidate)
 
 
-def _most(candidate: Candidate) -> float:
+def _upper_quartile(candidate: Candidate) -> float:
     return candidate.high or median_of(candidate)
 
 
-def explored(group: Sequence[Timed], record: Record) -> Timed | None:
+def explored_candidate(group: Sequence[Timed], record: Record) -> Timed | None:
     """The one that the record itself is about: its backend, its mode."""
     options = record.options
     asked = (options.backend, "" if options.mode == "default" else options.mode)

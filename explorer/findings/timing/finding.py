@@ -7,7 +7,7 @@ from typing import Any
 
 from compiler.record import Entity, Record
 from compiler.record.plain_text import one_line
-from explorer.findings.timing.compared import Timed, by_call, timed
+from explorer.findings.timing.compared import Timed, by_call, timed_candidates
 from explorer.findings.timing.estimates import estimate_parts
 from explorer.findings.timing.heat_text import heat_parts
 from explorer.findings.timing.text import (
@@ -60,7 +60,7 @@ def timing_finding(record: Record) -> Finding | None:
     """Every candidate of a record, and the time by line; None where nothing was timed."""
     if not record.candidates and not record.line_times:
         return None
-    entities = {item.id: entity(item) for item in timed(record)}
+    entities = {item.id: entity(item) for item in timed_candidates(record)}
     return document_finding(STAGE, "times, eager and compiled", timing_document(record), entities, view="times")
 
 
@@ -70,9 +70,9 @@ def timing_document(record: Record) -> Document:
     if len(warned) > WARNINGS:
         some, rest = warned[: WARNINGS - 1], warned[WARNINGS - 1 :]
         warned = (*some, Only(("text", "html"), rest), Only(("view",), (Fold(f"{len(rest)} more notes", rest),)))
-    groups = by_call(timed(record))
+    groups = by_call(timed_candidates(record))
     parts: list[Parts] = [Section(warned, style="time-warnings")] if warned else []
-    if any(item.candidate.seconds for item in timed(record)):
+    if any(item.candidate.seconds for item in timed_candidates(record)):
         parts.append(Only(("html",), (Picture("Times of a call as bars", draw_times, record),)))
     for group in groups:
         parts += group_parts(group, record)

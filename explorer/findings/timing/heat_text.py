@@ -39,7 +39,7 @@ def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
         rows.append((f"{pluralize(len(rest), 'more line')}", "", *(_sum(rest, side) for side in SIDES)))
     left = [heat for heat in heats(record) if not heat.line]
     times = [(UNMATCHED, _shares(record), HALVES[:2]), (OPTIMIZER, "", HALVES[2:])]
-    others = [(name, about, *(_left(left, side, halves) for side in SIDES)) for name, about, halves in times]
+    others = [(name, about, *(_unmatched_time(left, side, halves) for side in SIDES)) for name, about, halves in times]
     return rows + [row for row in others if any(row[2:])]
 
 
@@ -54,7 +54,7 @@ def _shares(record: Record) -> str:
     return ", ".join(shares)
 
 
-def _left(left: Iterable[Heat], side: str, halves: Iterable[str]) -> str:
+def _unmatched_time(left: Iterable[Heat], side: str, halves: Iterable[str]) -> str:
     return _time(sum(heat.own.get((side, half), 0.0) for heat in left for half in halves))
 
 

@@ -17,12 +17,12 @@ ATTRIBUTE = "measured_µs"
 Attributes = Mapping[str, float | str]
 
 
-def with_measured(record: Record) -> Record:
+def add_measured_times(record: Record) -> Record:
     """The record whose entities have the attribute `measured_µs`, where a time of theirs is known; lines have one of
     each side, in words.
     """
     known: dict[str, Attributes] = {
-        name: {ATTRIBUTE: float(f"{time:.3g}")} for name, time in measured(record).items()
+        name: {ATTRIBUTE: float(f"{time:.3g}")} for name, time in measured_times(record).items()
     } | {
         heat.line: {f"{side}_time": seconds_in_words(heat, side) for side in SIDES if heat.seconds(side)}
         for heat in heats(record)
@@ -32,7 +32,7 @@ def with_measured(record: Record) -> Record:
     return record.with_fields(artifacts=tuple(_with_times(artifact, known) for artifact in record.artifacts))
 
 
-def measured(record: Record) -> dict[str, float]:
+def measured_times(record: Record) -> dict[str, float]:
     """Entity -> microseconds in one compiled call: calls of kernels, kernels, and the nodes that they compute."""
     times = [time for time in record.kernel_times if time.kernel]
     entities = {entity.id: entity for entity in record.entities()} if times else {}
@@ -42,9 +42,9 @@ def measured(record: Record) -> dict[str, float]:
         for identity in dict.fromkeys((time.call, time.kernel)):
             found[identity] += amount
         if time.call in entities:
-            loops = _known(entities[time.call].origins, entities)
+            loops = _existing_ids(entities[time.call].origins, entities)
             _share(amount, [name for name in loops if entities[name].kind not in ("call", "kernel")], found)
-        _share_back(amount, _known(time.nodes, entities), entities, found)
+        _share_back(amount, _existing_ids(time.nodes, entities), entities, found)
     return dict(found)
 
 
@@ -58,12 +58,14 @@ def _share_back(amount: float, ids: list[str], entities: Mapping[str, Entity], f
     """Share by these nodes, and by those that each of them was made of."""
     _share(amount, ids, found)
     for identity in ids:
-        made_of = [each for each in _known(entities[identity].origins, entities) if entities[each].kind == "call"]
+        made_of = [
+            each for each in _existing_ids(entities[identity].origins, entities) if entities[each].kind == "call"
+        ]
         if made_of:
             _share_back(amount / len(ids), made_of, entities, found)
 
 
-def _known(ids: Iterable[str], entities: Mapping[str, Entity]) -> list[str]:
+def _existing_ids(ids: Iterable[str], entities: Mapping[str, Entity]) -> list[str]:
     return [identity for identity in ids if identity in entities]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import HostTime, KernelTime, Record
-from explorer.findings.timing.compared import Timed, timed
+from explorer.findings.timing.compared import Timed, timed_candidates
 from explorer.findings.timing.heat import SIDES
 from explorer.reading.data_frames import own_cells, table_of
-from explorer.reading.kernel_table import weighted
+from explorer.reading.kernel_table import weighted_share
 from explorer.reading.provenance import place
 
 UNMATCHED = "unmatched: "
@@ -78,7 +78,7 @@ def _sum(values: Sequence[int | None]) -> int | None:
 
 
 def _percent(times: Sequence[KernelTime], share: str) -> float | None:
-    value = weighted(times, share)
+    value = weighted_share(times, share)
     return None if value is None else 100 * value
 
 
@@ -120,7 +120,7 @@ def timings(record: Record) -> pd.DataFrame:
     beyond what was used before. `guard_seconds`, `wrapper_seconds`, `launch_seconds` and `gpu_seconds` say where the
     time of a call goes. `notes` say how far to rely on it, `problem` why there are no numbers.
     """
-    return table_of("timings", [candidate_row(item) for item in timed(record)])
+    return table_of("timings", [candidate_row(item) for item in timed_candidates(record)])
 
 
 def candidate_row(item: Timed) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from compiler.record import Candidate, HostTime, Measurement, Record
 from compiler.record.plain_text import one_line, pluralize
 from compiler.targets import is_virtual
-from explorer.findings.timing.compared import Timed, by_call, timed
+from explorer.findings.timing.compared import Timed, by_call, timed_candidates
 from explorer.findings.timing.estimates import estimate_text
 from explorer.findings.timing.words import (
     Unit,
@@ -33,9 +33,9 @@ SHORT = (0, 1, 3, 4, 5)
 
 def summary_lines(record: Record, width: int) -> list[str]:
     """What was measured, for the summary of a record."""
-    groups = by_call(timed(record)) if record.candidates else []
+    groups = by_call(timed_candidates(record)) if record.candidates else []
     blocks = (line for group in groups for line in _block(group, record, width))
-    warned = [line for warning in warnings(record) for line in _wrapped(f"! {warning}", width)]
+    warned = [line for warning in warnings(record) for line in _wrap(f"! {warning}", width)]
     return [*blocks, *warned, *_estimate(record, width)]
 
 
@@ -43,17 +43,17 @@ def _estimate(record: Record, width: int) -> list[str]:
     """What is known of a GPU that is not here, after what was measured on the CPU."""
     if not record.candidates or not is_virtual(record.target):
         return []
-    return _wrapped(estimate_text(record), width)
+    return _wrap(estimate_text(record), width)
 
 
 def _block(group: Sequence[Timed], record: Record, width: int) -> Iterator[str]:
     yield from textwrap.wrap(heading(group, record), width, subsequent_indent="  ")
     for sentence in lead_sentences(group, record):
-        yield from _wrapped(sentence, width)
+        yield from _wrap(sentence, width)
     yield from (f"  {line}" for line in table_lines(group, SHORT))
 
 
-def _wrapped(line: str, width: int) -> list[str]:
+def _wrap(line: str, width: int) -> list[str]:
     lines = textwrap.wrap(unbroken(line), width, initial_indent="  ", subsequent_indent="    ")
     return [line.replace("\u00a0", " ") for line in lines]
 

@@ -10,7 +10,7 @@ from math import floor, log10
 from compiler.record import Candidate, Measurement, Record
 from compiler.record.plain_text import pluralize, size_text
 from compiler.targets import is_virtual, known_target
-from explorer.findings.timing.compared import Ratio, Timed, Verdict, explored, fastest, median_of
+from explorer.findings.timing.compared import Ratio, Timed, Verdict, explored_candidate, fastest, median_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ def pays_text(item: Timed) -> str:
     if item.ratio.verdict != "faster":
         return "never" if item.ratio.verdict == "slower" else "unclear"
     calls = item.break_even
-    return "" if calls is None else f"after {pluralize(about(calls), 'call')}"
+    return "" if calls is None else f"after {pluralize(round_to_three_digits(calls), 'call')}"
 
 
-def about(count: int) -> int:
+def round_to_three_digits(count: int) -> int:
     """To three digits: more would claim what no measurement has."""
     return int(float(f"{count:.3g}"))
 
@@ -99,15 +99,20 @@ def memory_text(candidate: Candidate) -> str:
 
 def lead_sentences(group: Sequence[Timed], record: Record) -> list[str]:
     """What it comes to: the record's own candidate against eager, the fastest if another one is, and when they pay."""
-    best, own = fastest(group), explored(group, record)
+    best, own = fastest(group), explored_candidate(group, record)
     first = own if own is not None and own.ratio is not None else best
     if first is None or best is None:
         return ["Nothing that was compiled could be compared with eager."]
     unit = shared_unit(group)
     if best.id == first.id or best.ratio is None or best.ratio.verdict != "faster":
-        return [_compared(first, unit), *_paid(first), *_none_faster(group)]
+        return [_comparison_sentence(first, unit), *_paid_sentences(first), *_none_faster(group)]
     took = f"{time_text(median_of(best.candidate), unit)}, {ratio_text(best.ratio)} ({range_text(best.ratio)})"
-    return [_compared(first, unit), *_paid(first), f"Fastest is {best.candidate.name}: {took}.", *_paid(best)]
+    return [
+        _comparison_sentence(first, unit),
+        *_paid_sentences(first),
+        f"Fastest is {best.candidate.name}: {took}.",
+        *_paid_sentences(best),
+    ]
 
 
 _OUTCOMES: dict[Verdict, str] = {
@@ -117,7 +122,7 @@ _OUTCOMES: dict[Verdict, str] = {
 }
 
 
-def _compared(item: Timed, unit: Unit | None) -> str:
+def _comparison_sentence(item: Timed, unit: Unit | None) -> str:
     assert item.ratio is not None
     assert item.eager is not None
     outcome = _OUTCOMES[item.ratio.verdict].format(ratio=ratio_text(item.ratio), range=range_text(item.ratio))
@@ -132,7 +137,7 @@ def _none_faster(group: Sequence[Timed]) -> list[str]:
     return ["None that was tried is faster than eager."] if none else []
 
 
-def _paid(item: Timed) -> list[str]:
+def _paid_sentences(item: Timed) -> list[str]:
     if item.break_even is None or item.candidate.compile_seconds is None:
         return []
     return [f"Its {time_text(item.candidate.compile_seconds)} of compiling have paid {pays_text(item)}."]

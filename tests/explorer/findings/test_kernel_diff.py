@@ -11,7 +11,7 @@ import pytest
 
 import compiler.binary
 from compiler.record import Kernel, Record
-from explorer.findings.kernel_diff import matched
+from explorer.findings.kernel_diff import match_kernels
 from explorer.run.both_sides import BothSides, both_sides
 from explorer.run.run import Run, load
 from tests.explorer.findings import fused_record as fused
@@ -97,7 +97,7 @@ def test_addresses_and_locations_are_ignored() -> None:
 
 def test_renamed_kernels_match_by_computed_nodes() -> None:
     before, after = fused_record(), renamed(fused_record())
-    names = [(first.name, second.name) for first, second in matched(before, after) if first and second]
+    names = [(first.name, second.name) for first, second in match_kernels(before, after) if first and second]
     assert names == [(SUM, SUM), (DOUBLE, OTHER)]
     diff = Run(before).diff(after)
     assert diff.labels == ("first", "second")
@@ -108,7 +108,7 @@ def test_extern_call_is_paired_with_its_replacement_kernel() -> None:
     before = fused_record()
     called = Kernel(f"{ARTIFACT}.{DOUBLE}", "extern_kernels.mm", "0/0", ARTIFACT, "aten", "extern", (20, 20))
     libraries = before.with_fields(kernels=(before.kernels[0], called))
-    pairs = matched(libraries, before)
+    pairs = match_kernels(libraries, before)
     assert [(first and first.name, second and second.name) for first, second in pairs] == [
         (SUM, SUM),
         ("extern_kernels.mm", DOUBLE),

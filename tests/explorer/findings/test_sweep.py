@@ -19,7 +19,7 @@ from compiler.timing.candidate_times import Progress
 from compiler.timing.sweep import Axes, resize, scaled_dims
 from explorer import explore, load
 from explorer.findings.sweep.sweep import Spot, Sweep
-from explorer.findings.sweep.words import crossing, pays_from
+from explorer.findings.sweep.words import break_even_size, pays_from
 from explorer.findings.timing import again as timing
 from explorer.findings.timing.compared import Ratio, beside_eager
 from explorer.run.run import Run
@@ -202,8 +202,8 @@ def ratio(value: float, spread: float = 0.02) -> Ratio:
 
 
 def test_break_even_size_is_interpolated_logarithmically() -> None:
-    assert crossing((8, ratio(0.5)), (32, ratio(2))) == pytest.approx(16)
-    assert crossing((8, ratio(1.1)), (32, ratio(2))) is None
+    assert break_even_size((8, ratio(0.5)), (32, ratio(2))) == pytest.approx(16)
+    assert break_even_size((8, ratio(1.1)), (32, ratio(2))) is None
     told = pays_from([(8, ratio(0.5)), (32, ratio(2))])
     assert told == "from about 16 on, between 8 (0.50 ×) and 32 (2.00 ×)"
 

@@ -15,10 +15,10 @@ from compiler.record import Candidate, Record
 from compiler.record.options import Options
 from explorer.findings import findings
 from explorer.findings.timing.chart import svg, timing_chart
-from explorer.findings.timing.compared import Ratio, by_call, timed
+from explorer.findings.timing.compared import Ratio, by_call, timed_candidates
 from explorer.findings.timing.finding import timing_finding
 from explorer.findings.timing.tables import timings
-from explorer.findings.timing.words import about, lead_sentences, ratio_text, three_digits, time_text
+from explorer.findings.timing.words import lead_sentences, ratio_text, round_to_three_digits, three_digits, time_text
 from explorer.reading.plain_text import WIDTH
 from explorer.render.static import document_html
 from explorer.run import tables, text
@@ -35,7 +35,7 @@ def with_candidates(*candidates: Candidate) -> Record:
 
 def lead(*candidates: Candidate) -> str:
     record = with_candidates(*candidates)
-    [group] = by_call(timed(record))
+    [group] = by_call(timed_candidates(record))
     return " ".join(lead_sentences(group, record))
 
 
@@ -60,7 +60,7 @@ def test_slower_or_noisy_candidate_never_breaks_even() -> None:
 
 def test_each_kind_of_call_has_its_own_eager() -> None:
     forward = [replace(item, what="forward") for item in (candidate("eager", 3 * MS), candidate("inductor", 1 * MS))]
-    found = timed(with_candidates(candidate("eager", 2 * MS), candidate("inductor", 1 * MS), *forward))
+    found = timed_candidates(with_candidates(candidate("eager", 2 * MS), candidate("inductor", 1 * MS), *forward))
     assert [item.ratio and round(item.ratio.value) for item in found] == [None, 2, None, 3]
     assert len(by_call(found)) == 2
     assert len({item.id for item in found}) == 4
@@ -98,7 +98,7 @@ def test_no_faster_candidate_is_stated() -> None:
 
 def test_speedup_without_rounds_uses_quartiles() -> None:
     eager, compiled = (replace(candidate(name, seconds * MS), rounds=()) for name, seconds in (("eager", 2), ("x", 1)))
-    ratio = timed(with_candidates(eager, compiled))[1].ratio
+    ratio = timed_candidates(with_candidates(eager, compiled))[1].ratio
     assert ratio is not None
     assert (ratio.low, ratio.high) == pytest.approx((1.96 / 1.02, 2.04 / 0.98))
 
@@ -216,7 +216,7 @@ def test_small_numbers_keep_three_digits_counts_are_rounded() -> None:
         "10.0",
         "0.00",
     ]
-    assert [about(count) for count in (7, 1234, 23_999)] == [7, 1230, 24_000]
+    assert [round_to_three_digits(count) for count in (7, 1234, 23_999)] == [7, 1230, 24_000]
     assert [ratio_text(Ratio(value, 1, 2)) for value in (0.046, 9.999, 14.09)] == ["0.05 ×", "10.0 ×", "14.1 ×"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from compiler.record import KernelTime, LineTime, Record
 from explorer.findings.timing.heat import heats, seconds_in_words, source_heat
 from explorer.findings.timing.heat_text import heat_text
-from explorer.findings.timing.measured import measured, with_measured
+from explorer.findings.timing.measured import add_measured_times, measured_times
 from explorer.findings.timing.tables import kernel_times, line_times
 from explorer.reading.kernel_table import list_of_kernels
 from explorer.run.payload import Payload
@@ -156,13 +156,13 @@ def test_frontend_gets_microseconds_by_row_side_and_half() -> None:
 
 
 def test_nodes_share_kernel_time_without_loss() -> None:
-    found = measured(timed())
+    found = measured_times(timed())
     assert found["forward[0/0].mm"] == pytest.approx(30)
     assert found["captured[0/0].scores"] == pytest.approx(30)
     assert found["captured[0/0].softmax"] == pytest.approx(10)
     assert found[f"{CALL}.cpp_fused_div_0"] == pytest.approx(10)
     assert "backward[0/0].mul" not in found, "nothing is known of it"
-    shown = {entity.id: entity.attrs for entity in with_measured(timed()).entities()}
+    shown = {entity.id: entity.attrs for entity in add_measured_times(timed()).entities()}
     assert shown["forward[0/0].mm"]["measured_µs"] == 30.0
     assert shown[FIRST]["eager_time"] == "70 µs: 60 µs forward, 10 µs backward"
     assert shown[FIRST]["compiled_time"] == "40 µs forward"
@@ -170,7 +170,7 @@ def test_nodes_share_kernel_time_without_loss() -> None:
 
 def test_record_without_times_is_unchanged() -> None:
     record = small_record()
-    assert with_measured(record) is record
+    assert add_measured_times(record) is record
     assert heat_text(record) == ""
 
 

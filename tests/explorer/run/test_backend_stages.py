@@ -24,7 +24,7 @@ from explorer.entry.magics import TcompileMagics
 from explorer.entry.outputs import NotebookOutput
 from explorer.findings import with_findings
 from explorer.findings.fusion.fusion import fusions
-from explorer.findings.kernel_diff import matched
+from explorer.findings.kernel_diff import match_kernels
 from explorer.findings.versus import totals
 from explorer.glossary import for_text
 from explorer.reading.stages import stage_title, stage_words
@@ -77,7 +77,7 @@ def test_both_sides_are_counted_the_same_way() -> None:
 def test_kernels_computing_the_same_nodes_are_paired() -> None:
     record = beside_inductor().record
     assert record.versus is not None
-    pairs = [(first.nodes, second.nodes) for first, second in matched(record, record.versus) if first and second]
+    pairs = [(first.nodes, second.nodes) for first, second in match_kernels(record, record.versus) if first and second]
     assert pairs
     assert all("scheduled[" in ours[0] and "fused_ir[" in theirs[0] for ours, theirs in pairs)
 
