@@ -88,7 +88,10 @@ export function modes(label, names, at, choose) {
 export function menu(label, names, at, choose) {
   const options = names.map((name, index) => h("option", { value: String(index), selected: index === at }, name));
   const select = h("select", { class: "tc-choose", "aria-label": label }, ...options);
-  select.addEventListener("change", () => choose(Number(select.value)));
+  select.addEventListener("change", () => {
+    choose(Number(select.value));
+    if (select.isConnected) select.focus({ preventScroll: true });
+  });
   return select;
 }
 
