@@ -217,8 +217,8 @@ class Exploration:
         from compiler.numerics.call_check import CallCheck
 
         assert self._observation is not None  # the call was made while it was there
-        compiled, unheard = functools.partial(self._compile, call.fn), self._observation.unheard
-        check = CallCheck(self._builder, call, self.kept, self._levels, compiled, unheard)
+        compiled, pause_observing = functools.partial(self._compile, call.fn), self._observation.pause_observing
+        check = CallCheck(self._builder, call, self.kept, self._levels, compiled, pause_observing)
         self._builder.checks.extend(check.checks())
 
     def _check_stages(self, first: Call | None) -> None:
@@ -274,9 +274,9 @@ class Exploration:
 
         files = {name: file for file, name in self.files().items()}
         if any(may_run_once(found, files) for found in breaks):
-            unheard = self._observation.unheard
+            pause_observing = self._observation.pause_observing
             call, frames = self._calls[0], self._builder.frames
-            breaks[:] = mark_first_call_breaks(breaks, call, self.options.dynamic, unheard, files, frames)
+            breaks[:] = mark_first_call_breaks(breaks, call, self.options.dynamic, pause_observing, files, frames)
 
     def files(self) -> dict[str, str]:
         """The names of source files in the record, by their paths."""
@@ -290,7 +290,7 @@ class Exploration:
         from compiler.timing.break_cost import BreakTimer
 
         files = {name: file for file, name in self.files().items()}
-        timer = BreakTimer(call, lambda: self._compile(call.fn), self._observation.unheard, files)
+        timer = BreakTimer(call, lambda: self._compile(call.fn), self._observation.pause_observing, files)
         first = [frame.id for frame in self._builder.frames.values() if frame.call_number <= 1]
         self._builder.breaks[:] = timer.time_breaks(self._builder.breaks, first)
 

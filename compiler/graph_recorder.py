@@ -272,7 +272,7 @@ class GraphRecorder:
         self.kept.halves[kind] = Replaceable(run)
         return self.kept.halves[kind]
 
-    def note_choice(self, pass_name: str, verdict: str, why: str) -> None:
+    def on_choice(self, pass_name: str, verdict: str, why: str) -> None:
         """Note what is chosen for a GPU that is not here, once."""
         decision = Decision(pass_name, self.frame, (), verdict, why)
         if decision not in self.builder.decisions:

@@ -8,6 +8,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -245,15 +246,11 @@ def _stages(value: Any) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
-def _one_of(name: str, valid: Sequence[Any], hint: str) -> Callable[[Any], Any]:
-    """A check that a value is one of these. 1 is not True."""
-
-    def check(value: Any) -> Any:
-        if any(value is one or (isinstance(one, str) and value == one) for one in valid):
-            return value
-        raise OptionError(f"{name}={value!r}: {hint}")
-
-    return check
+def _check_one_of(name: str, valid: Sequence[Any], hint: str, value: Any) -> Any:
+    """Check that a value is one of the valid ones; 1 is not True."""
+    if any(value is one or (isinstance(one, str) and value == one) for one in valid):
+        return value
+    raise OptionError(f"{name}={value!r}: {hint}")
 
 
 def _time(value: Any) -> bool | str:
@@ -284,17 +281,24 @@ _DEFAULT_IF_NONE = ("mode", "backend", "options", "stages", "vs")
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "target": _target,
     "mode": _mode,
-    "dynamic": _one_of("dynamic", (None, True, False), f"{answers.DYNAMIC} To mark one dimension: "
-                       "torch._dynamo.mark_dynamic(x, 0)."),
-    "fullgraph": _one_of("fullgraph", (True, False), "it is True or False."),
+    "dynamic": partial(
+        _check_one_of, "dynamic", (None, True, False),
+        f"{answers.DYNAMIC} To mark one dimension: torch._dynamo.mark_dynamic(x, 0).",
+    ),
+    "fullgraph": partial(_check_one_of, "fullgraph", (True, False), "it is True or False."),
     "backend": _backend,
     "options": _options,
     "stages": _stages,
-    "grad": _one_of("grad", (None, True, False), "None explores what the inputs ask for, True with gradients, False "
-                    "without."),
+    "grad": partial(
+        _check_one_of, "grad", (None, True, False),
+        "None explores what the inputs ask for, True with gradients, False without.",
+    ),
     "time": _time,
-    "check": _one_of("check", (True, False, "kernels"), "it is True (compare what the built code returns with eager), "
-                     "False, or 'kernels' (compare what each Triton kernel stores)."),
+    "check": partial(
+        _check_one_of, "check", (True, False, "kernels"),
+        "it is True (compare what the built code returns with eager), False, or 'kernels' (compare what each Triton "
+        "kernel stores).",
+    ),
     "step": _step,
     "vs": _vs,
 }  # fmt: skip

@@ -212,7 +212,7 @@ class Recorder:
         if not self._needs_backend():
             return uncompiled
         observer = untimed_observer(recorder, self.torch_time)
-        virtual = InductorRetargeting(gpu, observer.note_choice) if gpu else None
+        virtual = InductorRetargeting(gpu, observer.on_choice) if gpu else None
         observing = inductor.observe(observer, build=self.build, gpu=virtual, runs=self._compiled_runs())
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, collections, self._watch_passes(recorder):
@@ -225,7 +225,7 @@ class Recorder:
         """Record the passes of our own backend, if it compiles."""
         if self.builder.options.backend != "tcompile":
             return nullcontext()
-        from compiler.backend.watching import watch
+        from compiler.backend.pipeline import watch
         from compiler.backend_record.recording import PassRecorder
 
         return watch(untimed_observer(PassRecorder(recorder, builds=self.build), self.torch_time))
@@ -387,7 +387,7 @@ class Recorder:
     @contextmanager
     def record_phases(self, observation: dynamo.Observation) -> Iterator[None]:
         """Record the phases in which torch spends time in the block, for observed compilations."""
-        log = PhaseLog(self.torch_time.seconds, observation.hears)
+        log = PhaseLog(self.torch_time.seconds, observation.is_observing)
         try:
             with log.listen():
                 yield

@@ -1,7 +1,7 @@
 """The adviser: rules that read a record, each a small pure function, and what they find in order of expected gain.
 
-Every number says where it is from: measured, read off the record, or estimated by a formula that is told. An expected
-gain is a careful estimate, so that trying it (`compiler.advise.trial`) shows as much.
+Every number says where it is from: measured, read off the record, or estimated by a formula, which is given. An
+expected gain is a careful estimate, so that trying it (`compiler.advise.trial`) shows as much.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from compiler.advise.compile_time import regions, slowest_phase
 from compiler.advise.cpu import no_compiler, threads, vectors
 from compiler.advise.facts import ON_ANY_DEVICE, Advice, Change, Evidence, Gain
 from compiler.advise.launches import break_even, cuda_graphs, eager_is_faster, too_small
-from compiler.advise.matmul import max_autotune
-from compiler.advise.precision import autocast, precision_casts, tf32
+from compiler.advise.matmul import autocast, max_autotune, precision_casts, tf32
 from compiler.advise.reading import Reading
 from compiler.advise.traffic import (
     bound_by_memory_or_compute,
@@ -62,9 +61,8 @@ RULES: Final[tuple[Rule, ...]] = (
 def advise(record: Record) -> tuple[Advice, ...]:
     """Advice on a record in order of expected gain: to speed up the call, or its compilation.
 
-    What keeps code out of graphs comes first, then what a call gains, then what compiling gains, then findings of which
-    the gain is not known: those that can be tried before those that can't. One finding says so where nothing would
-    help.
+    What keeps code out of graphs comes first, then what a call gains, then what compiling gains, then findings
+    without a known gain: those that can be tried before those that can't. If nothing would help, one finding says so.
     """
     reading = Reading(record)
     found = [_with_backend(advice, record.options.backend) for rule in RULES for advice in rule(reading)]
@@ -73,7 +71,7 @@ def advise(record: Record) -> tuple[Advice, ...]:
 
 
 def _with_backend(advice: Advice, backend: str) -> Advice:
-    """Arguments of torch.compile are shown, and tried, with the backend that they are for."""
+    """Add the backend to a change that adds arguments of torch.compile, as it is shown and tried with both."""
     if backend == "inductor" or advice.change is None or not (advice.change.options or advice.change.regions):
         return advice
     return replace(advice, change=replace(advice.change, options={"backend": backend, **advice.change.options}))

@@ -8,7 +8,7 @@ from compiler.advise.facts import Advice, Change, Evidence, Gain, seconds
 from compiler.advise.reading import Reading
 from compiler.advise.waiting import CALL_SECONDS
 from compiler.capture.function_names import function_name
-from compiler.record import GraphBreak, Recompile, Symbol
+from compiler.record import GraphBreak, Recompile, Span, Symbol
 from compiler.record.plain_text import pluralize, size_text
 
 PLAIN_WORDS = {
@@ -37,11 +37,9 @@ def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
     found = f"{(first.what or first.kind).rstrip('.')} ({place}): {effect}."
     edits = (item for item in first.suggestions if item.rewrite or item.settings)
     suggestion = next(edits, first.suggestions[0] if first.suggestions else None)
-    text = (
-        f"{suggestion.text} {suggestion.caveat}".rstrip()
-        if suggestion
-        else "torch's own words say what it could not read."
-    )
+    text = "torch's own words say what it could not read."
+    if suggestion is not None:
+        text = f"{suggestion.text} {suggestion.caveat}".rstrip()
     settings = suggestion.settings if suggestion is not None and not suggestion.rewrite else ()
     change = Change(text, settings=settings, suggestion=suggestion)
     ids = tuple(f"breaks.{item.id}" for item in group)
@@ -81,7 +79,8 @@ def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
     first = group[-1]
     spent = sum(reading.compile_seconds_of(item.frame) for item in group)
     about = f"{first.cause} of {first.argument}" if first.argument else first.cause or "guards"
-    found = f"{function_name(first.function)} was compiled again {_times(len(group))} because the {about} changed."
+    times = "once" if len(group) == 1 else f"{len(group)} times"
+    found = f"{function_name(first.function)} was compiled again {times} because the {about} changed."
     if first.limit:
         found += f" Then {first.limit} was reached: calls that fit no code run as plain Python."
     ids = tuple(f"recompiles.{item.id}" for item in group)
@@ -89,14 +88,8 @@ def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
     gain = _compile_gain(reading, spent)
     options = {"dynamic": True} if first.cause in ("shape", "number") else {}
     change = Change(first.advice or "Call it with the same kind of arguments every time.", options, first.settings)
-    evidence = (
-        (Evidence(closest, "recorded", ids),) if closest else (Evidence(f"{len(group)} in all.", "recorded", ids),)
-    )
+    evidence = (Evidence(closest or f"{len(group)} in all.", "recorded", ids),)
     return Advice("recompile", f"Compiled again: {about}", found, evidence, gain, change)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _compile_gain(reading: Reading, spent: float) -> Gain | None:
@@ -108,25 +101,21 @@ def _compile_gain(reading: Reading, spent: float) -> Gain | None:
 
 
 def specialized_sizes(reading: Reading) -> Iterator[Advice]:
-    """Sizes that were to stay open, and that a line of code made a number of."""
+    """Symbolic sizes that a line of code specialized."""
     for symbol in reading.record.symbols:
         if symbol.became and symbol.specialized_by is not None:
-            yield _specialized_size(symbol)
+            yield _specialized_size(symbol, symbol.specialized_by)
 
 
-def _specialized_size(symbol: Symbol) -> Advice:
-    at = symbol.specialized_by
-    assert at is not None
+def _specialized_size(symbol: Symbol, at: Span) -> Advice:
     found = (
-        f"{symbol.source} was left open, and {at.file}:{at.line} (`{at.code.strip()}`) made it {symbol.became}: "
-        f"code for one "
-        "size, compiled again for the next."
+        f"{symbol.source} was symbolic, and {at.file}:{at.line} (`{at.code.strip()}`) made it {symbol.became}: code "
+        "for one size, compiled again for the next."
     )
     ids = (f"source[{at.file}].L{at.line}",)
     change = Change(
-        "Compute with the size and don't ask what it is: no int(), no comparison with a number, no list of that "
-        "length on "
-        "that line. If there is one size only, mark nothing as dynamic."
+        "Compute with the size and don't ask what it is: no int(), no comparison with a number, no list of that length "
+        "on that line. If there is one size only, mark nothing as dynamic."
     )
     evidence = (Evidence(f"Traced with {symbol.hint}.", "recorded", ids),)
     return Advice("specialised", f"Specialised: {symbol.source}", found, evidence, None, change)

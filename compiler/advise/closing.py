@@ -1,4 +1,4 @@
-"""The closing remark where no advice would help."""
+"""The closing remark if no advice would help."""
 
 from __future__ import annotations
 
@@ -14,24 +14,17 @@ REMARKS = ("compile-time", "memory-bound", "break-even")
 
 
 def nothing_to_gain(reading: Reading, others: Sequence[Advice]) -> Advice | None:
-    """Said where no change is known that gains anything; None where there is one."""
+    """Advice that no known change would gain anything; None if some change would."""
     if any(advice.change is not None and advice.rule not in REMARKS for advice in others):
         return None
-    evidence = tuple(
-        item for item in (_measured_evidence(reading), _products(reading), _floor(reading)) if item is not None
-    )
+    evidence = tuple(filter(None, (_measured_evidence(reading), _matmul_share(reading), _floor(reading))))
     if not reading.record.of_stage("captured"):
         return Advice(
             "nothing-compiled", "Nothing was compiled", "There is no graph to give advice on; run.problems says why."
         )
-    found = (
-        "No change is known that would make this call faster."
-        if evidence
-        else (
-            "Nothing in what was compiled asks for a change. Where time goes was not measured: --time compares eager "
-            "and the modes."
-        )
-    )
+    found = "No change is known that would make this call faster."
+    if not evidence:
+        found = f"{found} Where time goes was not measured: --time compares eager and the modes."
     return Advice("nothing", "Nothing to change", found, evidence)
 
 
@@ -45,22 +38,19 @@ def _measured_evidence(reading: Reading) -> Evidence | None:
     return Evidence(f"{told}; no faster: {', '.join(tried)}." if tried else f"{told}.", "measured")
 
 
-def _products(reading: Reading) -> Evidence | None:
-    """Evidence of the time in library matmuls, and of their share of the peak rate."""
-    products = matmuls(reading)
-    reached = share_of_peak(products)
+def _matmul_share(reading: Reading) -> Evidence | None:
+    """Evidence of the time in matmuls, and of their share of the peak rate."""
+    kernels = matmuls(reading)
+    reached = share_of_peak(kernels)
     if reached is None or not reading.kernel_seconds:
         return None
-    share = sum(found.time for found in products) / reading.kernel_seconds
-    told = f"{percent(share)} of the kernels' time is in products of matrices, at {percent(reached)} of the peak."
-    return Evidence(told, "measured", tuple(found.kernel.id for found in products[:5]))
+    share = sum(found.time for found in kernels) / reading.kernel_seconds
+    told = f"{percent(share)} of the kernels' time is in matmuls, at {percent(reached)} of the peak."
+    return Evidence(told, "measured", tuple(found.kernel.id for found in kernels[:5]))
 
 
 def _floor(reading: Reading) -> Evidence | None:
     if reading.gpu is None or reading.kernel_basis != "measured" or not reading.kernel_seconds:
         return None
-    told = (
-        f"All kernels together are at {percent(reading.floor / reading.kernel_seconds)} of "
-        f"{reading.gpu.title}'s peak rates."
-    )
-    return Evidence(told, "measured")
+    share = percent(reading.floor / reading.kernel_seconds)
+    return Evidence(f"All kernels together are at {share} of {reading.gpu.title}'s peak rates.", "measured")

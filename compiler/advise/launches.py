@@ -23,7 +23,7 @@ LAUNCH_SAVED = 15e-6
 claims hold for the 26 cases of benchmarks/suite.py on an H200 that wait for launches (LSTM's one launch of many kernels
 and the chain of pointwise operations have nothing to claim); they come to 45 % of what was gained, in the mean."""
 WORTH = 0.05
-"""A gain below this share of a call is not worth a word."""
+"""A gain below this share of a call is not reported."""
 SMALL = 4.0
 """A graph is small where this many times its kernels' least time is still less than what calling it takes."""
 EAGER_SECONDS = 10e-6
@@ -33,8 +33,10 @@ NO_FASTER = 0.8
 
 
 def cuda_graphs(reading: Reading) -> Iterator[Advice]:
-    """Launch-bound: replay all launches as one; or what stands against that here."""
-    if not reading.on_gpu or _has_cuda_graphs(reading):
+    """Launch-bound: replay all launches as one, or say what prevents that here."""
+    options = reading.record.options
+    has_them = options.mode in ("reduce-overhead", "max-autotune") or options.options.get("triton.cudagraphs")
+    if not reading.on_gpu or has_them:
         return
     waits = find_waiting(reading)
     if waits is None or waits.share < MUCH:
@@ -47,16 +49,10 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
         "and the kernels are short."
     )
     if obstacles:
-        told = "CUDA graphs would replay them as one launch, but something here stands against that."
+        found = f"{found} CUDA graphs would replay them as one launch, but something here stands against that."
         change = Change("Take away what stands against CUDA graphs, then compile with mode='reduce-overhead'.")
-        yield Advice(
-            "cuda-graphs",
-            "Launch-bound, and no CUDA graph",
-            f"{found} {told}",
-            (waits.evidence, *obstacles),
-            None,
-            change,
-        )
+        evidence = (waits.evidence, *obstacles)
+        yield Advice("cuda-graphs", "Launch-bound, and no CUDA graph", found, evidence, None, change)
         return
     timed = reading.in_mode("reduce-overhead")
     gain = measured_gain(reading, timed.name) if timed is not None else _graph_gain(reading, waits)
@@ -68,11 +64,6 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
         {"mode": "reduce-overhead"},
     )
     yield Advice("cuda-graphs", "Launch-bound", found, (waits.evidence,), gain, change)
-
-
-def _has_cuda_graphs(reading: Reading) -> bool:
-    options = reading.record.options
-    return options.mode in ("reduce-overhead", "max-autotune") or bool(options.options.get("triton.cudagraphs"))
 
 
 def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
@@ -95,37 +86,26 @@ def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
 
 
 def _obstacles(reading: Reading) -> Iterator[Evidence]:
-    """Why torch would not capture: its own verdict if there is one, or else what it looks at."""
+    """Why torch would not capture a CUDA graph: its own decision if it made one, or else what it checks."""
     for found in reading.decisions("functionalization", "mutated input"):
         if not _is_kept(reading, found.subjects[0]):
             subject = found.subjects[0]
-            name = reading.source_of(subject) or (
-                reading.entities[subject].label if subject in reading.entities else subject
-            )
+            entity = reading.entities.get(subject)
+            name = reading.source_of(subject) or (entity.label if entity is not None else subject)
             told = (
                 f"The call writes into its input {name}: a replay writes to the address of the recording, and the "
-                f"input of "
-                "the next call may be elsewhere. Return the new value instead."
+                "input of the next call may be elsewhere. Return the new value instead."
             )
             yield Evidence(told, "recorded", (*found.subjects, *reading.lines(found.subjects)))
-    on_cpu = [
-        entity for entity in _inputs(reading) if entity.attrs.get("device") == "cpu" and entity.attrs.get("shape")
-    ]
+    on_cpu = [each.id for each in _inputs(reading) if each.attrs.get("device") == "cpu" and each.attrs.get("shape")]
     if on_cpu:
-        ids = tuple(entity.id for entity in on_cpu)
-        yield Evidence(
-            f"{pluralize(len(on_cpu), 'input')} on the CPU: a CUDA graph holds only what the GPU does. Move it to "
-            f"the GPU.",
-            "recorded",
-            ids,
-        )
+        count = pluralize(len(on_cpu), "input")
+        told = f"{count} on the CPU: a CUDA graph holds only what the GPU does. Move it to the GPU."
+        yield Evidence(told, "recorded", tuple(on_cpu))
     names = sorted({symbol.name for symbol in reading.record.symbols if not symbol.became})
     if names and reading.record.options.options.get("triton.cudagraph_skip_dynamic_graphs"):
-        told = (
-            f"Sizes are left open ({', '.join(names)}), and triton.cudagraph_skip_dynamic_graphs leaves such "
-            "graphs out."
-        )
-        yield Evidence(told)
+        setting = "triton.cudagraph_skip_dynamic_graphs"
+        yield Evidence(f"Sizes are symbolic ({', '.join(names)}), and {setting} leaves such graphs out.")
 
 
 def _inputs(reading: Reading) -> Iterator[Entity]:
@@ -135,18 +115,16 @@ def _inputs(reading: Reading) -> Iterator[Entity]:
 
 
 def _is_kept(reading: Reading, name: str) -> bool:
-    """Parameters and buffers stay where they are from call to call: writing into them is no obstacle."""
+    """Whether an input is a parameter or buffer: these keep their addresses, so writing into them is no obstacle."""
     source = reading.source_of(name)
     return "_buffers" in source or "_parameters" in source
 
 
 def eager_is_faster(reading: Reading) -> Iterator[Advice]:
-    """Compiled code that is measured to be slower than eager."""
+    """Compiled code that measured slower than eager."""
     own, eager = reading.own, reading.eager
-    if own is None or eager is None or own.seconds is None or eager.seconds is None:
-        return
     gain = _faster_by(eager, own)
-    if gain is None:
+    if gain is None or own is None or eager is None or own.seconds is None or eager.seconds is None:
         return
     found = f"Compiled, a call takes {seconds(own.seconds)}; in eager mode {seconds(eager.seconds)}."
     change = Change(
@@ -164,17 +142,16 @@ def _why_slow(reading: Reading, own: Candidate) -> Iterator[Evidence]:
 
 
 def break_even(reading: Reading) -> Iterator[Advice]:
-    """Compiling that the calls given do not pay back."""
+    """Compile time that this run's calls do not pay back."""
     own, eager = reading.own, reading.eager
     if own is None or eager is None or not own.seconds or not eager.seconds or own.compile_seconds is None:
         return
-    gain, calls = _faster_by(own, eager), calls_to_pay(own, eager)
-    if gain is None or calls is None or calls <= max(reading.record.calls, 1):
+    gain, calls, made = _faster_by(own, eager), calls_to_pay(own, eager), max(reading.record.calls, 1)
+    if gain is None or calls is None or calls <= made:
         return
     found = (
         f"Compiling takes {seconds(own.compile_seconds)} and a call gains {seconds(gain.seconds)}: it has paid for "
-        f"itself after "
-        f"{calls:,.0f} calls. This run made {pluralize(max(reading.record.calls, 1), 'call')}."
+        f"itself after {calls:,.0f} calls. This run made {pluralize(made, 'call')}."
     )
     change = Change(
         "Compile where the call is made more often than that. Later processes find the code in the cache on disk "
@@ -195,9 +172,8 @@ def too_small(reading: Reading) -> Iterator[Advice]:
     found = (
         f"Eager mode runs about {pluralize(operators, 'operator')}, compiled code makes "
         f"{pluralize(reading.launches, 'launch', 'launches')} and checks "
-        f"{pluralize(len(reading.record.guards), 'guard')}: on the "
-        "CPU that is about as much work, and it is what such a call waits for. Only a measurement says whether "
-        "compiling pays."
+        f"{pluralize(len(reading.record.guards), 'guard')}: on the CPU that is about as much work, and it is what such "
+        "a call waits for. Only a measurement says whether compiling pays."
     )
     told = (
         f"{seconds(EAGER_SECONDS)} an operator in eager mode make {seconds(eager)}; compiled, "
@@ -216,10 +192,10 @@ def _operators(reading: Reading) -> int:
     return sum(operator_of(entity) not in MOVES for entity in calls)
 
 
-def _faster_by(first: Candidate, second: Candidate) -> Gain | None:
-    """Seconds by which `first` is faster; None if the difference is within noise."""
-    found = saved_seconds(first, second)
-    if found is None or found.low <= 0 or not first.seconds or not second.seconds:
+def _faster_by(first: Candidate | None, second: Candidate | None) -> Gain | None:
+    """Seconds by which `first` is faster; None if that is not known, or within noise."""
+    found = saved_seconds(first, second) if first is not None and second is not None else None
+    if first is None or second is None or found is None or found.low <= 0 or not first.seconds or not second.seconds:
         return None
     how = f"{first.name} takes {seconds(first.seconds)} a call, {second.name} {seconds(second.seconds)}, timed in turns"
     return Gain(found.middle, "call", how, "measured", found.middle / second.seconds)
@@ -227,5 +203,4 @@ def _faster_by(first: Candidate, second: Candidate) -> Gain | None:
 
 def measured_gain(reading: Reading, name: str) -> Gain | None:
     """Measured gain of another candidate over the cell's own; None if there is none."""
-    own, other = reading.own, reading.candidate(name)
-    return None if own is None or other is None else _faster_by(other, own)
+    return _faster_by(reading.candidate(name), reading.own)

@@ -1,27 +1,38 @@
-"""Rules about matmuls and convolutions: their share of the time and of the peak rate."""
+"""Rules about matmuls and convolutions: autotuning, TF32, autocast, and what rounding changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compiler.advise.facts import Advice, Change, Evidence, percent, seconds
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.launches import measured_gain
 from compiler.advise.reading import KernelFacts, Reading
-from compiler.advise.waiting import MUCH, find_waiting
+from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
+from compiler.record.plain_text import pluralize
 
 DOMINANT = 0.4
-"""From this share of the kernels' time on, products are what to look at."""
+"""From this share of the kernels' time on, matmuls are what to look at."""
 NEAR_PEAK = 0.75
 """What library kernels reach at best in practice: there is little to gain from here on."""
+CLAIMED = {"tf32": 0.65, "bfloat16": 0.7}
+"""How much of what peak rates promise is expected: kernels reach less of a higher peak. On an H200, GPT-2 in training
+gained 79 % of it by TF32, and models of benchmarks/suite.py that keep the GPU busy 70 to 125 % under autocast, where
+the other kernels move less, too."""
+WORTH = 0.05
+"""A gain below this share of a call is not reported."""
+AUTOCAST_ON_HOST = 1.3
+"""How many times as long the CPU takes for a call under autocast, which launches casts. On an H200 it was
+1.1 to 1.5 for the models of benchmarks/suite.py."""
+TF32 = 'torch.set_float32_matmul_precision("high")'
 
 
 def max_autotune(reading: Reading) -> Iterator[Advice]:
     """GEMM-bound: have Inductor try Triton templates against the libraries."""
     if not reading.on_gpu or reading.record.options.mode.startswith("max-autotune") or not reading.kernel_seconds:
         return
-    products = matmuls(reading)
-    share = sum(found.time for found in products) / reading.kernel_seconds
-    reached = share_of_peak(products)
+    kernels = matmuls(reading)
+    share = sum(found.time for found in kernels) / reading.kernel_seconds
+    reached = share_of_peak(kernels)
     waits = find_waiting(reading)
     if waits is not None and waits.share > MUCH:
         return
@@ -32,15 +43,13 @@ def max_autotune(reading: Reading) -> Iterator[Advice]:
     gain = measured_gain(reading, timed.name) if timed is not None else None
     if timed is not None and gain is None:
         return
-    found = f"{percent(share)} of the kernels' time are products of matrices or convolutions, computed by libraries."
+    found = f"{percent(share)} of the kernels' time is in matmuls or convolutions, computed by libraries."
     change = Change(
-        f"Compile with mode='{name}': Triton kernels are measured against the library's for each "
-        f"product, and can "
-        "fuse what follows into them. It takes longer to compile; whether it gains anything is known once it was "
-        "tried.",
+        f"Compile with mode='{name}': Triton kernels are measured against the library's for each matmul, and can fuse "
+        "what follows into them. It takes longer to compile; whether it gains anything is known once it was tried.",
         {"mode": name},
     )
-    yield Advice("max-autotune", "Matmul-bound", found, tuple(_evidence(reading, products)), gain, change)
+    yield Advice("max-autotune", "Matmul-bound", found, matmul_evidence(reading, kernels), gain, change)
 
 
 def matmuls(reading: Reading) -> list[KernelFacts]:
@@ -55,13 +64,108 @@ def share_of_peak(kernels: Sequence[KernelFacts]) -> float | None:
     return sum(found.floor for found in timed) / took if took else None
 
 
-def _evidence(reading: Reading, products: Sequence[KernelFacts]) -> Iterator[Evidence]:
-    ids = tuple(found.kernel.id for found in products[:5])
-    took = seconds(sum(found.time for found in products))
-    if reading.kernel_basis == "measured":
-        told = f"The products ({len(products)} in a call) take {took}"
-        reached = share_of_peak(products)
-        told += f", at {percent(reached)} of the peak on average." if reached is not None else "."
-    else:
-        told = f"The products ({len(products)} in a call) take at least {took} at peak rates."
-    yield Evidence(told, reading.kernel_basis, (*ids, *reading.lines(ids)))
+def matmul_evidence(reading: Reading, kernels: Sequence[KernelFacts]) -> tuple[Evidence]:
+    """How long matmul kernels take, and how near the peak they are."""
+    took, reached = seconds(sum(found.time for found in kernels)), share_of_peak(kernels)
+    share = f", at {percent(reached)} of the peak on average" if reached is not None else ""
+    words = f"take {took}{share}" if reading.kernel_basis == "measured" else f"take at least {took} at peak rates"
+    return reading.evidence(f"The matmuls ({len(kernels)} in a call) {words}.", kernels, reading.kernel_basis)
+
+
+def tf32(reading: Reading) -> Iterator[Advice]:
+    """Float32 matmuls that TF32 would run on tensor cores."""
+    environment = reading.record.environment
+    if reading.gpu is None or "tf32" not in reading.gpu.peak or environment.matmul_precision != "highest":
+        return
+    kernels = [found for found in matmuls(reading) if found.dtype == "float32" and not _is_convolution(found)]
+    gain = _expected_gain(reading, kernels, "tf32")
+    if gain is None:
+        return
+    slow, fast = reading.gpu.peak["float32"] / 1e12, reading.gpu.peak["tf32"] / 1e12
+    found = (
+        f"Matmuls in float32 ({len(kernels)} in a call) run without tensor cores, at up to {slow:.0f} "
+        f"TFLOP/s; in TF32 {reading.gpu.title} has {fast:.0f}."
+    )
+    change = Change("Let matmuls in float32 be rounded to TF32 on tensor cores.", settings=(TF32,))
+    numbers = (
+        "Factors are rounded to 10 bits of mantissa (float32 has 23): relative errors of about 1e-3, as "
+        "usual in training."
+    )
+    yield Advice("tf32", "TF32 is off", found, matmul_evidence(reading, kernels), gain, change, numbers)
+
+
+def autocast(reading: Reading) -> Iterator[Advice]:
+    """Float32 matmuls that mixed precision would make cheaper."""
+    is_mixed = any(found.dtype in ("bfloat16", "float16") for found in matmuls(reading))
+    if reading.gpu is None or "bfloat16" not in reading.gpu.peak or is_mixed:
+        return
+    kernels = [found for found in matmuls(reading) if found.dtype == "float32"]
+    gain = _expected_gain(reading, kernels, "bfloat16")
+    if gain is None:
+        return
+    found = (
+        f"Matmuls are in float32 ({len(kernels)} in a call). In bfloat16, {reading.gpu.title} computes "
+        f"them at {reading.gpu.peak['bfloat16'] / 1e12:.0f} TFLOP/s and moves half the bytes."
+    )
+    change = Change(
+        "Run the call under torch.autocast('cuda', dtype=torch.bfloat16), forward and loss inside of it, the backward "
+        "outside.",
+        autocast="bfloat16",
+    )
+    numbers = (
+        "Matmuls are computed in bfloat16 (8 bits of mantissa): relative errors of about 1e-2. Check that "
+        "training still converges."
+    )
+    yield Advice("autocast", "Mixed precision is off", found, matmul_evidence(reading, kernels), gain, change, numbers)
+
+
+def _is_convolution(found: KernelFacts) -> bool:
+    """CuDNN's convolutions use TF32 by default (torch.backends.cudnn.allow_tf32)."""
+    return any(name.startswith("convolution") for name in found.operators)
+
+
+def _expected_gain(reading: Reading, kernels: list[KernelFacts], dtype: str) -> Gain | None:
+    """Expected gain of the narrower dtype; None if it is a small part of a call, or the GPU waits."""
+    assert reading.gpu is not None
+    saved = sum(found.time - _time_in(reading, found, dtype) for found in kernels)
+    more_on_host = AUTOCAST_ON_HOST if dtype == "bfloat16" else 1.0
+    whole, expected = whole_call(reading), CLAIMED[dtype] * saved_seconds(reading, saved, more_on_host)
+    if not kernels or not whole or expected < WORTH * whole:
+        return None
+    how = f"{percent(CLAIMED[dtype])} of what the peak rates promise for these matmuls"
+    if reading.kernel_basis == "estimate":
+        how += ", taking them to run at the peak now"
+    return Gain(expected, "call", how, "estimate", expected / whole)
+
+
+def _time_in(reading: Reading, found: KernelFacts, dtype: str) -> float:
+    """Seconds of a kernel in another dtype, at the same share of the peak as now."""
+    from compiler.binary import roofline  # it brings torch, which a record is read without
+
+    assert reading.gpu is not None
+    moved = found.bytes if dtype == "tf32" else found.bytes / 2
+    floor, _ = roofline.least_seconds(reading.gpu, bytes=int(moved), flops=found.flops, dtype=dtype, matmul=True)
+    return floor * (found.time / found.floor if found.floor else 1.0)
+
+
+def precision_casts(reading: Reading) -> Iterator[Advice]:
+    """bfloat16 results that differ from eager's because Inductor does not round between fused steps."""
+    halves = ("bfloat16", "float16")
+    differing = [
+        check for check in reading.record.checks
+        if check.verdict == "differs" and not check.stage and (not check.note or "shape" not in check.note)
+    ]  # fmt: skip
+    dtypes = {str(entity.attrs.get("dtype")) for entity in reading.entities.values() if "dtype" in entity.attrs}
+    if not differing or not dtypes & set(halves) or reading.record.options.options.get("emulate_precision_casts"):
+        return
+    worst = max(differing, key=lambda check: check.max_relative or 0.0)
+    found = (
+        f"{pluralize(len(differing), 'result')} differ from eager's by more than the format's rounding, "
+        f"{worst.subject} by {worst.max_relative or 0.0:.2g} of its largest magnitude. Eager rounds to 16 bits after "
+        "each step; a fused kernel keeps 32 bits in between, which is nearer to the true result."
+    )
+    change = Change(
+        "To have eager's rounding (for a comparison; it costs time): options={'emulate_precision_casts': True}.",
+        {"options": {"emulate_precision_casts": True}},
+    )
+    yield Advice("precision-casts", "16-bit results differ from eager's", found, (), None, change)

@@ -8,48 +8,23 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from compiler.advise.facts import Basis
+from compiler.advise.facts import Basis, Evidence
 from compiler.record import Artifact, Decision, Entity, Kernel, Record
-from compiler.record.measure_facts import Candidate, KernelTime, Phase
+from compiler.record.measure_facts import Candidate, KernelTime
 from compiler.targets import Target, is_virtual, known_target
 
-MOVES: frozenset[str] = frozenset(
-    [
-        "clone",
-        "copy",
-        "copy_",
-        "permute",
-        "transpose",
-        "t",
-        "view",
-        "reshape",
-        "_unsafe_view",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "slice",
-        "select",
-        "alias",
-        "as_strided",
-        "cat",
-        "split",
-        "split_with_sizes",
-        "getitem",
-        "unbind",
-        "stack",
-        "contiguous",
-        "_to_copy",
-        "convert_element_type",
-    ]
-)
+CASTS: frozenset[str] = frozenset({"convert_element_type", "_to_copy"})
+_VIEWS = ("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "squeeze", "unsqueeze")
+_PARTS = ("as_strided", "slice", "select", "alias", "split", "split_with_sizes", "unbind", "getitem")
+_COPIES = ("clone", "copy", "copy_", "contiguous", "cat", "stack", *CASTS)
+MOVES: frozenset[str] = frozenset((*_VIEWS, *_PARTS, *_COPIES))
 """Operators that compute nothing: they move data, or only say where it is."""
 _LOWERED = ("post_grad", "forward", "backward", "inference")
 """Stages that Inductor, or our own backend, lowers to loops."""
-CASTS: frozenset[str] = frozenset({"convert_element_type", "_to_copy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +54,7 @@ class KernelFacts:
 
 
 class Reading:
-    """A record, read for advice. Everything is worked out when it is first asked for."""
+    """A record, read for advice. Everything is computed lazily."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -95,11 +70,6 @@ class Reading:
     @property
     def on_gpu(self) -> bool:
         return self.record.target not in ("", "cpu")
-
-    @property
-    def is_virtual(self) -> bool:
-        """Whether the code is for a GPU that is not here: nothing about it can be measured."""
-        return is_virtual(self.record.target)
 
     # Candidates
 
@@ -203,43 +173,43 @@ class Reading:
 
     @cached_property
     def homes(self) -> Mapping[str, Artifact]:
-        """By an entity's id, the artifact that it is in."""
+        """The artifact of each entity, by the entity's id."""
         return {entity.id: artifact for artifact in self.record.artifacts for entity in artifact.entities}
 
     def fx_nodes(self, ids: Iterable[str]) -> tuple[Entity, ...]:
         """FX nodes that kernels compute: after Inductor's passes, or else of AOTAutograd."""
-        todo, found, seen = deque(ids), dict[str, Entity](), set[str]()
-        while todo:
-            entity = self.entities.get(todo.popleft())
-            if entity is None or entity.id in seen:
-                continue
-            seen.add(entity.id)
-            if self.homes[entity.id].stage in _LOWERED:
-                found[entity.id] = entity
-            else:
-                todo.extend(entity.origins)
-        return tuple(found.values())
+        return tuple(entity for entity in self._origins(ids, self._is_lowered) if self._is_lowered(entity))
 
     def lines(self, ids: Iterable[str], most: int = 3) -> tuple[str, ...]:
         """Ids of the user's lines that these entities come from: the innermost of each first."""
-        found: dict[str, None] = {}
-        seen, todo = set[str](), deque(ids)
+        return tuple(entity.id for entity in self._origins(ids) if entity.kind == "line")[:most]
+
+    def _is_lowered(self, entity: Entity) -> bool:
+        return self.homes[entity.id].stage in _LOWERED
+
+    def _origins(self, ids: Iterable[str], is_last: Callable[[Entity], bool] = lambda _: False) -> Iterator[Entity]:
+        """These entities and what they come from, breadth first; not what the `is_last` ones come from."""
+        todo, seen = deque(ids), set[str]()
         while todo:
             entity = self.entities.get(todo.popleft())
-            if entity is None or entity.id in seen:
-                continue
-            seen.add(entity.id)
-            if entity.kind == "line":
-                found[entity.id] = None
-            todo.extend(entity.origins)
-        return tuple(found)[:most]
+            if entity is not None and entity.id not in seen:
+                seen.add(entity.id)
+                yield entity
+                todo.extend(() if is_last(entity) else entity.origins)
+
+    def evidence(
+        self, text: str, kernels: Sequence[KernelFacts], basis: Basis = "recorded", most: int = 5
+    ) -> tuple[Evidence]:
+        """A fact about kernels, and the lines that they come from."""
+        ids = tuple(found.kernel.id for found in kernels[:most])
+        return (Evidence(text, basis, (*ids, *self.lines(ids))),)
 
     def source_of(self, name: str) -> str:
         """The Python source (`L['x']`) of an input of AOTAutograd's graph; "" if it is not known."""
-        index = re.fullmatch(
-            r"args\[(\d+)\]", str(self.entities[name].attrs.get("description", "")) if name in self.entities else ""
-        )
-        graph = self.homes[name].graph if name in self.homes else None
+        if name not in self.entities:
+            return ""
+        index = re.fullmatch(r"args\[(\d+)\]", str(self.entities[name].attrs.get("description", "")))
+        graph = self.homes[name].graph
         captured = next((artifact for artifact in self.record.of_stage("captured") if artifact.graph == graph), None)
         if index is None or captured is None:
             return ""
@@ -274,17 +244,13 @@ class Reading:
     # Compile time
 
     @cached_property
-    def phases(self) -> tuple[Phase, ...]:
-        return self.record.phases
-
-    @cached_property
     def compile_seconds(self) -> float:
         """Seconds that torch spent on all compilations of the record, by its own events."""
-        return sum(phase.seconds for phase in self.phases if not phase.parent)
+        return sum(phase.seconds for phase in self.record.phases if not phase.parent)
 
     def compile_seconds_of(self, frame: str) -> float:
         """Seconds that torch spent on one compilation (`0/1`)."""
-        return sum(phase.seconds for phase in self.phases if not phase.parent and phase.graph == frame)
+        return sum(phase.seconds for phase in self.record.phases if not phase.parent and phase.graph == frame)
 
     @property
     def cold_compile_seconds(self) -> float | None:

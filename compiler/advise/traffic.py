@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
+from compiler.advise.facts import Advice, Basis, Change, Evidence, Gain, percent, seconds
 from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
 from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
 from compiler.inductor.fusion_words import reason_words
 from compiler.record import Decision, Entity
 from compiler.record.plain_text import pluralize, size_text
+from compiler.targets import Target
 
 WORTH = 0.03
-"""From this share of the kernels' time on, a kind of traffic is worth a word."""
+"""From this share of the kernels' time on, a kind of traffic is reported."""
 REACHED = 0.8
 """A peak counts as reached from here on: no real kernel gets much nearer."""
 TINY_BYTES = 256 * 1024
 """A reduction over less keeps a GPU busy for no longer than its launch takes."""
 LEAST_TINY, MANY = 3, 0.1
-"""At least so many launches, and this share of all, are worth a word."""
+"""From this many launches and this share of all on, they are reported."""
 
 
 def bound_by_memory_or_compute(reading: Reading) -> Iterator[Advice]:
-    """Whether memory or arithmetic is what kernels wait for, and how near the peak they are."""
+    """Whether kernels are memory-bound or compute-bound, and how near the peak they are."""
     waits = find_waiting(reading)
     if reading.gpu is None or not reading.kernel_seconds or (waits is not None and waits.share > MUCH):
         return
@@ -32,51 +34,43 @@ def bound_by_memory_or_compute(reading: Reading) -> Iterator[Advice]:
     if share < 0.5 or not by_memory:
         return
     found = f"{percent(share)} of the kernels' time goes to kernels that memory holds back, not arithmetic."
+    evidence = (_bandwidth(reading.gpu, by_memory, reading.kernel_basis),)
     change = Change(
         "Move fewer bytes: a narrower format (bfloat16 halves them), or fewer steps that each read and write "
         "everything."
     )
-    yield Advice("memory-bound", "Memory-bound", found, tuple(_bandwidth(reading, by_memory)), None, change)
+    yield Advice("memory-bound", "Memory-bound", found, evidence, None, change)
 
 
-def _bandwidth(reading: Reading, kernels: Sequence[KernelFacts]) -> Iterator[Evidence]:
+def _bandwidth(gpu: Target, kernels: Sequence[KernelFacts], basis: Basis) -> Evidence:
     largest = sorted(kernels, key=lambda found: -found.time)[:3]
     moved, took = sum(found.bytes for found in kernels), sum(found.time for found in kernels)
-    assert reading.gpu is not None
-    if reading.kernel_basis == "measured":
-        reached = moved / took / reading.gpu.memory_bandwidth
-        told = (
-            f"They move {size_text(moved)} in {seconds(took)}: {percent(reached)} of {reading.gpu.title}'s bandwidth."
-        )
+    if basis == "measured":
+        share = percent(moved / took / gpu.memory_bandwidth)
+        told = f"They move {size_text(moved)} in {seconds(took)}: {share} of {gpu.title}'s bandwidth."
     else:
-        told = f"They move {size_text(moved)}, which takes {seconds(took)} at {reading.gpu.title}'s full bandwidth."
-    yield Evidence(told, reading.kernel_basis, tuple(found.kernel.id for found in largest))
+        told = f"They move {size_text(moved)}, which takes {seconds(took)} at {gpu.title}'s full bandwidth."
+    return Evidence(told, basis, tuple(found.kernel.id for found in largest))
 
 
 def layout_copies(reading: Reading) -> Iterator[Advice]:
     """Kernels that only put data into another order."""
     copies = [found for found in reading.kernels if _only_moves(found) and not _casts(reading, found)]
-    advice = _advise_on_copies(
+    yield from _advise_on_copies(
         reading, copies, "layout-copies", "Copies for another layout",
-        "Have the data in the layout that is read: make it contiguous once, outside of the call (weights above "
-        "all), keep "
-        "images in channels_last, or put transposes where a product can take them as they are.",
+        "Have the data in the layout that is read: make it contiguous once, outside of the call (weights above all), "
+        "keep images in channels_last, or put transposes where a matmul can take them as they are.",
     )  # fmt: skip
-    if advice is not None:
-        yield advice
 
 
 def dtype_casts(reading: Reading) -> Iterator[Advice]:
     """Kernels that only convert to another format."""
     casts = [found for found in reading.kernels if _only_moves(found) and _casts(reading, found)]
-    advice = _advise_on_copies(
+    yield from _advise_on_copies(
         reading, casts, "dtype-casts", "Casts to another format",
-        "Keep what is cast at each call in the format that is used: under autocast, weights are cast again in "
-        "each call; "
-        "model.to(torch.bfloat16) holds them so (and trains in it: keep a float32 copy for the optimizer).",
+        "Keep what is cast at each call in the format that is used: under autocast, weights are cast again in each "
+        "call; model.to(torch.bfloat16) holds them so (and trains in it: keep a float32 copy for the optimizer).",
     )  # fmt: skip
-    if advice is not None:
-        yield advice
 
 
 def _only_moves(found: KernelFacts) -> bool:
@@ -84,39 +78,31 @@ def _only_moves(found: KernelFacts) -> bool:
 
 
 def _casts(reading: Reading, found: KernelFacts) -> bool:
+    """Whether a kernel converts to another dtype."""
     if not set(found.operators) & CASTS:
         return False
-    nodes = [reading.entities[name] for name in found.nodes if name in reading.entities]
-    return any(_changes_dtype(reading, node) for node in nodes)
-
-
-def _changes_dtype(reading: Reading, node: Entity) -> bool:
-    given = [reading.entities[name].attrs.get("dtype") for name in node.inputs if name in reading.entities]
-    return any(dtype and dtype != node.attrs.get("dtype") for dtype in given)
+    known = reading.entities
+    nodes = [known[name] for name in found.nodes if name in known]
+    dtypes = ((node, known[name].attrs.get("dtype")) for node in nodes for name in node.inputs if name in known)
+    return any(dtype and dtype != node.attrs.get("dtype") for node, dtype in dtypes)
 
 
 def _advise_on_copies(
     reading: Reading, kernels: Sequence[KernelFacts], rule: str, title: str, change: str
-) -> Advice | None:
-    """Advice on kernels that only move data, None where they are too little of the whole."""
+) -> Iterator[Advice]:
+    """Advice on kernels that only move data; none if they are a small part of the whole."""
     moved = sum(found.bytes for found in kernels)
     whole = sum(found.bytes for found in reading.kernels)
     took = sum(found.time for found in kernels)
     share = took / reading.kernel_seconds if reading.kernel_seconds else moved / whole if whole else 0.0
     if not kernels or share < WORTH:
-        return None
-    ids = tuple(found.kernel.id for found in sorted(kernels, key=lambda found: -found.bytes)[:5])
-    lines = reading.lines(ids)
-    part = (
-        f"{percent(share)} of the kernels' time" if reading.kernel_seconds else f"{percent(share)} of the bytes moved"
-    )
-    found = (
-        f"{pluralize(len(kernels), 'kernel')} only {'convert' if rule == 'dtype-casts' else 'rearrange'} data: {part}."
-    )
-    evidence = Evidence(
-        f"They read and write {size_text(moved)} of {size_text(whole)} in a call.", "recorded", (*ids, *lines)
-    )
-    return Advice(rule, title, found, (evidence,), _traffic_gain(reading, took), Change(change))
+        return
+    what = "convert" if rule == "dtype-casts" else "rearrange"
+    part = "kernels' time" if reading.kernel_seconds else "bytes moved"
+    found = f"{pluralize(len(kernels), 'kernel')} only {what} data: {percent(share)} of the {part}."
+    told = f"They read and write {size_text(moved)} of {size_text(whole)} in a call."
+    evidence = reading.evidence(told, sorted(kernels, key=lambda found: -found.bytes))
+    yield Advice(rule, title, found, evidence, _traffic_gain(reading, took), Change(change))
 
 
 def _traffic_gain(reading: Reading, took: float) -> Gain | None:
@@ -124,15 +110,13 @@ def _traffic_gain(reading: Reading, took: float) -> Gain | None:
     gained = 0.5 * saved_seconds(reading, took)
     if not gained:
         return None
-    if reading.kernel_basis == "measured":
-        how = f"half of the {seconds(took)} that these kernels take"
-    else:
-        how = f"half of the {seconds(took)} that the bytes take at full bandwidth"
+    what = "these kernels take" if reading.kernel_basis == "measured" else "the bytes take at full bandwidth"
+    how = f"half of the {seconds(took)} that {what}"
     return Gain(gained, "call", how, "estimate", gained / whole_call(reading))
 
 
 def unfused_loops(reading: Reading) -> Iterator[Advice]:
-    """Loops where one reads what the other wrote, that stayed apart, and why."""
+    """Loops that were not fused though one reads what the other wrote, and why."""
     pairs = sorted(_refused_pairs(reading), key=lambda pair: -pair[0])
     between = sum(moved for moved, *_ in pairs)
     whole = sum(found.bytes for found in reading.kernels)
@@ -140,21 +124,12 @@ def unfused_loops(reading: Reading) -> Iterator[Advice]:
     is_little = gain is None or (gain.share or 0.0) < WORTH
     if not pairs or not whole or between < WORTH * whole or (reading.gpu is not None and is_little):
         return
-    count = pluralize(len(pairs), "pair")
     found = (
-        f"{count} of loops stay separate kernels though one reads what the other writes: {size_text(between)} go "
-        f"through memory, "
-        f"{percent(min(between / whole, 1.0))} of all that a call moves."
+        f"{pluralize(len(pairs), 'pair')} of loops stay separate kernels though one reads what the other writes: "
+        f"{size_text(between)} go through memory, {percent(min(between / whole, 1.0))} of all that a call moves."
     )
     evidence = tuple(_pair_evidence(reading, *pair) for pair in pairs[:3])
-    yield Advice(
-        "not-fused",
-        "Neighbours that were not fused",
-        found,
-        evidence,
-        _fusion_gain(reading, between),
-        Change(_remedy(pairs)),
-    )
+    yield Advice("not-fused", "Neighbours that were not fused", found, evidence, gain, Change(_remedy(pairs)))
 
 
 def _refused_pairs(reading: Reading) -> Iterator[tuple[int, Decision, Entity, Entity]]:
@@ -234,13 +209,10 @@ def _fusion_gain(reading: Reading, between: int) -> Gain | None:
 
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
-        "numel",
+        "numel|different numbers of points",
         "their loops run over different sizes: reduce over the same dimensions, or reshape so that the sizes agree",
     ),
-    (
-        "intermediate nodes",
-        "another operation stands between them and needs the first one's result: reorder what is computed",
-    ),
+    ("intermediate nodes|a step between them", "another operation stands between them: reorder what is computed"),
     (
         "too many reads",
         "one would read too many buffers at once: split the expression, or raise realize_reads_threshold",
@@ -251,11 +223,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "each has to go over all elements before the other begins: reduce over the same dimensions where that will do",
     ),
     ("the other reads", "they meet the elements in different orders, as after a transpose: make the layouts agree"),
-    (
-        "different numbers of points",
-        "their loops run over different sizes: reduce over the same dimensions, or reshape so that the sizes agree",
-    ),
-    ("a step between them", "another operation stands between them: reorder what is computed"),
     ("strides", "they go through memory in different orders: make the layouts agree (contiguous, channels_last)"),
 )
 
@@ -263,10 +230,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 def _remedy(pairs: Sequence[tuple[int, Decision, Entity, Entity]]) -> str:
     """The remedy for the most common reason."""
     why = " ".join(decision.why for _, decision, *_ in pairs[:3])
-    told = next((text for part, text in _REMEDIES if part in why), "")
-    if told:
-        return f"Not always to be had: {told}."
-    return "Not always to be had: the reasons above say what keeps them apart."
+    remedies = (text for pattern, text in _REMEDIES if re.search(pattern, why))
+    return f"Not always possible: {next(remedies, 'the reasons above say what keeps them apart')}."
 
 
 def tiny_reductions(reading: Reading) -> Iterator[Advice]:
@@ -277,14 +242,11 @@ def tiny_reductions(reading: Reading) -> Iterator[Advice]:
     launches = sum(max(found.kernel.calls, 1) for found in tiny)
     if launches < LEAST_TINY or launches < MANY * reading.launches:
         return
-    ids = tuple(found.kernel.id for found in tiny[:5])
     found = (
         f"{launches} of {pluralize(reading.launches, 'launch', 'launches')} are reductions over less than "
-        f"{size_text(TINY_BYTES)}: each "
-        "takes about as long to launch as to run."
+        f"{size_text(TINY_BYTES)}: each takes about as long to launch as to run."
     )
-    told = "They move " + ", ".join(size_text(each.bytes) for each in tiny[:3])
-    evidence = (Evidence(f"{told}.", "recorded", (*ids, *reading.lines(ids))),)
+    evidence = reading.evidence(f"They move {', '.join(size_text(each.bytes) for each in tiny[:3])}.", tiny)
     change = Change(
         "Reduce several at once (stack them and reduce along a dimension), or have CUDA graphs launch them: "
         "mode='reduce-overhead'. Losses and metrics of every step can be summed up and read now and then."

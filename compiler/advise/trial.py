@@ -1,4 +1,4 @@
-"""Advice put to the test: the user's own call as it is against the same call with the change, on fresh copies.
+"""Try advice: time the user's call with and without the change, on fresh copies.
 
 Both are compiled anew with empty caches (twice where compile time is what is compared, as torch does some things only
 once in a process), their results compared, and both timed in turns, round after round. What the change gains is the
@@ -7,10 +7,11 @@ median of the differences of the rounds, with its quartiles. The user's process 
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from compiler.advise.facts import Advice, Change
-from compiler.calls.call import Call, Surroundings, nowhere
+from compiler.calls.call import Call, without_output
 from compiler.calls.copies import CannotCopyError, Copy, copy_call, main_device
 from compiler.calls.versions import CannotApplyError, files_of, version
 from compiler.numerics.policy.judge import Scope, judge, worst
@@ -33,6 +34,7 @@ from compiler.timing.work import job, mark_steps, work
 from compiler.torch_api import apart
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.settings import with_settings
+from compiler.torch_api.widened import random_state
 
 ROUNDS = 11
 BUDGET_SECONDS = 10.0
@@ -47,7 +49,7 @@ Same = Literal["equal", "close", "differs", "not comparable"]
 
 @dataclass
 class _Side:
-    """The call in one of its two forms."""
+    """The call with or without the change, and what was measured of it."""
 
     name: str
     options: Options
@@ -59,6 +61,11 @@ class _Side:
     draws: bool = False
     results: Sequence[Result] = ()
     rounds: list[float] = field(default_factory=list)
+
+    @property
+    def spec(self) -> Spec:
+        asked = self.options.compile_arguments()
+        return Spec(self.name, asked["backend"], asked.get("mode", "default"), dict(asked.get("options", {})))
 
 
 def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = None) -> Trial:
@@ -86,13 +93,8 @@ def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = No
 
 def files_by_name(record: Record, fn: Any) -> dict[str, str]:
     """The files of the user's functions by the names that the record has for them: those with the same lines."""
-    paths = files_of(fn)
-    return {
-        artifact.title: path
-        for artifact in record.of_stage("source")
-        for path in paths
-        if _has_lines(artifact, linecache.getlines(path))
-    }
+    pairs = itertools.product(record.of_stage("source"), files_of(fn))
+    return {artifact.title: path for artifact, path in pairs if _has_lines(artifact, linecache.getlines(path))}
 
 
 def _has_lines(artifact: Artifact, lines: Sequence[str]) -> bool:
@@ -134,8 +136,7 @@ class _Bench:
         """Run a block without a trace in the user's process; yields a folder for caches."""
         with ExitStack() as stack:
             stack.enter_context(self._own_draws())
-            stack.enter_context(redirect_stdout(nowhere()))
-            stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
+            stack.enter_context(without_output())
             stack.enter_context(replace(self.call.surroundings, autocast=()).restore())
             folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.forget_compilations(lambda _seconds: None))
@@ -161,7 +162,9 @@ class _Bench:
                 raise CannotApplyError(f"the call raises {type(error).__name__} {name}: {error}") from error
 
     def _first_call(self, side: _Side, folder: str) -> None:
-        around = _surroundings(self.call.surroundings, side.change, self.device)
+        around = self.call.surroundings
+        if side.change.autocast:
+            around = replace(around, autocast=((self.device.type, getattr(torch, side.change.autocast)),))
         asked = job(copy_call(self.call), around, None, None)
         self.what = asked.what
         copy = copy_call(self.call)
@@ -170,19 +173,21 @@ class _Bench:
         made = work(copy, _keep_first_value(run, kept), asked)
         self.clock.synchronize()
         torch.manual_seed(0)  # put back at the end of the block around this
-        random = self._random_state()
+        random = random_state()
         start = time.perf_counter()
         with apart.empty_caches(folder):
             made.step()
             self._later_calls(run)
             self.clock.synchronize()
         side.compile_seconds = time.perf_counter() - start
-        side.draws = random != self._random_state()
-        side.results = results_of(kept[0] if kept else None, _gradients(copy))
+        side.draws = random != random_state()
+        gradients = [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in copy.leaves()]
+        side.results = results_of(kept[0] if kept else None, gradients)
         kept.append(None)  # from now on nothing is kept
         made.rest()
         again = work(copy, run, asked)
-        side.step = (mark_steps(again) if _replays(side) else again).step
+        replays = side.spec.replays and not side.change.eager
+        side.step = mark_steps(again).step if replays else again.step
 
     def _later_calls(self, run: Callable[..., Any]) -> None:
         """The calls for which torch compiled again, as their compilation is what the change is about."""
@@ -191,13 +196,8 @@ class _Bench:
             with other.surroundings.restore():
                 run(*args, **kwargs)
 
-    def _random_state(self) -> list[Any]:
-        states = [torch.get_rng_state()]
-        states += [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
-        return [state.tolist() for state in states]
-
     def in_turns(self, *sides: _Side) -> None:
-        """Time them in turns; each turn begins with a call that is not counted."""
+        """Time the sides in turns; each turn begins with a call that is not counted."""
         a_round = sum(self._mean(side) * side.calls for side in sides)
         rounds = min(ROUNDS, max(LEAST_ROUNDS, int(BUDGET_SECONDS / max(a_round, 1e-9))))
         for number in range(rounds):
@@ -231,12 +231,10 @@ def _compile_side(copy: Copy, side: _Side) -> Callable[..., Any]:
     """The callable of one side: compiled whole, in regions, or eager."""
     if side.change.eager or side.options.backend == "eager":
         return copy.fn
-    asked = side.options.compile_arguments()
-    spec = Spec(side.name, asked["backend"], asked.get("mode", "default"), dict(asked.get("options", {})))
     if not side.change.regions:
-        return spec.compile(copy.fn, side.options, lambda: None)
+        return side.spec.compile(copy.fn, side.options, lambda: None)
     for block in _blocks(copy, side.change.regions):
-        block.forward = spec.compile(block.forward, side.options, lambda: None)
+        block.forward = side.spec.compile(block.forward, side.options, lambda: None)
     return copy.fn
 
 
@@ -261,21 +259,6 @@ def _keep_first_value(run: Callable[..., Any], kept: list[Any]) -> Callable[...,
     return keep_value
 
 
-def _gradients(copy: Copy) -> list[Tensor | None]:
-    return [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in copy.leaves()]
-
-
-def _surroundings(known: Surroundings, change: Change, device: torch.device) -> Surroundings:
-    if not change.autocast:
-        return known
-    return replace(known, autocast=((device.type, getattr(torch, change.autocast)),))
-
-
-def _replays(side: _Side) -> bool:
-    options = side.options
-    return Spec("", options.backend, options.mode, dict(options.options)).replays and not side.change.eager
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """One result of a call: a tensor, or another value of Python's."""
@@ -287,14 +270,11 @@ class Result:
 
 def results_of(value: Any, gradients: Sequence[Tensor | None]) -> list[Result]:
     """Outputs and gradients of a call, kept apart from what later calls do."""
-    outputs = [Result(f"output {number}", _detach(leaf)) for number, leaf in enumerate(tree_leaves(value))]
-    return outputs + [
-        Result(f"gradient {number}", leaf, True) for number, leaf in enumerate(gradients) if leaf is not None
+    outputs = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(value)]
+    return [
+        *(Result(f"output {number}", leaf) for number, leaf in enumerate(outputs)),
+        *(Result(f"gradient {number}", leaf, True) for number, leaf in enumerate(gradients) if leaf is not None),
     ]
-
-
-def _detach(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
 
 
 def agreement(
@@ -314,7 +294,7 @@ def agreement(
 
 
 def _checks(before: Sequence[Result], after: Sequence[Result], gradients: bool, recast: bool) -> list[Check]:
-    """Compare outputs, or gradients: their magnitudes have nothing to do with each other.
+    """Compare outputs, or gradients. They are compared apart, as their magnitudes are unrelated.
 
     `recast`: another dtype is no difference in itself.
     """

@@ -17,12 +17,12 @@ CALL_SECONDS = 50e-6
 MUCH = 0.25
 """From this share of a call on that the GPU waits, launches are what to look at, not kernels."""
 REAL = 2.0
-"""So many times its floor is what a kernel is taken to need where it was not measured."""
+"""A kernel that was not measured is assumed to need this many times its floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Seconds of a call in which the GPU has nothing to do, of all seconds of a call; and what shows it."""
+    """Seconds of a call in which the GPU is idle, the seconds of the whole call, and the evidence."""
 
     seconds: float
     whole: float
@@ -34,7 +34,7 @@ class Waiting:
 
 
 def find_waiting(reading: Reading) -> Waiting | None:
-    """None where there is no GPU, or nothing is known."""
+    """How long the GPU waits in a call; None without a GPU, or if nothing is known."""
     own = reading.own
     if own is not None and own.seconds and own.host is not None and own.host.gpu is not None:
         told = f"A call takes {seconds(own.seconds)}, and the GPU is busy in {seconds(own.host.gpu)} of it."
@@ -70,7 +70,7 @@ def saved_seconds(reading: Reading, on_gpu: float, more_on_host: float = 1.0) ->
 
 
 def _busy(reading: Reading) -> tuple[float, float] | None:
-    """Seconds of a call that the CPU and that the GPU have something to do, None where that is not known."""
+    """Seconds of a call in which the CPU and the GPU are busy; None if that is not known."""
     own = reading.own
     if own is not None and own.host is not None and own.host.gpu is not None:
         return sum(part or 0.0 for part in (own.host.guards, own.host.wrapper, own.host.launches)), own.host.gpu

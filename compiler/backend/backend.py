@@ -26,6 +26,7 @@ from compiler.backend.options import BackendOptions, parse_options
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import MOST_32
 from compiler.backend.passes.matmuls import with_alternatives
+from compiler.backend.pipeline import watcher
 from compiler.backend.runtime import build_cpp
 from compiler.backend.runtime.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.torch_glue.compiling import compile_with_autograd
@@ -35,7 +36,6 @@ from compiler.backend.torch_glue.index_bounds import is_below
 from compiler.backend.torch_glue.layout import Rules, with_layouts
 from compiler.backend.torch_glue.saved import claim_donated_buffers, donate, donated_names
 from compiler.backend.triton.emit import emit as emit_triton
-from compiler.backend.watching import watcher
 from compiler.process import made_to_stay
 from compiler.torch_api.aot import Call, mark_boxed, with_backward
 from compiler.torch_api.compilations import Around
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 LAYOUTS = Rules(RULES.__contains__, row_pitch)
 COLLECTED = 5
-"""One of so many compilations has full garbage collections. With none the process would grow."""
+"""One in 5 compilations has full garbage collections. With none the process would grow."""
 CALL = 4
-"""A call of PyTorch takes the host as long as so many launches of a kernel."""
+"""Launches of a kernel that take the host as long as a call of PyTorch."""
 _COMPILATIONS = count()
 
 
@@ -275,9 +275,9 @@ def interpret_program(program: Program, launch: Callable[[State, Kernel], None] 
     """A call that runs the program in the reference interpreter; with `launch` that runs the kernels."""
 
     def call(args: list[Any]) -> Sequence[Any]:
-        donated_names = list(args)
+        given = list(args)
         args.clear()
-        return interpret(program, donated_names, launch)
+        return interpret(program, given, launch)
 
     return mark_boxed(call)
 
@@ -320,46 +320,30 @@ def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
     which TorchDynamo compiles anew: they are interpreted. So is the program while the C++ compiler can't do its work.
     Threads may make the first call at the same time.
     """
-    ready: list[Call] = []
-    making = RLock()
-    interpreter, retries = interpret_program(program), _Retries()
+    interpreter, making = interpret_program(program), RLock()
+    ready: Call | None = None
+    failures, next_attempt = 0, 0.0
 
-    def prepare(args: Sequence[Any]) -> Call:
+    def prepare(args: Sequence[Any]) -> None:
+        """Retry a compilation at the next call, then after as much time as the last attempt took."""
+        nonlocal ready, failures, next_attempt
         if not are_in_memory(args):
-            return interpreter
-        with retries.count_failures():
-            return make()
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        if not ready:
-            with making:
-                if not ready and retries.are_due():
-                    try:
-                        ready.append(prepare(args))
-                    except CompilerUnavailableError as error:
-                        _say_once(f"{error}\nCalls of it try to compile again")
-        return (ready[0] if ready else interpreter)(args)
-
-    return mark_boxed(call)
-
-
-class _Retries:
-    """When to retry: at the next call, then after as much time as the last attempt took."""
-
-    def __init__(self) -> None:
-        self.failures, self.next = 0, 0.0
-
-    def are_due(self) -> bool:
-        return monotonic() >= self.next
-
-    @contextmanager
-    def count_failures(self) -> Iterator[None]:
-        """Count an attempt that fails because the compiler is unavailable."""
+            ready = interpreter
+            return
         start = monotonic()
         try:
-            yield
-        except CompilerUnavailableError:
-            self.failures += 1
-            if self.failures > 1:
-                self.next = 2 * monotonic() - start
-            raise
+            ready = make()
+        except CompilerUnavailableError as error:
+            failures += 1
+            if failures > 1:
+                next_attempt = 2 * monotonic() - start
+            _say_once(f"{error}\nCalls of it try to compile again")
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        if ready is None:
+            with making:
+                if ready is None and monotonic() >= next_attempt:
+                    prepare(args)
+        return (ready or interpreter)(args)
+
+    return mark_boxed(call)

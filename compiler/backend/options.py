@@ -12,8 +12,10 @@ from compiler.record.options import OptionError
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """All that torch.compile has. On the CPU there are neither CUDA graphs nor tuned kernels: they are all the default."""
-CODES = ("", "cpp", "triton")
-RANDOM = ("philox", "eager")
+CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "interpret": (False, True), "code": ("", "cpp", "triton"), "random": ("philox", "eager"),
+}  # fmt: skip
+"""The values of the other options, the default first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +42,14 @@ def parse_options(mode: str | None, options: Mapping[str, Any] | None) -> Backen
     if not isinstance(options, Mapping | None) or not all(isinstance(name, str) for name in options or ()):
         raise OptionError(f"options={options!r} must be a dict of names and values")
     given = dict(options or {})
-    interpret = given.pop("interpret", False)
-    if not isinstance(interpret, bool):
-        raise OptionError(f"options: interpret={interpret!r} must be True or False")
-    code = given.pop("code", "")
-    if code not in CODES:
-        raise OptionError(f"options: code={code!r} must be 'cpp' or 'triton', or left out")
-    random = given.pop("random", "philox")
-    if random not in RANDOM:
-        raise OptionError(f"options: random={random!r} must be 'philox' or 'eager'")
+    chosen = {name: given.pop(name, values[0]) for name, values in CHOICES.items()}
+    for name, value in chosen.items():
+        if type(value) is not type(CHOICES[name][0]) or value not in CHOICES[name]:
+            choices = " or ".join(repr(choice) for choice in CHOICES[name] if choice != "")
+            raise OptionError(f"options: {name}={value!r} must be {choices}")
     check_thresholds(given)
     graphs, tuned = mode in ("reduce-overhead", "max-autotune"), (mode or "").startswith("max-autotune")
-    return BackendOptions(Thresholds(**given), interpret, code, graphs, tuned, random)
+    return BackendOptions(Thresholds(**given), graphs=graphs, tuned=tuned, **chosen)
 
 
 def check_thresholds(given: Mapping[str, Any]) -> None:
@@ -59,7 +57,7 @@ def check_thresholds(given: Mapping[str, Any]) -> None:
     known = [found.name for found in fields(Thresholds)]
     for name, value in given.items():
         if name not in known:
-            known = ["interpret", "code", "random", *known]
+            known = [*CHOICES, *known]
             near = get_close_matches(name, known, 1)
             meant = f"; did you mean {near[0]}?" if near else f". It has {', '.join(known)}"
             raise OptionError(f"options: backend tcompile has no option {name!r}{meant}")

@@ -1,13 +1,19 @@
-"""The passes, in order. `run` alone times, names and verifies them and keeps what each one made."""
+"""The passes, in order. `run` alone times, names and verifies them and keeps what each one made.
+
+A `Watcher` tells an exploration what the backend makes of each graph.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from compiler.backend.ir import Program
+from compiler.backend.options import BackendOptions
 from compiler.backend.passes.combo import combine
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.fission import fission
@@ -33,7 +39,7 @@ PASSES: Mapping[str, Pass] = {
     "split": split,  # on GPUs, long reductions with few results in two steps
     "fuse": fuse,  # kernels merged that share what they read and write
     "fission": fission,  # on GPUs, kernels split again that would access memory in short runs
-    "one_hot": one_hot,  # sums of which one term alone is not 0, as that term
+    "one_hot": one_hot,  # one-hot sums as their only non-zero term
     "recompute": recompute,  # on GPUs, values computed again where that moves fewer bytes
     "matmuls": fuse_small_matmuls,  # on GPUs, small matmuls in one kernel with what reads them
     "order": order,  # loops walk memory in its order, and as few of them as it takes
@@ -95,3 +101,35 @@ def _check(program: Program, name: str, before: Program) -> None:
         verify(program, before)
     except BrokenProgramError as error:
         raise BrokenProgramError(f"after the pass {name}:\n{error}") from None
+
+
+class Watcher(Protocol):
+    """Called for one graph after the other.
+
+    `builds` is whether code is built to run or only to be read. `replaces` is whether later calls run graphs in place
+    of code; those go through AOTAutograd's wrappers then.
+    """
+
+    builds: bool
+    replaces: bool
+
+    def after_passes(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
+        """Called after the passes of the graph `ctx.graph`, before code is written."""
+
+
+_WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+def watcher() -> Watcher | None:
+    """The active watcher."""
+    return _WATCHER.get()
+
+
+@contextmanager
+def watch(by: Watcher) -> Iterator[None]:
+    """Report the graphs that are compiled in a block to `by`."""
+    token = _WATCHER.set(by)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)

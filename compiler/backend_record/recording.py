@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class PassRecorder:
-    """Implements `compiler.backend.watching.Watcher` for one captured graph."""
+    """Implements `compiler.backend.pipeline.Watcher` for one captured graph."""
 
     def __init__(self, recorder: GraphRecorder, *, builds: bool) -> None:
         self.recorder = recorder

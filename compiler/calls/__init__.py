@@ -1,1 +1,1 @@
-"""A call of the user that is made again without leaving a trace, on copies, or with changed source."""
+"""Repeat a user's call without leaving a trace, on copies, or with changed source."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -38,20 +38,31 @@ class Surroundings:
 
     @contextmanager
     def restore(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(self.inference))
-            stack.enter_context(torch.set_grad_enabled(self.grad))
-            stack.enter_context(autocast(self.autocast))
+        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.grad), autocast(self.autocast):
             yield
 
 
 @contextmanager
-def autocast(formats: Iterable[tuple[str, torch.dtype]]) -> Iterator[None]:
-    """Autocast on these devices, each to its format."""
+def autocast(dtypes: Iterable[tuple[str, torch.dtype]]) -> Iterator[None]:
+    """Run a block under autocast, by device, as it was around the user's call."""
     with ExitStack() as stack:
-        for device, dtype in formats:
+        for device, dtype in dtypes:
             stack.enter_context(torch.autocast(device, dtype))
         yield
+
+
+def closure_of(function: FunctionType) -> dict[str, Any]:
+    """The values of a function's closure variables that have one, by name."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+
+
+def nested_codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those of the functions defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from nested_codes(constant)
 
 
 @dataclass(frozen=True)
@@ -81,13 +92,11 @@ class Call:
         function = inspect.unwrap(getattr(self.fn, "__func__", self.fn))
         if not inspect.isfunction(function):
             return {}
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        outer = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
         names = (name for name in function.__code__.co_names if name in function.__globals__)
-        return outer | {name: function.__globals__[name] for name in names}
+        return closure_of(function) | {name: function.__globals__[name] for name in names}
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """Leaves that require grad and are no arguments, by name: parameters, globals and closure variables."""
+        """Leaves that require grad besides the arguments, by name: parameters, globals and closure variables."""
         found: dict[str, torch.Tensor] = {}
         for name, module in self.modules().items():
             found |= {_dotted_name(name, own): value for own, value in module.named_parameters()}
@@ -173,14 +182,18 @@ def copy_for_guards(tensor: torch.Tensor) -> torch.Tensor:
         return copy_tensor(tensor)
 
 
-class _Nowhere(io.TextIOBase):
+class _NullStream(io.TextIOBase):
+    """A text stream that discards what is written."""
+
     def write(self, text: str) -> int:
         return len(text)
 
 
-def nowhere() -> io.TextIOBase:
-    """A text stream that discards what is written."""
-    return _Nowhere()
+@contextmanager
+def without_output() -> Iterator[None]:
+    """Discard what is printed in the block, also to stderr: what autotuning finds, candidate by candidate."""
+    with redirect_stdout(_NullStream()), redirect_stderr(_NullStream()):
+        yield
 
 
 @contextmanager
@@ -191,7 +204,7 @@ def leave_no_trace(call: Call) -> Iterator[None]:
     """
     buffers = list(call.buffers().values())
     saved = [buffer.detach().clone() for buffer in buffers]
-    with torch.random.fork_rng(), redirect_stdout(_Nowhere()), call.surroundings.restore():
+    with torch.random.fork_rng(), redirect_stdout(_NullStream()), call.surroundings.restore():
         try:
             yield
         finally:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from compiler.calls.call import Call, copy_for_guards
+from compiler.calls.call import Call, closure_of, copy_for_guards, nested_codes
 from compiler.capture.sources import is_installed
 from compiler.torch_api.pytrees import tree_map
 
 _PLAIN = (list, tuple, dict, set)
+_CALLABLES = (FunctionType, MethodType, functools.partial)
 NO_VALUES = "the call's tensors are on the meta device, which holds shapes and no values: nothing of it can be measured"
 GIVE_VALUES = "to time or check the call, make it with tensors that have memory"
 
@@ -70,7 +71,7 @@ class _Copier:
         self.tensors: list[Tensor] = []
         self.original: dict[str, Any] | None = None
         self.globals: dict[str, Any] = {}
-        self.kept: list[Any] = []  # ids are keys: what they are of has to stay
+        self.kept: list[Any] = []  # keeps the originals alive, as their ids are keys
 
     def __call__(self, value: Any) -> Any:
         if id(value) in self.memo:
@@ -127,49 +128,31 @@ class _Copier:
         made.__module__, made.__qualname__ = value.__module__, value.__qualname__
         made.__defaults__ = self(value.__defaults__) if value.__defaults__ else None
         made.__kwdefaults__ = self(value.__kwdefaults__) if value.__kwdefaults__ else None
-        for cell, own in zip(cells, value.__closure__ or (), strict=True):
-            if _is_filled(own):
-                cell.cell_contents = self(own.cell_contents)
-        for name in _names(value.__code__):
+        known = closure_of(value)
+        for name, cell in zip(value.__code__.co_freevars, cells, strict=True):
+            if name in known:
+                cell.cell_contents = self(known[name])
+        for name in (name for code in nested_codes(value.__code__) for name in code.co_names):
             if name in self.original and _is_copied(self.original[name]):
                 self.globals[name] = self(self.original[name])
         return made
 
 
 def _is_copied(value: Any) -> bool:
-    return (
-        isinstance(value, (FunctionType, MethodType, functools.partial)) or type(value) in _PLAIN or _has_state(value)
-    )
+    return isinstance(value, _CALLABLES) or type(value) in _PLAIN or _has_state(value)
 
 
 def _has_state(value: Any) -> bool:
     """Whether a call may change a value: a module, optimizer, tensor or callable object."""
     if isinstance(value, Tensor | nn.Module | Optimizer):
         return True
-    return callable(value) and not isinstance(value, type) and hasattr(value, "__dict__") and not _is_of_package(value)
-
-
-def _is_of_package(value: Any) -> bool:
-    module = getattr(type(value), "__module__", "")
-    return module.partition(".")[0] in ("builtins", "torch", "functools", "numpy", "types")
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+    package = getattr(type(value), "__module__", "").partition(".")[0]
+    is_object = callable(value) and not isinstance(value, type) and hasattr(value, "__dict__")
+    return is_object and package not in ("builtins", "torch", "functools", "numpy", "types")
 
 
 def main_device(copy_: Copy) -> torch.device:
     """The device of the first tensor of a call that is not on the CPU, else the CPU."""
     own = [tensor for module in copy_.modules for tensor in (*module.parameters(), *module.buffers())]
-    found = (tensor.device for tensor in (*copy_.tensors, *own) if tensor.device.type != "cpu")
-    return next(found, torch.device("cpu"))
+    devices = (tensor.device for tensor in (*copy_.tensors, *own))
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""What exploring a call gives, and the type of the function that explores one again."""
+"""The result of exploring a call, and the type of the function that explores a call again."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Explored:
 
 
 class ExploreAgain(Protocol):
-    """`compiler.engine.explore_again`, which is handed to those that the engine itself imports."""
+    """The type of `compiler.engine.explore_again`, which is passed to modules that the engine itself imports."""
 
     def __call__(
         self, call: Call, options: Options, *, build: bool = False, inside: Callable[[Explored], None] | None = None
     ) -> Explored:
-        """Make a call once more, unnoticed and on copies, and record every stage."""
+        """Repeat a call on copies, without a trace, and record every stage."""
 
 
 def cannot_repeat(error: Exception, stage: str = "timing", what: str = "the call could not be repeated") -> Problem:
-    """The Problem of a call that raised an error when it was made again."""
+    """The Problem of a call that raised an error when it was repeated."""
     return Problem(stage, f"{what}: {type(error).__name__}: {error}", "explore a call that can run more than once")

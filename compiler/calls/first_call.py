@@ -1,4 +1,4 @@
-"""Graph breaks that only a first call has: the call is captured once more after it, and not run."""
+"""Graph breaks that only a first call has: capture the call again after it, without running it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from compiler.calls.call import Call, leave_no_trace
 from compiler.record import Frame, GraphBreak
-from compiler.torch_api.dynamo import Unheard, first_break
+from compiler.torch_api.dynamo import BreakCounter, first_break
 
 _CONDITION = re.compile(r"\s*(?:if|elif|else|try|except|with|import|from|while)\b")
 _DEFINITION = re.compile(r"\s*(?:async\s+)?def\b")
@@ -35,16 +35,16 @@ def mark_first_call_breaks(
     breaks: Sequence[GraphBreak],
     call: Call,
     dynamic: bool | None,
-    unheard: Callable[[], AbstractContextManager[Unheard]],
+    pause_observing: Callable[[], AbstractContextManager[BreakCounter]],
     files: Mapping[str, str],
     frames: Mapping[str, Frame],
 ) -> list[GraphBreak]:
-    """The breaks, with those of the first call that a second capture passes by marked; `frames` are by id.
+    """Mark the breaks that a second capture of the call no longer has; `frames` are by id.
 
     A capture ends at its first break: of the breaks behind that nothing is known, and none is marked.
     """
     args, kwargs = call.copied_arguments()
-    with leave_no_trace(call), unheard():
+    with leave_no_trace(call), pause_observing():
         try:
             stack = first_break(call.fn, args, kwargs, dynamic)
         except Exception:  # noqa: BLE001 - what can't be captured whole for another reason says nothing of breaks
@@ -55,7 +55,7 @@ def mark_first_call_breaks(
 def _is_before(
     found: GraphBreak, stack: Sequence[tuple[str, int]], files: Mapping[str, str], frames: Mapping[str, Frame]
 ) -> bool:
-    """Whether a break is on an earlier line than the first one that is left, in the first function of both."""
+    """Whether a break is on an earlier line than the first remaining one, in the first function of both."""
     if not found.chain or frames[found.frame].code != 0:
         return False
     file, line = files.get(found.chain[0].file, ""), found.chain[0].line

@@ -34,7 +34,7 @@ class KeptGraph:
 
 @dataclass(slots=True)
 class KeptFrame:
-    """One capture: its graphs, and the arguments of the first call; gradients by the output that they are of.
+    """One capture: its graphs, the arguments of the first call, and its gradients by output.
 
     `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
     again. `eager` is the same graph with its higher-order operators as eager runs them. `programs` are what our own
@@ -107,7 +107,7 @@ class KeptFrame:
                 self._hooks.append(output.grad_fn.register_prehook(self._hears(index, output.output_nr)))
 
     def stop_hearing(self) -> None:
-        """Take the hooks for gradients off the user's autograd graph."""
+        """Remove the gradient hooks from the user's autograd graph."""
         while self._hooks:
             self._hooks.pop().remove()
 

@@ -1,4 +1,4 @@
-"""Apply a suggestion to the user's function for the length of a block.
+"""Apply a suggestion to the user's function during a block.
 
 Settings are set and restored. A rewrite temporarily swaps the code object of the function that has the lines for one
 compiled from the same file with these lines replaced. Globals, defaults and closure stay the function's own.
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from compiler.calls.call import closure_of, nested_codes
 from compiler.capture.sources import is_installed
 from compiler.record import Suggestion
 from compiler.torch_api.settings import with_settings
@@ -62,10 +63,10 @@ def _function_and_code(suggestion: Suggestion, fn: Any, files: Mapping[str, str]
     except SyntaxError as error:
         raise CannotApplyError(f"its file can't be compiled with the advice applied: {error.msg}") from None
     old = function.__code__
-    same = (code for code in _codes(module) if (code.co_name, code.co_firstlineno) == (old.co_name, old.co_firstlineno))
-    new = next(same, None)
+    place = (old.co_name, old.co_firstlineno)
+    new = next((code for code in nested_codes(module) if (code.co_name, code.co_firstlineno) == place), None)
     if new is None or new.co_freevars != old.co_freevars:
-        raise CannotApplyError("the function could not be made anew from its source")
+        raise CannotApplyError("the function could not be compiled again from its source")
     return function, new
 
 
@@ -86,13 +87,6 @@ def files_of(fn: Any) -> list[str]:
     return list(dict.fromkeys(function.__code__.co_filename for function in _functions(fn)))
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _codes(constant)
-
-
 def _functions(fn: Any) -> Iterator[FunctionType]:
     """The user's functions that `fn` can call: itself and those that the names in its code stand for."""
     todo, seen = [fn], set[int]()
@@ -111,20 +105,13 @@ def _functions(fn: Any) -> Iterator[FunctionType]:
 def _functions_named_by(function: FunctionType) -> Iterator[Any]:
     """Values that a function wraps, closes over, or reads from its globals."""
     yield from _functions_held_by(function)
-    for code in (function.__code__, *_codes(function.__code__)):
+    for code in nested_codes(function.__code__):
         yield from (function.__globals__.get(name) for name in code.co_names)
 
 
 def _functions_held_by(function: FunctionType) -> Iterator[Any]:
     yield getattr(function, "__wrapped__", None)
-    yield from (cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell))
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+    yield from closure_of(function).values()
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -50,7 +50,8 @@ def graph_break(
     explanation, link = _EXPLANATION.search(facts.message), _LINK.search(facts.message)
     hints = [_one_line(hint) for hint in _HINT.findall(facts.message)]
     gb_id = f"GB{link[1]}" if link else str(known.get("id", ""))
-    places = [narrow_to_header(place) for place in _readable(facts.places)]
+    # Without torch's own Python stand-ins for functions written in C.
+    places = [narrow_to_header(place) for place in facts.places if not fx.is_dynamo(place.file)]
     chain = tuple(span_of(place, book) for place in places)
     culprit = chain[-1] if chain else Span("", 0)
     advice = _advice(facts, places, book, outermost)
@@ -78,8 +79,10 @@ def graph_break(
 
 
 def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outermost: bool) -> Advice:
-    """Advice on the innermost line that the user wrote: nobody edits `copy.py`. Where a rule knows the call that the
-    user made, that is it; else what a package does inside of it is told, and only what can be set is suggested.
+    """Advice on the innermost line of the user's own code; nobody edits `copy.py`.
+
+    If a rule knows the user's call, its advice is used. Otherwise the advice explains what the package does inside the
+    call, and suggests only settings.
     """
     if not places:
         return Advice()
@@ -91,12 +94,11 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outerm
         inlined = index > 0 or not outermost
         return case_of(facts.kind, words, place, span_of(place, book), len(places) - 1 - index, inlined)
 
-    own = _users_own(places)
+    own = next((place for place in reversed(places) if not is_installed(place.file)), None)
     if own is places[-1]:
         return advise(case(own))
-    told = advise(case(own), of_calls=True) if own else Advice()
-    if told.what:
-        return told
+    if own and (known := advise(case(own), of_calls=True)).what:
+        return known
     found = advise(case(places[-1]))
     part = next((words for folder, words in _PARTS.items() if folder in places[-1].file), "")
     if _whose(places) == "package" or part or own is None:
@@ -117,7 +119,7 @@ def _without_rewrite(item: Suggestion) -> Suggestion:
 
 
 def _whose(places: Sequence[Place]) -> Literal["user", "package", "torch"]:
-    """Whose code the innermost place is in."""
+    """The owner of the code that the innermost place is in."""
     if not places or not is_installed(places[-1].file):
         return "user"
     return "torch" if places[-1].file.startswith(_TORCH) else "package"
@@ -140,7 +142,7 @@ def _of_library(places: Sequence[Place], book: SourceBook, part: str, goes_on: b
 
 
 def _owner(places: Sequence[Place], book: SourceBook) -> str:
-    """Whose code the innermost place is in, in words: torch's, the standard library's, or a package's."""
+    """The owner of the code that the innermost place is in, in words: torch, the standard library or a package."""
     if _whose(places) == "torch":
         return "torch's own code"
     package = book.name(places[-1].file).partition("/")[0].removesuffix(".py")
@@ -159,31 +161,20 @@ def _outcome(facts: BreakFacts, fullgraph: bool) -> Literal["resumed", "plain", 
 def span_of(place: Place, book: SourceBook) -> Span:
     """A place as a span of a file of the book; columns in characters."""
     book.line(place.file, place.line)
-    name, function, installed = book.name(place.file), function_name(place.function), is_installed(place.file)
-    if place.column is None or place.end_column is None or place.end_line is None:
-        code = linecache.getline(place.file, place.line).strip()
-        return Span(name, place.line, place.line, 0, 0, function, code, installed)
-    lines = [linecache.getline(place.file, number) for number in range(place.line, place.end_line + 1)]
-    if not any(lines):
-        return Span(name, place.line, place.line, 0, 0, function, "", installed)
-    start, end = _characters(lines[0], place.column), _characters(lines[-1], place.end_column)
-    lines[-1] = lines[-1][:end]
-    return Span(name, place.line, place.end_line, start, end, function, "".join(lines)[start:], installed)
+    names = book.name(place.file), function_name(place.function), is_installed(place.file)
+    last = place.end_line or place.line
+    lines = [linecache.getline(place.file, number) for number in range(place.line, last + 1)]
+    if place.column is None or place.end_column is None or place.end_line is None or not any(lines):
+        last, start, end, code = place.line, 0, 0, lines[0].strip()
+    else:
+        start, end = _characters(lines[0], place.column), _characters(lines[-1], place.end_column)
+        code = "".join([*lines[:-1], lines[-1][:end]])[start:]
+    return Span(names[0], place.line, last, start, end, names[1], code, names[2])
 
 
 def _characters(line: str, column: int) -> int:
-    """`dis` counts UTF-8 bytes."""
+    """The column in characters; `dis` counts UTF-8 bytes."""
     return len(line.encode()[:column].decode(errors="ignore"))
-
-
-def _readable(places: Sequence[Place]) -> tuple[Place, ...]:
-    """Without torch's own Python stand-ins for functions written in C."""
-    return tuple(place for place in places if not fx.is_dynamo(place.file))
-
-
-def _users_own(places: Sequence[Place]) -> Place | None:
-    """The innermost place that is not in an installed package: what the user can change."""
-    return next((place for place in reversed(places) if not is_installed(place.file)), None)
 
 
 def _one_line(text: str) -> str:
@@ -192,14 +183,13 @@ def _one_line(text: str) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    words = _one_line(text)
-    end = words.find(". ")
-    return words if end < 0 else words[: end + 1]
+    first, full_stop, _ = _one_line(text).partition(". ")
+    return first + full_stop.strip()
 
 
 @dataclass
-class Ended:
-    """What the graph before a break held: calls, and the tensors it hands back."""
+class EndedGraph:
+    """The graph before a break: its calls, and the tensors that it returns."""
 
     artifact: str
     calls: int
@@ -213,12 +203,11 @@ class BreakLog:
 
     builder: Builder
     book: SourceBook
-    graphs: dict[str, Ended] = field(default_factory=dict)
-    awaited: dict[int, tuple[CodeType, str]] = field(default_factory=dict)
-    codes: dict[str, tuple[CodeType, ...]] = field(default_factory=dict)
+    graphs: dict[str, EndedGraph] = field(default_factory=dict)
+    codes: dict[str, list[CodeType]] = field(default_factory=dict)
 
     def add(self, frame: str, facts: BreakFacts) -> None:
-        """A frame may be read more than once: the same break is told once, with its last outcome."""
+        """Add a break. A frame may be traced more than once: the same break is listed once, with its last outcome."""
         mine = [found for found in self.builder.breaks if found.frame == frame]
         identity = f"break[{frame}].{len(mine)}"
         fullgraph, outermost = self.builder.options.fullgraph, self._is_outermost(frame)
@@ -230,7 +219,7 @@ class BreakLog:
             self.builder.breaks[self.builder.breaks.index(same)] = replace(broken, id=same.id)
 
     def _is_outermost(self, frame: str) -> bool:
-        """Whether a frame is of the function that the user compiled, or of its rest after a break."""
+        """Whether a frame runs the function that the user compiled, or resumes it after a break."""
         of_breaks = {found.id: found.frame for found in self.builder.breaks}
         while not frame.startswith("0/"):
             known = self.builder.frames.get(frame)
@@ -245,18 +234,19 @@ class BreakLog:
         tensors = [fx.tensor_attrs(fx.value_of(node)) for node in outputs]
         calls = sum(node.op.startswith("call_") for node in module.graph.nodes)
         sizes = [attrs.get("bytes") or 0 for attrs in tensors if attrs]
-        self.graphs[frame] = Ended(artifact, calls, len(sizes), sum(size for size in sizes if isinstance(size, int)))
+        self.graphs[frame] = EndedGraph(
+            artifact, calls, len(sizes), sum(size for size in sizes if isinstance(size, int))
+        )
 
     def resumes(self, frame: str, codes: Sequence[CodeType]) -> None:
-        """The functions with which a frame goes on after its last break."""
+        """Note the functions that resume a frame after its last break."""
         mine = [found for found in self.builder.breaks if found.frame == frame]
         if mine:
-            self.awaited.update((id(code), (code, mine[-1].id)) for code in codes)
-            self.codes[mine[-1].id] = tuple(codes)
+            self.codes.setdefault(mine[-1].id, []).extend(codes)
 
     def break_before(self, code: CodeType) -> str:
-        """The break after which this code goes on, "" for any other code."""
-        return self.awaited.get(id(code), (code, ""))[1]
+        """The break after which this code resumes, "" for any other code."""
+        return next((found for found, codes in self.codes.items() if any(code is mine for mine in codes)), "")
 
     def finish(self, codes: Mapping[str, CodeType]) -> None:
         """Say of each break which graph it ended, which functions went on, and what that costs. `codes` are those of
@@ -284,7 +274,7 @@ class BreakLog:
         return next((lines for lines in later if lines is not None), None)
 
     def _own_unread(self, found: GraphBreak, code: CodeType | None) -> tuple[int, int] | None:
-        """The lines of a frame's code that this break left to Python, unread."""
+        """The lines of a frame's code that this break left to Python, untraced."""
         if code is None or found.outcome == "error":
             return None
         lines = [line for *_, line in code.co_lines() if line is not None and line > code.co_firstlineno]
@@ -292,19 +282,15 @@ class BreakLog:
         if found.outcome == "skipped":
             return (min(lines), last) if lines else None
         followers = [self.builder.frames[name] for name in found.resumed_by if name in self.builder.frames]
-        gave_up = any(frame.outcome != "compiled" and self._broke(frame.id) for frame in followers)
-        if found.outcome == "plain" or gave_up:
-            first = found.chain[0].line if found.chain else found.line
-            return (first, last) if first <= last else None
-        return None
-
-    def _broke(self, frame: str) -> bool:
-        """Whether a frame was left to Python by a break of its own or by an error."""
-        failed = self.builder.frames[frame].outcome == "failed"
-        return failed or any(found.frame == frame and found.outcome == "skipped" for found in self.builder.breaks)
+        skipped = {other.frame for other in self.builder.breaks if other.outcome == "skipped"}
+        gave_up = any(
+            frame.outcome == "failed" or (frame.outcome != "compiled" and frame.id in skipped) for frame in followers
+        )
+        first = found.chain[0].line if found.chain else found.line
+        return (first, last) if (found.outcome == "plain" or gave_up) and first <= last else None
 
     def _frames_resumed_by(self, identity: str, codes: Mapping[str, CodeType]) -> tuple[str, ...]:
-        """The frames compiled after a break; code that an earlier call compiled for the same place serves it too."""
+        """The frames compiled after a break, or those that an earlier call compiled for the same place."""
         frames = [frame.id for frame in self.builder.frames.values() if frame.resumes == identity]
         own = self.codes.get(identity, ())
         return tuple(frames) or tuple(frame for frame, code in codes.items() if any(code is mine for mine in own))
@@ -327,7 +313,7 @@ class BreakLog:
 def _frames_after(
     identity: str, resumed_by: Mapping[str, Sequence[str]], breaks: Mapping[str, Sequence[str]]
 ) -> Set[str]:
-    """The functions that go on after a break, and those that go on after their breaks."""
+    """The frames that resume after a break, and those that resume after their breaks."""
     seen: set[str] = set()
     todo = list(resumed_by[identity])
     while todo:

@@ -1,10 +1,10 @@
-"""Python bytecode as artifacts: what a frame was, and what TorchDynamo made of it."""
+"""Python bytecode as artifacts: a frame's code, and the code that TorchDynamo rewrote it to."""
 
 from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import CodeType
 
 from compiler.capture.function_names import function_name
@@ -24,7 +24,7 @@ MOST_CHARACTERS = 120  # of an argument: Dynamo puts whole modules' globals amon
 
 
 class GeneratedNames:
-    """Dynamo numbers generated functions for the whole process; here they are numbered for one exploration."""
+    """Renumbers generated functions for one exploration, as Dynamo counts them for the whole process."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -50,28 +50,41 @@ def bytecode_artifact(
     graph: str,
     book: SourceBook,
     names: GeneratedNames,
-    says: Mapping[int, str] | None = None,
+    says: Mapping[int, str],
 ) -> Artifact:
     """The instructions of one code object, each linked to its source line. `attrs` has the function and its file.
 
     An instruction that jumps has `jump`, the offset it jumps to, and one that is jumped to has the jumps as `inputs`.
     `says` has, by offset, what an instruction is for: an attribute, and a comment in the text. Instructions that Dynamo
-    inserted are on no line. A function that goes on after a break holds all of the one that broke: what it never
-    reaches of that is left out.
+    inserted are on no line. A resume function's code holds all of the function that broke: instructions that it never
+    reaches are left out.
     """
     bytecode = dis.Bytecode(code)
     every = list(bytecode)
     instructions = reachable_instructions(bytecode, every) if function_name(code.co_name) != code.co_name else every
+    rows = [_header(code, book)]
+    if len(instructions) < len(every):
+        rows[0] += f"  ({len(every) - len(instructions)} instructions that it never reaches are left out)"
+    placed = _lines(instructions)
+    known = set(filter(None, placed.values())) if not is_dynamo(code.co_filename) else set()
+    origins = {line: (book.line(code.co_filename, line),) for line in known}
+    jumps: dict[int, tuple[str, ...]] = {}
+    for each in instructions:
+        if each.opcode in _JUMPING:
+            jumps[each.argval] = (*jumps.get(each.argval, ()), f"{artifact_id}.{each.offset}")
     entities: list[Entity] = []
-    rows = [_header(code, book) + _left_out_note(len(every) - len(instructions))]
     last_line: int | None = None
-    for entity in _entities(code, instructions, artifact_id, book, names, says or {}):
-        instruction = instructions[len(entities)]
-        line = entity.attrs["line"]
-        row = _row(instruction, entity.attrs["argument"], line if line != last_line else 0)
-        words = entity.attrs.get("says")
-        rows.append(f"{row:<72}  # {words}" if words else row)
-        entities.append(entity)
+    for each in instructions:
+        offset, line, argument = each.offset, placed[each.offset] or 0, _argument(each.argrepr, book, names)
+        attrs = {"offset": offset, "opcode": each.opname, "argument": argument, "line": line}
+        attrs |= {"jump": each.argval} if each.opcode in _JUMPING else {}
+        attrs |= {"says": says[offset]} if offset in says else {}
+        entities.append(
+            Entity(f"{artifact_id}.{offset}", "instruction", each.opname, attrs, jumps.get(offset, ()),
+                   origins.get(line, ()))
+        )  # fmt: skip
+        row = _row(each, argument, line if line != last_line else 0)
+        rows.append(f"{row:<72}  # {says[offset]}" if offset in says else row)
         last_line = line
     attrs = {"function": names(code.co_qualname), "file": book.name(code.co_filename), "line": code.co_firstlineno}
     lines: dict[int, tuple[str, ...]] = {number: (entity.id,) for number, entity in enumerate(entities, 2)}
@@ -79,38 +92,8 @@ def bytecode_artifact(
     return Artifact(artifact_id, "bytecode", title, "bytecode", body, graph, lines, tuple(entities), attrs)
 
 
-def _entities(
-    code: CodeType,
-    instructions: Sequence[dis.Instruction],
-    artifact_id: str,
-    book: SourceBook,
-    names: GeneratedNames,
-    says: Mapping[int, str],
-) -> Iterator[Entity]:
-    placed = _lines(instructions)
-    jumps = {each.offset: each.argval for each in instructions if each.opcode in _JUMPING}
-    came: dict[int, tuple[str, ...]] = {}
-    for start, end in jumps.items():
-        came[end] = (*came.get(end, ()), f"{artifact_id}.{start}")
-    internal = is_dynamo(code.co_filename)
-    known = (
-        {0: ()} if internal else {line: (book.line(code.co_filename, line),) for line in set(placed.values()) if line}
-    )
-    for instruction in instructions:
-        offset = instruction.offset
-        line = placed[offset] or 0
-        argument = _argument(instruction.argrepr, book, names)
-        attrs = {"offset": offset, "opcode": instruction.opname, "argument": argument, "line": line}
-        if offset in jumps:
-            attrs["jump"] = jumps[offset]
-        if offset in says:
-            attrs["says"] = says[offset]
-        origins = known.get(line, ())
-        yield Entity(f"{artifact_id}.{offset}", "instruction", instruction.opname, attrs, came.get(offset, ()), origins)
-
-
 def _argument(text: str, book: SourceBook, names: GeneratedNames) -> str:
-    """What `dis` says of an argument, without addresses, numbers of the process, and paths of this machine."""
+    """An argument as `dis` shows it, without addresses, process-wide numbers and paths of this machine."""
     if "__" in text:
         text = names(text)
     if " at 0x" in text:
@@ -121,7 +104,7 @@ def _argument(text: str, book: SourceBook, names: GeneratedNames) -> str:
 def bytecode_artifacts(
     original: CodeType, modified: CodeType, *, graph: str, function: str, book: SourceBook, names: GeneratedNames
 ) -> tuple[Artifact, ...]:
-    """What a frame was, what Dynamo made of it, and that as Python."""
+    """A frame's bytecode, the bytecode that Dynamo rewrote it to, and the latter as Python."""
 
     def listing(code: CodeType, suffix: str, title: str, says: Mapping[int, str]) -> Artifact:
         return bytecode_artifact(
@@ -136,7 +119,7 @@ def bytecode_artifacts(
 
 
 def python_artifact(python: Rendering, *, graph: str, title: str) -> Artifact:
-    """The rendering as text: what it closes over and its constants first; where it stops, the instruction that did.
+    """The rendering as text: free variables, constants, the code, and the instruction that stopped it.
 
     Each line that stands for instructions is an entity that comes from them.
     """
@@ -191,10 +174,6 @@ def _short(text: str) -> str:
 def _header(code: CodeType, book: SourceBook) -> str:
     parameters = ", ".join(code.co_varnames[: code.co_argcount])
     return f"# {code.co_qualname}({parameters})  {book.name(code.co_filename)}:{code.co_firstlineno}"
-
-
-def _left_out_note(count: int) -> str:
-    return f"  ({count} instructions that it never reaches are left out)" if count else ""
 
 
 def _row(instruction: dis.Instruction, argument: str, line: int) -> str:

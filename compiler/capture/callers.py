@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 
-from compiler.capture.function_names import function_name
 from compiler.capture.plain_lines import lines_run
-from compiler.capture.sources import SourceBook, is_installed
-from compiler.record import Frame, GraphBreak, Span
+from compiler.capture.sources import SourceBook
+from compiler.record import Frame
 from compiler.record.builder import Builder
 from compiler.torch_api.fx import is_dynamo
 
@@ -34,11 +33,7 @@ class CallLog:
         if stack is None or is_dynamo(stack.f_code.co_filename):
             return frame
         code, caller = self.codes[id(stack.f_code)]
-        file, line = code.co_filename, stack.f_lineno
-        self.book.line(file, line)
-        place = Span(
-            self.book.name(file), line, line, function=function_name(code.co_name), installed=is_installed(file)
-        )
+        place = self.book.span(code.co_filename, stack.f_lineno, code.co_name, code="")
         return replace(frame, caller=caller, called_at=place)
 
     def finish(self, codes: Iterable[tuple[str, CodeType]]) -> None:
@@ -50,13 +45,11 @@ class CallLog:
 
     def _plain(self, frame: Frame, code: CodeType) -> tuple[int, ...]:
         breaks = [found for found in self.builder.breaks if found.frame == frame.id]
-        if (
-            self.builder.options.fullgraph
-            or any(found.outcome == "error" for found in breaks)
-            or is_dynamo(code.co_filename)
-        ):
+        is_error = self.builder.options.fullgraph or any(found.outcome == "error" for found in breaks)
+        if is_error or is_dynamo(code.co_filename):
             return ()
-        known = {line for found in breaks for line in _broken_line(found, frame)} | self._calls_of(frame.id)
+        broken = (span for found in breaks for span in found.chain[:1] if span.file == frame.file)
+        known = {span.line for span in broken} | self._calls_of(frame.id)
         whole = frame.outcome != "compiled"
         if whole or any(found.outcome == "plain" for found in breaks):
             return lines_run(code, known, whole=whole)
@@ -65,8 +58,3 @@ class CallLog:
     def _calls_of(self, frame: str) -> set[int]:
         called = (each.called_at for each in self.builder.frames.values() if each.caller == frame)
         return {place.line for place in called if place is not None}
-
-
-def _broken_line(found: GraphBreak, frame: Frame) -> list[int]:
-    """The line of a break in the frame's own code, as a list of at most one."""
-    return [span.line for span in found.chain[:1] if span.file == frame.file]

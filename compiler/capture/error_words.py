@@ -1,4 +1,4 @@
-"""What is said of an error that PyTorch raised while it compiled."""
+"""Explain errors that PyTorch raises while it compiles."""
 
 from __future__ import annotations
 

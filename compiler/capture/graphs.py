@@ -1,4 +1,4 @@
-"""FX graphs as artifacts: text, a node an entity, and origins that lead to the stage before."""
+"""FX graphs as artifacts: text, an entity for each node, and origins in the stage before."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ def graph_artifact(
     known = {entity.id: entity for entity in parent.entities} if parent else {}
     own = list(_entities(module, _Printing(artifact_id, book, origins, fx.bodies(module)), None))
     if parent is None:
-        own = _called_from_all(own)
-    if parent is None and call_site:
-        own = [_with_call_site(entity, call_site[-1], book) for entity in own]
+        own = _with_all_callers(own)
+        own = [_with_call_site(entity, call_site[-1], book) for entity in own] if call_site else own
     placed = [_inherit_attrs(entity, known) for entity in own]
     entities = _put_in_modules(placed, _shared_modules(placed) if stage == "backward" else {})
     lines: dict[int, tuple[str, ...]] = {number: (f"{artifact_id}.{name}",) for number, name in names.items()}
@@ -54,7 +53,7 @@ def graph_artifact(
 
 @dataclass(frozen=True, slots=True)
 class _Printing:
-    """What an entity is made with. `bodies` are all of the graph's."""
+    """The inputs of each entity's construction. `bodies` are all bodies in the graph."""
 
     artifact_id: str
     book: SourceBook
@@ -104,7 +103,7 @@ def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> 
     )
 
 
-def _called_from_all(entities: list[Entity]) -> list[Entity]:
+def _with_all_callers(entities: list[Entity]) -> list[Entity]:
     """Add the lines of all calls to the nodes of a body, which is traced once."""
     lines: dict[str, dict[str, None]] = {}
     for entity in entities:
@@ -148,19 +147,14 @@ def _shared_modules(entities: list[Entity]) -> dict[str, str]:
     for entity in reversed(entities):
         own, using = modules.get(entity.id), users.get(entity.id)
         if own and using and not entity.attrs.get("backward"):
-            modules[entity.id] = _common_path([own, *using])
+            parts = zip(*(path.split(".") for path in (own, *using)), strict=False)
+            modules[entity.id] = ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts))
             if modules[entity.id] != own:
                 shared[entity.id] = modules[entity.id]
         if entity.id in modules:
             for source in entity.inputs:
                 users.setdefault(source, set()).add(modules[entity.id])
     return shared
-
-
-def _common_path(paths: Iterable[str]) -> str:
-    """`transformer.h` for `transformer.h.0.attn` and `transformer.h.1`."""
-    parts = zip(*(path.split(".") for path in paths), strict=False)
-    return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts))
 
 
 def _put_in_modules(entities: list[Entity], shared: dict[str, str]) -> tuple[Entity, ...]:

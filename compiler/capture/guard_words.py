@@ -1,4 +1,4 @@
-"""What a guard checks, in plain words, and whom it is about."""
+"""What a guard checks, in plain words, and which argument it is about."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ON = {True: "on", False: "off"}
 
 @dataclass(frozen=True, slots=True)
 class TensorMatch:
-    """What a TENSOR_MATCH guard asks of a tensor. A size or stride that is left open is None."""
+    """What a TENSOR_MATCH guard requires of a tensor. A symbolic size or stride is None."""
 
     dtype: str
     device: str
@@ -79,7 +79,7 @@ def shape_words(size: tuple[int | None, ...], names: Sequence[str] = ()) -> str:
 
 
 def layout(size: tuple[int | None, ...], stride: tuple[int | None, ...]) -> str:
-    """The word "contiguous", or the strides; "" if symbolic sizes leave it open."""
+    """The word "contiguous", or the strides; "" if that depends on symbolic sizes."""
     expected: int | None = 1
     same = True
     for length, step in zip(reversed(size), reversed(stride), strict=True):
@@ -120,20 +120,21 @@ def _user_name(name: str) -> str:
     return re.sub(r"\.(?:__code__|__func__|__wrapped__)\b", "", name)
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """An argument as code: `x`, global `SCALE`."""
     if name == UNNAMED:
         return name
     key, found, owner = name.partition(" of ")
     if found and key.startswith("key "):
-        return f"{key} of {quoted(owner)}"
+        return f"{key} of {quote(owner)}"
     kind, found, rest = name.partition(" ")
     return f"{kind} `{rest}`" if found and kind in ("global", "builtin") else f"`{name}`"
 
 
 def is_internal(kind: str, source: str, code: tuple[str, ...] = (), own: bool = False) -> bool:
-    """Whether a guard is about the insides of modules and of torch: there are many, and few ever fail. `own` is whether
-    a line of the user's asked for it.
+    """Whether a guard is about the internals of modules and of torch: there are many, and few ever fail.
+
+    `own` is whether a line of the user's code asked for it.
     """
     if kind in ("TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "DIMENSION_DYNAMIC_MARKING_GUARD"):
         return True
@@ -156,9 +157,10 @@ def _without_dict(source: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenNames:
-    """What sizes and numbers that are left open are called: source (`L['x'].size()[0]`) -> symbol, or the number it was
-    found to be. `own` has the first source of each symbol only, and none that was found to be a number.
+class SymbolNames:
+    """Names of symbolic sizes and numbers: source (`L['x'].size()[0]`) -> symbol, or the number it was specialized to.
+
+    `own` has only the first source of each symbol, and none that was specialized.
     """
 
     all: Mapping[str, str] = field(default_factory=dict)
@@ -180,37 +182,35 @@ class OpenNames:
         return tuple(source for source in self.own if any(_whole_source(source).search(part) for part in code))
 
 
-def words(kind: str, source: str, code: tuple[str, ...], names: OpenNames | None = None) -> str:
+NO_SYMBOLS = SymbolNames()
+
+
+def words(kind: str, source: str, code: tuple[str, ...], names: SymbolNames = NO_SYMBOLS) -> str:
     """One sentence: '`x` is float32, contiguous, 8×64, on cpu'."""
     first = code[0] if code else ""
-    names = names or OpenNames()
     if kind == "LAMBDA_GUARD":
         return _conditions(code, names)
     if kind == "GLOBAL_STATE":
         return _state_words(first)
     if kind in _FIXED:
         return _FIXED[kind]
-    subject = quoted(argument(source))
+    subject = quote(argument(source))
     if kind == "TENSOR_MATCH" and (match := tensor_match(first)):
         return f"{subject} is {match.words(names.sizes(source, len(match.size)))}"
-    if kind in _PREDICATES:
-        return f"{subject} {_PREDICATES[kind]}"
-    return f"{subject} {_predicate(kind, first)}"
+    return f"{subject} {_PREDICATES.get(kind) or _predicate(kind, first)}"
 
 
-def _conditions(code: Sequence[str], names: OpenNames) -> str:
-    """'2 <= s77 <= 1024, where s77 is x.size(0)': symbols by their names, which are told once."""
+def _conditions(code: Sequence[str], names: SymbolNames) -> str:
+    """'2 <= s77 <= 1024, where s77 is x.size(0)': each symbol is defined once."""
     used = names.used_sources(code)
-    parts = (_with_symbol_names(part.split("  #", 1)[0], used, names) for part in code)
-    told = dict.fromkeys(strip_brackets(plain(part)) for part in parts)
+    found: dict[str, None] = {}
+    for part in code:
+        condition = part.split("  #", 1)[0]
+        for source in used:
+            condition = _whole_source(source).sub(names.own[source], condition)
+        found[strip_brackets(plain(condition))] = None
     where = " and ".join(f"{names.own[source]} is {plain(source)}" for source in used)
-    return " and ".join(told) + (f", where {where}" if where else "")
-
-
-def _with_symbol_names(code: str, used: Sequence[str], names: OpenNames) -> str:
-    for source in used:
-        code = _whole_source(source).sub(names.own[source], code)
-    return code
+    return " and ".join(found) + (f", where {where}" if where else "")
 
 
 def strip_brackets(condition: str) -> str:
@@ -281,7 +281,7 @@ def value_words(text: str) -> str:
 
 
 def plain(condition: str) -> str:
-    """A condition with names as the user wrote them, without comments and addresses."""
+    """A condition in the user's names, without comments and addresses."""
     text = _OBJECT_ID.sub(")", condition.split("  #", 1)[0].strip())
     text = re.sub(r"___as_tensor\(([^()]*)\)\.item\(\)", r"\1", text)  # a float, until torch 2.11
     text = re.sub(r"\.(size|stride)\(\)\[(\d+)\]", r".\1(\2)", text)

@@ -1,4 +1,4 @@
-"""Guards as facts: what is checked, in words, the source line that asked for it, what it takes, how often it failed."""
+"""Guards as facts: the check in words, the source line that asked for it, its cost, and how often it failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import CodeType
 from typing import NamedTuple
 
-from compiler.capture.guard_words import OpenNames, argument, is_internal, words
+from compiler.capture.guard_words import SymbolNames, argument, is_internal, words
 from compiler.capture.sources import is_installed
 from compiler.record import Guard
 from compiler.torch_api.dynamo import RESUME_PREFIX
@@ -19,12 +19,12 @@ from compiler.torch_api.guards import GuardFacts
 _ASKED_BY = re.compile(r"\s*(?P<file>\S[^:]*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
 _GLOBAL = ("GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "LAMBDA_GUARD")
 Failed = Counter[tuple[str, str, str]]
-"""How often a guard failed in calls that compiled anew, by its kind, source and the first part of its code."""
+"""How often a guard failed in calls that recompiled, by its kind, source and the first part of its code."""
 _ENTRY = re.compile(r"L\['(___stack\d+)'\]")
 
 
 class Asked(NamedTuple):
-    """The line that made torch check something; ("", 0) where torch does not say."""
+    """The line that made torch add a guard; ("", 0) if torch does not say."""
 
     file: str = ""
     line: int = 0
@@ -36,44 +36,37 @@ def guards_of(
     frame: str,
     facts: Sequence[GuardFacts],
     names: Mapping[str, str],
-    sizes: OpenNames | None = None,
-    failed: Failed | None = None,
-    stack: dict[str, str] | None = None,
+    sizes: SymbolNames,
+    failed: Failed | None,
+    stack: dict[str, str],
 ) -> tuple[Guard, ...]:
-    """Guards of one frame. torch cuts the file names in its comments short; `names` gives the full ones their name.
-    `sizes` are the names of what is left open, `failed` what is known of failures, `stack` the locals that values on
-    the stack are stored to.
+    """Guards of one frame. torch abbreviates file names in its comments; `names` maps full paths to names.
+
+    `sizes` are the names of symbolic sizes, `failed` the known failures, `stack` the locals where values on the stack
+    are stored.
     """
     tensors = {fact.source for fact in facts if fact.kind == "TENSOR_MATCH"}
-    found = [
-        _guard(f"guard[{frame}].{index}", frame, fact, names, sizes or OpenNames(), stack or {})
-        for index, fact in enumerate(facts)
-    ]
-    found = [
-        replace(guard, internal=True) if guard.kind == "TYPE_MATCH" and guard.source in tensors else guard
-        for guard in found
-    ]
+    found = []
+    for index, fact in enumerate(facts):
+        guard = _guard(f"guard[{frame}].{index}", frame, fact, names, sizes, stack)
+        is_of_tensor = guard.kind == "TYPE_MATCH" and guard.source in tensors
+        found.append(replace(guard, internal=guard.internal or is_of_tensor))
     fails = _failures(facts, found, failed or Counter())
     return tuple(replace(guard, failed=count) for guard, count in zip(found, fails, strict=True))
 
 
 def _failures(facts: Sequence[GuardFacts], guards: Sequence[Guard], failed: Failed) -> list[int]:
-    """How often each has failed. A call that other code fits compiles nothing: of those torch counts the values that
-    failed, not the checks. They are put down to the check on it that is known to fail, or else to the first.
+    """How often each guard has failed.
+
+    When other compiled code fits the call, torch counts failures by value, not by check: they go to the check on that
+    value with the most known failures, or else to the first.
     """
     known = [_known_failures(fact, failed) for fact in facts]
-    blamed: dict[str, int] = {}
+    by_source: dict[str, list[int]] = {}
     for index, guard in enumerate(guards):
-        blamed.setdefault(guard.source, index)
-        if (known[index], not guard.internal) > (
-            known[blamed[guard.source]],
-            not guards[blamed[guard.source]].internal,
-        ):
-            blamed[guard.source] = index
-    return [
-        max(count, fact.fails) if blamed[fact.source] == index else count
-        for index, (fact, count) in enumerate(zip(facts, known, strict=True))
-    ]
+        by_source.setdefault(guard.source, []).append(index)
+    blamed = {max(same, key=lambda n: (known[n], not guards[n].internal)) for same in by_source.values()}
+    return [max(known[index], fact.fails) if index in blamed else known[index] for index, fact in enumerate(facts)]
 
 
 def _known_failures(fact: GuardFacts, failed: Failed) -> int:
@@ -95,7 +88,7 @@ def line_that_asked(comment: str, names: Mapping[str, str]) -> Asked | None:
 
 
 def _guard(
-    identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str], sizes: OpenNames, stack: dict[str, str]
+    identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str], sizes: SymbolNames, stack: dict[str, str]
 ) -> Guard:
     asked = next((found for part in fact.code if (found := line_that_asked(part, names))), Asked())
     code = tuple(dict.fromkeys(part.split("  #", 1)[0].strip() for part in fact.code))

@@ -1,6 +1,8 @@
-"""What each instruction does to a symbolic stack. Python's `dis` documents the instructions (3.11 to 3.13).
+"""A stack of Python expressions instead of values, and what each instruction does to it.
 
-A method's name is the instruction's in small letters, with an underscore in front.
+An expression that does something waits on the stack until it is used; it is written inline only where Python then
+evaluates everything in the order of the bytecode, and gets a name (`v1`) of its own otherwise. Python's `dis` documents
+the instructions (3.11 to 3.13); the method of an instruction has its name in lower case, with an underscore in front.
 """
 # ruff: noqa: ARG002 - handlers of instructions have one signature
 
@@ -9,15 +11,23 @@ from __future__ import annotations
 import ast
 import dis
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
-from compiler.capture.symbolic_stack import NULL, StoppedError, SymbolicStack, Value, literal, tuple_text
-
 _CLOSURE, _DEFAULTS = 8, 1  # what MAKE_FUNCTION is given, as flags
 _INTRINSICS = {"INTRINSIC_LIST_TO_TUPLE": "(*{},)", "INTRINSIC_UNARY_POSITIVE": "(+{})"}
+EXPRESSIONS: Mapping[str, tuple[int, str]] = {
+    "UNARY_NEGATIVE": (1, "(-{})"),
+    "UNARY_INVERT": (1, "(~{})"),
+    "UNARY_NOT": (1, "(not {})"),
+    "LIST_TO_TUPLE": (1, "(*{},)"),
+    "BINARY_SLICE": (3, "{}[{}:{}]"),
+}
+"""Instructions that only compute: how many values they take, and how Python writes that."""
+_HALF = re.compile("(?:load|store)_fast")
 INSTALLED = re.compile(r"__(compiled_fn|resume_at|builtins_dict|import)_")
 _ROLES: Mapping[str, str] = {
     "compiled_fn": "the compiled graph `{}`",
@@ -27,9 +37,172 @@ _ROLES: Mapping[str, str] = {
 }
 
 
+STATEMENTS: Mapping[str, tuple[int, str, str]] = {
+    "STORE_DEREF": (1, "{name} = {}", "write `{}`, which functions share"),
+    "STORE_GLOBAL": (1, "{name} = {}", "write back the global `{}`, which the function changes"),
+    "STORE_ATTR": (2, "{1}.{name} = {0}", "write back the attribute `{}`, which the function changes"),
+    "DELETE_ATTR": (1, "del {}.{name}", ""),
+}
+"""Instructions that store or delete by name: how many values they take, their Python, and what they are for."""
+CONTAINERS: Mapping[str, Callable[..., str]] = {
+    "BUILD_LIST": lambda *items: f"[{', '.join(items)}]",
+    "BUILD_TUPLE": lambda *items: f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})",
+    "BUILD_SET": lambda *items: f"{{{', '.join(items)}}}",
+}
+
+
+class StoppedError(Exception):
+    """An instruction that can't be written as Python, with the reason in plain words."""
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A stack entry: Python text, whether a dot may follow it, and whether it is still to be evaluated.
+
+    `local` is the variable that it reads, `key` how it is written between brackets (`0:1` for a slice), `truth` what
+    it is the truth value of. `offsets` are those of the instructions that it stands for.
+    """
+
+    text: str
+    primary: bool = True
+    waiting: bool = False
+    local: str = ""
+    key: str = ""
+    truth: str = ""
+    offsets: tuple[int, ...] = ()
+
+    def become_variable(self, name: str) -> None:
+        """Make this entry refer to a variable."""
+        self.text, self.primary, self.waiting, self.local = name, True, False, ""
+        self.key = self.truth = ""
+        self.offsets = ()
+
+
+NULL = Value("NULL")
+
+
+@dataclass
+class SymbolicStack:
+    """`lines` is the Python so far, `stands_for` the offsets of the instructions behind each line.
+
+    `taken` are the names that the code itself uses, `offset` is the current instruction, `used` are the instructions
+    whose values it takes.
+    """
+
+    taken: frozenset[str]
+    lines: list[str] = field(default_factory=list)
+    stands_for: list[tuple[int, ...]] = field(default_factory=list)
+    stack: list[Value] = field(default_factory=list)
+    waiting: list[Value] = field(default_factory=list)
+    indent: int = 1
+    offset: int = 0
+    used: list[int] = field(default_factory=list)
+    made: int = 0
+
+    def begin_instruction(self, offset: int) -> None:
+        self.offset = offset
+        self.used = [offset]
+
+    def emit(self, text: str, offsets: Iterable[int] | None = None) -> None:
+        self.lines.append("    " * self.indent + text)
+        self.stands_for.append(tuple(sorted(set(self.used if offsets is None else offsets))))
+
+    def fresh_name(self) -> str:
+        self.made += 1
+        while f"v{self.made}" in self.taken:
+            self.made += 1
+        return f"v{self.made}"
+
+    def name_it(self, value: Value) -> None:
+        name = self.fresh_name()
+        self.emit(f"{name} = {value.text}", value.offsets)
+        value.become_variable(name)
+
+    def name_reads(self) -> None:
+        """Name the values that read a variable, as the next block may change the variable."""
+        for value in self.stack:
+            if value.local:
+                self.name_it(value)
+
+    def keep_reads_of(self, name: str, but: Value | None = None) -> None:
+        for other in self.stack:
+            if other.local == name and other is not but:
+                self.name_it(other)
+
+    def flush(self, but: Value | None = None) -> None:
+        """Evaluate all waiting values in order. `but`, if it waits last, is left to the next statement."""
+        last = self.waiting.pop() if but is not None and self.waiting and self.waiting[-1] is but else None
+        for value in self.waiting:
+            self.name_it(value)
+        self.waiting = []
+        if last is not None:
+            last.waiting = False
+
+    def pop(self, count: int) -> list[Value]:
+        if count > len(self.stack):
+            raise StoppedError(f"the instruction at {self.offset} takes more than there is")
+        taken = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return taken
+
+    def from_top(self, depth: int) -> Value:
+        """The entry at this depth, 1 for the top, which stays on the stack."""
+        if not 0 < depth <= len(self.stack):
+            raise StoppedError(f"the instruction at {self.offset} reaches further down than there is")
+        return self.stack[-depth]
+
+    def on_stack(self, value: Value) -> bool:
+        return any(value is other for other in self.stack)
+
+    def consume(self, operands: list[Value]) -> None:
+        """Evaluate operands in this order; name the waiting ones if that is not the bytecode's order."""
+        inline = [value for value in operands if value.waiting]
+        tail = self.waiting[len(self.waiting) - len(inline) :] if inline else []
+        in_order = len(inline) == len(tail) and all(a is b for a, b in zip(inline, tail, strict=True))
+        if any(map(self.on_stack, inline)) or not in_order:
+            self.flush()
+        elif inline:
+            del self.waiting[len(self.waiting) - len(inline) :]
+        for value in operands:
+            self.used.extend(value.offsets)
+
+    def load(self, text: str, *, primary: bool = True, local: str = "") -> None:
+        """Push a constant or a variable."""
+        self.stack.append(Value(text, primary, local=local, offsets=(self.offset,)))
+
+    def push(self, text: str, *, primary: bool = True, truth: str = "") -> None:
+        """Push an expression that is still to be evaluated."""
+        value = Value(text, primary, waiting=True, truth=truth, offsets=tuple(self.used))
+        self.waiting.append(value)
+        self.stack.append(value)
+
+    def compute(self, count: int, text: Callable[..., str], *, primary: bool = True) -> None:
+        operands = self.pop(count)
+        self.consume(operands)
+        self.push(text(*(value.text for value in operands)), primary=primary)
+
+    def statement(self, operands: list[Value], text: Callable[..., str]) -> None:
+        """Write a statement that evaluates these operands in order, after everything that waits."""
+        self.consume(operands)
+        self.flush()
+        self.emit(text(*(value.text for value in operands)))
+
+
+def literal(value: Any) -> str | None:
+    """The text that spells a constant exactly, or None."""
+    if not isinstance(value, int | float | str | bytes | bool | tuple | frozenset | type(None) | type(...)):
+        return None
+    try:
+        text = repr(value)
+        read = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return text if type(read) is type(value) and repr(read) == text else None
+
+
 @dataclass
 class Instructions(SymbolicStack):
-    """The instructions that go on with the next one.
+    """The instructions without control flow: the next one follows.
 
     `says` has what an instruction (by offset) is for; `constants` are the objects that have a name in the text because
     they have no literal. `names` gives generated names their canonical form.
@@ -50,6 +223,24 @@ class Instructions(SymbolicStack):
 
     def say(self, words: str) -> None:
         self.says.setdefault(self.offset, words)
+
+    def handle(self, instruction: dis.Instruction) -> None:
+        """Do an instruction that the next one follows. Raises StoppedError."""
+        name = instruction.opname
+        if name in EXPRESSIONS:
+            count, form = EXPRESSIONS[name]
+            self.compute(count, form.format)
+            return
+        if name in STATEMENTS:
+            count, form, words = STATEMENTS[name]
+            if words:
+                self.say(words.format(instruction.argval))
+            self.statement(self.pop(count), partial(form.format, name=instruction.argval))
+            return
+        handler = getattr(self, f"_{name.lower()}", None)
+        if handler is None:
+            raise self.stop(instruction, "Python's own text for it needs a block or a statement of its own")
+        handler(instruction)
 
     # Constants and variables.
 
@@ -80,21 +271,15 @@ class Instructions(SymbolicStack):
     _load_fast_check = _load_fast
 
     def _load_global(self, instruction: dis.Instruction) -> None:
-        null = "NULL" in instruction.argrepr
-        first = null and not instruction.argrepr.endswith("NULL")
-        if first:
-            self.stack.append(NULL)
-        self._global(instruction.argval)
-        if null and not first:
-            self.stack.append(NULL)
-
-    def _global(self, name: str) -> None:
-        shown = self.names(name)
-        if INSTALLED.match(name):
+        before, after = instruction.argrepr.startswith("NULL"), instruction.argrepr.endswith("NULL")
+        self.stack += [NULL] * before
+        shown = self.names(instruction.argval)
+        if INSTALLED.match(instruction.argval):
             self.say(describe_installed(shown))
             self.load(shown)
         else:
             self.push(shown)
+        self.stack += [NULL] * (after and not before)
 
     def _load_deref(self, instruction: dis.Instruction) -> None:
         self.push(instruction.argval)
@@ -127,25 +312,10 @@ class Instructions(SymbolicStack):
     # Python 3.13 joins two of them.
 
     def _load_fast_load_fast(self, instruction: dis.Instruction) -> None:
-        for name in instruction.argval:
-            self._load_fast(instruction._replace(argval=name))
+        for half, name in zip(_HALF.findall(instruction.opname.lower()), instruction.argval, strict=True):
+            getattr(self, f"_{half}")(instruction._replace(argval=name))
 
-    def _store_fast_load_fast(self, instruction: dis.Instruction) -> None:
-        stored, loaded = instruction.argval
-        self._store_fast(instruction._replace(argval=stored))
-        self._load_fast(instruction._replace(argval=loaded))
-
-    def _store_fast_store_fast(self, instruction: dis.Instruction) -> None:
-        for name in instruction.argval:
-            self._store_fast(instruction._replace(argval=name))
-
-    def _store_deref(self, instruction: dis.Instruction) -> None:
-        self.say(f"write `{instruction.argval}`, which functions share")
-        self.statement(self.pop(1), lambda value: f"{instruction.argval} = {value}")
-
-    def _store_global(self, instruction: dis.Instruction) -> None:
-        self.say(f"write back the global `{instruction.argval}`, which the function changes")
-        self.statement(self.pop(1), lambda value: f"{instruction.argval} = {value}")
+    _store_fast_load_fast = _store_fast_store_fast = _load_fast_load_fast
 
     # The stack.
 
@@ -169,14 +339,16 @@ class Instructions(SymbolicStack):
     # Operators.
 
     def _binary_op(self, instruction: dis.Instruction) -> None:
-        operator = instruction.argrepr
-        if operator.endswith("="):
-            self._change(operator)
+        if instruction.argrepr.endswith("="):
+            self._change(instruction.argrepr)
         else:
-            self.compute(2, lambda left, right: f"({left} {operator} {right})")
+            self._combine(instruction.argrepr)
+
+    def _combine(self, operator: str) -> None:
+        self.compute(2, f"({{}} {operator} {{}})".format)
 
     def _change(self, operator: str) -> None:
-        """An operator that may change its left operand is a statement, on a variable of its own."""
+        """Write an operator that may change its left operand as a statement, on a new variable."""
         left, right = operands = self.pop(2)
         self.consume(operands)
         self.flush()
@@ -186,8 +358,7 @@ class Instructions(SymbolicStack):
         self.stack.append(Value(name, offsets=used))
 
     def _compare_op(self, instruction: dis.Instruction) -> None:
-        operator = str(instruction.argval)
-        self.compute(2, lambda left, right: f"({left} {operator} {right})")
+        self._combine(str(instruction.argval))
         if instruction.argrepr.startswith("bool("):  # Python 3.13
             self._to_bool(instruction)
 
@@ -197,21 +368,10 @@ class Instructions(SymbolicStack):
         self.push(f"(not not {value.text})", truth=value.text)
 
     def _is_op(self, instruction: dis.Instruction) -> None:
-        operator = "is not" if instruction.arg else "is"
-        self.compute(2, lambda left, right: f"({left} {operator} {right})")
+        self._combine("is not" if instruction.arg else "is")
 
     def _contains_op(self, instruction: dis.Instruction) -> None:
-        operator = "not in" if instruction.arg else "in"
-        self.compute(2, lambda left, right: f"({left} {operator} {right})")
-
-    def _unary_negative(self, instruction: dis.Instruction) -> None:
-        self.compute(1, lambda value: f"(-{value})")
-
-    def _unary_invert(self, instruction: dis.Instruction) -> None:
-        self.compute(1, lambda value: f"(~{value})")
-
-    def _unary_not(self, instruction: dis.Instruction) -> None:
-        self.compute(1, lambda value: f"(not {value})")
+        self._combine("not in" if instruction.arg else "in")
 
     def _call_intrinsic_1(self, instruction: dis.Instruction) -> None:
         form = _INTRINSICS.get(instruction.argrepr)
@@ -228,9 +388,6 @@ class Instructions(SymbolicStack):
         between = key.key
         self.compute(2, lambda value, key: f"{value}[{between or key}]")
 
-    def _binary_slice(self, instruction: dis.Instruction) -> None:
-        self.compute(3, lambda value, start, end: f"{value}[{start}:{end}]")
-
     def _build_slice(self, instruction: dis.Instruction) -> None:
         if "slice" in self.taken:
             raise self.stop(instruction, "the code has another `slice`")
@@ -244,14 +401,17 @@ class Instructions(SymbolicStack):
 
     def _store_subscr(self, instruction: dis.Instruction) -> None:
         value, owner, key = self.pop(3)
-        self.say(f"write back: an item of `{owner.text}`" if not owner.waiting else "write back an item")
+        self._say_written("an item", owner)
         between = key.key
         self.statement([value, owner, key], lambda value, owner, key: f"{owner}[{between or key}] = {value}")
 
     def _store_slice(self, instruction: dis.Instruction) -> None:
         value, owner, *ends = self.pop(4)
-        self.say(f"write back: items of `{owner.text}`" if not owner.waiting else "write back items")
-        self.statement([value, owner, *ends], lambda value, owner, start, end: f"{owner}[{start}:{end}] = {value}")
+        self._say_written("items", owner)
+        self.statement([value, owner, *ends], "{1}[{2}:{3}] = {0}".format)
+
+    def _say_written(self, what: str, owner: Value) -> None:
+        self.say(f"write back {what}" if owner.waiting else f"write back: {what} of `{owner.text}`")
 
     def _delete_subscr(self, instruction: dis.Instruction) -> None:
         between = self.from_top(1).key
@@ -259,22 +419,15 @@ class Instructions(SymbolicStack):
 
     # Containers.
 
-    def _build(self, instruction: dis.Instruction, text: Callable[..., str]) -> None:
+    def _build_list(self, instruction: dis.Instruction) -> None:
         count = int(instruction.arg or 0)
+        if instruction.opname == "BUILD_SET" and not count:
+            raise self.stop(instruction, "Python has no literal for an empty set")
         if any("graph_out_" in value.text for value in self.stack[len(self.stack) - count :]):
             self.say("rebuild a value of the function from what the graph returned")
-        self.compute(count, text)
+        self.compute(count, CONTAINERS[instruction.opname])
 
-    def _build_list(self, instruction: dis.Instruction) -> None:
-        self._build(instruction, lambda *items: f"[{', '.join(items)}]")
-
-    def _build_tuple(self, instruction: dis.Instruction) -> None:
-        self._build(instruction, tuple_text)
-
-    def _build_set(self, instruction: dis.Instruction) -> None:
-        if not instruction.arg:
-            raise self.stop(instruction, "Python has no literal for an empty set")
-        self._build(instruction, lambda *items: f"{{{', '.join(items)}}}")
+    _build_tuple = _build_set = _build_list
 
     def _build_map(self, instruction: dis.Instruction) -> None:
         pairs = int(instruction.arg or 0)
@@ -285,20 +438,12 @@ class Instructions(SymbolicStack):
         self.compute(int(instruction.arg or 0), lambda *values: _dict(keys, values))
 
     def _list_extend(self, instruction: dis.Instruction) -> None:
-        self._update_in_place(instruction, "extend")
-
-    def _dict_update(self, instruction: dis.Instruction) -> None:
-        self._update_in_place(instruction, "update")
-
-    def _update_in_place(self, instruction: dis.Instruction, method: str) -> None:
         items = self.pop(1)
         owner = self.from_top(int(instruction.arg or 1))
-        self.consume(items)
-        self.flush()
-        self.emit(f"{owner.text}.{method}({items[0].text})")
+        method = instruction.opname.rpartition("_")[2].lower()
+        self.statement(items, lambda value: f"{owner.text}.{method}({value})")
 
-    def _list_to_tuple(self, instruction: dis.Instruction) -> None:
-        self.compute(1, lambda value: f"(*{value},)")
+    _dict_update = _list_extend
 
     def _unpack_sequence(self, instruction: dis.Instruction) -> None:
         operands = self.pop(1)
@@ -312,25 +457,12 @@ class Instructions(SymbolicStack):
         if "NULL" in instruction.argrepr:
             self._load_method(instruction)
         else:
-            self._attribute(instruction.argval)
-
-    def _attribute(self, name: str) -> None:
-        number = not self.from_top(1).primary
-        self.compute(1, lambda owner: f"({owner}).{name}" if number else f"{owner}.{name}")
+            form = "{}.{}" if self.from_top(1).primary else "({}).{}"
+            self.compute(1, lambda owner: form.format(owner, instruction.argval))
 
     def _load_method(self, instruction: dis.Instruction) -> None:
-        (owner,) = self.pop(1)
-        self.stack.append(NULL)
-        self.stack.append(owner)
-        self._attribute(instruction.argval)
-
-    def _store_attr(self, instruction: dis.Instruction) -> None:
-        name = instruction.argval
-        self.say(f"write back the attribute `{name}`, which the function changes")
-        self.statement(self.pop(2), lambda value, owner: f"{owner}.{name} = {value}")
-
-    def _delete_attr(self, instruction: dis.Instruction) -> None:
-        self.statement(self.pop(1), lambda owner: f"del {owner}.{instruction.argval}")
+        self.stack += [NULL, *self.pop(1)]
+        self._load_attr(instruction._replace(argrepr=""))
 
     # Functions.
 
@@ -344,11 +476,8 @@ class Instructions(SymbolicStack):
 
     def _call(self, instruction: dis.Instruction) -> None:
         arguments = self.pop(int(instruction.arg or 0))
-        first, second = self.pop(2)
-        if NULL in (first, second):
-            callee = second if first is NULL else first
-        else:
-            callee, arguments = first, [second, *arguments]
+        callee, *bound = self._pop_callee()
+        arguments = [*bound, *arguments]
         keywords, self.keywords = self.keywords, ()
         self.consume([callee, *arguments])
         positional = len(arguments) - len(keywords)
@@ -356,12 +485,15 @@ class Instructions(SymbolicStack):
         named = zip(keywords, arguments[positional:], strict=True)
         self._push_call(callee, [*shown, *(f"{name}={value.text}" for name, value in named)])
 
+    def _pop_callee(self) -> list[Value]:
+        """The callee, and the argument that it is bound to if a method takes the place of NULL."""
+        return [value for value in self.pop(2) if value is not NULL]
+
     def _call_function_ex(self, instruction: dis.Instruction) -> None:
         parts = self.pop(2 if (instruction.arg or 0) & 1 else 1)
-        first, second = self.pop(2)
-        if NULL not in (first, second):
+        callee, *bound = self._pop_callee()
+        if bound:
             raise self.stop(instruction, "it has no NULL beside the function")
-        callee = second if first is NULL else first
         self.consume([callee, *parts])
         self._push_call(callee, [f"{star}{value.text}" for star, value in zip(("*", "**"), parts, strict=False)])
 
@@ -372,7 +504,7 @@ class Instructions(SymbolicStack):
         self.push(f"{callee.text if callee.primary else f'({callee.text})'}({arguments})")
 
     def _make_function(self, instruction: dis.Instruction) -> None:
-        """A function that is made of code, of this module's globals, and of cells."""
+        """Make a function from code, this module's globals, and cells."""
         flags = int(instruction.arg or 0)
         if flags & ~(_CLOSURE | _DEFAULTS):
             raise self.stop(instruction, "annotations and defaults of keywords are set in ways of their own")
@@ -416,7 +548,7 @@ def describe_call(callee: str, arguments: str) -> str:
     if callee.startswith("__compiled_fn_"):
         return f"call the compiled graph with {arguments or 'no inputs'}"
     if callee.startswith("__resume_at_"):
-        return f"call the resume function `{callee}` with what it needs to go on"
+        return f"call the resume function `{callee}` with the values that it needs"
     if callee.endswith("_create_nested_fn"):
         return "make the inner function again, around its cells"
     for ending, verb in (("enter", "starts"), ("exit", "ends")):

@@ -15,16 +15,16 @@ _DIMENSION = re.compile(r" in dimension (\d+)|\.size\((\d+)\)")
 _ADVICE: dict[str, str] = {
     "type": "Pass `{argument}` with the same type on every call.",
     "shape": (
-        "If `{argument}` comes in many sizes, say so before the first call: torch._dynamo.mark_dynamic({argument}, "
-        "{dimension}), or compile with dynamic=True."
+        "If `{argument}` comes in many sizes, declare it dynamic before the first call: "
+        "torch._dynamo.mark_dynamic({argument}, {dimension}), or compile with dynamic=True."
     ),
     "condition on sizes": (
-        "The code that was made for open sizes holds for some only: `{old}`. If 0 or 1 is a size like any other, "
-        "torch._dynamo.decorators.mark_unbacked({first}, {dimension}) says so; or pad to sizes that fit."
+        "The code for symbolic sizes holds only where `{old}`. If 0 or 1 is a size like any other, declare it: "
+        "torch._dynamo.decorators.mark_unbacked({first}, {dimension}); or pad to sizes that fit."
     ),
     "equal sizes": (
-        "torch takes open sizes that are equal at first to stay so (`{old}`). Tell it not to, or let the first call "
-        "have different ones."
+        "torch assumes that symbolic sizes that are equal in the first call stay equal (`{old}`). Tell it not to, or "
+        "let the first call have different ones."
     ),
     "number of dimensions": (
         "Give `{argument}` the same number of dimensions on every call: unsqueeze or flatten it before."
@@ -37,8 +37,8 @@ _ADVICE: dict[str, str] = {
         "or all the calls under torch.no_grad()."
     ),
     "grad mode": (
-        "Call it in the same grad mode every time. Training and inference each need code of their own: one "
-        "compilation each is what it takes."
+        "Call it in the same grad mode every time. Training and inference each need code of their own: one compilation "
+        "each."
     ),
     "autocast": "Call it under the same autocast setting every time.",
     "default dtype": "Set the default dtype once, before the first call.",
@@ -70,7 +70,7 @@ _ADVICE: dict[str, str] = {
     ),
     "global": "`{name}` is a global that changes between calls. Pass it as an argument, as a tensor.",
     "closure": (
-        "The function was made anew with another value in it. Make it once, and pass the value as an argument, as a "
+        "The function was created again, around another value. Create it once, and pass the value as an argument, as a "
         "tensor."
     ),
     "function": "Another function is passed on each call. Make it once, outside of the loop, and pass that one.",
@@ -79,45 +79,45 @@ _ADVICE: dict[str, str] = {
         "is passed twice: x.clone()."
     ),
     "marking": "Mark the same dimensions of `{argument}` as dynamic or static on every call.",
-    "object": "Pass the same object every time; torch can't tell that another one is as good.",
+    "object": "Pass the same object every time; torch can't tell that another one is equivalent.",
     "value": "Pass the same value every time, or a tensor.",
     "tensor": (
-        "Pass the same kind of tensor every time. One that was made in inference mode becomes one like others by "
-        "`{argument}`.clone() outside of it."
+        "Pass the same kind of tensor every time. `{argument}`.clone(), outside of inference mode, makes an ordinary "
+        "tensor of one that was made in inference mode."
     ),
     "condition": (
         "The code holds only where `{old}`: something compares `{argument}`, or takes it as a constant. Pass it as a "
         "tensor, or a value for which that holds."
     ),
     IDENTITY: (
-        "`{argument}` is made anew for each call, and torch drops the code for the one before with it. Make it once, "
-        "outside of the compiled function, and pass the same object."
+        "`{argument}` is created again for each call, and torch drops the compiled code with the object it was for. "
+        "Create it once, outside of the compiled function, and pass the same object."
     ),
 }
 _SMALL = (
-    "torch makes code of its own for sizes 0 and 1, with dynamic=True too. To have the same code for them, and where "
-    "nothing asks for the size: torch._dynamo.decorators.mark_unbacked({argument}, {dimension}) before the first call. "
-    "Or pad to sizes from 2."
+    "torch compiles separate code for sizes 0 and 1, with dynamic=True too. To share one code, if nothing depends on "
+    "the size: torch._dynamo.decorators.mark_unbacked({argument}, {dimension}) before the first call. Or pad to sizes "
+    "from 2."
 )
 _OF_MODULE = (
-    "`{argument}` is held by a module, and the code is for what it was. Convert, move, freeze or replace what a module "
-    "holds before the first call: each version takes a compilation of its own."
+    "`{argument}` belongs to a module, and the code was compiled for its earlier state. Convert, move, freeze or "
+    "replace what a module holds before the first call: each version needs its own compilation."
 )
 _INT_OF_MODULE = (
     "`{argument}` changes between calls, and torch keeps it as a constant. Hold it in a tensor that is changed in "
-    "place (register_buffer); or compile with dynamic=True and this setting, which leaves the ints of modules open."
+    "place (register_buffer); or compile with dynamic=True and this setting, which makes the ints of modules symbolic."
 )
 _GROWING = (
     "`{argument}` is part of a module, and each length of it gets code of its own. Return the value from the compiled "
     "function and append it outside; or write it in place into a tensor of a fixed size (register_buffer)."
 )
 _STATE = (
-    "`{argument}` is part of an object that is in another state. Each state takes its own branch, and its own code: "
-    "two states take two compilations, and no more."
+    "`{argument}` is part of an object that is now in another state. Each state takes its own branch, and its own "
+    "code: two states take two compilations, and no more."
 )
 _GLOBAL_OBJECT = (
-    "`{name}` changes between calls, and belongs to a global object. If it changes once, give it its last value before "
-    "the first call; if it changes often, pass it as an argument, a number as a tensor."
+    "`{name}` belongs to a global object and changes between calls. If it changes once, give it its final value "
+    "before the first call; if it changes often, pass it as an argument, a number as a tensor."
 )
 _LEARNING_RATE = (
     "`{argument}` changes between calls, and torch keeps it as a constant. Give the optimizer a tensor: "
@@ -127,10 +127,10 @@ _SETTINGS = {_ADVICE["equal sizes"]: (DUCK,), _INT_OF_MODULE: (UNSPECIALIZED,)}
 """Settings that do what an advice says."""
 _OF_TENSORS = ("type", "shape", "number of dimensions", "dtype", "stride", "device", "requires_grad")
 CAUSES = tuple(_ADVICE)
-"""Every class of cause, what is blamed first before the rest."""
+"""Every class of cause, in the order of blame."""
 
 
-def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
+def advise_on(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
     """Advice in words, and settings that do the same; see `applicability`."""
     text = _particular(failure) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
@@ -157,24 +157,18 @@ def _particular(failure: GuardFailure) -> str:
         return _LEARNING_RATE
     if failure.cause == "module attribute" and failure.new.startswith("the int "):
         return _INT_OF_MODULE
-    return _GROWING if failure.cause == "length" and _is_of_module(failure) else ""
-
-
-def _is_of_module(failure: GuardFailure) -> bool:
-    """Whether it is an attribute of `self`, or of a module that is in another."""
-    return failure.source.startswith("L['self']") or "._modules[" in failure.source
+    is_of_module = failure.source.startswith("L['self']") or "._modules[" in failure.source
+    return _GROWING if failure.cause == "length" and is_of_module else ""
 
 
 def applicability(settings: Sequence[str], others: str) -> Applicability:
     """Applicability of advice: settings end a recompilation if nothing else has to stay the same."""
-    if not settings:
-        return "explanation"
-    return "maybe" if others else "machine-applicable"
+    return "explanation" if not settings else "maybe" if others else "machine-applicable"
 
 
 def other_conditions(first: GuardFailure, nearest: Sequence[GuardFailure]) -> str:
-    """What else has to stay as it was for the advice to help; "" where that is all. Open sizes and numbers come
-    together, and what follows from a size goes with it.
+    """What else has to stay as it was for the advice to help; "" if nothing else has. Symbolic sizes and numbers count
+    as one cause, together with the conditions that follow from them.
     """
     together = {*SIZES, *CONDITIONS} if first.cause in SIZES else {first.cause, *CONDITIONS}
     others = {item.cause: item for item in reversed(nearest) if item.cause not in together}
@@ -186,44 +180,42 @@ def other_conditions(first: GuardFailure, nearest: Sequence[GuardFailure]) -> st
 
 
 CONDITIONS = ("stride", "condition", "condition on sizes", "equal sizes")
-"""Causes that may follow from another."""
+"""Causes that may follow from another cause."""
 SIZES = ("shape", "number", "condition on sizes")
-"""Causes that come from the arguments of the compiled function, wherever they show."""
+"""Causes that come from the arguments of the compiled function, wherever they are seen."""
 
 
 def inner_advice(function: str, resumes: bool) -> str:
-    """Advice for a function that compiled code calls, or for what goes on after a graph break."""
+    """Advice for a function that compiled code calls, or for one that resumes after a graph break."""
     if resumes:
         return (
-            f"This is the rest of `{function}` after a graph break, compiled anew as `{function}` is. Take away the "
+            f"This is the rest of `{function}` after a graph break, recompiled whenever `{function}` is. Remove the "
             "break, or compile with dynamic=True."
         )
     return (
-        f"`{function}` is compiled by itself: a graph break keeps it out of the graph of the code that calls it. Take "
-        "away the break, mark what it is called with as dynamic, or compile with dynamic=True."
+        f"`{function}` is compiled by itself: a graph break keeps it out of its caller's graph. Remove the break, mark "
+        "its arguments dynamic, or compile with dynamic=True."
     )
 
 
 ON_THE_STACK = (
-    "The graph breaks in the middle of an expression, where Python holds a value that is made anew for each call, such "
-    "as the method `append` in `values.append(x.item())`; the code after the break is for that one. Give what breaks a "
-    "line of its own: `value = x.item()`, then `values.append(value)`. Or take away the break."
+    "The graph breaks in the middle of an expression, where Python holds a value that is created for each call, such "
+    "as the method `append` in `values.append(x.item())`; the code after the break is for that value. Move the call "
+    "that breaks to a line of its own: `value = x.item()`, then `values.append(value)`. Or remove the break."
 )
 OF_TORCH = (
     "This function is torch's own, so nothing in your code has to change: torch.distributed compiles it once for each "
     "kind of call that it gets."
 )
-
-
 IN_ONE_CALL = (
-    "In one call it runs on a tensor that needs a gradient and on one that needs none, as the first of several blocks "
-    "does. Each takes code of its own: two compilations, and no more."
+    "One call runs it on a tensor with requires_grad=True and on one without, as the first of several blocks does. "
+    "Each needs its own code: two compilations, and no more."
 )
 
 
 def limit_advice(limit: str) -> str:
     """Advice for a function that reached the recompile limit."""
     return (
-        f"Calls that fit no code there is ran as plain Python, because of {limit}. Take away what recompiles "
-        "(run.recompiles says what does), or raise torch._dynamo.config.recompile_limit."
+        f"Calls that match no compiled code run as plain Python, because of {limit}. Remove the causes of "
+        "recompilation (run.recompiles lists them), or raise torch._dynamo.config.recompile_limit."
     )

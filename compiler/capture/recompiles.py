@@ -1,4 +1,4 @@
-"""Recompilations as facts: every guard that failed, the old value beside the new one, whom to blame, what to do."""
+"""Recompilations as facts: every guard that failed, the old and the new value, the argument to blame, what to do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from compiler.capture import recompile_advice as advice
 from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import (
     UNNAMED,
     argument,
     layout,
     plain,
-    quoted,
+    quote,
     shape_words,
     short_type,
     state_of,
@@ -27,20 +28,6 @@ from compiler.capture.guard_words import (
     words,
 )
 from compiler.capture.guards import with_names
-from compiler.capture.recompile_advice import (
-    CAUSES,
-    CONDITIONS,
-    IDENTITY,
-    IN_ONE_CALL,
-    OF_TORCH,
-    ON_THE_STACK,
-    SIZES,
-    advice,
-    applicability,
-    inner_advice,
-    limit_advice,
-    other_conditions,
-)
 from compiler.record import Artifact, Frame, GuardFailure, Problem, Recompile
 from compiler.record.builder import Builder
 from compiler.record.plain_text import pluralize
@@ -48,7 +35,9 @@ from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.guards import DROPPED, FailedGuard
 
 _STATES = {"grad_mode": "grad mode", "autocast_state": "autocast", "default_dtype": "default dtype"}
-_LENGTHS = ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK", "DICT_CONTAINS", "ABSENT", "DICT_VERSION")
+_COUNTS = ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK")
+_LENGTHS = (*_COUNTS, "DICT_CONTAINS", "ABSENT", "DICT_VERSION")
+_CONTAINERS = (list, tuple, dict, set)
 _CONTAINS = ("DICT_CONTAINS", "SET_CONTAINS")
 _MATCHES = {"TRUE_MATCH": "True", "FALSE_MATCH": "False", "NONE_MATCH": "None"}
 _TYPE = re.compile(r"type=<(?:class|enum) '([\w.<>]+)'>")
@@ -78,26 +67,26 @@ def recompile(
     """Add all guards that failed, their cause and advice to a recompilation.
 
     `name` gives the id of the compilation that an entry is of, `state` is torch's global state now, as JSON.
-    `is_outermost` is whether it is of the compiled function itself, `resumes` whether the function goes on after a
+    `is_outermost` is whether it is of the compiled function itself, `resumes` whether the function resumes after a
     graph break, `stack` the locals that values on the stack are stored to, and `same_call` the compilations of the call
     under way.
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
     failures = [sorted(_failures(name(entry.key), entry, state, stack or {}), key=_rank) for entry in newest_first]
-    nearest = min(filter(None, failures), key=lambda found: (found[0].cause == IDENTITY, len(found)), default=())
+    nearest = min(filter(None, failures), key=lambda found: (found[0].cause == advice.IDENTITY, len(found)), default=())
     if not nearest:
         return known
-    first = _main(nearest)
-    text, settings = advice(first)
-    if first.cause == IDENTITY and first.argument == UNNAMED:
-        text = ON_THE_STACK
-    if first.cause in SIZES and (resumes or not is_outermost):
-        text, settings = inner_advice(function_name(known.function), resumes), ()
+    first = next((failure for failure in nearest if failure.cause not in advice.CONDITIONS), nearest[0])
+    text, settings = advice.advise_on(first)
+    if first.cause == advice.IDENTITY and first.argument == UNNAMED:
+        text = advice.ON_THE_STACK
+    if first.cause in advice.SIZES and (resumes or not is_outermost):
+        text, settings = advice.inner_advice(function_name(known.function), resumes), ()
     if first.cause == "requires_grad" and first.entry in same_call:
-        text = IN_ONE_CALL
-    others = other_conditions(first, nearest)
+        text = advice.IN_ONE_CALL
+    others = advice.other_conditions(first, nearest)
     if known.file.startswith("torch/distributed/"):
-        text, settings, others = OF_TORCH, (), ""
+        text, settings, others = advice.OF_TORCH, (), ""
     return replace(
         known,
         failures=tuple(failure for found in failures for failure in found),
@@ -105,7 +94,7 @@ def recompile(
         argument=first.argument,
         advice=text + others,
         settings=settings,
-        applicability=applicability(settings, others),
+        applicability=advice.applicability(settings, others),
         closest=first.entry,
     )
 
@@ -123,12 +112,7 @@ def with_graph_changes(recompiles: Sequence[Recompile], graphs: Mapping[str, Art
 def _rank(failure: GuardFailure) -> tuple[bool, int, str, str]:
     """Torch checks what failed last time first; here the order is the same every time."""
     is_unnamed = failure.argument == UNNAMED
-    return is_unnamed, CAUSES.index(failure.cause), failure.argument, failure.words
-
-
-def _main(failures: Sequence[GuardFailure]) -> GuardFailure:
-    """The failure to blame; strides and conditions that follow from a size come second."""
-    return next((failure for failure in failures if failure.cause not in CONDITIONS), failures[0])
+    return is_unnamed, advice.CAUSES.index(failure.cause), failure.argument, failure.words
 
 
 def _failures(entry: str, found: EntryFailures, state: str, stack: dict[str, str]) -> Iterator[GuardFailure]:
@@ -136,88 +120,87 @@ def _failures(entry: str, found: EntryFailures, state: str, stack: dict[str, str
     for guard in found.guards:
         code = tuple(with_names(part, stack) for part in guard.code)
         named = replace(guard, source=with_names(guard.source, stack), code=code)
-        for told in _of_guard(entry, named, state):
-            failure = replace(told, source=guard.source) if told.source == named.source else told
-            if (failure.cause, failure.argument, failure.words) not in seen:
-                seen.add((failure.cause, failure.argument, failure.words))
-                yield failure
+        for told in _failures_of_guard(named, state):
+            if (told.cause, told.argument, told.words) not in seen:
+                seen.add((told.cause, told.argument, told.words))
+                yield replace(told, entry=entry, source=guard.source if told.source else "")
 
 
-def _of_guard(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
+def _failure(
+    cause: str, name: str, old: str, new: str, change: str = "", *, source: str = "", code: str = ""
+) -> GuardFailure:
+    """A failure whose entry is filled in later."""
+    return GuardFailure("", cause, name, old, new, change or f"{quote(name)} {_was(old, new)}", source, code)
+
+
+def _was(old: object, new: object) -> str:
+    return f"was {old}, is now {new}"
+
+
+def _failures_of_guard(guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
     code = plain(guard.code[0]) if guard.code else ""
     if guard.kind == "GLOBAL_STATE":
-        yield from _state_failures(entry, guard, state)
+        yield from _state_failures(guard, state)
     elif guard.kind == "TENSOR_MATCH" and isinstance(guard.value, torch.Tensor):
-        yield from _tensor_failures(entry, guard)
+        yield from _tensor_failures(guard)
     elif guard.kind == "NO_TENSOR_ALIASING":
         change = "two of the arguments are the same tensor"
-        yield GuardFailure(entry, "aliasing", "", "different tensors", "the same tensor", change, "", code)
+        yield _failure("aliasing", "", "different tensors", "the same tensor", change, code=code)
     elif guard.kind == DROPPED:
         name = argument(guard.source)
-        change = f"the code was for one object, {quoted(name)}, which is gone"
-        yield GuardFailure(entry, IDENTITY, name, "an object that is gone", "another object", change, guard.source)
+        change = f"the code was for one object, {quote(name)}, which is gone"
+        yield _failure(advice.IDENTITY, name, "an object that is gone", "another object", change, source=guard.source)
     elif guard.kind == "LAMBDA_GUARD":
-        yield from _condition_failure(entry, guard)
+        yield _condition_failure(guard)
     elif (held := _module_contents(guard)) is not None:
         name, old, new = held
-        change = f"{quoted(name)} had {old}, has {new}"
-        yield GuardFailure(entry, "module structure", name, old, new, change, guard.source, code)
+        change = f"{quote(name)} had {old}, now has {new}"
+        yield _failure("module structure", name, old, new, change, source=guard.source, code=code)
     else:
         name = argument(guard.source, guard.owner)
-        old, new = _old_and_new(guard)
-        cause = _cause(guard)
-        yield GuardFailure(entry, cause, name, old, new, _change(name, guard, old, new), guard.source, code)
+        yield _failure(_cause(guard), name, *_value_change(name, guard), source=guard.source, code=code)
 
 
 def _module_contents(guard: FailedGuard) -> tuple[str, str, str] | None:
     """Name, old and new count of a module's children if their number changed; None otherwise."""
-    holder, count = _HOLDS.search(guard.source), _VALUE.match(guard.code[0].split("  #", 1)[0]) if guard.code else None
+    holder, count = _HOLDS.search(guard.source), _VALUE.match(_first_code(guard))
     if holder is None or count is None or not count[1].strip().isdigit():
         return None
     now = guard.value if isinstance(guard.value, int) else len(guard.value)
-    return argument(guard.source[: holder.start()]), _items(int(count[1])), _items(now)
+    old, new = (pluralize(number, "item") for number in (int(count[1]), now))
+    return argument(guard.source[: holder.start()]), old, new
 
 
-def _items(count: int) -> str:
-    return f"{count} item" if count == 1 else f"{count} items"
+def _first_code(guard: FailedGuard) -> str:
+    return guard.code[0].split("  #", 1)[0].strip() if guard.code else ""
 
 
-def _old_and_new(guard: FailedGuard) -> tuple[str, str]:
+def _value_change(name: str, guard: FailedGuard) -> tuple[str, str, str]:
+    """Old value, new value, and the change in words."""
+    subject = quote(name)
     if guard.kind == "ABSENT":
-        return "there", "gone"
+        return "there", "gone", f"{subject} is not there any more"
     if guard.kind in _CONTAINS:
         has = words(guard.kind, guard.source, guard.code).rpartition("` has ")[2]
         key = has.removeprefix("no ")
-        return (f"without {key}", f"with {key}") if has.startswith("no ") else (f"with {key}", f"without {key}")
-    return _old(guard), _length_of(guard) or value_of(guard.value)
-
-
-def _length_of(guard: FailedGuard) -> str:
-    """The number of items of a value if the guard checks its length; "" otherwise."""
-    is_length = guard.kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK")
-    return _items(len(guard.value)) if is_length and type(guard.value) in (list, tuple, dict, set) else ""
-
-
-def _change(name: str, guard: FailedGuard, old: str, new: str) -> str:
-    if guard.kind == "ABSENT":
-        return f"{quoted(name)} is not there any more"
-    if guard.kind in _CONTAINS:
-        return f"{quoted(name)} is {new} now"
-    if new.endswith((" item", " items")):
-        return f"{quoted(name)} {'was empty' if old == 'empty' else f'had {old}'}, now has {new}"
-    if old == new:
-        return f"{quoted(name)} is another {old.removeprefix('a ')}"
-    return f"{quoted(name)} was {old}, is {new}"
+        old, new = (f"with {key}", f"without {key}")[:: -1 if has.startswith("no ") else 1]
+        return old, new, f"{subject} is {new} now"
+    old = _old(guard)
+    if guard.kind in _COUNTS and type(guard.value) in _CONTAINERS:
+        new = pluralize(len(guard.value), "item")
+        return old, new, f"{subject} {'was empty' if old == 'empty' else f'had {old}'}, now has {new}"
+    new = value_of(guard.value)
+    return old, new, f"{subject} is another {old.removeprefix('a ')}" if old == new else f"{subject} {_was(old, new)}"
 
 
 def _old(guard: FailedGuard) -> str:
     """The value that the guard asks for, from its own text: nothing else remembers it."""
-    code = guard.code[0].split("  #", 1)[0].strip() if guard.code else ""
+    code = _first_code(guard)
     if guard.kind in _MATCHES:
         return _MATCHES[guard.kind]
     if guard.kind == "TENSOR_MATCH":
         return "a Tensor"
-    if guard.kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK"):
+    if guard.kind in _COUNTS:
         return words(guard.kind, guard.source, (code,)).rpartition("` ")[2].removeprefix("has ").removeprefix("is ")
     if found := _TYPE.search(code):
         return _a(short_type(found[1]))
@@ -240,7 +223,7 @@ def value_of(value: Any) -> str:
         return str(value)
     if isinstance(value, torch.Tensor):
         return f"a {short_type(type(value).__name__)} of {_dtype(value)}, {shape_words(tuple(value.shape))}"
-    if type(value) in (list, tuple, dict, set):
+    if type(value) in _CONTAINERS:
         return f"a {type(value).__name__} of {len(value)}"
     return _a(short_type(type(value).__name__))
 
@@ -280,100 +263,87 @@ def _value_cause(guard: FailedGuard) -> str:
     return "object" if guard.kind == "ID_MATCH" else "value"
 
 
-def _state_failures(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
+def _state_failures(guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
     old, new = state_of(guard.code[0]) if guard.code else {}, state_of(state)
     if not old:
-        yield from _switched_settings(entry, " ".join(guard.code), new)
+        yield from _switched_settings(" ".join(guard.code), new)
     for key in old:
         if key in new and old[key] != new[key]:
             before, now = switch_words(key, old[key]), switch_words(key, new[key])
-            if before == now:
-                before, now = "one setting", "another"
-            change = f"{switch_name(key)} was {before}, is {now}"
-            yield GuardFailure(entry, _STATES.get(key, "torch setting"), switch_name(key), before, now, change)
+            yield _setting_failure(key, *((before, now) if before != now else ("one setting", "another")))
 
 
-def _switched_settings(entry: str, reason: str, now: dict[str, Any]) -> Iterator[GuardFailure]:
+def _switched_settings(reason: str, now: dict[str, Any]) -> Iterator[GuardFailure]:
     """Failures of the global state for older torch, which names only the parts that differ."""
     for key in ("grad_mode", "autocast_state", "default_dtype", "deterministic_algorithms", "num_threads"):
-        if key not in reason:
-            continue
         value = torch.is_grad_enabled() if key == "grad_mode" else now.get(key)
-        old, new = (switch_words(key, not value), switch_words(key, value)) if isinstance(value, bool) else ("", "")
-        change = f"{switch_name(key)} " + (f"was {old}, is {new}" if old else "is another")
-        yield GuardFailure(entry, _STATES.get(key, "torch setting"), switch_name(key), old, new, change)
+        if key in reason and isinstance(value, bool):
+            yield _setting_failure(key, switch_words(key, not value), switch_words(key, value))
+        elif key in reason:
+            yield _setting_failure(key, "", "", f"{switch_name(key)} is another")
 
 
-def _tensor_failures(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
-    """Each property of a tensor that differs. What is left open in the guard can't."""
+def _setting_failure(key: str, old: str, new: str, change: str = "") -> GuardFailure:
+    name = switch_name(key)
+    return _failure(_STATES.get(key, "torch setting"), name, old, new, change or f"{name} {_was(old, new)}")
+
+
+def _tensor_failures(guard: FailedGuard) -> Iterator[GuardFailure]:
+    """Each property of a tensor that differs. Symbolic sizes in the guard can't."""
     match, value = tensor_match(guard.code[0]), guard.value
-    name = argument(guard.source, guard.owner)
-    subject = quoted(name)
+    name, source = argument(guard.source, guard.owner), guard.source
+    subject = quote(name)
     if match is None:
-        change = f"{subject} is another kind of tensor"
-        yield GuardFailure(entry, "tensor", name, "", value_of(value), change, guard.source)
+        yield _failure("tensor", name, "", value_of(value), f"{subject} is another kind of tensor", source=source)
         return
-    device = str(value.device)
-    pairs = (
-        ("type", match.type, type(value).__name__),
-        ("dtype", match.dtype, _dtype(value)),
-        ("device", match.device, device),
-        ("requires_grad", str(match.requires_grad), str(value.requires_grad)),
-    )
-    differing = [pair for pair in pairs if pair[1] != pair[2]]
-    for cause, old, new in differing:
-        change = f"{cause} of {subject} was {old}, is {new}"
-        yield GuardFailure(entry, cause, name, old, new, change, guard.source)
-    shapes = list(_shape_failures(entry, guard, name))
-    yield from shapes
-    if not differing and not shapes:
-        yield _other_kind(entry, guard, name)
-
-
-def _other_kind(entry: str, guard: FailedGuard, name: str) -> GuardFailure:
-    """The failure of a tensor that differs only in having been made in inference mode or not."""
-    old, new = "a tensor of another kind", "a tensor of this kind"
-    if guard.value.is_inference() == ("ADInplaceOrView" in guard.code[0]):
-        ways = ("made in inference mode", "not made in inference mode")
-        new, old = ways if guard.value.is_inference() else ways[::-1]
-    return GuardFailure(entry, "tensor", name, old, new, f"{quoted(name)} was {old}, is {new}", guard.source)
-
-
-def _shape_failures(entry: str, guard: FailedGuard, name: str) -> Iterator[GuardFailure]:
-    match, value = tensor_match(guard.code[0]), guard.value
-    assert match is not None
-    size, stride, subject = tuple(value.shape), tuple(value.stride()), quoted(name)
+    size, stride = tuple(value.shape), tuple(value.stride())
+    found: list[tuple[str, str, str, str]] = [
+        (cause, old, new, f"{cause} of {subject}")
+        for cause, old, new in (
+            ("type", match.type, type(value).__name__),
+            ("dtype", match.dtype, _dtype(value)),
+            ("device", match.device, str(value.device)),
+            ("requires_grad", str(match.requires_grad), str(value.requires_grad)),
+        )
+    ]
+    if len(size) == len(match.size):
+        lengths = [(n, length) for n, length in enumerate(match.size) if length not in (None, size[n])]
+        found += [("shape", f"{old}", f"{size[n]}", f"size of {subject} in dimension {n}") for n, old in lengths]
+        if not lengths and any(step not in (None, stride[n]) for n, step in enumerate(match.stride)):
+            was, now = layout(match.size, match.stride), layout(size, stride)
+            found.append(("stride", was, now, f"memory layout of {subject}"))
+    differing = [each for each in found if each[1] != each[2]]
+    for cause, old, new, what in differing:
+        yield _failure(cause, name, old, new, f"{what} {_was(old, new)}", source=source)
     if len(size) != len(match.size):
         old, new = shape_words(match.size), shape_words(size)
         count = pluralize(len(match.size), "dimension")
-        change = f"{subject} had {count} ({old}), has {len(size)} ({new})"
-        yield GuardFailure(entry, "number of dimensions", name, old, new, change, guard.source)
-        return
-    differing = [n for n, length in enumerate(match.size) if length is not None and length != size[n]]
-    for n in differing:
-        change = f"size of {subject} in dimension {n} was {match.size[n]}, is {size[n]}"
-        yield GuardFailure(entry, "shape", name, str(match.size[n]), str(size[n]), change, guard.source)
-    if not differing and any(s is not None and s != stride[n] for n, s in enumerate(match.stride)):
-        before, now = layout(match.size, match.stride), layout(size, stride)
-        change = f"memory layout of {subject} was {before}, is {now}"
-        yield GuardFailure(entry, "stride", name, before, now, change, guard.source)
+        change = f"{subject} had {count} ({old}), now has {len(size)} ({new})"
+        yield _failure("number of dimensions", name, old, new, change, source=source)
+    elif not differing:
+        yield _failure("tensor", name, *_kinds(guard), source=source)
 
 
-def _condition_failure(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
+def _kinds(guard: FailedGuard) -> tuple[str, str]:
+    """Old and new kind of a tensor that differs only in having been made in inference mode or not."""
+    if guard.value.is_inference() != ("ADInplaceOrView" in guard.code[0]):
+        return "a tensor of another kind", "a tensor of this kind"
+    new, old = ("made in inference mode", "not made in inference mode")[:: 1 if guard.value.is_inference() else -1]
+    return old, new
+
+
+def _condition_failure(guard: FailedGuard) -> GuardFailure:
     """The failure of a condition on symbolic sizes and numbers, or on the identity of two objects."""
-    code = guard.code[0].split("  #", 1)[0].strip()
+    code = _first_code(guard)
     named = list(dict.fromkeys(argument(source) for source in _SOURCE.findall(code)))
     name = " and ".join(named) or "torch's state"
     if _SAME.fullmatch(code):
-        change = f"{' and '.join(map(quoted, named))} were the same object, are no longer"
-        yield GuardFailure(entry, "aliasing", name, "the same object", "different ones", change, "", code)
-        return
+        change = f"{' and '.join(map(quote, named))} were the same object, are no longer"
+        return _failure("aliasing", name, "the same object", "different ones", change, code=code)
     cause = "condition on sizes" if ".size()" in code else "condition"
     if re.fullmatch(r"L\['\w+'\]\.size\(\)\[\d+\] == L\['\w+'\]\.size\(\)\[\d+\]", code):
         cause = "equal sizes"
-    yield GuardFailure(
-        entry, cause, name, f"{plain(code)}", "no longer so", f"`{plain(code)}` no longer holds", "", code
-    )
+    return _failure(cause, name, plain(code), "no longer so", f"`{plain(code)}` no longer holds", code=code)
 
 
 def mark_limit_reached(builder: Builder, frame: Frame, limit: str) -> None:
@@ -388,19 +358,17 @@ def mark_limit_reached(builder: Builder, frame: Frame, limit: str) -> None:
     where = f"{frame.function} ({frame.file}:{frame.line})"
     words_now = f"{where} is not compiled any more: {reason}"
     if not any(problem.reason == words_now for problem in builder.problems):
-        builder.problem(Problem("captured", words_now, limit_advice(limit), frame.id))
+        builder.problem(Problem("captured", words_now, advice.limit_advice(limit), frame.id))
 
 
 def graph_change(before: Artifact, after: Artifact) -> str:
-    """'2 ops more (operator.add, operator.mul)', 'the same ops; s77 left open'."""
+    """'2 ops more (operator.add, operator.mul)', 'the same ops; s77 symbolic'."""
     first, second = _ops(before), _ops(after)
     parts = [_list_ops(second - first, "more"), _list_ops(first - second, "fewer")]
     if not any(parts):
         parts = [_same(before, after)]
     opened, fixed = _symbols(after) - _symbols(before), _symbols(before) - _symbols(after)
-    parts += [
-        f"{', '.join(sorted(names))} {word}" for names, word in ((opened, "left open"), (fixed, "fixed")) if names
-    ]
+    parts += [f"{', '.join(sorted(names))} {word}" for names, word in ((opened, "symbolic"), (fixed, "fixed")) if names]
     return "; ".join(part for part in parts if part)
 
 
@@ -417,7 +385,7 @@ def _list_ops(ops: Counter[str], word: str) -> str:
         return ""
     names = [name if times == 1 else f"{times} × {name}" for name, times in sorted(ops.items())]
     shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-    return f"{count} {'op' if count == 1 else 'ops'} {word} ({shown})"
+    return f"{pluralize(count, 'op')} {word} ({shown})"
 
 
 def _same(before: Artifact, after: Artifact) -> str:
@@ -439,5 +407,5 @@ def _code(graph: Artifact) -> Iterator[str]:
 
 
 def _symbols(graph: Artifact) -> set[str]:
-    """The sizes and numbers that a graph leaves open."""
+    """The symbols in a graph."""
     return {name for part in _SIZES.findall(graph.text) for name in _SYMBOL.findall(part)}

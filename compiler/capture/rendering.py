@@ -1,33 +1,27 @@
 """Bytecode that TorchDynamo wrote, read by a symbolic machine: the same thing as Python, and what each step is for.
 
-The machine runs the instructions on expressions instead of values (`compiler.capture.symbolic_stack`,
-`compiler.capture.instructions`); here is where they go: branches, loops, and blocks that end in a `finally`. What
-Python has no words for stops it: nothing is guessed.
+The machine runs the instructions on expressions instead of values (`compiler.capture.instructions`); this module adds
+control flow: branches, loops, and blocks that end in a `finally`. What Python has no words for stops it: nothing is
+guessed.
 """
 
 from __future__ import annotations
 
 import dis
+import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from compiler.capture.instructions import Instructions
-from compiler.capture.symbolic_stack import StoppedError, Value, identifier, parameter_names, parameters
+from compiler.capture.instructions import Instructions, StoppedError, Value
 
 MOST_INSTRUCTIONS = 20_000
 _IGNORED = {"RESUME", "NOP", "PRECALL", "CACHE", "MAKE_CELL", "COPY_FREE_VARS", "EXTENDED_ARG", "NOT_TAKEN"}
 _GENERATOR = 32  # co_flags
 _ENDS = ("RETURN_VALUE", "RETURN_CONST")
-_TESTS = {
-    "IF_FALSE": "{}",
-    "IF_TRUE": "not {}",
-    "IF_NONE": "{} is not None",
-    "IF_NOT_NONE": "{} is None",
-    "IF_FALSE_OR_POP": "{}",
-    "IF_TRUE_OR_POP": "not {}",
-}
+_TESTS = {"IF_FALSE": "{}", "IF_TRUE": "not {}", "IF_NONE": "{} is not None", "IF_NOT_NONE": "{} is None"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +51,8 @@ def render(code: CodeType, names: Callable[[str], str] = str) -> Rendering:
         machine.run(0, [], 1)
     except StoppedError as stop:
         stopped = str(stop)
-    lines, behind = tuple(machine.lines), tuple(machine.stands_for)
-    return Rendering(lines, behind, stopped, machine.says, machine.constants, code.co_freevars)
+    lines, offsets = tuple(machine.lines), tuple(machine.stands_for)
+    return Rendering(lines, offsets, stopped, machine.says, machine.constants, code.co_freevars)
 
 
 @dataclass
@@ -80,14 +74,17 @@ class _Machine(Instructions):
             if not all(part.isidentifier() for part in name.split(".")):
                 raise StoppedError(f"the name {name!r} can't be written in Python")
         self.indent = 0
-        self.emit(f"def {identifier(self.names(code.co_name))}({', '.join(parameters(code))}):", ())
+        cells = tuple(CellType() for _ in code.co_freevars)
+        signature = inspect.signature(FunctionType(code, {}, closure=cells))
+        name = re.sub(r"\W", "_", self.names(code.co_name)) or "function"
+        self.emit(f"def {name}{signature}:", ())
         self.indent = 1
         stored = self._written_names("STORE_DEREF", "DELETE_DEREF")
         if rebound := sorted(stored & set(code.co_freevars)):
             self.emit(f"nonlocal {', '.join(rebound)}", ())
         if written := self._written_names("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.emit(f"global {', '.join(sorted(written))}", ())
-        for name in sorted(set(code.co_cellvars) - stored - set(parameter_names(code))):
+        for name in sorted(set(code.co_cellvars) - stored - signature.parameters.keys()):
             self.emit(f"{name}: object", ())  # which makes it a variable of this function
 
     def _written_names(self, *opcodes: str) -> set[str]:
@@ -123,13 +120,10 @@ class _Machine(Instructions):
             return None
         if name == "GET_ITER" and self.instructions[number + 1].opname == "FOR_ITER":
             return self._loop(number + 1)
-        handler = getattr(self, f"_{name.lower()}", None)
-        if handler is None:
-            raise self.stop(instruction, "Python's own text for it needs a block or a statement of its own")
-        handler(instruction)
+        self.handle(instruction)
         return number + 1
 
-    # Where it goes on.
+    # Control flow.
 
     def _branch(self, instruction: dis.Instruction, number: int) -> None:
         name = instruction.opname
@@ -155,8 +149,8 @@ class _Machine(Instructions):
         self.flush()
         self.say("the value decides, in plain Python, which branch the function takes")
         self.name_reads()  # a branch may rename what is on its own stack
-        ending = next(ending for ending in sorted(_TESTS, key=len, reverse=True) if name.endswith(ending))
-        self.emit(f"if {_TESTS[ending].format(value.truth or value.text)}:")
+        test = next(test for ending, test in _TESTS.items() if name.removesuffix("_OR_POP").endswith(ending))
+        self.emit(f"if {test.format(value.truth or value.text)}:")
         return [value] if keeps else []
 
     def _return(self, instruction: dis.Instruction) -> None:
@@ -172,20 +166,17 @@ class _Machine(Instructions):
 
     # Blocks.
 
-    def _straight(self, start: int, end: int) -> None:
-        """The instructions of a block, one after the other, up to `end`."""
+    def _block(self, header: str, offsets: Sequence[int], start: int, end: int) -> None:
+        """Render the instructions of a block, one after the other, up to `end`."""
+        self.emit(header, offsets)
+        self.indent += 1
+        before = len(self.lines)
         number: int | None = start
         while number is not None and number < end:
             number = self._step(number)
         if number != end:
             raise self.stop(self.instructions[start], "its block is left on the way")
         self.flush()
-
-    def _block(self, header: str, offsets: Sequence[int], start: int, end: int) -> None:
-        self.emit(header, offsets)
-        self.indent += 1
-        before = len(self.lines)
-        self._straight(start, end)
         if len(self.lines) == before:
             self.emit("pass", ())
         self.indent -= 1
@@ -221,16 +212,13 @@ class _Machine(Instructions):
                 found.append((each.opname, each.argval))
         return []
 
-    def _same(self, number: int, wanted: Sequence[tuple[str, Any]]) -> int | None:
+    def _same(self, number: int, wanted: list[tuple[str, Any]]) -> int | None:
         """The index after instructions equal to `wanted`; None if they differ or write to variables."""
-        left = list(wanted)
-        while left and number < len(self.instructions):
-            each = self.instructions[number]
-            if each.opname not in _IGNORED and (each.opname, each.argval) != left.pop(0):
-                return None
-            number += 1
+        rest = enumerate(self.instructions[number:], number + 1)
+        found = [(after, each) for after, each in rest if each.opname not in _IGNORED][: len(wanted)]
+        is_same = [(each.opname, each.argval) for _, each in found] == wanted
         writes = any(opcode.startswith(("STORE_FAST", "DELETE_FAST")) for opcode, _ in wanted)
-        return None if left or writes or not wanted else number
+        return found[-1][0] if wanted and is_same and not writes else None
 
     def _loop(self, number: int) -> int:
         """Render a `for` loop whose body has no branch."""

@@ -17,7 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from compiler.record import Artifact, Entity
+from compiler.capture.function_names import function_name
+from compiler.record import Artifact, Entity, Span
 
 WHOLE_FILE_LINES = 400
 WHOLE_CELL_LINES = 5000
@@ -42,9 +43,16 @@ class SourceBook:
         self._made: dict[str, tuple[tuple[int, int], Artifact]] = {}
 
     def line(self, file: str, number: int) -> str:
-        """The id of a source line; asking for it is what puts its file into the book."""
+        """The id of a source line; adds its file to the book."""
         self.lines.setdefault(file, set()).add(number)
         return f"{self.artifact_id(file)}.L{number}"
+
+    def span(self, file: str, number: int, function: str = "", code: str | None = None) -> Span:
+        """A whole line as a span, by default with its code; adds its file to the book."""
+        self.line(file, number)
+        text = linecache.getline(file, number).strip() if code is None else code
+        name, installed = function_name(function), is_installed(file)
+        return Span(self.name(file), number, number, function=name, code=text, installed=installed)
 
     def call(self, file: str, number: int, inner: str) -> None:
         """Note that a line calls a function in which the line with the id `inner` ran, in the same graph."""

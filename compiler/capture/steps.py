@@ -26,7 +26,7 @@ def recorded_steps(
 ) -> Iterator[None]:
     """Record every instruction that Dynamo reads in the block; `keep` gets the steps at its end.
 
-    When they take more than `most` bytes the rest is left out, and a Problem says so. The book is told of the lines.
+    Steps beyond `most` bytes are left out, and a Problem says so. The lines are added to the book.
     """
     taken: list[StepFacts] = []
     watch = None

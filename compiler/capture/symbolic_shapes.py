@@ -1,22 +1,20 @@
-"""Sizes and numbers left open, as facts: what they were assumed to be, and the line that made a constant of one."""
+"""Symbolic sizes and numbers as facts: their hints, their ranges, and the line that specialized one."""
 
 from __future__ import annotations
 
-import linecache
 import traceback
 from collections.abc import Mapping, Sequence
 
-from compiler.capture.function_names import function_name
-from compiler.capture.guard_words import OpenNames, plain, strip_brackets
+from compiler.capture.guard_words import SymbolNames, plain, strip_brackets
 from compiler.capture.guards import Asked, line_that_asked
 from compiler.capture.sources import SourceBook, is_installed
 from compiler.record import Condition, Span, Symbol
 from compiler.torch_api.open_sizes import ConditionFacts, SymbolFacts
 
 
-def names_of(facts: Sequence[SymbolFacts]) -> OpenNames:
+def names_of(facts: Sequence[SymbolFacts]) -> SymbolNames:
     """Names of the symbolic sizes of one compilation."""
-    return OpenNames(
+    return SymbolNames(
         all={source: fact.became or fact.name for fact in facts for source in fact.sources},
         own={fact.sources[0]: fact.name for fact in facts if not fact.became},
     )
@@ -46,11 +44,7 @@ def _line(stack: Sequence[traceback.FrameSummary], book: SourceBook) -> Span | N
     chosen = (own or list(stack))[-1:]
     if not chosen:
         return None
-    entry, number = chosen[0], chosen[0].lineno or 0
-    book.line(entry.filename, number)
-    code = linecache.getline(entry.filename, number).strip()
-    name = book.name(entry.filename)
-    return Span(name, number, number, function=function_name(entry.name), code=code, installed=not own)
+    return book.span(chosen[0].filename, chosen[0].lineno or 0, chosen[0].name)
 
 
 def _line_in_comment(comment: str, names: Mapping[str, str]) -> Span | None:

@@ -1,1 +1,1 @@
-"""Decompositions: what an operator, or a whole graph, becomes at each level from torch's functions down to prims."""
+"""Decompositions of an operator, or of a whole graph, at each level from torch's functions down to prims."""

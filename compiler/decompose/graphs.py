@@ -6,7 +6,7 @@ with each level's table, node by node. The sizes are those of that call, and so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from compiler.decompose.reasons import A_PRIM
 from compiler.decompose.tree import LevelTree, ops_of, source_of
 from compiler.numerics.policy.by_dtype import Numbers, not_comparable, numbers, worst_verdict
 from compiler.numerics.policy.judge import is_reference
-from compiler.record import Artifact, Entity, Problem
+from compiler.record import Artifact, Problem
 from compiler.record.builder import Builder
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import table
@@ -40,8 +40,9 @@ class LevelError(RuntimeError):
 
 
 class LevelGraphs:
-    """One capture at each level. Raises LevelError where its graph or the inputs of its call are not at hand, or where
-    AOTAutograd can't trace it.
+    """One capture at each level.
+
+    Raises LevelError if its graph or the inputs of its call were not kept, or if AOTAutograd can't trace it.
     """
 
     def __init__(self, frame: str, kept: KeptFrame, captured: Artifact) -> None:
@@ -54,14 +55,13 @@ class LevelGraphs:
         try:
             with autocast(kept.autocast):
                 self.aot: AotGraphs = aot_graphs(self._module, self.own_arguments())
-            self.trees = dict(self._trace())
+            self.trees: dict[tuple[str, Kind], LevelTree] = {
+                (level, kind): LevelTree(level, graph, expand_node(graph, table(level)))
+                for level in TABLES
+                for kind, graph in self.aot.graphs.items()
+            }
         except Exception as error:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
-
-    def _trace(self) -> Iterator[tuple[tuple[str, Kind], LevelTree]]:
-        for level in TABLES:
-            for kind, graph in self.aot.graphs.items():
-                yield (level, kind), LevelTree(level, graph, expand_node(graph, table(level)))
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """One artifact for each half and level, ATen first; `attrs` has the level and its numbers against eager's."""
@@ -72,11 +72,9 @@ class LevelGraphs:
 
     def half(self, artifact_id: str) -> HalfGraph:
         """The graph that an artifact of these shows, with the inputs that it has in this run. Raises KeyError."""
-        for kind in self.aot.graphs:
-            for level in ("ATen", *TABLES):
-                if artifact_id == self.id_of(level, kind):
-                    return HalfGraph(self._module_at(level, kind), self._inputs_of(kind))
-        raise KeyError(artifact_id)
+        places = {self.id_of(level, kind): (level, kind) for kind in self.aot.graphs for level in ("ATen", *TABLES)}
+        level, kind = places[artifact_id]
+        return HalfGraph(self._module_at(level, kind), self._inputs_of(kind))
 
     def _module_at(self, level: str, kind: Kind) -> GraphModule:
         return self.aot.graphs[kind] if level == "ATen" else self.trees[level, kind].traced.module
@@ -116,8 +114,8 @@ class LevelGraphs:
             return (f"{before.id}.{name}",) if name else ()
 
         artifact = self._level_artifact(level, kind, origins, before)
-        told = {f"{artifact.id}.{node.name}": _node_notes(tree, node) for node in ops_of(module)}
-        entities = tuple(_with_attrs(entity, told.get(entity.id, {})) for entity in artifact.entities)
+        notes = {f"{artifact.id}.{node.name}": _node_notes(tree, node) for node in ops_of(module)}
+        entities = tuple(replace(each, attrs=each.attrs | notes.get(each.id, {})) for each in artifact.entities)
         return _with_verdict(replace(artifact, entities=entities), level, checks)
 
     def _level_artifact(
@@ -185,10 +183,13 @@ class LevelGraphs:
         return HookedInterpreter(traced.module, given).run(*args)
 
     def own_arguments(self) -> list[Any]:
-        """Copies of the call's arguments, which want gradients if the call's did and it was trained."""
-        wanted = [wants for node in self._module.graph.nodes if node.op == "placeholder" for wants in [_wants(node)]]
+        """Copies of the call's arguments, with the call's requires_grad if a backward ran."""
+        inputs = [node.meta.get("example_value") for node in self._module.graph.nodes if node.op == "placeholder"]
         trains = bool(self._kept.trained)
-        return [_own(value, trains and wants) for value, wants in zip(self._arguments, wanted, strict=True)]
+        return [
+            _own(value, trains and bool(getattr(example, "requires_grad", False)))
+            for value, example in zip(self._arguments, inputs, strict=True)
+        ]
 
     def results(self, call: Callable[..., Any], arguments: Sequence[Any]) -> Results:
         versions = [version(value) for value in arguments]
@@ -198,7 +199,7 @@ class LevelGraphs:
 
     def _gradients(self, outputs: Sequence[Tensor], arguments: Sequence[Any]) -> dict[int, Tensor | None]:
         roots = [(place, output) for place, output in enumerate(outputs) if output.requires_grad]
-        leaves = [(place, value) for place, value in enumerate(arguments) if _is_trained(value)]
+        leaves = [(n, value) for n, value in enumerate(arguments) if isinstance(value, Tensor) and value.requires_grad]
         if not roots or not leaves:
             return {}
         tangents = [
@@ -227,7 +228,7 @@ class Results:
     changed: set[int]
 
     def with_names(self, changed: Sequence[int]) -> list[tuple[str, Any]]:
-        """All of it, with the inputs at these places as they were after the call."""
+        """All results by name, with the inputs at these positions as they were after the call."""
         return [
             *((f"output {place}", value) for place, value in enumerate(self.outputs)),
             *((f"gradient of input {place}", value) for place, value in self.gradients.items()),
@@ -239,7 +240,7 @@ class Results:
 
 
 def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
-    """Put every capture at every level into a record under construction; what can't be had is a problem."""
+    """Add every capture at every level to a record under construction; what fails is added as a problem."""
     for captured in [item for item in builder.artifacts.values() if item.stage == "captured"]:
         builder.start("decomposed", captured.graph)
         try:
@@ -262,10 +263,6 @@ def _node_notes(tree: LevelTree, node: Node) -> dict[str, Any]:
     return attrs
 
 
-def _with_attrs(entity: Entity, attrs: dict[str, Any]) -> Entity:
-    return replace(entity, attrs=entity.attrs | attrs) if attrs else entity
-
-
 def _with_verdict(artifact: Artifact, level: str, checks: Sequence[Numbers]) -> Artifact:
     attrs = {"level": level, "numbers_against_eager": [asdict(check) for check in checks]}
     return replace(artifact, title=f"{artifact.title}; against eager: {worst_verdict(checks)}", attrs=attrs)
@@ -277,10 +274,6 @@ def _note_draws(checks: tuple[Numbers, ...], drawn: dict[Kind, Values]) -> tuple
     calls = "1 random call" if count == 1 else f"{count} random calls"
     note = f"the results of {calls} are those that ATen drew" if count else ""
     return tuple(replace(check, note=check.note or note) for check in checks)
-
-
-def _wants(placeholder: Node) -> bool:
-    return bool(getattr(placeholder.meta.get("example_value"), "requires_grad", False))
 
 
 def _own(value: Any, wants_gradient: bool) -> Any:

@@ -1,4 +1,4 @@
-"""The levels at which a computation can be written down, from what the user called to prims."""
+"""The levels of a computation, from the functions that the user called to prims."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALSO = {"captured": "torch", "core": "core ATen", "coreaten": "core ATen", "ind
 
 
 def level_named(name: str) -> str:
-    """The level that is meant, whatever the case: `core aten`, `core`, `inductor`. Raises ValueError."""
+    """The level with this name, in any case: `core aten`, `core`, `inductor`. Raises ValueError."""
     known = {level.lower(): level for level in LEVELS} | _ALSO
     wanted = name.strip().lower().replace("_", " ")
     level = known.get(wanted) or known.get(wanted.replace(" ", ""))

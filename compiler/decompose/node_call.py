@@ -1,4 +1,4 @@
-"""The call that a node of a run's graph stands for, with the values it had in this run: what `run.decompose` takes.
+"""The call of a node in a run's graph, with its values in this run, for `run.decompose`.
 
 A captured node is found in the captured graph. A node of the joint graph, or of one of its halves, is found in the
 joint graph, one of the post-grad graph among what was kept to run its kernels; the values are those of the first call,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,21 +56,21 @@ def node_call(entity: Entity, artifact: Artifact, kept: KeptFrame, level: HalfGr
         raise LevelError(f"{entity.id} is not in the graph that was kept, which is of before or after some "
                          f"passes: name the node it came from: {came_from}")  # fmt: skip
     if node.op not in ("call_function", "call_method") or node.target is operator.getitem:
-        raise LevelError(f"{entity.id} calls no operator: it is {_what(node)}")
-    inputs = level.inputs if level else [_input(node, place, kept) for place, node in enumerate(_placeholders(module))]
+        what = "a result of another call" if node.target is operator.getitem else node.op.replace("_", " ")
+        raise LevelError(f"{entity.id} calls no operator: it is {what}")
+    placeholders = (node for node in module.graph.nodes if node.op == "placeholder")
+    inputs = level.inputs if level else [_input(node, place, kept) for place, node in enumerate(placeholders)]
     wanted = [source.name for source in node.all_input_nodes]
     known: dict[str, Any] = {}
     reference = Reference(runnable, wanted)
     with torch.no_grad(), seed_and_restore():
         (HookedInterpreter(runnable, keep_values(known, wanted)) if is_captured else reference).run(*inputs)
-    values, made_up = _complete_values(known | reference.values, wanted, module)
+    values = known | reference.values
+    made_up = [name for name in wanted if _is_unknown(values.get(name))]
+    values |= {node.name: _random_value(node) for node in module.graph.nodes if node.name in made_up}
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source.name])
     note = f"inputs are made up, with the sizes of this run's: {', '.join(made_up)}" if made_up else ""
     return NodeCall(fx.target_name(node), _function(node), tuple(args), dict(kwargs), note)
-
-
-def _what(node: Node) -> str:
-    return "a result of another call" if node.target is operator.getitem else node.op.replace("_", " ")
 
 
 def _function(node: Node) -> Callable[..., Any]:
@@ -96,19 +96,6 @@ def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
                      "backward or post_grad")  # fmt: skip
 
 
-def _complete_values(
-    values: Mapping[str, Any], wanted: Sequence[str], module: GraphModule
-) -> tuple[dict[str, Any], list[str]]:
-    """The values of these nodes, made up where they are not known; and the names of those."""
-    made_up = [name for name in wanted if _is_unknown(values.get(name))]
-    nodes = {node.name: node for node in module.graph.nodes}
-    return dict(values) | {name: _random_value(nodes[name]) for name in made_up}, made_up
-
-
-def _placeholders(module: GraphModule) -> list[Node]:
-    return [node for node in module.graph.nodes if node.op == "placeholder"]
-
-
 def _input(node: Node, place: int, kept: KeptFrame) -> Any:
     """A graph's input: an argument of the call, or the gradient of one of its outputs."""
     name, arguments = str(node.target), kept.arguments
@@ -130,7 +117,7 @@ def _is_unknown(value: Any) -> bool:
 
 
 def _random_value(node: Node) -> Any:
-    """Numbers of the right type: normally distributed, or zero where they are no floating-point numbers."""
+    """Made-up values of the node's dtype: normally distributed, or zero if it is not floating-point."""
     value = fx.value_of(node)
     if not isinstance(value, Tensor):
         raise LevelError(f"the value of {node.name}, which it takes, is not known")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from compiler.calls.graph_runs import copy_tensor
-from compiler.decompose.levels import TABLES
+from compiler.decompose.levels import TABLES, level_named
 from compiler.decompose.operators import OperatorError
 from compiler.decompose.random_draws import seed_and_restore
 from compiler.decompose.tree import LevelTree, OpCall, Source, TensorType, ops_of, results_of, source_of
@@ -58,8 +57,6 @@ class Decomposition:
 
     def level(self, name: str) -> Level:
         """The level with this name. Raises ValueError."""
-        from compiler.decompose.levels import level_named
-
         wanted = level_named(name)
         return next(level for level in self.levels if level.name == wanted)
 
@@ -82,7 +79,8 @@ def decompose_call(
     the call fails, or where it can't be traced.
     """
     call = _Call(name, function, tuple(args), dict(kwargs or {}))
-    call.check_values()
+    if any(tensor.is_meta for tensor in call.tensors):
+        raise OperatorError(f"{name} can't be compared with eager: tensors of device meta have no values")
     eager = call.run_eager()
     graphs = _Graphs(call)
     source = source_of(function)
@@ -129,14 +127,13 @@ class _Call:
     def __call__(self, *tensors: Tensor) -> list[Any]:
         """The results, and then the arguments that are changed."""
         given = iter(tensors)
-        args, kwargs = tree_map(partial(_next_if_tensor, given), (self.args, self.kwargs))
+
+        def fill(leaf: Any) -> Any:
+            return next(given) if isinstance(leaf, Tensor) else leaf
+
+        args, kwargs = tree_map(fill, (self.args, self.kwargs))
         results = list(tree_leaves(self.function(*args, **kwargs)))
         return results + [tensors[place] for place in self.changed]
-
-    def check_values(self) -> None:
-        """Raises OperatorError for tensors that have no values."""
-        if any(tensor.is_meta for tensor in self.tensors):
-            raise OperatorError(f"{self.name} can't be compared with eager: tensors of device meta have no values")
 
     def copies(self) -> list[Tensor]:
         return [copy_tensor(tensor) for tensor in self.tensors]
@@ -157,7 +154,7 @@ class _Call:
         return _Eager(outputs, outputs + [copies[place] for place in self.changed], exact, draws)
 
     def _run_exact(self, count: int) -> list[Any] | None:
-        """The results in float64, for functions that take it."""
+        """The results in float64; None if the function does not take float64."""
         copies = [copy.double() if copy.is_floating_point() else copy for copy in self.copies()]
         try:
             with torch.no_grad():
@@ -180,7 +177,7 @@ class _Call:
 
 
 class _Graphs:
-    """The call's graph as it is called, of ATen's operators, and with each table."""
+    """The call's graph as written, in ATen's operators, and decomposed with each table."""
 
     def __init__(self, call: _Call) -> None:
         try:
@@ -192,10 +189,10 @@ class _Graphs:
             raise OperatorError(f"{call.name} can't be traced with these arguments: {_error_words(error)}") from error
 
     def called_calls(self, name: str) -> tuple[OpCall, ...]:
-        calls = ops_of(self.called)
+        why = f"called by {name}"
         return tuple(
-            OpCall(fx.target_name(node), results_of(fx.value_of(node)), node.name, why=f"called by {name}")
-            for node in calls
+            OpCall(fx.target_name(node), results_of(fx.value_of(node)), node.name, why=why)
+            for node in ops_of(self.called)
         )
 
     def trees(self) -> Iterator[tuple[str, LevelTree]]:
@@ -212,20 +209,10 @@ def _error_words(error: Exception) -> str:
     return reason
 
 
-def _next_if_tensor(given: Iterator[Tensor], leaf: Any) -> Any:
-    return next(given) if isinstance(leaf, Tensor) else leaf
-
-
 def _code(module: GraphModule) -> str:
     return fx.graph_code(module)[0]
 
 
 def _describe(value: Any) -> Any:
     """Tensors as their types, everything else as it is."""
-    return tree_map(_described_leaf, value)
-
-
-def _described_leaf(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return results_of(leaf)[0]
+    return tree_map(lambda leaf: results_of(leaf)[0] if isinstance(leaf, Tensor) else leaf, value)

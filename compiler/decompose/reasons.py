@@ -1,4 +1,4 @@
-"""Why an operator is left as it is at a level, in words: what the tables and Inductor's lowerings say of it."""
+"""Why an operator is not decomposed at a level, in words, from the tables and Inductor's lowerings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from compiler.torch_api import decomposition_tables as tables
 from compiler.torch_api.decomposition_tables import Operator
 
 A_PRIM = "a prim"
+NOT_REGISTERED = "no decomposition is registered"
 NOT_COMPOSITE = "not composite: autograd and ATen's kernels take it as it is"
 
 
@@ -17,41 +18,28 @@ def why_it_stays(op: Any, level: str, declined: str = "") -> str:
         return "it is no operator of torch's dispatcher"
     if op.namespace == "prims":
         return A_PRIM
-    return _BY_LEVEL[level](op, declined)
-
-
-def _aten(_op: Operator, _declined: str) -> str:
-    return NOT_COMPOSITE
-
-
-def _core(op: Operator, declined: str) -> str:
+    if level == "ATen":
+        return NOT_COMPOSITE
+    reason = _reason_not_decomposed(op, level)
     if declined:
-        return f"its decomposition {_for_these(declined)}"
-    if tables.is_core(op):
-        return "a core ATen operator"
-    if op in tables.table("prims"):
-        return "not a core ATen operator; torch has a decomposition that core ATen's table leaves out"
-    return "not a core ATen operator; no decomposition is registered"
+        given = f"{declined} for these arguments" if declined.startswith("returned") else declined
+        reason = f"its decomposition {given}"
+    return f"{reason}; {what_inductor_does(op)}" if level == "Inductor" else reason
 
 
-def _inductor(op: Operator, declined: str) -> str:
-    return f"{_reason_not_decomposed(op, declined)}; {what_inductor_does(op)}"
-
-
-def _reason_not_decomposed(op: Operator, declined: str) -> str:
-    excluded = tables.excluded_by_inductor()
-    if declined:
-        return f"its decomposition {_for_these(declined)}"
+def _reason_not_decomposed(op: Operator, level: str) -> str:
+    if level == "prims":
+        return "no reference in prims, and no decomposition, is registered"
+    has_decomposition, excluded = op in tables.table("prims"), tables.excluded_by_inductor()
+    if level == "core ATen":
+        if tables.is_core(op):
+            return "a core ATen operator"
+        left_out = "torch has a decomposition that core ATen's table leaves out"
+        return f"not a core ATen operator; {left_out if has_decomposition else NOT_REGISTERED}"
     if op in excluded:
         comment = f' ("{excluded[op]}")' if excluded[op] else ""
         return f"taken out of Inductor's table on purpose{comment}"
-    if op in tables.table("prims"):
-        return "Inductor's table does not take torch's decomposition"
-    return "no decomposition is registered"
-
-
-def _for_these(declined: str) -> str:
-    return f"{declined} for these arguments" if declined.startswith("returned") else declined
+    return "Inductor's table does not take torch's decomposition" if has_decomposition else NOT_REGISTERED
 
 
 def what_inductor_does(op: Operator) -> str:
@@ -66,14 +54,3 @@ def what_inductor_does(op: Operator) -> str:
         return f"Inductor chooses among templates and ATen's kernel ({name})"
     often = ", or ATen's kernel for some arguments" if tables.may_fall_back(op) else ""
     return f"Inductor lowers it ({name}){often}"
-
-
-def _prims(_op: Operator, declined: str) -> str:
-    return (
-        f"its decomposition {_for_these(declined)}"
-        if declined
-        else "no reference in prims, and no decomposition, is registered"
-    )
-
-
-_BY_LEVEL = {"ATen": _aten, "core ATen": _core, "Inductor": _inductor, "prims": _prims}

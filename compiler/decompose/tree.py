@@ -1,4 +1,4 @@
-"""Trees of operator calls: what each became, by which function, and why what stays was left alone."""
+"""Trees of operator calls: what each was decomposed into, by which function, and why the rest was not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OpCall:
     calls: tuple[OpCall, ...] = ()
 
     def leaves(self) -> Iterator[OpCall]:
-        """The calls that are left in the level's graph, in order."""
+        """The calls that are in the level's graph, in order."""
         if self.node:
             yield self
         for call in self.calls:
@@ -108,13 +108,13 @@ def _type(attrs: Mapping[str, Any]) -> TensorType:
     return TensorType(attrs["dtype"], tuple(attrs["shape"]))
 
 
-_RETRACED = Source("tracing anew: its input has other strides here, so that a view is a copy or a copy a view")
+_RETRACED = Source("tracing again: its input has other strides here, so that a view is a copy or a copy a view")
 _FUNCTIONAL = Source("functionalization: an operator that changes nothing, and a copy into the argument")
 _NOTHING = Source("nothing: it gives back what it was given")
 
 
 class LevelTree:
-    """The trees of one traced graph: a root for each call of the graph before."""
+    """The trees of one traced graph: a root for each call of the graph that it was traced from."""
 
     def __init__(self, level: str, before: GraphModule, traced: Expanded) -> None:
         self.level = level
@@ -130,7 +130,7 @@ class LevelTree:
             self._uses[use.node, use.parent].append(index)
 
     def roots(self) -> tuple[OpCall, ...]:
-        """One tree for each call of the graph before, in its order."""
+        """One tree for each call of the graph that it was traced from, in order."""
         return tuple(self.root(node) for node in ops_of(self.before))
 
     def root(self, node: Node) -> OpCall:
@@ -141,11 +141,11 @@ class LevelTree:
         return OpCall(op, results_of(fx.value_of(node)), source=_source_of_tracing(node, calls), calls=calls)
 
     def stay(self, node: Node) -> str:
-        """Why a node of the traced graph was left as it is."""
+        """Why a node of the traced graph was not decomposed."""
         return self._reason(node, name_before(node, self._known), self.traced.makers.get(node.name))
 
     def origin(self, node: Node) -> str:
-        """The node of the graph before that a node came from, or ""."""
+        """The node that a node came from, in the graph that this one was traced from; "" for none."""
         return name_before(node, self._known)
 
     def makers(self, node: Node) -> list[Applied]:
@@ -159,24 +159,23 @@ class LevelTree:
 
     def _calls_inside(self, name: str, parent: int | None) -> tuple[OpCall, ...]:
         """The calls that one use of a decomposition, or the tracing of a node itself, made; in the graph's order."""
-        made = [(self._places[node.name], self._leaf(node, name, parent)) for node in self._nodes[name, parent]]
+        made = []
+        for node in self._nodes[name, parent]:
+            why = self._reason(node, name, parent)
+            leaf = OpCall(fx.target_name(node), results_of(fx.value_of(node)), node.name, why=why)
+            made.append((self._places[node.name], leaf))
         for index in self._uses[name, parent]:
             use, inner = self.traced.applied[index], self._calls_inside(name, index)
             if not use.declined and (inner or parent is None):
-                made.append((self._first(inner), _call_of_use(use, inner)))
+                first = min((self._places[leaf.node] for call in inner for leaf in call.leaves()), default=-1)
+                results = tuple(map(_type, use.results))
+                made.append((first, OpCall(str(use.op), results, source=source_of(use.function), calls=inner)))
         return tuple(call for _, call in sorted(made, key=lambda item: item[0]))
-
-    def _leaf(self, node: Node, name: str, parent: int | None) -> OpCall:
-        why = self._reason(node, name, parent)
-        return OpCall(fx.target_name(node), results_of(fx.value_of(node)), node.name, why=why)
 
     def _reason(self, node: Node, name: str, parent: int | None) -> str:
         uses = [self.traced.applied[index] for index in self._uses[name, parent]]
         declined = next((use.declined for use in uses if use.declined and use.op is node.target), "")
         return why_it_stays(node.target, self.level, declined)
-
-    def _first(self, calls: Sequence[OpCall]) -> int:
-        return min((self._places[leaf.node] for call in calls for leaf in call.leaves()), default=-1)
 
 
 def _source_of_tracing(node: Node, calls: Sequence[OpCall]) -> Source:
@@ -186,7 +185,3 @@ def _source_of_tracing(node: Node, calls: Sequence[OpCall]) -> Source:
     if not calls:
         return _NOTHING
     return _FUNCTIONAL if is_mutable(node.target) else _RETRACED
-
-
-def _call_of_use(use: Applied, inner: tuple[OpCall, ...]) -> OpCall:
-    return OpCall(str(use.op), tuple(map(_type, use.results)), source=source_of(use.function), calls=inner)

@@ -1,1 +1,1 @@
-"""torch.export observed, and what of a compiled module can be saved: each way tried, for real."""
+"""Observe torch.export, and try each way to save a compiled module."""

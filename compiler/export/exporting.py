@@ -30,8 +30,6 @@ from compiler.torch_api.careful_export import careful_export
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.traced_lines import Place, place_of, places_of, watch_restarts
 
-_BRANCH = "Data-dependent branching"
-
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -82,7 +80,7 @@ def export_program(
 
 
 class _Called(nn.Module):
-    """torch.export takes modules: a function becomes the forward of one."""
+    """A module whose forward is a function, as torch.export takes only modules."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
@@ -105,7 +103,7 @@ def _appendix(found: Exported) -> str:
     """The signature and the ranges, as comments under the graph."""
     lines = ["", "# inputs", *(f"#   {name}: {words}" for name, words in found.inputs.items())]
     lines += ["# outputs", *(f"#   {name}: {words}" for name, words in found.outputs.items())]
-    lines += ["# sizes left open", *(f"#   {words}" for words in found.ranges.values())] if found.ranges else []
+    lines += ["# symbolic sizes", *(f"#   {words}" for words in found.ranges.values())] if found.ranges else []
     return "\n".join(lines) + "\n"
 
 
@@ -116,13 +114,11 @@ def _inputs(program: ExportedProgram) -> dict[str, str]:
         InputKind.CONSTANT_TENSOR: "constant {target}",
         InputKind.USER_INPUT: "input of the call",
     }
-    specs = program.graph_signature.input_specs
-    return {
-        getattr(spec.arg, "name", str(spec.arg)): words.get(spec.kind, spec.kind.name.lower()).format(
-            target=spec.target
-        )
-        for spec in specs
-    }
+    found = {}
+    for spec in program.graph_signature.input_specs:
+        form = words.get(spec.kind, spec.kind.name.lower())
+        found[getattr(spec.arg, "name", str(spec.arg))] = form.format(target=spec.target)
+    return found
 
 
 def _outputs(program: ExportedProgram) -> dict[str, str]:
@@ -135,12 +131,10 @@ def _outputs(program: ExportedProgram) -> dict[str, str]:
 
 
 def _ranges(program: ExportedProgram) -> dict[str, str]:
-    return {str(symbol): _range(str(symbol), bounds) for symbol, bounds in program.range_constraints.items()}
-
-
-def _range(name: str, bounds: Any) -> str:
-    low, high = str(bounds.lower), str(bounds.upper)
-    return f"{low} <= {name}" + ("" if "oo" in high else f" <= {high}")
+    return {
+        str(symbol): f"{bounds.lower} <= {symbol}" + ("" if "oo" in str(bounds.upper) else f" <= {bounds.upper}")
+        for symbol, bounds in program.range_constraints.items()
+    }
 
 
 def _failed_export(error: Exception, strict: bool, book: SourceBook) -> Exported:
@@ -150,17 +144,15 @@ def _failed_export(error: Exception, strict: bool, book: SourceBook) -> Exported
     words, mode = first_lines(error, 3), _mode(strict)
     if not places:
         return Exported(strict, problem=Problem("exported", f"torch.export, {mode}: {words}", hint))
-    kind = words.splitlines()[0].rstrip(".") if dynamo.is_dynamo_error(error) else _kind(error)
+    if dynamo.is_dynamo_error(error):
+        kind = words.splitlines()[0].rstrip(".")
+    elif type(error).__name__ == "GuardOnDataDependentSymNode":
+        kind = "Data-dependent branching"
+    else:
+        kind = f"{type(error).__name__} in torch.export"
     facts = BreakFacts(kind, words, (), places, str(error), raises=True)
     card = graph_break(f"export.{mode}", f"export {mode}", facts, book, fullgraph=True)
     return Exported(strict, card=replace(card, of_export=True))
-
-
-def _kind(error: Exception) -> str:
-    """The type of the break that Dynamo would see, or the error's own."""
-    return (
-        _BRANCH if type(error).__name__ == "GuardOnDataDependentSymNode" else f"{type(error).__name__} in torch.export"
-    )
 
 
 def _places(error: BaseException) -> list[Place]:
@@ -181,7 +173,7 @@ def _mode(strict: bool) -> str:
 
 
 def _ignore(*_: object) -> None:
-    """`watching` is for the places of errors alone."""
+    """Do nothing: restarts are watched only for the places of errors."""
 
 
 def add_exported(builder: Builder, call: Call, book: SourceBook) -> None:

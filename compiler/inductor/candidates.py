@@ -1,14 +1,13 @@
 """max-autotune's candidates as an artifact: a table for each operation, and Triton code.
 
 Candidates of one template differ in a few numbers only, so its code is printed once, and `candidate_source` gives that
-of any other: an entity's `edits` are the places that differ.
+of any other: an entity's `edits` are the rows that differ, from 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from compiler.record import Artifact, Decision, Entity
 from compiler.torch_api.kernel_choices import Candidate, Selection
@@ -19,12 +18,9 @@ TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 PICKS = "'test_configs.autotune_choice_desc_regex'"
 """Inductor's own setting that leaves candidates out by what they are described with."""
 
-Edit = tuple[int, int, int, str]
-"""A place in a source that another has something else at: row from 0, first column, last column, what stands there."""
-
 
 def autotuning_decision(selection: Selection, graph: str, post_grad: str) -> Decision:
-    """The shown choice for an operation. `post_grad` is the id of the operation's artifact."""
+    """The decision which candidate of an operation is shown. `post_grad` is the id of the operation's artifact."""
     shown = selection.candidates[selection.shown]
     templates = sum(candidate.kind == "template" for candidate in selection.candidates)
     return Decision(
@@ -53,7 +49,7 @@ def _by_name(candidates: Sequence[Candidate]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Page:
-    """A text that grows, and what is on its lines."""
+    """A text under construction, and the entities on its lines."""
 
     rows: list[str] = field(default_factory=list)
     lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -128,28 +124,14 @@ def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate
             like = (page.add("\n".join(rows), name), rows)
             page.add("")
             bases.append(like)
-        found.append({"line": like[0], "rows": len(rows), "edits": _edits(like[1], rows)})
+        edits = [[row, b] for row, (a, b) in enumerate(zip(like[1], rows, strict=True)) if a != b]
+        found.append({"line": like[0], "rows": len(rows), "edits": edits})
     return found
 
 
 def _is_like(base: Sequence[str], rows: Sequence[str]) -> bool:
-    """Whether one can be told by a few edits of the other."""
+    """Whether one is a few edits of the other."""
     return len(base) == len(rows) and sum(a != b for a, b in zip(base, rows, strict=True)) <= 16
-
-
-def _edits(base: Sequence[str], rows: Sequence[str]) -> list[list[object]]:
-    return [list(_edit(row, a, b)) for row, (a, b) in enumerate(zip(base, rows, strict=True)) if a != b]
-
-
-def _edit(row: int, before: str, after: str) -> Edit:
-    start = _common(before, after)
-    end = _common(before[start:][::-1], after[start:][::-1])
-    return (row, start, len(before) - end, after[start : len(after) - end])
-
-
-def _common(first: str, second: str) -> int:
-    """How many letters two texts begin with together."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def candidate_source(artifact: Artifact, name: str) -> str:
@@ -158,6 +140,6 @@ def candidate_source(artifact: Artifact, name: str) -> str:
     if "line" not in attrs:
         return ""
     rows = artifact.text.split("\n")[attrs["line"] - 1 : attrs["line"] - 1 + attrs["rows"]]
-    for row, start, end, text in attrs["edits"]:
-        rows[row] = rows[row][:start] + text + rows[row][end:]
+    for row, text in attrs["edits"]:
+        rows[row] = text
     return "\n".join(rows)

@@ -119,6 +119,6 @@ def reason_words(text: str) -> str:
 
 @cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Those with something filled in."""
+    """The reasons with placeholders, as patterns, with their plain words."""
     filled = ((text, words) for text, words in REASONS.items() if "%s" in text)
     return tuple((re.compile(re.escape(text).replace("%s", ".*"), re.DOTALL), words) for text, words in filled)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from compiler.inductor.lines import Definition, kernel_lines
 from compiler.record import Artifact, Entity, Kernel
@@ -16,7 +16,7 @@ _AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
 _KERNEL_PATH = re.compile(r"^# kernel path: .*\n", re.MULTILINE)
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
 WRAPPER_PARAMETERS = (["args"], ["self", "args"])  # parameters of `call`, and of what it calls: partitions and branches
-_EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b")
+_EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b[\w.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,21 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Fused:
-    """What the kernels stage needs of the fused_ir stage: ids, buffers and bytes by node name."""
+    """What the kernels stage needs of the fused_ir stage.
+
+    `ids` are the nodes' ids, by their names and those of their parts; `writers` the ids by the buffers that they write.
+    """
 
     ids: dict[str, str]
-    of_part: dict[str, str]
     writers: dict[str, str]
     facts: dict[str, IrFacts]
+
+    def nodes_of(self, kernel: str, definitions: list[Definition]) -> tuple[str, ...]:
+        nodes = (node for definition in definitions if definition.name == kernel for node in definition.nodes)
+        return tuple(dict.fromkeys(self.ids[node] for node in nodes if node in self.ids))
+
+    def bytes_of(self, nodes: Iterable[str]) -> int:
+        return sum(self.facts[node].bytes for node in nodes)
 
 
 def kernels_artifact(
@@ -57,20 +66,22 @@ def kernels_artifact(
     known = _group_fused(fused, fused_id)
     spans = _definition_spans(tree, {definition.name for definition in definitions})
     calls = list(_calls(tree, text, set(spans), set(known.writers)))
-    kernels = [_kernel(definition, spans, artifact_id, graph, text) for definition in _unique(definitions, spans)]
-    kernel_entities = [_kernel_entity(kernel, definitions, known) for kernel in kernels]
+    launches = Counter(call.kernel for call in calls)
+    kernels = []
+    for definition in _unique(definitions, spans):
+        kernel = _kernel(definition, spans, artifact_id, graph, text)
+        nodes = known.nodes_of(kernel.name, definitions)
+        kernels.append(replace(kernel, nodes=nodes, calls=launches[kernel.name], bytes=known.bytes_of(nodes)))
     call_entities = _call_entities(calls, definitions, known, artifact_id)
     rows = text.split("\n")
     inner = {kernel.id: kernel_lines(kernel, rows, definitions) for kernel in kernels}
     line_entities = [entity for lines in inner.values() for entity in lines.values()]
     artifact = Artifact(
         artifact_id, "kernels", title, "python", text, graph, _lines(kernels, calls, artifact_id, inner),
-        (*kernel_entities, *call_entities, *line_entities), {"language": _language(kernels)},
+        (*map(_kernel_entity, kernels), *call_entities, *line_entities),
+        {"language": kernels[0].language if kernels else "python"},
     )  # fmt: skip
-    return artifact, (
-        *_count_calls(kernels, calls, kernel_entities, known),
-        *_externs(calls, call_entities, graph, artifact),
-    )
+    return artifact, (*kernels, *_externs(calls, call_entities, graph, artifact))
 
 
 def canonical(code: str, graph: str) -> str:
@@ -80,20 +91,20 @@ def canonical(code: str, graph: str) -> str:
 
 
 def _group_fused(nodes: list[IrFacts], fused_id: str) -> _Fused:
-    ids = {node.name: f"{fused_id}.{node.name}" for node in nodes}
-    of_part = {part: node.name for node in nodes for part in (node.parts or (node.name,))}
-    writers = {buffer: node.name for node in nodes for buffer in node.writes}
-    return _Fused(ids, of_part, writers, {node.name: node for node in nodes})
+    facts = {f"{fused_id}.{node.name}": node for node in nodes}
+    ids = {node.name: identity for identity, node in facts.items()}
+    ids |= {part: identity for identity, node in facts.items() for part in node.parts}
+    return _Fused(ids, {buffer: identity for identity, node in facts.items() for buffer in node.writes}, facts)
 
 
 def _definition_spans(tree: ast.Module, names: set[str]) -> dict[str, tuple[int, int]]:
-    spans = {}
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            name = statement.targets[0].id
-            if name in names:
-                spans[name] = (statement.lineno, statement.end_lineno or statement.lineno)
-    return spans
+    return {
+        statement.targets[0].id: (statement.lineno, statement.end_lineno or statement.lineno)
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Name)
+        and statement.targets[0].id in names
+    }
 
 
 def _unique(definitions: list[Definition], spans: dict[str, tuple[int, int]]) -> list[Definition]:
@@ -142,57 +153,39 @@ def _kernel(
     return Kernel(identity, definition.name, graph, artifact_id, language, definition.category, (first, last))
 
 
-def _nodes_of(name: str, definitions: list[Definition], known: _Fused) -> tuple[str, ...]:
-    parts = [known.of_part.get(node, node) for definition in definitions if definition.name == name
-             for node in definition.nodes]  # fmt: skip
-    return tuple(dict.fromkeys(known.ids[part] for part in parts if part in known.ids))
-
-
-def _kernel_entity(kernel: Kernel, definitions: list[Definition], known: _Fused) -> Entity:
-    origins = _nodes_of(kernel.name, definitions, known)
+def _kernel_entity(kernel: Kernel) -> Entity:
     attrs = {"language": kernel.language, "category": kernel.category, "line": kernel.lines[0]}
-    return Entity(kernel.id, "kernel", kernel.name, attrs, (), origins)
+    return Entity(kernel.id, "kernel", kernel.name, attrs, (), kernel.nodes)
 
 
 def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fused, artifact_id: str) -> list[Entity]:
-    """Entities of calls; a kernel's repeated launches are told apart by their buffers."""
+    """Entities of calls; repeated launches of a kernel are distinguished by their buffers."""
     entities: list[Entity] = []
     written: dict[str, str] = {}
     done: set[str] = set()
     for call in calls:
         identity = f"{artifact_id}.call_L{call.first}"
-        candidates = _nodes_of(call.kernel, definitions, known) if call.kernel else ()
-        named = {known.ids[known.writers[buffer]] for buffer in call.buffers}
-        origins = tuple(node for node in candidates if node in named and node not in done) or candidates
-        if not call.kernel:
-            origins = tuple(sorted(known.ids[node] for node in _extern_nodes(call, known, done)))
+        writers = {buffer: known.writers[buffer] for buffer in call.buffers}
+        fresh = [node for node in writers.values() if node not in done]
+        if call.kernel:
+            candidates = known.nodes_of(call.kernel, definitions)
+            origins = tuple(node for node in candidates if node in fresh) or candidates
+        else:  # the last uncalled node whose output buffer it writes
+            origins = tuple([node for node in fresh if known.facts[node].kind in ("extern", "template")][-1:])
         done.update(origins)
         inputs = dict.fromkeys(written[buffer] for buffer in call.buffers if buffer in written)
-        attrs = {"code": call.text, "line": call.first, "bytes": _bytes(origins, known)}
+        attrs = {"code": call.text, "line": call.first, "bytes": known.bytes_of(origins)}
         kind = "call" if call.kernel else "extern"
         entities.append(Entity(identity, kind, _call_label(call), attrs, tuple(inputs), origins))
-        written.update({buffer: identity for buffer in call.buffers if known.ids[known.writers[buffer]] in origins})
+        written.update({buffer: identity for buffer, node in writers.items() if node in origins})
     return entities
-
-
-def _extern_nodes(call: _Call, known: _Fused, done: set[str]) -> list[str]:
-    """The node of an ATen call: the first uncalled one whose output buffer it writes."""
-    writers = [known.writers[buffer] for buffer in call.buffers]
-    fresh = [name for name in writers if known.ids[name] not in done and known.facts[name].kind != "fused"]
-    externs = [name for name in fresh if known.facts[name].kind in ("extern", "template")]
-    return externs[-1:] if externs else []
 
 
 def _call_label(call: _Call) -> str:
     if call.kernel:
         return call.kernel
-    match = re.search(r"(?:extern_kernels|torch\.ops|aten|prims|mkldnn)[\w.]*", call.text)
+    match = _EXTERN.search(call.text)
     return match[0].removeprefix("torch.ops.") if match else call.text
-
-
-def _bytes(origins: tuple[str, ...], known: _Fused) -> int:
-    by_id = {known.ids[name]: facts.bytes for name, facts in known.facts.items()}
-    return sum(by_id[origin] for origin in origins)
 
 
 def _lines(
@@ -207,15 +200,6 @@ def _lines(
     return lines
 
 
-def _count_calls(kernels: list[Kernel], calls: list[_Call], entities: list[Entity], known: _Fused) -> Iterator[Kernel]:
-    launches = Counter(call.kernel for call in calls)
-    for kernel, entity in zip(kernels, entities, strict=True):
-        yield Kernel(
-            kernel.id, kernel.name, kernel.graph, kernel.artifact, kernel.language, kernel.category, kernel.lines,
-            entity.origins, launches[kernel.name], _bytes(entity.origins, known),
-        )  # fmt: skip
-
-
 def _externs(calls: list[_Call], entities: list[Entity], graph: str, artifact: Artifact) -> Iterator[Kernel]:
     for call, entity in zip(calls, entities, strict=True):
         if not call.kernel:
@@ -223,7 +207,3 @@ def _externs(calls: list[_Call], entities: list[Entity], graph: str, artifact: A
                 entity.id, entity.label, graph, artifact.id, "aten", "extern", (call.first, call.last),
                 entity.origins, 1, int(entity.attrs["bytes"]),
             )  # fmt: skip
-
-
-def _language(kernels: list[Kernel]) -> str:
-    return kernels[0].language if kernels else "python"

@@ -40,7 +40,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """`rows` are line numbers of the kernel's source, from 1."""
+    """`rows` are line numbers in the artifact, from 1."""
 
     rows: tuple[int, ...]
     text: str
@@ -48,64 +48,50 @@ class _Statement:
 
 
 def definition(facts: KernelFacts, ids: Callable[[FxOrigins], Ids]) -> Definition:
-    """What was observed of a kernel, with the ids of the FX nodes."""
-    known = facts.lines
-    return Definition(
-        facts.name,
-        facts.nodes,
-        facts.category,
-        {key: ids(origins) for key, origins in known.lines.items()},
-        {name: ids(origins) for name, origins in known.names.items()},
-        ids(facts.whole),
-        tuple((row, ids(origins)) for row, origins in known.rows),
-    )
+    """A kernel's definition from what was observed, with the ids of the FX nodes."""
+    lines = {key: ids(origins) for key, origins in facts.lines.lines.items()}
+    names = {name: ids(origins) for name, origins in facts.lines.names.items()}
+    rows = tuple((row, ids(origins)) for row, origins in facts.lines.rows)
+    return Definition(facts.name, facts.nodes, facts.category, lines, names, ids(facts.whole), rows)
 
 
 def kernel_lines(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]) -> dict[int, Entity]:
     """An entity for each line of the kernel's functions, by line number in `rows`."""
-    languages = {"triton": triton_lines, "cpp": cpp_lines}
-    return languages[kernel.language](kernel, rows, definitions) if kernel.language in languages else {}
+    languages = {"triton": _triton_origins, "cpp": _cpp_origins}
+    if kernel.language not in languages:
+        return {}
+    same = [definition for definition in definitions if definition.name == kernel.name]
+    first, found = kernel.lines[0], {}
+    for number, origins in languages[kernel.language](kernel, rows, same):
+        label = rows[number - 1].strip()
+        found[number] = Entity(f"{kernel.id}.L{number - first + 1}", kernel.language, label, {}, (), origins)
+    return found
 
 
-def triton_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definition]) -> dict[int, Entity]:
-    """An entity for each line of the `@triton.jit` functions, by line number in the artifact.
+def _triton_origins(
+    kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]
+) -> Iterator[tuple[int, Ids]]:
+    """Line numbers in the artifact, and origins, of the lines of `@triton.jit` functions.
 
     `rows` are the artifact's. A source that was defined for several groups of nodes computes all of them.
     """
     first, last = kernel.lines
-    source = dict(enumerate(rows[first : last - 1], 2))  # line 1 of the source is what follows the opening quotes
-    same = [definition for definition in definitions if definition.name == kernel.name]
-    statements = [_statement_of(function, numbers, source, same) for function, numbers in _statements(source)]
-    found = {}
+    source = dict(enumerate(rows[first : last - 1], first + 1))
+    statements = [_statement_of(function, numbers, source, definitions) for function, numbers in _statements(source)]
     for statement in _resolve_temporaries(statements):
-        for number in statement.rows:
-            identity = f"{kernel.id}.L{number}"
-            label = source[number].strip()
-            found[first + number - 1] = Entity(identity, "triton", label, {}, (), statement.origins)
-    return found
+        yield from ((number, statement.origins) for number in statement.rows)
 
 
-def cpp_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definition]) -> dict[int, Entity]:
-    """An entity for each line of the kernel's C++ function, by its line in the artifact."""
+def _cpp_origins(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]) -> Iterator[tuple[int, Ids]]:
+    """Line numbers in the artifact, and origins, of the lines of the kernel's C++ function."""
     first, last = kernel.lines
     opening = next((number for number in range(first, last) if rows[number].startswith('extern "C"')), last)
     inside = [number for number in range(opening + 1, last) if rows[number - 1].strip()]
     origins: dict[int, list[Ids]] = {}
     for definition in definitions:
-        if definition.name == kernel.name:
-            for number, ids in _place_rows(inside, rows, definition):
-                origins.setdefault(number, []).append(ids)
-    return {
-        number: Entity(
-            f"{kernel.id}.L{number - first + 1}",
-            "cpp",
-            rows[number - 1].strip(),
-            {},
-            (),
-            _union(origins.get(number, ())),
-        )
-        for number in inside
-    }
+        for number, ids in _place_rows(inside, rows, definition):
+            origins.setdefault(number, []).append(ids)
+    yield from ((number, _union(origins.get(number, ()))) for number in inside)
 
 
 def _place_rows(inside: Sequence[int], rows: Sequence[str], definition: Definition) -> Iterator[tuple[int, Ids]]:
@@ -155,7 +141,7 @@ def _statement_of(
 
 
 def _resolve_temporaries(statements: Sequence[_Statement]) -> list[_Statement]:
-    """A temporary that Inductor wrote on nobody's behalf belongs to what uses it."""
+    """Give a temporary without origins the origins of the statement that uses it."""
     users: dict[str, Ids] = {}
     found = []
     for statement in reversed(statements):

@@ -50,7 +50,7 @@ class Places:
     assigned: Mapping[str, int]
     deleted: Mapping[str, int]
 
-    def of(self, line: MemoryLine) -> int:
+    def number_of(self, line: MemoryLine) -> int:
         return (self.deleted if line.what == "free" else self.assigned).get(line.buffer, 0)
 
 
@@ -67,7 +67,7 @@ def wrapper_places(text: str) -> Places:
 
 
 class GraphMemory:
-    """The memory of one graph, half after half."""
+    """The memory in use in one graph, forward and then backward."""
 
     def __init__(self, graph: str) -> None:
         self.graph = graph
@@ -78,7 +78,7 @@ class GraphMemory:
         self.places = Places({}, {})
 
     def events(self, half: HalfMemory, places: Places) -> Iterator[MemoryEvent]:
-        """What happens in this half, in order; what it leaves is where the next one begins.
+        """Events of this half, in order; the next half starts with what it leaves.
 
         `places` are the lines of the wrapper that name and delete each buffer.
         """
@@ -122,7 +122,7 @@ class GraphMemory:
             yield self._event(half, line)
 
     def _free(self, half: HalfMemory, line: MemoryLine) -> Iterator[MemoryEvent]:
-        """Memory goes with its last holder; of what somebody else holds, only a name is gone."""
+        """Free a name; the memory is freed with its last holder."""
         storage = self.named.pop(line.buffer, None)
         if storage is None:
             return
@@ -157,5 +157,5 @@ class GraphMemory:
         kind = what or line.what
         return MemoryEvent(
             self.graph, half.half, kind, line.buffer, line.bytes, self.live, role=role, of=line.of,  # type: ignore[arg-type]
-            entity=half.entities.get(line.buffer, ""), at=self.places.of(line),
+            entity=half.entities.get(line.buffer, ""), at=self.places.number_of(line),
         )  # fmt: skip

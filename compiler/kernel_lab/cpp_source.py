@@ -1,4 +1,4 @@
-"""Check C++ kernels of loaded records: one function, in the words that our backend writes.
+"""Check C++ kernels of loaded records: one function, of tokens that our backend writes.
 
 What all kernels share is not taken from the record: `cpp.emit.shared_text` writes it anew. Of the function every token
 has to be known: types, operators, OpenMP's clauses, the functions that kernels call, and names that it declares. The
@@ -68,7 +68,7 @@ def _tokens(function: str, first: int) -> Iterator[_Token]:
 
 
 def _check_words(tokens: Sequence[_Token]) -> None:
-    """Every word is known or declared, and every sign is one of an expression's."""
+    """Check that every word is known or declared, and that all else is an expression's punctuation."""
     known = _WORDS | _called_names() | _declared_names([token.text for token in tokens])
     for token in tokens:
         if _WORD.fullmatch(token.text):
@@ -91,7 +91,7 @@ def _declared_names(texts: Sequence[str]) -> frozenset[str]:
 
 
 def _check_calls(tokens: Sequence[_Token]) -> None:
-    """Nothing is called but functions that kernels share, and those of mathematics."""
+    """Check that only shared functions and those of mathematics are called."""
     text = _TYPE_ARGUMENT.sub("", " ".join(token.text for token in tokens))
     for word in re.findall(r"(\w+) \(", text):
         if word not in _STATEMENTS | _called_names():
@@ -108,7 +108,7 @@ def called_functions() -> frozenset[str]:
 
 @cache
 def _called_names() -> frozenset[str]:
-    """What kernels call: the functions that they share, and those of mathematics."""
+    """The functions that kernels call: the shared ones, and those of mathematics."""
     shared = frozenset(re.findall(r"(?:inline [\w ]*?)(\w+)\(", PRELUDE + RANDOM_TEXT))
     return shared | called_functions() | _CONSTANTS
 

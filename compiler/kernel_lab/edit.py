@@ -38,7 +38,7 @@ def source_of(record: Record, kernel: Kernel) -> str:
 
 
 def cpp_source(record: Record, kernel: Kernel) -> tuple[str, str]:
-    """What all kernels of a text in C++ share, and the kernel's own function."""
+    """The prelude that all C++ kernels of an artifact share, and the kernel's own function."""
     artifact = record[kernel.artifact]
     start = min(known.lines[0] for known in record.kernels if known.artifact == kernel.artifact)
     rows = artifact.text.split("\n")
@@ -78,16 +78,13 @@ def with_edit(
         text = source.rstrip("\n") if own else _statement(kernel.name, function, source)
         artifact_id = f"kernels[{kernel.place} {variant}]"
         identity = f"{artifact_id}.{kernel.name}"
+        made = Artifact(artifact_id, "kernels", variant, "python", text, kernel.graph, half=kernel.half)
         facts = (Entity(identity, "kernel", kernel.name, {"launch": how, "line": 1}),) if own else ()
-        artifacts.append(
-            Artifact(artifact_id, "kernels", variant, "python", text, kernel.graph, entities=facts, half=kernel.half)
-        )
+        artifacts.append(replace(made, entities=facts))
         lines = (1, text.count("\n") + 1)
         kernels.append(replace(kernel, id=identity, artifact=artifact_id, lines=lines, variant=variant))
-    others = [artifact for artifact in record.artifacts if artifact.stage != "kernels"]
-    both = replace(
-        record, target=gpu, artifacts=(*others, *artifacts), kernels=tuple(kernels), binaries=(), problems=()
-    )
+    artifacts += [artifact for artifact in record.artifacts if artifact.stage != "kernels"]
+    both = replace(record, target=gpu, artifacts=tuple(artifacts), kernels=tuple(kernels), binaries=(), problems=())
     return both, kernels[0].id, kernels[1].id
 
 
@@ -102,16 +99,11 @@ def with_configuration(name: str, source: str, numbers: Mapping[str, int]) -> st
 
     Lines keep their numbers. Raises SyntaxError, ValueError where the source has no such kernel of Inductor's.
     """
-    decorator = next(
-        (
-            found
-            for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.FunctionDef) and node.name == name
-            for found in node.decorator_list
-            if isinstance(found, ast.Call) and "triton_heuristics" in ast.unparse(found.func)
-        ),
-        None,
+    functions = (
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == name
     )
+    decorators = (found for node in functions for found in node.decorator_list if isinstance(found, ast.Call))
+    decorator = next((found for found in decorators if "triton_heuristics" in ast.unparse(found.func)), None)
     if decorator is None:
         raise ValueError(f"the source has no kernel {name} under a decorator of triton_heuristics")
     kept = [keyword for keyword in decorator.keywords if keyword.arg in ("filename", "triton_meta", "inductor_meta")]

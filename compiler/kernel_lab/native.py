@@ -139,7 +139,7 @@ class Native:
         return answer
 
     def _writes_out_of_bounds(self, memory: torch.Tensor, places: Mapping[str, arena.Placed]) -> KernelError | None:
-        """What was written between tensors, where nothing is to be."""
+        """An error if something was written between the tensors; None otherwise."""
         regions = sorted({place.region for place in places.values()}, key=lambda region: region.start)
         ends = [0, *(region.start + region.size for region in regions)]
         starts = [*(region.start for region in regions), memory.numel()]
@@ -150,7 +150,7 @@ class Native:
         return None
 
     def _words(self, at: int, places: Mapping[str, arena.Placed]) -> str:
-        """A byte of the arena as an element of the tensor that it is nearest to."""
+        """Describe a byte of the arena as an element of the nearest tensor."""
 
         def distance(place: arena.Placed) -> int:
             return min(abs(at - place.region.start), abs(at - place.region.start - place.region.size))
@@ -161,5 +161,5 @@ class Native:
 
 
 def _tensors(arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """By their places."""
+    """The tensors among the arguments, by position."""
     return {str(place): value for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)}

@@ -17,6 +17,7 @@ from compiler.calls.kept_graphs import KeptFrame
 from compiler.kernel_lab.edit import check_executable
 from compiler.numerics.policy.judge import judge
 from compiler.record import Check, Kernel, Record, Timing
+from compiler.record.plain_text import pluralize
 from compiler.triton_interpreter import wrapper
 from compiler.triton_interpreter.kernel_inputs import RANDOM, KernelInputs, kernel_inputs, own_copies
 from compiler.triton_interpreter.launch import KernelError, Outcome
@@ -25,7 +26,7 @@ from compiler.triton_interpreter.program import Launch, ProgramError
 from compiler.triton_interpreter.signature import signature
 
 MOST_PROGRAMS = 2000
-"""So many programs of a launch are interpreted; a launch of more is checked in part, and says so."""
+"""The most programs of a launch that are interpreted; a larger launch is checked in part, and a note says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,15 @@ class Tried:
     launch: Mapping[str, Any]
     prelude: str = ""
 
-    def interpreted(self, interpreter: Interpreter, arguments: Sequence[Any], most: int) -> Outcome:
-        """Run it on CPU tensors, which it changes; of Inductor's at most so many programs."""
+    def interpret(self, interpreter: Interpreter, arguments: Sequence[Any], most: int) -> Outcome:
+        """Run it on CPU tensors, which it changes; at most `most` programs of Inductor's kernels."""
         if not self.launch:
             return interpreter.run(self.source, self.function, arguments, self.config, most)
         blocks, grid = constants_of(self.launch, self.config), grid_of(self.launch, self.config)
         return interpreter.run_plain(self.source, self.function, arguments, self.launch["types"], blocks, grid)
 
-    def loaded(self) -> Any:
-        """For the GPU that is here. Raises KernelSourceError."""
+    def load(self) -> Any:
+        """Load it on this machine's GPU. Raises KernelSourceError."""
         from compiler.torch_api import triton_kernels
 
         if not self.launch:
@@ -75,17 +76,19 @@ def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], origi
     """
     for version in (original, edited):
         check_executable(record, kernel, version.source)
-    if kernel.language == "cpp":
-        return _native(kernel, kept, original, edited)
     try:
-        with Interpreter() as interpreter:
-            given = _kernel_inputs(record, kernel, kept, original, interpreter)
-            notes = tuple(filter(None, (given.note,)))
-            if torch.cuda.is_available():
-                return _on_gpu(given, original, edited, notes)
-            return _interpret(given, original, edited, interpreter, notes)
+        if kernel.language == "cpp":
+            given = _inputs_of_ours(kernel, kept, original)
+            found = _run_native(given, original, edited)
+        else:
+            with Interpreter() as interpreter:
+                given = _kernel_inputs(record, kernel, kept, original, interpreter)
+                has_gpu = torch.cuda.is_available()
+                found = (_run_on_gpu(given, original, edited) if has_gpu
+                         else _interpret(given, original, edited, interpreter))  # fmt: skip
     except (ProgramError, InterpreterError) as error:
         return Numbers(notes=(f"its numbers could not be checked: {error}",))
+    return replace(found, notes=(*filter(None, (given.note,)), *found.notes))
 
 
 def _kernel_inputs(
@@ -96,10 +99,10 @@ def _kernel_inputs(
         given = kernel_inputs(record, kernel, kept, interpreter)
         names = signature(original.function, original.source).arguments
         return replace(given, launch=replace(given.launch, names=names))
-    return _given_to_ours(kernel, kept, original)
+    return _inputs_of_ours(kernel, kept, original)
 
 
-def _given_to_ours(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried) -> KernelInputs:
+def _inputs_of_ours(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried) -> KernelInputs:
     from compiler.backend_record.rerun import find_launch
 
     kind: Any = kernel.half
@@ -128,14 +131,10 @@ def parameters(source: str, function: str) -> list[str]:
     return [parameter.split()[-1] for parameter in found[1].split(",")] if found else []
 
 
-def _native(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
-    """Of kernels in C++, on the CPU: numbers and times."""
+def _run_native(given: KernelInputs, original: Tried, edited: Tried) -> Numbers:
+    """Results and times of kernels in C++, on the CPU."""
     from compiler.kernel_lab.native import BuildError, Native, build_library
 
-    try:
-        given = _given_to_ours(kernel, kept, original)
-    except ProgramError as error:
-        return Numbers(notes=(f"its numbers could not be checked: {error}",))
     launch = given.launch
     with tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True) as folder:
         libraries = [Path(folder, f"{name}.so") for name in ("original", "edited")]
@@ -147,56 +146,51 @@ def _native(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edit
         native = Native(Path(folder), original.function, launch.names, launch.arguments)
         theirs, failed = native.run(libraries[0])
         if failed is not None:
-            return Numbers(notes=(*filter(None, (given.note,)), f"the original does not run: {failed.message}"))
+            return Numbers(notes=(f"the original does not run: {failed.message}",))
         mine, failed = native.run(libraries[1])
         if failed is not None:
-            return Numbers(error=failed, notes=tuple(filter(None, (given.note,))))
+            return Numbers(error=failed)
         times = native.times(libraries)
-    timings = tuple(
-        Timing(name, "kernel call", *found) for name, found in zip(("original", "edited"), times, strict=False)
-    )
-    threads = torch.get_num_threads()
-    notes = (*filter(None, (given.note,)), f"numbers and times on this CPU, {threads} thread{'s' * (threads != 1)}")
-    return Numbers(_checks(launch, theirs, mine), timings, notes=notes)
+    names = ("original", "edited")
+    timings = tuple(Timing(name, "kernel call", *found) for name, found in zip(names, times, strict=False))
+    note = f"numbers and times on this CPU, {pluralize(torch.get_num_threads(), 'thread')}"
+    return Numbers(_checks(launch, theirs, mine), timings, notes=(note,))
 
 
-def _interpret(
-    given: KernelInputs, original: Tried, edited: Tried, interpreter: Interpreter, notes: tuple[str, ...]
-) -> Numbers:
+def _interpret(given: KernelInputs, original: Tried, edited: Tried, interpreter: Interpreter) -> Numbers:
     mine, theirs = own_copies(given.launch.arguments), own_copies(given.launch.arguments)
-    first = original.interpreted(interpreter, theirs, MOST_PROGRAMS)
+    first = original.interpret(interpreter, theirs, MOST_PROGRAMS)
     if first.error is not None:
-        return Numbers(notes=(*notes, f"the original does not run in the interpreter: {first.error.message}"))
+        return Numbers(notes=(f"the original does not run in the interpreter: {first.error.message}",))
     # Programs of another size are others: where the original's were not all run, there is nothing to compare with.
-    second = edited.interpreted(interpreter, mine, MOST_PROGRAMS if first.is_whole else first.ran)
-    if second.error is not None and second.error.kind == "missing":
-        return Numbers(notes=(*notes, second.error.message))
+    second = edited.interpret(interpreter, mine, MOST_PROGRAMS if first.is_whole else first.ran)
     if second.error is not None:
-        return Numbers(error=second.error, notes=notes)
-    notes += ("numbers by Triton's interpreter, on the CPU",)
+        is_missing = second.error.kind == "missing"
+        return Numbers(notes=(second.error.message,)) if is_missing else Numbers(error=second.error)
+    note = "numbers by Triton's interpreter, on the CPU"
     if not (first.is_whole and second.is_whole):
-        notes += (f"only {second.ran:,} of {second.programs:,} programs were run; what they left is not compared",)
-        return Numbers(notes=notes)
-    return Numbers(_checks(given.launch, theirs, mine), notes=notes)
+        ran = f"only {second.ran:,} of {second.programs:,} programs were run; what they left is not compared"
+        return Numbers(notes=(note, ran))
+    return Numbers(_checks(given.launch, theirs, mine), notes=(note,))
 
 
-def _on_gpu(given: KernelInputs, original: Tried, edited: Tried, notes: tuple[str, ...]) -> Numbers:
+def _run_on_gpu(given: KernelInputs, original: Tried, edited: Tried) -> Numbers:
     from compiler.torch_api import triton_kernels
 
     theirs, mine = ([_to_device(value) for value in own_copies(given.launch.arguments)] for _ in range(2))
-    first = original.loaded()
+    first = original.load()
     triton_kernels.launch(first, theirs)
     try:
-        second = edited.loaded()
+        second = edited.load()
         triton_kernels.launch(second, mine)
     except Exception as error:  # noqa: BLE001 - Triton and CUDA fail in many ways
-        return Numbers(error=KernelError("error", f"{type(error).__name__}: {error}"), notes=notes)
+        return Numbers(error=KernelError("error", f"{type(error).__name__}: {error}"))
     checks = _checks(given.launch, theirs, mine)
     timings = tuple(
         Timing(name, "kernel launch", *triton_kernels.times(kernel, arguments))
         for name, kernel, arguments in (("original", first, theirs), ("edited", second, mine))
     )
-    return Numbers(checks, timings, notes=(*notes, f"numbers and times on {torch.cuda.get_device_name()}"))
+    return Numbers(checks, timings, notes=(f"numbers and times on {torch.cuda.get_device_name()}",))
 
 
 def _to_device(value: Any) -> Any:
@@ -207,10 +201,5 @@ def _to_device(value: Any) -> Any:
 
 
 def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple[Check, ...]:
-    return tuple(_check(launch, index, theirs[index], mine[index]) for index in launch.written)
-
-
-def _check(launch: Launch, index: int, theirs: Tensor, mine: Tensor) -> Check:
-    """Memory that neither has written to is not a number in both: that is equal."""
-    known = ~(theirs.isnan() & mine.isnan())
-    return judge(launch.names[index], mine[known], theirs[known])
+    """Compare what both stored. Memory that neither has written to is NaN in both, which is equal."""
+    return tuple(judge(launch.names[index], mine[index], theirs[index]) for index in launch.written)

@@ -47,8 +47,8 @@ MOST_SECONDS = 30.0
 class CallCheck:
     """Checks one call against eager and float64.
 
-    `compiled` compiles the user's function again; `unheard` keeps that out of the record. `levels` returns a capture at
-    each decomposition level, or raises LevelError.
+    `compiled` compiles the user's function again; `pause_observing` keeps that out of the record. `levels` returns a
+    capture at each decomposition level, or raises LevelError.
     """
 
     builder: Builder
@@ -56,7 +56,7 @@ class CallCheck:
     kept: Mapping[str, KeptFrame]
     levels: Callable[[str], LevelGraphs]
     compiled: Callable[[], Callable[..., Any]]
-    unheard: Callable[[], AbstractContextManager[Any]]
+    pause_observing: Callable[[], AbstractContextManager[Any]]
     heard: list[str] = field(default_factory=list)
 
     def checks(self) -> Iterator[Check]:
@@ -178,7 +178,7 @@ class CallCheck:
         seconds = sum(timing.seconds for timing in self.builder.timings if timing.what == "compile")
         if seconds > MOST_SECONDS or (self.eager.draws and self._draws_its_own()):
             return f"{SETTING} rounds as eager does"
-        with self.unheard(), emulating_precision_casts():
+        with self.pause_observing(), emulating_precision_casts():
             found = results(self.call, self.compiled())
         return _effect_words(own, [*self._check_results(found, self.eager, None)])
 

@@ -28,7 +28,6 @@ from compiler.record.capture_facts import Span as Span
 from compiler.record.capture_facts import Step as Step
 from compiler.record.capture_facts import Suggestion as Suggestion
 from compiler.record.capture_facts import Symbol as Symbol
-from compiler.record.checks import DamagedError, check_record, upgrade
 from compiler.record.limits import TooLargeError, check_json
 from compiler.record.measure_facts import Candidate as Candidate
 from compiler.record.measure_facts import HostTime as HostTime
@@ -463,13 +462,16 @@ class Record:
 
         Its size is bounded (`compiler.record.limits`), and what views read of it is checked (`compiler.record.checks`).
         """
+        from compiler.record.checks import DamagedError, check_record, upgrade  # most programs read no record
+
+        unreadable = (msgspec.MsgspecError, UnicodeError, RecursionError, DamagedError)
         try:
             data = text.encode() if isinstance(text, str) else text
             check_json(data)
             version = msgspec.json.decode(data, type=_Versioned).schema
         except TooLargeError as error:
             raise RecordError(f"this is too large for a tcompile record: {error}") from None
-        except _UNREADABLE as error:
+        except unreadable as error:
             raise RecordError(f"this is not a tcompile record: {error}") from None
         if version not in READABLE:
             raise RecordError(f"record schema {version} at `$.schema`; this version of tcompile reads schema {SCHEMA}")
@@ -479,7 +481,7 @@ class Record:
             record = record if version == SCHEMA else upgrade(record, SCHEMA)
         except TooLargeError as error:
             raise RecordError(f"this tcompile record is too large: {error}") from None
-        except _UNREADABLE as error:
+        except unreadable as error:
             raise RecordError(f"this tcompile record is damaged: {error}") from None
         return record
 
@@ -516,9 +518,6 @@ class Record:
     def with_fields(self, **changes: Any) -> Record:
         """A copy with these fields changed."""
         return replace(self, **changes)
-
-
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError, DamagedError)
 
 
 @dataclass(frozen=True)

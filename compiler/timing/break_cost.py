@@ -19,7 +19,7 @@ from compiler.calls.versions import CannotApplyError, Version, version
 from compiler.numerics.policy.judge import Scope, judge
 from compiler.record import GraphBreak, Suggestion, Timing
 from compiler.timing.rounds import time_in_turns
-from compiler.torch_api.dynamo import Unheard
+from compiler.torch_api.dynamo import BreakCounter
 from compiler.torch_api.pytrees import tree_leaves
 
 TRIED = 8
@@ -41,13 +41,13 @@ class Unchanged:
 class BreakTimer:
     """Times the breaks of one call.
 
-    `compiled` compiles the user's function again; `unrecorded` keeps that out of the record; `files` maps file names of
-    the record to paths.
+    `compiled` compiles the user's function again; `pause_observing` keeps that out of the record; `files` maps file
+    names of the record to paths.
     """
 
     call: Call
     compiled: Callable[[], Callable[..., Any]]
-    unrecorded: Callable[[], AbstractContextManager[Unheard]]
+    pause_observing: Callable[[], AbstractContextManager[BreakCounter]]
     files: Mapping[str, str]
 
     def time_breaks(self, breaks: Sequence[GraphBreak], first_call: Sequence[str]) -> list[GraphBreak]:
@@ -67,7 +67,7 @@ class BreakTimer:
         """The call with all its breaks."""
         random = torch.get_rng_state()
         args, kwargs = self.call.copied_arguments()
-        with self.unrecorded() as seen:
+        with self.pause_observing() as seen:
             compiled = self.compiled()
             value = compiled(*args, **kwargs)
         return Unchanged(compiled, value, seen.breaks, random)
@@ -91,7 +91,7 @@ class BreakTimer:
         """Seconds that the break costs, and a sentence with both times. Raises CannotApplyError."""
         plain = self.unchanged
         args, kwargs = self.call.copied_arguments()
-        with self.unrecorded() as seen:
+        with self.pause_observing() as seen:
             torch.set_rng_state(plain.random)
             after = self.compiled()
             with changed():

@@ -10,13 +10,13 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from compiler.calls.call import Call, nowhere
+from compiler.calls.call import Call, without_output
 from compiler.calls.copies import copy_call, main_device
 from compiler.calls.explored import cannot_repeat
 from compiler.process.environment import environment
@@ -176,11 +176,7 @@ class _Bench:
     @contextmanager
     def _isolate(self) -> Iterator[None]:
         """Run a block in the user's gradient mode, restore the random state and discard its output."""
-        with ExitStack() as stack:
-            stack.enter_context(self._same_random_numbers())
-            stack.enter_context(redirect_stdout(nowhere()))
-            stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
-            stack.enter_context(replace(self.call.surroundings, autocast=()).restore())
+        with self._same_random_numbers(), without_output(), replace(self.call.surroundings, autocast=()).restore():
             yield
 
     @contextmanager

@@ -54,7 +54,7 @@ class ColdCompiler:
             self._folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.empty_caches(self._folder))
             stack.enter_context(apart.forget_compilations(self._add_guards))
-            stack.enter_context(generated_code.hearing_code(self._note_code))
+            stack.enter_context(generated_code.report_code(self._note_code))
             yield
 
     def first_call(self, step: Callable[[], None]) -> FirstCall:

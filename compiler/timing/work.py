@@ -65,6 +65,16 @@ class Work:
             leaf.grad = None
 
 
+def mark_steps(inner: Work) -> Work:
+    """Mark the start of each step for CUDA graphs, which may then reuse memory of earlier results."""
+
+    def step() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        inner.step()
+
+    return Work(step, inner.leaves)
+
+
 def work(copy: Copy, run: Callable[..., Any], job: Job) -> Work:
     """One call with `run` in place of the copy's function. Gradients of the call before are released first."""
     forward = _forward(copy, run, job.surroundings)
@@ -86,16 +96,6 @@ def work(copy: Copy, run: Callable[..., Any], job: Job) -> Work:
         optimizer.step()
 
     return Work(training_step, leaves)
-
-
-def mark_steps(inner: Work) -> Work:
-    """Mark the start of each step for CUDA graphs, which may then reuse memory of earlier results."""
-
-    def step() -> None:
-        torch.compiler.cudagraph_mark_step_begin()
-        inner.step()
-
-    return Work(step, inner.leaves)
 
 
 def _forward(copy: Copy, run: Callable[..., Any], surroundings: Surroundings) -> Callable[[], Any]:

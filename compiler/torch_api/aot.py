@@ -7,8 +7,8 @@ torch._functorch._aot_autograd.schemas).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,14 +76,12 @@ def without_python_code() -> AbstractContextManager[None]:
     return _use_lazy_graph_module(True)
 
 
-@contextmanager
-def without_unread_logs() -> Iterator[None]:
+def without_unread_logs() -> AbstractContextManager[None]:
     """Keep AOTAutograd from printing its graphs for traces and logs that nobody reads."""
     logs = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
     names = ("_log_inference_graph", "_log_joint_graph", "_log_fw_bw_graphs")
     is_read = logging.getLogger("torch.__trace").handlers or any(log.isEnabledFor(logging.INFO) for log in logs)
-    with replace_attributes((graph_compile, name, call_instead(_log_nothing)) for name in names if not is_read):
-        yield
+    return replace_attributes((graph_compile, name, call_instead(_log_nothing)) for name in names if not is_read)
 
 
 def _log_nothing(log: Function, *graphs_and_config: Any) -> Any:

@@ -24,22 +24,22 @@ GUARD_CHECKS = 200
 
 
 @contextmanager
-def forget_compilations(guarded: Callable[[float], None]) -> Iterator[None]:
+def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[None]:
     """Forget the block's compilations at its end, keep the user's, and raise errors as usual.
 
-    `guarded` hears for each compilation how many seconds one check of its guards takes, with warm caches of the
+    `on_guards` hears for each compilation how many seconds one check of its guards takes, with warm caches of the
     CPU.
     """
 
     def time_checks(_: Function, root: Any, f_locals: dict[str, Any], *args: Any) -> float:
-        guarded(_check_seconds(root, f_locals))
+        on_guards(_check_seconds(root, f_locals))
         return check_once(root, f_locals, *args)
 
     limits = ("recompile_limit", "accumulated_recompile_limit")
     low = [name for name in limits if getattr(dynamo_config, name) < MOST_ENTRIES]
     with (
         patch.dict(os.environ),  # torch.compile sets variables that CUPTI reads where it is to make CUDA graphs
-        dynamo.observe(dynamo.Unheard()),
+        dynamo.observe(dynamo.BreakCounter()),
         dynamo_config.patch({"suppress_errors": False, **dict.fromkeys(low, MOST_ENTRIES)}),
         replace_attribute(guards, "profile_guard_manager", call_instead(time_checks)),
     ):
@@ -54,11 +54,9 @@ def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:
     return (time.perf_counter_ns() - start) / GUARD_CHECKS * 1e-9
 
 
-@contextmanager
-def cache_folder() -> Iterator[str]:
+def cache_folder() -> AbstractContextManager[str]:
     """A folder for candidates' caches, deleted after the block: built code is read from it late."""
-    with tempfile.TemporaryDirectory(prefix="tcompile-time-", ignore_cleanup_errors=True) as folder:
-        yield folder
+    return tempfile.TemporaryDirectory(prefix="tcompile-time-", ignore_cleanup_errors=True)
 
 
 def empty_caches(folder: str) -> AbstractContextManager[None]:

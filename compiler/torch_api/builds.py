@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -64,8 +64,7 @@ def _drop(owner: type[CppCodeCache], keys: Iterable[str]) -> None:
                     written.unlink(missing_ok=True)
 
 
-@contextmanager
-def without_preparations() -> Iterator[None]:
+def without_preparations() -> AbstractContextManager[None]:
     """Trust the CPU's reported instruction sets in the block.
 
     Answers that torch had before stay; assumptions made here do not: the user's own torch.compile asks g++.
@@ -80,8 +79,7 @@ def without_preparations() -> Iterator[None]:
     if not torch.cuda.is_available():
         owner = codecache if hasattr(codecache, "triton_key") else triton_compat
         wrappers.append((owner, "triton_key", lambda _: lambda: ""))
-    with replace_attributes(wrappers):
-        yield
+    return replace_attributes(wrappers)
 
 
 def _search_or_gcc(search: Function, names: tuple[str, ...]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch._dynamo.compiled_autograd as compiled_autograd
@@ -17,13 +17,11 @@ def is_enabled() -> bool:
     return compiled_autograd.compiled_autograd_enabled
 
 
-@contextmanager
-def call_before_enabling(act: Callable[[], None]) -> Iterator[None]:
+def call_before_enabling(act: Callable[[], None]) -> AbstractContextManager[None]:
     """Call `act` in the block whenever compiled autograd is about to be enabled."""
 
     def act_if_enabled(compiler: Any, _dynamic: Any) -> None:
         if compiler is not None:
             act()
 
-    with replace_attribute(settings, "set_autograd_compiler", call_hidden_before(act_if_enabled)):
-        yield
+    return replace_attribute(settings, "set_autograd_compiler", call_hidden_before(act_if_enabled))

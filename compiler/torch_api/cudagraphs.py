@@ -8,6 +8,7 @@ and on a GPU that is not here nothing is captured.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -189,12 +190,18 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
     torch looks for writes into inputs when the function is first called: such results may be written.
     """
     placeholders = facts.get("placeholders", ())
-    function = cudagraph_utils.WrappedFunction(
-        model, tuple(static), cudagraph_utils.FunctionID(0), (), placeholders, facts.get("mutated_input_idxs", ())
-    )
+    known = (model, tuple(static), cudagraph_utils.FunctionID(0), (), placeholders, facts.get("mutated_input_idxs", ()))
+    function = cudagraph_utils.WrappedFunction(*known, **_fields_of_later_torch(len(known)))
     inputs: list[Any] = [None] * len(placeholders)
     mutation = cudagraph_utils.check_for_mutation(function, inputs, lambda _tensor: False)
     return Capture(len(placeholders), len(set(static)), mutation or "")
+
+
+def _fields_of_later_torch(known: int) -> dict[str, Any]:
+    """The fields of torch's WrappedFunction after the first `known` that need a value: limits that 2.15 records by."""
+    later = dataclasses.fields(cudagraph_utils.WrappedFunction)[known:]
+    missing = dataclasses.MISSING
+    return {field.name: None for field in later if field.default is missing and field.default_factory is missing}
 
 
 def replay_words(name: str, static: int, inputs: int, dynamic: bool) -> str:

@@ -81,7 +81,7 @@ def bucket_cap_refusal(error: AssertionError) -> str:
 
 def note_fake_reduction(error: BaseException) -> None:
     """Add a note to the error of a DDP backward in a fake process group: what to do."""
-    if "expected the hook result is either a Tensor or a TensorList" in str(error) and hasattr(error, "add_note"):
+    if "expected the hook result is either a Tensor or a TensorList" in str(error):
         error.add_note(
             'A process group with backend="fake" returns no reduced gradients, so DistributedDataParallel\'s backward '
             "fails without torch.compile too. Before the first call, register a communication hook:\n"

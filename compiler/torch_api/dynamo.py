@@ -125,8 +125,8 @@ class DynamoObserver(Protocol):
     def on_guards(self, key: CompileKey, tree: GuardTree) -> None: ...
 
 
-class Unheard:
-    """An observer of compilations that are not the user's: it only counts their graph breaks."""
+class BreakCounter:
+    """Observes compilations that are not the user's: it only counts their graph breaks."""
 
     def __init__(self) -> None:
         self.breaks = 0
@@ -172,7 +172,7 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
 
 
 class Observation:
-    """What `observe` gives: the hooks, and whether they are heard."""
+    """What `observe` gives: the hooks, which can be paused."""
 
     def __init__(self, observer: DynamoObserver) -> None:
         self.observer = observer
@@ -182,26 +182,26 @@ class Observation:
         self.user_globals: dict[CompileKey, dict[str, Any]] = {}
         self.trees: dict[CompileKey, GuardTree] = {}
         self.names: dict[CompileKey, Names] = {}
-        self.unheard_keys: set[CompileKey] = set()
+        self.ignored: set[CompileKey] = set()
         self.unsupported: BaseException | None = None
         self.began = weakref.finalize(self, lambda: None)
         self.fakes: list[list[Any]] = []
 
     @contextmanager
-    def unheard(self) -> Iterator[Unheard]:
+    def pause_observing(self) -> Iterator[BreakCounter]:
         """Do not observe compilations in the block; they have a dynamic-shape history of their own."""
-        observer, before, silent = self.observer, set(self.codes), Unheard()
-        self.observer = silent
+        observer, before, counter = self.observer, set(self.codes), BreakCounter()
+        self.observer = counter
         try:
             with _separate_caches():
-                yield silent
+                yield counter
         finally:
             self.observer = observer
-            self.unheard_keys |= set(self.codes) - before
+            self.ignored |= set(self.codes) - before
 
-    def hears(self) -> bool:
+    def is_observing(self) -> bool:
         """Whether compilations are observed now."""
-        return not isinstance(self.observer, Unheard)
+        return not isinstance(self.observer, BreakCounter)
 
     def observe_bytecode(self, code: CodeType, new_code: CodeType) -> None:
         self.modified.append(new_code)
@@ -323,7 +323,7 @@ class Observation:
         entries = {id(code): self._entries(code) for code in self.codes.values()}
         for key, code in self.codes.items():
             for entry in entries[id(code)]:
-                if key_of(entry.compile_id) == key and key not in self.unheard_keys:
+                if key_of(entry.compile_id) == key and key not in self.ignored:
                     root = entry.guard_manager.root
                     tree = count_failures(self.trees.get(key) or plain_tree(root), root)
                     self.observer.on_guards(key, tree.rename(self.names.get(key, {})))

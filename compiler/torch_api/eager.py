@@ -32,17 +32,17 @@ def run_eagerly() -> Iterator[None]:
 
 
 class Watching(TorchDispatchMode):
-    """Passes the results of each operation in the block to `made`."""
+    """Passes the results of each operation in the block to `on_results`."""
 
     supports_higher_order_operators = True  # torch.cond and the like come here too
 
-    def __init__(self, made: Callable[[Any], None]) -> None:
+    def __init__(self, on_results: Callable[[Any], None]) -> None:
         super().__init__()
-        self.made = made
+        self.on_results = on_results
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
-        self.made(results)
+        self.on_results(results)
         return results
 
 

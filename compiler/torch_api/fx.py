@@ -402,8 +402,8 @@ def source_name(source: Any) -> str:
 
 
 def input_description(node: Node) -> str:
-    """AOTAutograd's description of an input or output (`desc` in torch 2.9 and newer), or ""."""
-    described = node.meta.get("desc")
+    """AOTAutograd's description of an input or output, or ""."""
+    described = node.meta.get("desc")  # of an output a list
     return described.expr() if described is not None and hasattr(described, "expr") else ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -35,11 +35,9 @@ _LIBRARY = re.compile(
 )
 
 
-@contextmanager
-def hearing_code(heard: Callable[[str], None]) -> Iterator[None]:
-    """Pass the code of each graph that Inductor generates in the block to `heard`."""
-    with replace_attribute(GraphLowering, "codegen", call_after(lambda result, _lowering: heard(result[0].value))):
-        yield
+def report_code(on_code: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Pass the code of each graph that Inductor generates in the block to `on_code`."""
+    return replace_attribute(GraphLowering, "codegen", call_after(lambda result, _lowering: on_code(result[0].value)))
 
 
 def kernels(code: str) -> int:

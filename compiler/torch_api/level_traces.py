@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any, Literal
 
@@ -77,27 +78,24 @@ class _Uses:
         self._open: list[int] = []
 
     def wrap(self, table: Table) -> dict[OpOverload, Callable[..., Any]]:
-        return {op: self._wrapper(op, function) for op, function in table.items()}
+        return {op: partial(self._run, op, function) for op, function in table.items()}
 
-    def _wrapper(self, op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            index, name = len(self.applied), self.node.name if self.node is not None else ""
-            use = Applied(op, function, name, self._open[-1] if self._open else None)
-            self.applied.append(use)
-            self._open.append(index)
-            try:
-                with fx_traceback.annotate({_MARK: index}):
-                    result = function(*args, **kwargs)
-                declined = self._fault(use, result)
-            except Exception as error:  # noqa: BLE001 - the arguments are good: it is told as why the operator stays
-                result, declined = NotImplemented, f"raised {type(error).__name__}: {first_line(error)}"
-            finally:
-                self._open.pop()
-            results = () if declined else tensor_types(result)
-            self.applied[index] = replace(use, declined=declined, results=results)
-            return NotImplemented if declined else result
-
-        return run
+    def _run(self, op: OpOverload, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        index, name = len(self.applied), self.node.name if self.node is not None else ""
+        use = Applied(op, function, name, self._open[-1] if self._open else None)
+        self.applied.append(use)
+        self._open.append(index)
+        try:
+            with fx_traceback.annotate({_MARK: index}):
+                result = function(*args, **kwargs)
+            declined = self._fault(use, result)
+        except Exception as error:  # noqa: BLE001 - the arguments are good: it is told as why the operator stays
+            result, declined = NotImplemented, f"raised {type(error).__name__}: {first_line(error)}"
+        finally:
+            self._open.pop()
+        results = () if declined else tensor_types(result)
+        self.applied[index] = replace(use, declined=declined, results=results)
+        return NotImplemented if declined else result
 
     def _fault(self, use: Applied, result: Any) -> str:
         """Why a decomposition's result can't replace the operator's, "" if it can.
@@ -287,16 +285,13 @@ def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
     """
     found = AotGraphs(_raise_untraced, None, {}, _raise_untraced)
 
-    def compiler(kind: Kind) -> Callable[..., Any]:
-        def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Any:
-            for node, value in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True):
-                node.meta.setdefault("val", value)  # numbers among the inputs have none
-            graph.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
-            graph.recompile()
-            found.graphs[kind] = graph
-            return make_boxed_func(lambda *args: found.run(kind, args))
-
-        return compile_graph
+    def compile_graph(kind: Kind, graph: GraphModule, inputs: Sequence[Any]) -> Any:
+        for node, value in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True):
+            node.meta.setdefault("val", value)  # numbers among the inputs have none
+        graph.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+        graph.recompile()
+        found.graphs[kind] = graph
+        return make_boxed_func(lambda *args: found.run(kind, args))
 
     def partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> Any:
         found.joint = joint
@@ -304,8 +299,9 @@ def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
 
     with functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False):
         found.call = aot_module_simplified(
-            module, arguments, fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
-            inference_compiler=compiler("inference"), partition_fn=partition, decompositions={},
+            module, arguments, fw_compiler=partial(compile_graph, "forward"),
+            bw_compiler=partial(compile_graph, "backward"), inference_compiler=partial(compile_graph, "inference"),
+            partition_fn=partition, decompositions={},
         )  # fmt: skip
     return found
 

@@ -26,8 +26,8 @@ _active: list[Compiled] = []
 
 
 @contextmanager
-def watch_calls(meet: Callable[[Module, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
-    """Call `meet(module, args, kwargs)` before each outermost module call of this thread.
+def watch_calls(on_call: Callable[[Module, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
+    """Call `on_call(module, args, kwargs)` before each outermost module call of this thread.
 
     Calls inside of compiled functions do not count.
     """
@@ -38,7 +38,7 @@ def watch_calls(meet: Callable[[Module, tuple[Any, ...], dict[str, Any]], None])
         if threading.get_ident() != thread or callable(eval_frame.get_eval_frame_callback()) or is_traced():
             return original(module, *args, **kwargs)
         with pause_watching():
-            meet(module, args, kwargs)
+            on_call(module, args, kwargs)
             return original(module, *args, **kwargs)
 
     skip(call)

@@ -8,15 +8,15 @@ are not counted: the event in which torch waits for them is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch._dynamo.utils import ChromiumEventLogger
 
 from compiler.torch_api.compilations import NO_COMPILATION, CompileKey, current_key
-from compiler.torch_api.patching import call_hidden_before, replace_attribute
+from compiler.torch_api.patching import call_hidden_before, replace_attributes
 
 
 @dataclass(slots=True)
@@ -48,14 +48,12 @@ class PhaseLog:
     _open: list[_Open] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
 
-    @contextmanager
-    def listen(self) -> Iterator[None]:
+    def listen(self) -> AbstractContextManager[None]:
         """Hear of torch's events in the block."""
-        with (
-            replace_attribute(ChromiumEventLogger, "log_event_start", call_hidden_before(self._start)),
-            replace_attribute(ChromiumEventLogger, "log_event_end", call_hidden_before(self._end)),
-        ):
-            yield
+        start, end = call_hidden_before(self._start), call_hidden_before(self._end)
+        return replace_attributes([
+            (ChromiumEventLogger, "log_event_start", start), (ChromiumEventLogger, "log_event_end", end),
+        ])  # fmt: skip
 
     def _start(self, _logger: Any, name: str, *_: Any, **__: Any) -> None:
         if threading.get_ident() != self._thread:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,10 +85,9 @@ def place_of(entry: traceback.FrameSummary) -> Place:
     return Place(entry.filename, entry.name, entry.lineno or 0, entry.end_lineno, entry.colno, entry.end_colno)
 
 
-@contextmanager
 def watch_restarts(
     on_restart: Callable[[str, str], None], on_unsupported: Callable[[BaseException], None]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Give errors that Dynamo makes in the block their place.
 
     `on_restart` hears the type of each restart of a frame's analysis, and why; `on_unsupported` hears of every
@@ -104,5 +103,4 @@ def watch_restarts(
 
     kinds = (Unsupported, UserError, TorchRuntimeError)
     wrappers = [(kind, "__init__", call_after(note_places)) for kind in kinds]
-    with replace_attributes([*wrappers, (RestartAnalysis, "__init__", call_after(note_restart))]):
-        yield
+    return replace_attributes([*wrappers, (RestartAnalysis, "__init__", call_after(note_restart))])

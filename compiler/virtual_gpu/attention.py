@@ -56,13 +56,13 @@ class Call:
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
 
 
-def attention_kernels(target: Target, tell: Callable[[str, str, str], None]) -> Kernels:
+def attention_kernels(target: Target, on_choice: Callable[[str, str, str], None]) -> Kernels:
     """Kernels that trace scaled_dot_product_attention of CPU tensors as the target's operator."""
 
     def attend(*args: Any, **kwargs: Any) -> Tensor:
         call = Call(*args, **kwargs)
         kernel, why = choose_kernel(target, call)
-        tell("attention", kernel, why)
+        on_choice("attention", kernel, why)
         return _RUN[kernel](call)
 
     return {(aten.scaled_dot_product_attention.default, DispatchKey.CompositeImplicitAutograd): attend}

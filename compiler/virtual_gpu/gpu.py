@@ -11,7 +11,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,17 +60,18 @@ def virtual_gpu(target: Target) -> Iterator[None]:
     wait.
     """
     gpu_questions.count_real_devices()
-    with _ONE_THREAD, ExitStack() as stack:
-        stack.callback(gpu_questions.forget_answers)
-        stack.enter_context(no_op_cuda_guard())
-        stack.enter_context(replace_attributes((*place, _replace_by(value)) for place, value in _answers(target)))
-        stack.enter_context(active_driver(target))
-        gpu_questions.forget_answers()
-        yield
+    answers = ((*place, partial(_answer, value)) for place, value in _answers(target))
+    with _ONE_THREAD:
+        try:
+            with no_op_cuda_guard(), replace_attributes(answers), active_driver(target):
+                gpu_questions.forget_answers()
+                yield
+        finally:
+            gpu_questions.forget_answers()
 
 
-def _replace_by(value: Any) -> Callable[[Any], Any]:
-    return lambda _original: value
+def _answer(answer: Any, *_: Any, **__: Any) -> Any:
+    return answer
 
 
 def _answers(target: Target) -> Iterator[tuple[Place, Any]]:
@@ -121,12 +122,8 @@ def _functions(target: Target) -> dict[str, Callable[..., Any]]:
         "memory_allocated": 0,
         "set_rng_state": None,
     }
-    functions = {name: _answer_with(answer) for name, answer in answers.items()}
+    functions = {name: partial(_answer, answer) for name, answer in answers.items()}
     return functions | {"get_rng_state": lambda *_args, **_kwargs: torch.zeros(16, dtype=torch.uint8)}
-
-
-def _answer_with(answer: Any) -> Callable[..., Any]:
-    return lambda *_args, **_kwargs: answer
 
 
 def properties(target: Target) -> SimpleNamespace:

@@ -71,11 +71,11 @@ class Product:
 
 
 class Padding:
-    """Decides in place of `pad_mm._should_pad`; `tell` hears of each choice."""
+    """Decides in place of `pad_mm._should_pad`; `on_choice` hears of each choice."""
 
-    def __init__(self, target: Target, tell: Callable[[str, str, str], None]) -> None:
+    def __init__(self, target: Target, on_choice: Callable[[str, str, str], None]) -> None:
         self.target = target
-        self.tell = tell
+        self.on_choice = on_choice
 
     def decide_padding(self, _should_pad: Any, match: Any, left: Any, right: Any, *_of_op: Any, **_bias: Any) -> bool:
         if always_pads():
@@ -84,7 +84,7 @@ class Padding:
         if not is_compute_bound(*product.sizes, product.dtype):
             return False
         why_not = product.reason_not_padded(self.target)
-        self.tell("padding", "left as it is" if why_not else "padded", _reason(product, why_not))
+        self.on_choice("padding", "left as it is" if why_not else "padded", _reason(product, why_not))
         return not why_not
 
 

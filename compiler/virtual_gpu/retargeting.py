@@ -7,8 +7,8 @@ where that differs from a real GPU: choices that Inductor would make by timing a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from compiler.virtual_gpu.gpu import DEVICE, VirtualGenerator, virtual_gpu
 from compiler.virtual_gpu.padding import Padding
 from compiler.virtual_gpu.recurrent import cell_kernels, choose_layer
 
-Told = Callable[[str, str, str], None]
+OnChoice = Callable[[str, str, str], None]
 """Hears of a choice: the pass, its verdict, and why."""
 
 
@@ -51,9 +51,9 @@ class NoInstructionsError(RuntimeError):
 class Retargeting:
     """Wrappers that make the `compile_fx` calls of one exploration write code for `target`."""
 
-    def __init__(self, target: Target, tell: Told) -> None:
+    def __init__(self, target: Target, on_choice: OnChoice) -> None:
         self.target = target
-        self.tell = tell
+        self.on_choice = on_choice
         self.source = CPU
 
     def wrappers(self) -> list[Wrapper]:
@@ -72,7 +72,7 @@ class Retargeting:
             (*places.COMPILE_BACKWARD, moved),
             (*places.CONSTANT_FOLDING, call_instead(fold_constants)),
             (*places.FOLDING_OF_ZEROS, call_instead(add_zeros)),
-            (*places.SHOULD_PAD, call_instead(Padding(self.target, self.tell).decide_padding)),
+            (*places.SHOULD_PAD, call_instead(Padding(self.target, self.on_choice).decide_padding)),
             (*places.BFLOAT16_CHECK, call_instead(self.check_bfloat16)),
             *((*place, lambda _warn: self.note_tf32) for place in places.TF32_WARNINGS),
             (*places.AOT_FUNCTION, call_instead(self.trace_on_cpu)),
@@ -84,7 +84,7 @@ class Retargeting:
         torch 2.13 calls it a number, but sympy can't evaluate it, so Inductor's `Min` and `Max` raise
         ValueError where it merges loops for a GPU.
         """
-        self.tell("indexing", "evaluated", _UNEVALUATED)
+        self.on_choice("indexing", "evaluated", _UNEVALUATED)
         return wrapped.args[0]._eval_evalf(precision)
 
     def trace_aot(self, run: Function, module: GraphModule, inputs: Any, *, partition_fn: Any, **kwargs: Any) -> Any:
@@ -101,7 +101,7 @@ class Retargeting:
     def trace(self, run: Function, module: GraphModule, inputs: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
         """Trace a graph with the kernels that torch would choose on the GPU."""
         self.source = _source(inputs)
-        kernels = {**attention_kernels(self.target, self.tell), **autocast_kernels(), **cell_kernels()}
+        kernels = {**attention_kernels(self.target, self.on_choice), **autocast_kernels(), **cell_kernels()}
         with python_kernels(kernels), CudaRegions():
             return run(module, inputs, *args, **kwargs)
 
@@ -114,7 +114,7 @@ class Retargeting:
             if self.source != DEVICE:
                 mover.graph(module)
             for verdict, why in formats.notes(self.target, module):
-                self.tell("formats", verdict, why)
+                self.on_choice("formats", verdict, why)
             inputs = mover.values(inputs) if self.source != DEVICE else list(inputs)
             return call(module, inputs, *args, **kwargs)
 
@@ -125,7 +125,7 @@ class Retargeting:
 
     def note_tf32(self) -> None:
         if note := formats.tf32_note(self.target):
-            self.tell("formats", *note)
+            self.on_choice("formats", *note)
 
     def check_bfloat16(self, check: Function, lowering: Any) -> None:
         if reason := formats.refusal(self.target, lowering.orig_gm):
@@ -158,12 +158,10 @@ class Retargeting:
         return call
 
 
-@contextmanager
-def retarget_backends(target: Target, tell: Told) -> Iterator[None]:
+def retarget_backends(target: Target, on_choice: OnChoice) -> AbstractContextManager[None]:
     """Give backends that call AOTAutograd themselves the graphs of this GPU in the block."""
-    session = Retargeting(target, tell)
-    with replace_attributes([(*places.AOT_MODULE, call_instead(session.trace_aot)), *session.wrappers()]):
-        yield
+    session = Retargeting(target, on_choice)
+    return replace_attributes([(*places.AOT_MODULE, call_instead(session.trace_aot)), *session.wrappers()])
 
 
 def fold_constants(fold: Function, module: GraphModule) -> Any:

@@ -22,7 +22,7 @@ from compiler.torch_api.fx import dtype_name
 from compiler.torch_api.kernel_choices import Candidate, Selection, kind_of
 from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
 from compiler.virtual_gpu.gpu import DEVICE, HIP_VERSION
-from compiler.virtual_gpu.retargeting import Retargeting, Told
+from compiler.virtual_gpu.retargeting import OnChoice, Retargeting
 
 MULTIPROCESSORS_FOR_TEMPLATES = 68
 """torch._inductor.utils.is_big_gpu: with fewer, Inductor leaves products to ATen (NVIDIA)."""
@@ -157,8 +157,8 @@ class Templates:
 class InductorRetargeting(Retargeting):
     """Retargets Inductor too: its settings, and what max-autotune would choose from."""
 
-    def __init__(self, target: Target, tell: Told) -> None:
-        super().__init__(target, tell)
+    def __init__(self, target: Target, on_choice: OnChoice) -> None:
+        super().__init__(target, on_choice)
         self.templates = Templates(target)
         self.selections = self.templates.selections
 

@@ -24,7 +24,7 @@ def export(
     >>> print(run["exported"])
 
     `strict=True` or `strict=False` tries one way only. `run["exported"]` is the program with its signature and the
-    ranges of sizes left open; `run.value` the `ExportedProgram` (non-strict where both are there), None where export
+    ranges of symbolic sizes; `run.value` the `ExportedProgram` (non-strict where both are there), None where export
     failed: then `run.cards` says at which line, why, and what to change. `dynamic_shapes` and the rest are as for
     `torch.export.export`.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from compiler.capture.function_names import function_name
-from compiler.capture.guard_words import quoted
+from compiler.capture.guard_words import quote
 from compiler.record import Guard, GuardFailure, Recompile, Record, Span
 from compiler.record.plain_text import pluralize
 from explorer.findings.breaks import Graphs
@@ -208,12 +208,12 @@ def give_up_sentence(found: Recompile, function: str) -> str:
 
 def failure_subject(failure: GuardFailure) -> str:
     """What it was that differed: "size of `x` in dimension 0"."""
-    suffix = f" was {failure.old}, is {failure.new}"
-    return failure.words.removesuffix(suffix) if failure.words.endswith(suffix) else f"`{failure.argument}`"
+    subject, found, _ = failure.words.partition(f" was {failure.old}, is ")
+    return subject if found else f"`{failure.argument}`"
 
 
 def again_words(found: Recompile) -> str:
-    """A later recompilation for a cause that a card has told: `0/2 in call 3, `n` was the int 4, is the int 5`."""
+    """A later recompilation for a cause that a card has told: `0/2 in call 3, `n` was the int 4, is now the int 5`."""
     call = f" in call {found.call_number}" if found.call_number else ""
     closest = closest_failure(found)
     return f"{found.frame}{call}" + (f", {closest.words}" if closest else "")
@@ -227,7 +227,7 @@ def limit_words(found: Recompile) -> str:
 
 def _blame_words(found: Recompile) -> str:
     """A cause and whose it is; a global is called one already."""
-    return quoted(found.argument) if found.cause == "global" else f"{found.cause} of {quoted(found.argument)}"
+    return quote(found.argument) if found.cause == "global" else f"{found.cause} of {quote(found.argument)}"
 
 
 def _name(found: Recompile) -> str:

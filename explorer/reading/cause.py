@@ -54,7 +54,7 @@ def break_reason(found: GraphBreak) -> str:
 
 
 def recompile_reason(found: Recompile) -> str:
-    """`forward: `n` was the int 1, is the int 2`; where it is not known what differed, torch's reasons."""
+    """`forward: `n` was the int 1, is now the int 2`; where it is not known what differed, torch's reasons."""
     closest = closest_failure(found)
     return f"{function_name(found.function)}: {one_line(closest.words if closest else '; '.join(found.reasons))}"
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from compiler.record import Artifact, Decision, Problem, Record
+from compiler.record import Artifact, Decision, Frame, GraphBreak, Problem, Record
 from explorer.findings import Finding, KnownFindings, views
 from explorer.findings.breaks import break_id
 from explorer.findings.timing.heat import source_heat
@@ -26,12 +26,16 @@ from explorer.findings.timing.measured import add_measured_times
 from explorer.findings.versus import names_of, totals
 from explorer.reading.kernel_table import list_of_kernels
 from explorer.reading.sites import break_count, break_of, recompile_count
+from explorer.reading.source_lines import SourceLines
 from explorer.reading.source_marks import source_marks
 from explorer.reading.stages import stage_place, stage_words
 from explorer.render.finding import COUNT
 from explorer.run.both_sides import SIDE
 from explorer.run.language_words import words_part
 from explorer.run.payload_part import Part
+
+#: Rows of a source that are shown above the row at which reading starts.
+ROWS_ABOVE: Final = 3
 
 
 def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[str, Part]:
@@ -51,6 +55,7 @@ class Payload:
     _made: dict[str, tuple[Artifact | Finding, dict[str, Part]]] = field(default_factory=dict)
     _findings: dict[str, Finding] = field(default_factory=dict)
     _decisions: dict[str, Part] = field(default_factory=dict)
+    _starts: dict[str, int] = field(default_factory=dict)
     pending: Mapping[str, int] = field(default_factory=dict)
     makes: Mapping[str, int] = field(default_factory=dict)
     trees: tuple[str, ...] = ()
@@ -69,6 +74,7 @@ class Payload:
             if known is None or (known[0] is not now and known[0] != now):
                 self._made[artifact.id] = (now, artifact_parts(artifact, finding))
         self._decisions = decision_parts(record)
+        self._starts = source_starts(record)
 
     def parts_of(self, artifact: str) -> dict[str, Part]:
         """The parts of an artifact by name. Raises KeyError when the record has no such artifact."""
@@ -160,7 +166,8 @@ class Payload:
             "chars": len(artifact.text),
             "entities": len(artifact.entities),
             "drawable": any(entity.inputs for entity in artifact.entities),
-            "start": first_kernel_line(artifact),
+            "start": self._starts.get(artifact.id) or first_kernel_line(artifact),
+            "operations": sum(entity.kind == "call" for entity in artifact.entities),
             "level": level_of(artifact, self.record),
             "half": artifact.half,
             "side": artifact.attrs.get("side", ""),
@@ -253,6 +260,17 @@ def first_kernel_line(artifact: Artifact) -> int:
     return min(lines, default=1)
 
 
+def source_starts(record: Record) -> dict[str, int]:
+    """The row to start reading each source at: just above its first break, else above the function compiled first."""
+    lines = SourceLines(record)
+    found: list[GraphBreak | Frame] = [*record.breaks, *record.frames]
+    places = [lines.place(item.file, item.line) for item in found]
+    starts: dict[str, int] = {}
+    for artifact, row in filter(None, places):
+        starts.setdefault(artifact, max(1, row - ROWS_ABOVE))
+    return starts
+
+
 def decision_parts(record: Record) -> dict[str, Part]:
     """For each artifact, what passes decided about its entities, newest last."""
     owner = {entity.id: artifact.id for artifact in record.artifacts for entity in artifact.entities}
@@ -291,10 +309,11 @@ def kernel_counts(record: Record) -> list[dict[str, Any]]:
 def interest(
     record: Record, landed: Mapping[str, Mapping[str, list[int]]]
 ) -> Callable[[Artifact], tuple[bool, bool, int]]:
-    """Sorts sources: the user's own files before installed ones, the file of the explored function first of these,
-    then those with more captured lines.
+    """Sorts sources: the user's own files before installed ones, of these first the file of the first break, or
+    without one that of the explored function, then those with more captured lines.
     """
-    first = record.frames[0].file if record.frames else ""
+    found: list[GraphBreak | Frame] = [*record.breaks, *record.frames]
+    first = found[0].file if found else ""
 
     def key(source: Artifact) -> tuple[bool, bool, int]:
         rows = {row for rows in landed.get(source.id, {}).values() for row in rows}

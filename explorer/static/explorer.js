@@ -15,6 +15,8 @@ import { TextView } from "./text_view.js";
 /** Below this width, in points, panes are stacked; below the second the inspector goes under the panes. */
 const NARROW = 760;
 const MEDIUM = 1120;
+/** A graph of so many operations opens as a drawing. */
+const LARGE_GRAPH = 30;
 
 export class Explorer {
   /** @param {HTMLElement} root @param {Store} store @param {{page?: boolean}} [options] */
@@ -52,6 +54,8 @@ export class Explorer {
     this.stagePanes = [];
     this.active = this.source;
     this.frame = 0;
+    /** Whether the user has done anything in this view. */
+    this.touched = false;
     /** What is to be brought up to date before the next frame. @type {Set<Part>} */
     this.due = new Set();
     this.stopping = new AbortController();
@@ -75,6 +79,9 @@ export class Explorer {
     const top = h("div", { class: "tc-top" }, this.title, this.ribbon.root, this.tools);
     this.root.append(top, this.explored, this.main);
     const { signal } = this.stopping;
+    for (const name of ["pointerdown", "keydown", "wheel"]) {
+      this.root.addEventListener(name, () => (this.touched = true), { signal, capture: true, passive: true });
+    }
     this.root.addEventListener("keydown", (event) => this.pressed(event), { signal });
     window.addEventListener("keydown", (event) => this.keepFromJupyter(event), { signal, capture: true });
     this.observer = new ResizeObserver(() => this.fitWidth());
@@ -87,7 +94,7 @@ export class Explorer {
   /** @param {string} what @param {string} from */
   changed(what, from) {
     if (what === "manifest") this.manifestChanged();
-    else if (what === "running") this.soon("stages");
+    else if (what === "running") this.runningChanged();
     else if (what === "compiling") this.allPanes().forEach((pane) => pane.showCompiling());
     else if (what === "words") return;
     else if (what === "lab") this.openLab(from);
@@ -98,30 +105,55 @@ export class Explorer {
   manifestChanged() {
     this.title?.replaceChildren(h(this.page ? "h1" : "b", {}, this.store.manifest.title || "tcompile"));
     this.explored?.replaceChildren(...exploredCall(this.store));
-    if (!this.stagePanes.length && !this.closedAll) this.openFirst();
+    if (!this.touched) this.openFirst();
     this.soon("stages", "panes", "inspector");
   }
 
-  /** Open the first stage that is a graph; until there is one, whatever comes after the source. */
+  /**
+   * Open what answers the user's question: the graph breaks, else the captured graph, as a drawing where it is large.
+   * Until the user touches the view, it follows a record that grows.
+   */
   openFirst() {
+    if (!this.stagePanes.length && !this.closedAll) this.openSides();
+    if (this.stagePanes.length > 1 || this.store.manifest.first.length || this.store.manifest.compare) return;
+    const stage = this.answer();
+    if (!stage || this.stagePanes[0]?.stage === stage.name) return;
+    const pane = this.stagePanes[0] ?? this.addPane();
+    const large = stage.artifacts.some(({ drawable, operations }) => drawable && operations >= LARGE_GRAPH);
+    if (large) pane.mode = "graph";
+    pane.showStage(stage.name);
+    this.source.startReading();
+  }
+
+  /** The stage to open first, if it is there yet. @returns {StageInfo | undefined} */
+  answer() {
+    const { stages, breaks } = this.store.manifest;
+    const shown = stages.filter(({ artifacts }) => artifacts.some(({ id, opens }) => !this.isHome(id) && !opens));
+    const found = (/** @type {string} */ name) => stages.find((stage) => stage.name === name && stage.artifacts.length);
+    if (breaks.length && found("breaks")) return found("breaks");
+    const graph = found("captured") ?? shown.find(({ artifacts }) => artifacts[0].drawable);
+    return graph ?? (this.store.running.stage ? undefined : shown[0]);
+  }
+
+  /** Of two sides to be compared, open both. */
+  openSides() {
     const { compare, first: begins } = this.store.manifest;
     for (const name of begins) {
       if (this.store.stage(name)) this.addPane("graph").showStage(name);
       else this.addPane().show(name);
     }
     this.root.classList.toggle("tc-no-inspector", begins.length > 1 && !this.store.manifest.versus);
-    if (begins.length) return;
-    if (compare) return this.addPane().compareAs(compare[1], compare[0]);
-    const stages = this.store.manifest.stages.filter((stage) =>
-      stage.artifacts.some((artifact) => !this.isHome(artifact.id) && !artifact.opens),
-    );
-    const breaks = this.store.manifest.stages.find(({ name, artifacts }) => name === "breaks" && artifacts.length);
-    const first = stages.find((stage) => stage.artifacts[0].drawable) ?? stages[0] ?? breaks;
-    if (first) this.addPane().showStage(first.name);
+    if (!begins.length && compare) this.addPane().compareAs(compare[1], compare[0]);
+  }
+
+  runningChanged() {
+    if (!this.touched) this.openFirst();
+    this.soon("stages");
   }
 
   /** @param {string} from */
   selectionChanged(from) {
+    this.touched ||= this.store.primary.size > 0;
     this.hover([]);
     for (const pane of this.allPanes()) pane.selectionChanged(from);
     this.soon("ribbon");

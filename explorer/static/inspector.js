@@ -27,6 +27,7 @@ const VERDICTS = { extern: "extern call" };
 /** So many of a list are shown before the rest is asked for. */
 const FEW = 6;
 const MOST = 500;
+const NEXT_STEPS = 3;
 
 export class Inspector {
   /** @param {Store} store @param {Actions} actions */
@@ -286,6 +287,9 @@ export class Inspector {
       ),
       this.versus(),
       this.findings(),
+      this.nextSteps(),
+      this.problems(),
+      this.breaks(),
       facts([
         ["Frames", String(manifest.frames.length)],
         ["Guards", String(manifest.guards || "")],
@@ -293,22 +297,40 @@ export class Inspector {
         ["Launches", sum(kernels, "launches")],
         ["Extern calls", sum(calls, "launches")],
       ]),
-      this.problems(),
-      this.breaks(),
       this.frames(),
       section("Kernels", facts(kernels.map((item) => [item.category, `${item.count} in ${LANGUAGES[item.language] ?? item.language}`]))),
       section("Decisions", facts(manifest.decisions.map((item) => [item.pass, `${item.count} ${VERDICTS[item.verdict] ?? item.verdict}`]))),
       section("Options", facts(changedOptions(manifest.options))),
-      section(
-        "Environment",
-        facts(
-          Object.entries(manifest.environment)
-            .filter(([, value]) => value)
-            .map(([name, value]) => [name, String(value)]),
-        ),
-      ),
+      this.environment(),
     ];
     return parts.filter((part) => part.childElementCount > 0);
+  }
+
+  /** The three stages to look at next, after what was found. */
+  nextSteps() {
+    const { stages } = this.store.manifest;
+    const there = (/** @type {string} */ name) => stages.find((stage) => stage.name === name && stage.artifacts.length);
+    /** @type {[string, string][]} */
+    const steps = [
+      ["breaks", "Read what broke the graph, and what to change"],
+      ["recompiles", "See what made torch.compile compile again"],
+      ["advice", "See what would make it faster"],
+      ["kernels", "Read the generated kernels"],
+      ["fusion", "See what was fused, and what was not"],
+      ["memory", "See where memory peaks"],
+      ["captured", "See the captured graph"],
+    ];
+    const links = steps.filter(([name]) => there(name)?.count).slice(0, NEXT_STEPS).map(([name, words]) =>
+      h("li", {}, h("button", { class: "tc-link", type: "button", onclick: () => this.actions.openStage(name) }, words)),
+    );
+    return section("Next", h("ol", { class: "tc-next" }, ...links));
+  }
+
+  /** Versions, folded. */
+  environment() {
+    const known = Object.entries(this.store.manifest.environment).filter(([, value]) => value);
+    const pairs = /** @type {[string, string][]} */ (known.map(([name, value]) => [name, String(value)]));
+    return h("details", {}, h("summary", {}, "Environment"), facts(pairs));
   }
 
   /** The numbers of two backends side by side, where there are two. */

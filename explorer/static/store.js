@@ -8,7 +8,7 @@ import { Links } from "./links.js";
  * @typedef {"entities" | "text" | "decisions" | "words" | "view"} PartName
  * @typedef {{digest: string, bytes: number}} PartInfo
  * @typedef {{id: string, stage: string, title: string, language: string, graph: string, lines: number, chars: number,
- *   entities: number, drawable: boolean, start: number, level: string, half: string, side: string, pair: string, view: string, opens: string,
+ *   entities: number, operations: number, drawable: boolean, start: number, level: string, half: string, side: string, pair: string, view: string, opens: string,
  *   parts: Record<string, PartInfo>}} ArtifactInfo
  * @typedef {number | string | null} Cell
  * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List

@@ -33,6 +33,8 @@ import { VirtualRows } from "./virtual_rows.js";
 
 /** How far a pane scrolls sideways at most, in characters. */
 const WIDEST = 20000;
+/** A signature of so many parameters is folded until it is opened. */
+const LONG_SIGNATURE = 6;
 
 let views = 0;
 
@@ -95,7 +97,7 @@ export class TextView {
     this.spans = structure.spans;
     this.widest = structure.widest;
     this.folds = looks.folded ?? structure.folds;
-    this.folded = new Set(looks.folded?.keys());
+    this.folded = new Set(looks.folded?.keys() ?? signatures(this.lines, this.folds));
     this.places = looks.folded ? new Set() : placeRows(this.lines, artifact.info.language);
     this.marks = new Uint8Array(this.lines.length);
     this.previewed = new Set();
@@ -510,4 +512,13 @@ function wordAt(event) {
 function breakButton({ title, path, open }) {
   const properties = { class: path ? "tc-break tc-path" : "tc-break", type: "button", title, "aria-label": title, tabIndex: -1, onclick: open };
   return h("button", properties, icon("warning"));
+}
+
+/**
+ * The blocks that are the parameters of a function, each on a line of its own: first rows.
+ * @param {string[]} lines @param {Map<number, number>} folds @returns {number[]}
+ */
+function signatures(lines, folds) {
+  const blocks = [...folds].filter(([first, last]) => last - first >= LONG_SIGNATURE && lines[last + 1]?.trim().startsWith(")"));
+  return blocks.map(([first]) => first).filter((first) => /^\s*def \w+\(/.test(lines[first]));
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from compiler.record import Artifact, Record
+from compiler.record import Artifact, Entity, Record
 from compiler.record.options import Options
 from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
@@ -56,6 +56,38 @@ def test_line_highlights_its_nodes_in_every_pane(open_page: OpenPage) -> None:
     wait_until(lambda: any("addmm" in line for line in view.marked(forward)))
     assert not any("self.head" in line for line in view.marked(forward))
     wait_until(lambda: view.marked(kernels))
+
+
+def test_breaks_open_first_with_source_at_the_break(open_page: OpenPage, page: Page) -> None:
+    page.set_viewport_size({"width": 1400, "height": 420})
+    view = open_page(broken_record())
+    expect(view.chip("breaks")).to_have_attribute("aria-pressed", "true")
+    expect(view.stage.locator(".tc-break-card")).to_contain_text("asks for a graph break")
+    expect(view.line(view.source, "torch._dynamo.graph_break()")).to_be_in_viewport()
+    expect(view.line(view.source, "import functools")).not_to_be_in_viewport()
+
+
+def test_captured_graph_opens_first_without_breaks(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    expect(view.chip("captured")).to_have_attribute("aria-pressed", "true")
+    expect(view.stage.locator(".tc-folded")).to_have_text(re.compile("7 lines"))
+    expect(view.line(view.stage, "torch.nn.functional.dropout")).to_be_visible()
+    steps = view.root.locator(".tc-next button")
+    expect(steps).to_have_count(3)
+    steps.filter(has_text="Read the generated kernels").click()
+    expect(view.chip("kernels")).to_have_attribute("aria-pressed", "true")
+
+
+def test_large_graph_opens_as_a_drawing(open_page: OpenPage) -> None:
+    calls = tuple(
+        Entity(
+            f"captured[0/0].n{number}", "call", f"n{number}", inputs=(f"captured[0/0].n{number - 1}",) * (number > 0)
+        )
+        for number in range(30)
+    )
+    graph = Artifact("captured[0/0]", "captured", "captured", "fx", "graph\n", entities=calls, graph="0/0")
+    view = open_page(Record("large", Options(), artifacts=(graph,)))
+    expect(view.stage.locator("canvas").first).to_be_visible()
 
 
 def test_node_list_attributes_link_to_nodes(open_page: OpenPage) -> None:
@@ -140,6 +172,7 @@ def test_unavailable_stage_says_why(open_page: OpenPage) -> None:
 def test_everything_can_be_reached_with_the_keyboard(open_page: OpenPage, page: Page) -> None:
     view = open_page(mlp_record())
     view.source.locator(".tc-scroll").focus()
+    page.keyboard.press("Home")
     line = view.line(view.source, "x = self.deeper(x)")
     for _ in range(int(line.get_attribute("data-row") or 0)):
         page.keyboard.press("ArrowDown")

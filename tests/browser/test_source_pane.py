@@ -14,6 +14,7 @@ CALL = "x = doubled(x)"
 
 def test_called_function_expands_inline_by_keyboard(open_page: OpenPage, page: Page) -> None:
     view = open_page(record())
+    view.open_stage("captured")
     line = view.line(view.source, CALL)
     expect(line.locator(".tc-call")).to_have_text("doubled")
     line.locator(".tc-number").click()
@@ -44,6 +45,7 @@ def test_breaking_code_is_underlined_as_plain_python(open_page: OpenPage) -> Non
 
 def test_a_graph_is_selected_in_the_legend(open_page: OpenPage) -> None:
     view = open_page(record())
+    view.open_stage("captured")
     view.source.get_by_role("button", name="graph 1/0").click()
     wait_until(lambda: any(CALL in line for line in view.marked(view.source)))
     assert not any("self.layers" in line for line in view.marked(view.source))

@@ -206,8 +206,8 @@ def small_record() -> Record:
                 1,
                 ("expected 8, actual 9",),
                 failures=(
-                    GuardFailure("0/0", "number", "n", "the int 1", "the int 2", "`n` was the int 1, is the int 2"),
-                    GuardFailure("0/0", "shape", "x", "8", "9", "size of `x` in dimension 0 was 8, is 9", "L['x']"),
+                    GuardFailure("0/0", "number", "n", "the int 1", "the int 2", "`n` was the int 1, is now the int 2"),
+                    GuardFailure("0/0", "shape", "x", "8", "9", "size of `x` in dimension 0 was 8, is now 9", "L['x']"),
                 ),
                 cause="shape",
                 argument="x",

@@ -13,23 +13,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from compiler.backend.cpp.text import PRELUDE, TYPES, Text, constant, identifier
+from compiler.backend.cpp.text import PRELUDE, TYPES, CppText, identifier
 from compiler.backend.ir import SCANS, Kernel, Loop, Program, philox
-from compiler.backend.ir.code_lines import Lines
 from compiler.backend.ir.expr import Load, Put, Shape, cost
-from compiler.backend.ir.index import Index, Var, factor_of, product
-from compiler.backend.ir.index_maps import position
+from compiler.backend.ir.index import Index, Var, factor_of, position, product
 from compiler.backend.ir.scalar import OPERATIONS, neutral
 from compiler.backend.ir.sweeps import Sweep, sweeps
-from compiler.backend.ir.symbols import kernel_indices, symbols_and_checks
+from compiler.backend.ir.symbols import symbols_and_checks
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import offsets
 
-_MATH = {
-    name: operation
-    for operation in OPERATIONS.values()
-    if (name := operation.cpp.partition("{f}")[0].removeprefix("::")) and operation.cpp.startswith(f"::{name}{{f}}")
-}
+_MATH = {name: operation for name, operation in OPERATIONS.items() if operation.cpp.startswith(f"::{name}{{f}}")}
 """The operations that are C's functions of mathematics, by the names of those for double."""
 _RANDOM = {name: ["logf", "cosf"] for name, operation in OPERATIONS.items() if operation.kind == "random"}
 """The functions that draw random numbers, and those that the text of all of them calls."""
@@ -67,7 +61,7 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
     for writer in writers:
         writer.write()
     body = "\n\n".join("\n".join(writer.lines) for writer in writers)
-    text = shared_text(program.name, {name for writer in writers for name in writer.text.called}, vector_math)
+    text = shared_text(program.name, {name for writer in writers for name in writer.called}, vector_math)
     number, lines = text.count("\n") + 1, {}
     for writer in writers:
         lines.update({number + line: target for line, target in writer.targets.items()})
@@ -101,18 +95,14 @@ def _declarations(called: Set[str], vector_math: bool) -> Iterator[str]:
                 yield f'extern "C" {vector}{kind} {name}{suffix}({arguments}) noexcept;'
 
 
-class _Writer(Lines):
+class _Writer(CppText):
     """Writes one kernel."""
 
-    mark = "//"
-
     def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
-        super().__init__()
-        self.kernel, self.program, self.ctx = kernel, program, ctx
-        self.names: dict[str, str] = {}
+        super().__init__(kernel, program)
+        self.ctx = ctx
         self.started: set[str] = set()
-        self.text = Text(self.load)
-        symbols, checks = symbols_and_checks(kernel_indices(kernel, program))
+        symbols, checks = symbols_and_checks(program, kernel)
         self.function = Function(identifier(f"kernel_{kernel.name}"), kernel.name, kernel.buffers, symbols, checks)
 
     @contextmanager
@@ -148,15 +138,14 @@ class _Writer(Lines):
         return f"out_{name}" if name in self.kernel.writes else f"in_{name}"
 
     def load(self, load: Load) -> str:
-        """An element: a value that the kernel has computed, or one from memory."""
-        return self.names.get(load.buffer) or self.element(load.buffer, load.index)
+        return self.known.get(load.buffer) or self.element(load.buffer, load.index)
 
     def element(self, name: str, index: Shape) -> str:
         """An element of a buffer, in memory."""
-        return f"{self.pointer(name)}[{self.text.index(self.program.by_name[name].offset(index))}]"
+        return f"{self.pointer(name)}[{self.index(self.offset(name, index))}]"
 
     def size(self, var: Var) -> str:
-        return self.text.index(var.size)
+        return self.index(var.size)
 
     def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
         """The pragma for the next `count` loops. Small loops and accumulations run on one thread."""
@@ -168,7 +157,7 @@ class _Writer(Lines):
             if "simd" in more:
                 self.line("#pragma omp simd")
             return
-        condition = "" if known is not None else f" if({self.text.index(points)} >= {least})"
+        condition = "" if known is not None else f" if({self.index(points)} >= {least})"
         shared = " reduction(|:failed)" if self.function.checks else ""
         collapse = f" collapse({count})" if count > 1 else ""
         self.line(f"#pragma omp parallel for{more}{collapse} num_threads(threads){condition}{shared}")
@@ -209,13 +198,13 @@ class _Writer(Lines):
         self.comment(loop)
         if isinstance(put := loop.value, Put):
             place = self.element(loop.target, put.index)
-            self.line(f"{place} {put.sign} {self.text.value(put.value)};", loop.target)
+            self.line(f"{place} {put.sign} {self.text(put.value)};", loop.target)
         else:
-            self.define(loop, self.text.value(loop.value), lane, again)
+            self.define(loop, self.text(loop.value), lane, again)
 
     def define(self, loop: Loop, text: str, lane: str = "", again: bool = False) -> None:
         """Assign a loop's value to its name, and store it unless it is local or stored already."""
-        name = self.names[loop.target] = identifier(loop.target) + lane
+        name = self.known[loop.target] = identifier(loop.target) + lane
         self.line(f"{'' if lane else f'const {self.kind(loop.target)} '}{name} = {text};", loop.target)
         if not again and loop.target not in self.kernel.local:
             self.line(f"{self.element(loop.target, loop.index)} = {name};", loop.target)
@@ -225,11 +214,11 @@ class _Writer(Lines):
         if not self.kernel.ranges or not self.kernel.reduced:
             return False
         places = [*offsets(self.kernel, self.program)]
-        inner, outer = self.kernel.reduced[-1], self.kernel.ranges[-1]
-        return self.count_adjacent(places, outer) > self.count_adjacent(places, inner)
-
-    def count_adjacent(self, places: Sequence[Index], var: Var) -> int:
-        return sum(self.ctx.number(factor_of(place, var)) == 1 for place in places)
+        across, along = (
+            sum(self.ctx.number(factor_of(place, var)) == 1 for place in places)
+            for var in (self.kernel.ranges[-1], self.kernel.reduced[-1])
+        )
+        return across > along
 
     def by_rows(self) -> None:
         """Threads share the rows, or each row if there are few."""
@@ -255,7 +244,7 @@ class _Writer(Lines):
         plain = bool(last) and not is_ordered and not self.function.checks
         clauses = ""
         for loop in reductions if plain else ():
-            self.text.called.add(clause := _CLAUSES[loop.reduction])
+            self.called.add(clause := _CLAUSES[loop.reduction])
             clauses += f" reduction({clause}:{self.total(loop)})"
         if plain and is_shared:
             self.parallel(1, self.kernel.reduced, clauses if outer else f" simd{clauses}")
@@ -270,25 +259,25 @@ class _Writer(Lines):
 
     def points(self, sweep: Sweep, lane: str = "") -> None:
         """What a sweep does at each of its points."""
-        before = dict(self.names)
+        before = dict(self.known)
         for loop in sweep.body:
             if loop.reduction:
                 self.comment(loop)
-                self.take(loop, self.text.value(loop.value), lane)
+                self.take(loop, self.text(loop.value), lane)
                 if loop.is_scan:  # what it has come to is a new variable
                     found = f"({self.kind(loop.target)}){self.total(loop)}{lane}"
                     self.define(loop, found, again=loop.target in sweep.again)
             elif loop.target not in before:
                 self.value(loop, again=loop.target in sweep.again)
                 if self.is_kept(loop):
-                    self.line(f"{self.row_element(loop)} = {self.names[loop.target]};")
+                    self.line(f"{self.row_element(loop)} = {self.known[loop.target]};")
         kept = {o.target: self.row_element(o) for o in sweep.body if not o.reduction and self.is_kept(o)}
-        self.names = {**before, **kept}
+        self.known = {**before, **kept}
 
     def rows(self, sweep: Sweep) -> None:
         """Declare arrays for values that a later sweep reads again."""
         for loop in sweep.body:
-            if not loop.reduction and loop.target not in self.names and self.is_kept(loop):
+            if not loop.reduction and loop.target not in self.known and self.is_kept(loop):
                 self.line(f"{self.kind(loop.target)} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
 
     def is_kept(self, loop: Loop) -> bool:
@@ -314,7 +303,7 @@ class _Writer(Lines):
         kind = "" if lane or loop.target in self.started else f"{self.total_type(loop)} "
         self.started.add(loop.target)
         dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
-        self.line(f"{kind}{self.total(loop)}{lane} = {constant(neutral(loop.reduction, dtype), dtype)};")
+        self.line(f"{kind}{self.total(loop)}{lane} = {self.constant(neutral(loop.reduction, dtype), dtype)};")
         if loop.reduction.startswith("arg"):
             self.line(f"{'' if lane else 'long '}{self.total(loop)}_at{lane} = -1;")
 
@@ -326,7 +315,7 @@ class _Writer(Lines):
             at = position([*map(Index.of, loop.reduced)], [var.size for var in loop.reduced])
             kind = self.total_type(loop)
             test = f"{place} < 0 || ::{better}<{kind}>({value}, {total})"
-            self.line(f"if ({test}) {{ {total} = {value}; {place} = {self.text.index(at)}; }}", loop.target)
+            self.line(f"if ({test}) {{ {total} = {value}; {place} = {self.index(at)}; }}", loop.target)
             return
         sign = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}.get(loop.reduction.removeprefix("cum"))
         if sign is None:

@@ -5,12 +5,13 @@ or the standard library's would take longer than all the rest of the compilation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
-from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op
-from compiler.backend.ir.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
+from compiler.backend.ir.expr import Expr, Guard, Op
+from compiler.backend.ir.index import Index, Indirect, Quotient, Remainder, is_natural
+from compiler.backend.ir.kernel_text import KernelText
 from compiler.backend.ir.scalar import DTYPES, OPERATIONS
 
 TYPES: Mapping[torch.dtype, str] = {dtype: called.cpp for dtype, called in DTYPES.items()}
@@ -75,68 +76,49 @@ def identifier(name: str) -> str:
     return f"{name}_" if name in _RESERVED else name
 
 
-def constant(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A number in C++."""
-    if dtype == torch.bool:
-        return "true" if value else "false"
-    if not dtype.is_floating_point:
-        whole = int(value)
-        text = f"({whole + 1}L - 1)" if whole == -(2**63) else f"{whole}L"
-        return text if dtype == torch.int64 else f"({TYPES[dtype]}){text}"
-    suffix = "f" if dtype == torch.float32 else ""
-    if math.isnan(value):
-        text = f'__builtin_nan{suffix}("")'
-    elif math.isinf(value):
-        text = f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
-    else:
-        text = f"{float(value)!r}{suffix}"
-    if dtype == torch.bfloat16:
-        return f"::to_bf16((float){text})"
-    return f"(_Float16){text}" if dtype == torch.float16 else text
+class CppText(KernelText):
+    """Writes expressions in C++. Indices are of type long."""
 
+    mark, suffix = "//", "L"
 
-class Text:
-    """Writes expressions. `loaded` says how an element is read. `called` are the functions called so far."""
+    def constant(self, value: bool | int | float, dtype: torch.dtype) -> str:
+        if dtype == torch.bool:
+            return "true" if value else "false"
+        if not dtype.is_floating_point:
+            whole = int(value)
+            text = f"({whole + 1}L - 1)" if whole == -(2**63) else f"{whole}L"
+            return text if dtype == torch.int64 else f"({TYPES[dtype]}){text}"
+        suffix = "f" if dtype == torch.float32 else ""
+        if math.isnan(value):
+            text = f'__builtin_nan{suffix}("")'
+        elif math.isinf(value):
+            text = f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
+        else:
+            text = f"{float(value)!r}{suffix}"
+        if dtype == torch.bfloat16:
+            return f"::to_bf16((float){text})"
+        return f"(_Float16){text}" if dtype == torch.float16 else text
 
-    def __init__(self, loaded: Callable[[Load], str]) -> None:
-        self.loaded = loaded
-        self.called: set[str] = set()
+    def number(self, index: Index) -> str:
+        return f"(long)({self.index(index)})"
 
-    def value(self, value: Expr) -> str:
-        """An expression."""
-        if isinstance(value, Const):
-            return constant(value.value, value.dtype)
-        if isinstance(value, Load):
-            return self.loaded(value)
-        if isinstance(value, At):
-            return f"(long)({self.index(value.index)})"
-        if isinstance(value, Guard):
-            return f"({self.value(value.condition)} ? {self.value(value.value)} : {self.value(value.other)})"
-        assert isinstance(value, Op), "a kernel's writer adds"
-        return self.operation(value)
+    def choice(self, value: Guard) -> str:
+        return f"({self.text(value.condition)} ? {self.text(value.value)} : {self.text(value.other)})"
+
+    def cast(self, value: Expr, dtype: torch.dtype) -> str:
+        return convert(self.text(value), value.dtype, dtype)
 
     def operation(self, value: Op) -> str:
-        if value.name == "cast":
-            return convert(self.value(value.args[0]), value.args[0].dtype, value.dtype)
         operation = OPERATIONS[value.name]
         suffix = "f" if value.args[0].dtype == torch.float32 else ""
         self.called.add(operation.cpp.partition("(")[0].removeprefix("::").replace("{f}", suffix))
-        text = operation.cpp.format(*map(self.value, value.args), f=suffix)
+        text = operation.cpp.format(*map(self.text, value.args), f=suffix)
         return f"({TYPES[value.dtype]}){text}" if value.dtype in _NARROW and operation.kind == "same" else text
 
-    def index(self, index: Index) -> str:
-        """An index, of type long."""
-        terms = []
-        for atoms, factor in index.terms:
-            names = [self.atom(atom) for atom in atoms]
-            terms.append("*".join(names if factor == 1 and names else [f"{factor}L", *names]))
-        return " + ".join(terms).replace("+ -", "- ") or "0L"
+    def checked_index(self, atom: Indirect) -> str:
+        return f"::checked({self.text(atom.value)}, {self.index(atom.size)}, failed)"
 
-    def atom(self, atom: Atom) -> str:
-        if isinstance(atom, Indirect):
-            return f"::checked({self.value(atom.value)}, {self.index(atom.size)}, failed)"
-        if not isinstance(atom, Quotient | Remainder):
-            return atom.name
+    def ratio(self, atom: Quotient | Remainder) -> str:
         of, by = self.index(atom.of), self.index(atom.by)
         if is_natural(atom.of):
             return f"(({of}) {'/' if isinstance(atom, Quotient) else '%'} ({by}))"

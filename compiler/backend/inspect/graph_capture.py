@@ -22,7 +22,7 @@ from compiler.calls.call import Surroundings
 from compiler.record import Decision
 from compiler.targets import Target
 from compiler.torch_api.aot import Call, mark_boxed, with_backward
-from compiler.torch_api.dynamo import Unheard, is_restart, observe
+from compiler.torch_api.dynamo import BreakCounter, is_restart, observe
 from compiler.torch_api.dynamo import compile_function as observed
 from compiler.virtual_gpu.retargeting import NoInstructionsError, retarget_backends
 
@@ -113,7 +113,7 @@ def capture_graphs(asked: OpenedCall, gpu: Target | None = None) -> list[Capture
     def tell(pass_name: str, verdict: str, why: str) -> None:
         chosen.append(Decision(pass_name, "", (), verdict, why))
 
-    with observe(Unheard()), with_backward(), retarget_backends(gpu, tell) if gpu else nullcontext():
+    with observe(BreakCounter()), with_backward(), retarget_backends(gpu, tell) if gpu else nullcontext():
         asked.compile(backend)(*asked.args, **asked.kwargs)
     if errors:
         raise errors[0]

@@ -29,12 +29,12 @@ from compiler.backend.passes.context import Context, Thresholds
 from compiler.backend.passes.cost import Totals, totals, traffic
 from compiler.backend.passes.matmuls import fuse_matmuls
 from compiler.backend.passes.verify import BrokenProgramError
+from compiler.backend.pipeline import watch
 from compiler.backend.runtime import build_cpp
 from compiler.backend.runtime.launch import Launcher, by_kernel
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.backend.triton.emit import TritonCode
 from compiler.backend.triton.emit import emit as emit_triton
-from compiler.backend.watching import watch
 from compiler.decompose.random_draws import seed_and_restore
 from compiler.record import Decision
 from compiler.targets import Target, target
@@ -78,7 +78,7 @@ class Graph:
 
 @dataclass(slots=True)
 class _Runs:
-    """Implements `compiler.backend.watching.Watcher`: keeps the contexts of graphs that are compiled to run."""
+    """Implements `compiler.backend.pipeline.Watcher`: keeps the contexts of graphs that are compiled to run."""
 
     found: list[Context]
     builds: bool = True

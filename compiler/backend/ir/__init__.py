@@ -24,8 +24,7 @@ from typing import Any, TypeAlias
 import torch
 
 from compiler.backend.ir.expr import Expr, Load, Put, Shape, dtype_name, loads, with_index
-from compiler.backend.ir.index import Index, Var, product, scalar_product
-from compiler.backend.ir.index_maps import substitute
+from compiler.backend.ir.index import Index, Var, as_text, product, scalar_product, substitute
 
 
 class BackendError(RuntimeError):
@@ -34,6 +33,11 @@ class BackendError(RuntimeError):
 
 class CompilerUnavailableError(RuntimeError):
     """A compiler could not do its work, through no fault of the code that it was given: a later attempt may succeed."""
+
+
+class _Printed:
+    def __repr__(self) -> str:
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +133,11 @@ class Loop:
             return f"{self.target} = {self.value}"
         where = f"{self.target}[{', '.join(map(str, self.index))}]"
         over = f"{self.reduction} over {', '.join(map(str, self.reduced))} of " if self.reduction else ""
-        return f"{where} = {over}{self.value}"
+        return f"{where} = {over}{as_text(self.value)}"
 
 
 @dataclass(frozen=True, repr=False)
-class Kernel:
+class Kernel(_Printed):
     """Loops that run as one loop nest, in this order. `local` are the targets that nothing outside the kernel reads:
     they need no memory. Inside, what one loop stores another may read at the same index only.
     """
@@ -167,6 +171,11 @@ class Kernel:
     def places(self, name: str) -> set[Shape]:
         """Where its loops read a buffer."""
         return {load.index for load in self.loads if load.buffer == name}
+
+    @property
+    def operands(self) -> tuple[Strided, ...]:
+        """The views that it reads beside its loops: of a matmul."""
+        return ()
 
     @cached_property
     def taken(self) -> frozenset[str]:
@@ -214,8 +223,6 @@ class Kernel:
         lines = [f"    {loop}{'  # local' if loop.target in self.local else ''}" for loop in self.loops]
         return "\n".join([f"kernel {self.name} over {self.over}:", *lines])
 
-    __repr__ = __str__
-
 
 @dataclass(frozen=True, slots=True)
 class Strided:
@@ -243,7 +250,7 @@ Argument: TypeAlias = Any
 
 
 @dataclass(frozen=True, repr=False)
-class Extern:
+class Extern(_Printed):
     """One call of `function`, as `name`: an ATen operator, or any callable of a graph. `outputs` are the buffers that
     it makes, a nested tuple where it returns several; `writes` those of its arguments that it changes.
 
@@ -277,8 +284,6 @@ class Extern:
         made = _argument_text(self.outputs) if self.targets else "_"
         return f"{made} = {self.name}({', '.join(args)})"
 
-    __repr__ = __str__
-
 
 @dataclass(frozen=True, repr=False)
 class MatmulKernel(Kernel):
@@ -297,6 +302,10 @@ class MatmulKernel(Kernel):
     def targets(self) -> tuple[str, ...]:
         return self.made, *(loop.target for loop in self.loops)
 
+    @property
+    def operands(self) -> tuple[Strided, ...]:
+        return tuple(strided_views(self.call.args))
+
     @cached_property
     def reads(self) -> tuple[str, ...]:
         return tuple(sorted({*self.parts[1].reads, *self.call.reads} - {self.made}))
@@ -311,8 +320,6 @@ class MatmulKernel(Kernel):
         head, *loops = super().__str__().splitlines()
         return "\n".join([head, f"    {self.call}{'  # local' if self.made in self.local else ''}", *loops])
 
-    __repr__ = __str__
-
 
 @dataclass(frozen=True, repr=False)
 class ComboKernel(Kernel):
@@ -323,8 +330,6 @@ class ComboKernel(Kernel):
     def __str__(self) -> str:
         lines = [f"{line}  # over {part.over}" for part in self.parts for line in str(part).splitlines()[1:]]
         return "\n".join([f"kernel {self.name}, {len(self.parts)} in one launch:", *lines])
-
-    __repr__ = __str__
 
 
 Step: TypeAlias = Kernel | Extern
@@ -362,7 +367,7 @@ def strided_views(value: Any) -> Iterator[Strided]:
 
 
 @dataclass(frozen=True, repr=False)
-class Program:
+class Program(_Printed):
     """A graph as steps. `inputs` are the call's arguments in their order: names of buffers, or of symbols where a size
     is passed. `outputs` are as for an extern's arguments. `mutated` are inputs that a step writes to. `constants` are
     values that the graph holds: buffers with a value known now. `frees` says for each step, once the program is
@@ -431,8 +436,6 @@ class Program:
             if freed:
                 yield f"    free {', '.join(freed)}", None
         yield f"    return {', '.join(map(_argument_text, self.outputs))}", None
-
-    __repr__ = __str__
 
     def _memory(self, step: Step) -> Iterator[str]:
         for target in step.targets:

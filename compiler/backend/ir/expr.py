@@ -1,19 +1,18 @@
 """The scalar expressions of the IR: what a loop computes at a point. Frozen, equal by `key`.
 
-Expr      Const, Load, At (an index as a number), Op, Guard; or all of a loop: Put
+Expr      Const, Load, Index (as a number, of dtype int64), Op, Guard; or all of a loop: Put
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
 import torch
 
-from compiler.backend.ir.index import Index, Indirect, Keyed, Var
-from compiler.backend.ir.index_maps import atoms_of, indirects, substitute
+from compiler.backend.ir.index import Index, Indirect, Keyed, Var, as_text, atoms_of, indirects, substitute
 from compiler.backend.ir.scalar import DTYPES, OPERATIONS
 
 Shape: TypeAlias = tuple[Index, ...]
@@ -56,20 +55,6 @@ class Load(Keyed):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class At(Keyed):
-    """An index as a number, of dtype int64."""
-
-    index: Index
-    dtype = torch.int64
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", f"<{self.index.key}>")
-
-    def __str__(self) -> str:
-        return f"int({self.index})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Op(Keyed):
     """An operation of `scalar.OPERATIONS`. `dtype` is its result's."""
 
@@ -83,10 +68,9 @@ class Op(Keyed):
 
     def __str__(self) -> str:
         if self.name == "cast":
-            return f"{dtype_name(self.dtype)}({self.args[0]})"
-        if text := OPERATIONS[self.name].text:
-            return text.format(*self.args)
-        return f"{self.name}({', '.join(map(str, self.args))})"
+            return f"{dtype_name(self.dtype)}({as_text(self.args[0])})"
+        text = OPERATIONS[self.name].text or f"{self.name}({', '.join(['{}'] * len(self.args))})"
+        return text.format(*map(as_text, self.args))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +91,7 @@ class Guard(Keyed):
         return self.value.dtype
 
     def __str__(self) -> str:
-        return f"({self.value} if {self.condition} else {self.other})"
+        return f"({as_text(self.value)} if {as_text(self.condition)} else {as_text(self.other)})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,10 +120,11 @@ class Put(Keyed):
         return self.value.dtype
 
     def __str__(self) -> str:
-        return f"{self.onto}, [{', '.join(map(str, self.index))}] {self.sign} {self.value}"
+        return f"{self.onto}, [{', '.join(map(str, self.index))}] {self.sign} {as_text(self.value)}"
 
 
-Expr: TypeAlias = Const | Load | At | Op | Guard | Put
+Expr: TypeAlias = Const | Load | Index | Op | Guard | Put
+
 
 ADDED = (torch.float32, torch.float64, torch.int32, torch.int64)
 """The dtypes that a `Put` adds in: GPUs have atomic additions of these."""
@@ -174,7 +159,7 @@ def indices(value: Expr) -> Shape:
     """The indices that an expression itself has, not those of expressions in it."""
     if isinstance(value, Load | Put):
         return value.index
-    return (value.index,) if isinstance(value, At) else ()
+    return (value,) if isinstance(value, Index) else ()
 
 
 def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[str, Index] = _AS_THEY_ARE) -> Expr:
@@ -196,8 +181,8 @@ def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[
     if isinstance(value, Const) or not (values or isinstance(value, Put) or any(map(indirects, indices(value)))):
         return value
     index = tuple(substitute(one, values, rebuild) for one in indices(value))
-    if isinstance(value, At):
-        return At(*index)
+    if isinstance(value, Index):
+        return index[0]
     if isinstance(value, Load):
         return Load(value.buffer, index, value.dtype)
     return replace(value, index=index, value=rebuild(value.value))
@@ -213,16 +198,23 @@ def with_loads(value: Expr, change: Callable[[Load], Expr | None]) -> Expr:
     return rebuilt(value, lambda part: change(part) if isinstance(part, Load) else None)
 
 
-def rename_loads(value: Expr, names: Mapping[str, str]) -> Expr:
-    """The expression with loads of other buffers, by the names of these."""
+def rename_buffers(value: Expr, names: Mapping[str, str], starts: Container[str] = ()) -> Expr:
+    """The expression with buffers renamed; of those in `starts` it reads the first element."""
 
-    def change(load: Load) -> Expr | None:
-        if load.buffer not in names:
+    def rename(value: Expr) -> Expr:
+        return rebuilt(value, change)
+
+    def change(part: Expr) -> Expr | None:
+        name = part.buffer if isinstance(part, Load) else part.onto if isinstance(part, Put) else ""
+        if name not in names:
             return None
-        index = tuple(substitute(one, {}, lambda inner: rename_loads(inner, names)) for one in load.index)
-        return Load(names[load.buffer], index, load.dtype)
+        first = (Index.of(0),) * len(indices(part))
+        index = first if name in starts else tuple(substitute(one, {}, rename) for one in indices(part))
+        if isinstance(part, Put):
+            return replace(part, onto=names[name], index=index, value=rename(part.value))
+        return Load(names[name], index, part.dtype)
 
-    return with_loads(value, change)
+    return rename(value)
 
 
 def is_indirect(value: Expr) -> bool:

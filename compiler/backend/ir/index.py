@@ -8,17 +8,20 @@ alike.
 Simplification is valid at every point of the loops that its variables belong to, so sizes are at least 1 there; of a
 loop that has no points nothing is ever computed. Division and remainder are Python's: they round down.
 
-What is done with indices, but for arithmetic and bounds, is in `index_maps.py`.
+Indices are also maps from the points of loops to elements of memory: what is in them, other indices put in place of
+their variables, their value, and whether a loop nest meets each element once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from operator import attrgetter
-from typing import Any, TypeAlias
+from functools import lru_cache, reduce
+from operator import attrgetter, mul
+from typing import Any, ClassVar, TypeAlias
+
+import torch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +35,11 @@ class Keyed:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+def as_text(value: object) -> str:
+    """How programs print an expression: `int(i0 + 1)` for an index as a number."""
+    return f"int({value})" if isinstance(value, Index) else str(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +81,7 @@ class Indirect(Keyed):
         object.__setattr__(self, "key", f"at<{self.value.key}, {self.size.key}>")
 
     def __str__(self) -> str:
-        return f"at({self.value})"
+        return f"at({as_text(self.value)})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +95,8 @@ class _Ratio(Keyed):
 
     def __str__(self) -> str:
         is_one = self.by.constant is not None or self.by.atom is not None
-        return f"({_parenthesize(self.of)} {self.sign} {self.by if is_one else f'({self.by})'})"
+        of = f"({self.of})" if len(self.of.terms) > 1 else str(self.of)
+        return f"({of} {self.sign} {self.by if is_one else f'({self.by})'})"
 
 
 class Quotient(_Ratio):
@@ -111,6 +120,7 @@ class Index(Keyed):
     """A sum: each term is a product of atoms and a factor that is not 0. `Index.of` makes one of an int or an atom."""
 
     terms: tuple[tuple[Product, int], ...]
+    dtype: ClassVar[torch.dtype] = torch.int64
 
     def __post_init__(self) -> None:
         terms = ("*".join([str(factor), *(atom.key for atom in atoms)]) for atoms, factor in self.terms)
@@ -164,12 +174,7 @@ class Index(Keyed):
 
 def product(factors: Iterable[Index]) -> Index:
     """The product of indices, 1 for none: the number of points of a loop nest with these sizes."""
-    return _product(tuple(factors))
-
-
-@lru_cache(1 << 14)
-def _product(factors: tuple[Index, ...]) -> Index:
-    return _product(factors[:-1]) * factors[-1] if factors else _constant(1)
+    return reduce(mul, factors, _constant(1))
 
 
 @lru_cache(1 << 16)
@@ -196,10 +201,6 @@ def _term_text(atoms: Product, factor: int) -> str:
 
 
 _by_key = attrgetter("key")
-
-
-def _parenthesize(index: Index) -> str:
-    return f"({index})" if len(index.terms) > 1 else str(index)
 
 
 def _sum_of(terms: Mapping[Product, int]) -> Index:
@@ -440,3 +441,112 @@ def factor_of(index: Index, var: Atom) -> Index:
     return _sum_of(
         {left: factor for atoms, factor in index.terms if (left := _divide_atoms(atoms, (var,))) is not None}
     )
+
+
+def substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None = None) -> Index:
+    """The index with other indices for its variables, by name. `inside` does the same to the value of an `Indirect`."""
+    if inside is None or not indirects(index):
+        return _with_values(index, tuple(values.items()))
+    return _substitute(index, values, inside)
+
+
+@lru_cache(1 << 16)
+def _with_values(index: Index, values: tuple[tuple[str, Index], ...]) -> Index:
+    return _substitute(index, dict(values), lambda value: value)
+
+
+def _substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any]) -> Index:
+    def change(atom: Var | Symbol | Indirect) -> Index:
+        if isinstance(atom, Indirect):
+            return Index.of(Indirect(inside(atom.value), atom.size))
+        return values.get(atom.name) or Index.of(atom)
+
+    return _evaluate(index, Index.of, change)
+
+
+def _evaluate(index: Index, number: Callable[[int], Any], value: Callable[[Var | Symbol | Indirect], Any]) -> Any:
+    """The index in any arithmetic: of `number(factor)` and `value(atom)`."""
+    total = number(0)
+    for atoms, factor in index.terms:
+        term = number(factor)
+        for atom in atoms:
+            if isinstance(atom, Quotient | Remainder):
+                of, by = _evaluate(atom.of, number, value), _evaluate(atom.by, number, value)
+                term = term * (of // by if isinstance(atom, Quotient) else of % by)
+            else:
+                term = term * value(atom)
+        total = total + term
+    return total
+
+
+@lru_cache(1 << 16)
+def atoms_of(index: Index) -> tuple[Atom, ...]:
+    """All atoms in it, those inside quotients and remainders too; not those inside an `Indirect`."""
+    found: list[Atom] = []
+    for atoms, _ in index.terms:
+        for atom in atoms:
+            found.append(atom)
+            if isinstance(atom, Quotient | Remainder):
+                found += (*atoms_of(atom.of), *atoms_of(atom.by))
+    return tuple(found)
+
+
+@lru_cache(1 << 16)
+def indirects(index: Index) -> tuple[Indirect, ...]:
+    """The indices in it that tensors hold."""
+    return tuple(atom for atom in atoms_of(index) if isinstance(atom, Indirect))
+
+
+def variables(index: Index) -> set[Var]:
+    """The loop variables in it; not those inside an `Indirect`."""
+    return {atom for atom in atoms_of(index) if isinstance(atom, Var)}
+
+
+def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None = None) -> Any:
+    """Its value, an int or an integer tensor, for ints or integer tensors as values of variables and symbols."""
+
+    def value(atom: Var | Symbol | Indirect) -> Any:
+        if isinstance(atom, Indirect):
+            assert indirect is not None, "an index that a tensor holds needs the tensors"
+            return indirect(atom)
+        return values[atom.name]
+
+    return _evaluate(index, int, value)
+
+
+def position(at: Sequence[Index], shape: Sequence[Index]) -> Index:
+    """Where coordinates are in a shape, counted in row-major order."""
+    found = Index.of(0)
+    for coordinate, size in zip(at, shape, strict=True):
+        found = found * size + coordinate
+    return found
+
+
+@lru_cache(1 << 14)
+def is_bijective(coordinates: tuple[Index, ...], shape: tuple[Index, ...], ranges: tuple[Var, ...]) -> bool:
+    """Whether a loop nest over `ranges` is certain to meet each element of a tensor once: the position in row-major
+    order must be a sum in which the variables, sorted by their factors, fill the shape without gap or overlap.
+    """
+    covered = Index.of(1)
+    place, left = _split_variable(position(coordinates, shape), list(ranges))
+    while left:
+        step = next((var for var in left if factor_of(place, var) == covered), None)
+        if step is None:
+            return False
+        left.remove(step)
+        place = place - Index.of(step) * covered
+        covered = covered * step.size
+    return not place.terms and covered == product(shape)
+
+
+def _split_variable(place: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
+    """With two variables in place of one that is met as a quotient and as a remainder, where its size allows that."""
+    for atom in atoms_of(place):
+        if not isinstance(atom, Quotient | Remainder) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
+            continue
+        outer, rest = var.size // atom.by, var.size % atom.by
+        if outer.constant != 1 and not rest.terms:
+            high, low = Var(f"{var.name}h", outer), Var(f"{var.name}l", atom.by)
+            changed = substitute(place, {var.name: Index.of(high) * atom.by + low})
+            return _split_variable(changed, [other for other in ranges if other != var] + [high, low])
+    return place, ranges

@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 
-from compiler.backend.ir import SCANS, Extern, Kernel, Loop, MatmulKernel, Program, Strided, map_leaves
-from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, Put
-from compiler.backend.ir.fake_layout import match_fake_layout
-from compiler.backend.ir.index import Index, Indirect, Var
-from compiler.backend.ir.index_maps import evaluate
+from compiler.backend.ir import SCANS, BackendError, Extern, Kernel, Loop, MatmulKernel, Program, Strided, map_leaves
+from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, Put
+from compiler.backend.ir.index import Index, Indirect, Var, evaluate
 from compiler.backend.ir.scalar import OPERATIONS
 from compiler.backend.ir.symbols import sources
 from compiler.torch_api.bindings import keeps_graph
@@ -164,13 +162,10 @@ class _Points:
         return value.expand(self.shape)
 
     def index(self, index: Index, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        found = evaluate(index, self.values, lambda atom: self.gather_index(atom, wanted))
-        return torch.as_tensor(found, device=self.device)
+        def gather(atom: Indirect) -> torch.Tensor:
+            return self.check_bounds(self.value(atom.value, wanted), self.state.size(atom.size), wanted)
 
-    def gather_index(self, atom: Indirect, wanted: torch.Tensor | None) -> torch.Tensor:
-        """Values of an index that a tensor holds. Raises IndexError out of range, as eager mode does."""
-        size = self.state.size(atom.size)
-        return self.check_bounds(self.value(atom.value, wanted), size, wanted)
+        return torch.as_tensor(evaluate(index, self.values, gather), device=self.device)
 
     def check_bounds(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
         """Locations along a dimension, any where they are not `wanted`.
@@ -190,8 +185,8 @@ class _Points:
             return torch.tensor(value.value, dtype=value.dtype, device=self.device)
         if isinstance(value, Load):
             return self.load(value, wanted)
-        if isinstance(value, At):
-            return self.index(value.index, wanted)
+        if isinstance(value, Index):
+            return self.index(value, wanted)
         if isinstance(value, Guard):
             condition = self.value(value.condition, wanted)
             inside, outside = (each if wanted is None else each & wanted for each in (condition, ~condition))
@@ -216,13 +211,35 @@ def _reduce(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
     if not count:
         return torch.zeros_like(value, dtype=torch.int64) if is_place else value
     value = value.flatten(-count).to(torch.int8 if is_place and value.dtype == torch.bool else value.dtype)
-    if name == "sum" and value.dtype == torch.float32:
-        return value.sum(-1, dtype=torch.float64).to(torch.float32)
-    if name in SCANS:
-        wide = torch.float64 if value.dtype == torch.float32 else value.dtype
-        scanned: torch.Tensor = getattr(value, name)(-1, dtype=wide)
-        return scanned.to(value.dtype)
-    if name in ("sum", "prod"):
-        return getattr(value, name)(-1, dtype=value.dtype)
+    if name in ("sum", "prod", *SCANS):
+        is_wide = name != "prod" and value.dtype == torch.float32
+        total: torch.Tensor = getattr(value, name)(-1, dtype=torch.float64 if is_wide else value.dtype)
+        return total.to(value.dtype)
     found: torch.Tensor = getattr(torch, {"max": "amax", "min": "amin"}.get(name, name))(value, -1)
     return found
+
+
+def match_fake_layout(
+    operator: str, tensor: torch.Tensor | None, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Restride a result to match its fake tensor.
+
+    It is a view where strides differ only along dimensions of one element, else a copy. None stays None: attention's
+    kernels leave out results that only some of them have. Raises BackendError for another shape or dtype, and where the
+    fake strides overlap in memory and the real ones do not.
+    """
+    if tensor is None:
+        return None
+    if (tensor.shape, tensor.stride(), tensor.dtype) == (shape, strides, dtype):
+        return tensor
+    if tensor.shape != shape or tensor.dtype != dtype:
+        gave, told = (f"{kind}{list(sizes)}" for kind, sizes in ((tensor.dtype, tensor.shape), (dtype, shape)))
+        raise BackendError(f"{operator} gave {gave}; by its fake kernel it gives {told}".replace("torch.", ""))
+    pairs = list(zip(shape, tensor.stride(), strides, strict=True))
+    if all(size == 1 or have == wanted for size, have, wanted in pairs):
+        return tensor.as_strided(tensor.shape, strides)
+    if tensor.numel() and any(size > 1 and wanted == 0 for size, _, wanted in pairs):
+        told = f"by its fake kernel it gives {list(strides)}: elements that share memory"
+        raise BackendError(f"{operator} gave strides {list(tensor.stride())}; {told}")
+    made = torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device)
+    return made.copy_(tensor)

@@ -17,7 +17,7 @@ from compiler.backend.ir import Kernel, Loop
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """`scalars` come before the sweep, one value at each point of the outer loops. `body` are the loops of the sweep,
-    in order: reductions, and values at each point, of which some are computed `again`.
+    in order: reductions, and values at each point; some of these are computed `again`.
     """
 
     scalars: tuple[Loop, ...]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from compiler.backend.ir import BackendError, Kernel, MatmulKernel, Program, Strided, leaves, strided_views
+from compiler.backend.ir import BackendError, Kernel, Program, Strided, leaves
 from compiler.backend.ir.expr import indices, parts
-from compiler.backend.ir.index import Index, Symbol
-from compiler.backend.ir.index_maps import atoms_of, indirects
+from compiler.backend.ir.index import Index, Symbol, atoms_of, indirects
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The argument at `position`: the size itself, or its shape or stride in dimension `dim`."""
+    """The argument at `position`: the "size" itself, or its "shape" or "stride" in dimension `dim`."""
 
     position: int
-    what: Literal["size", "shape", "stride"]
+    what: str
     dim: int = 0
 
     def read(self, args: Sequence[Any]) -> int:
@@ -32,31 +31,27 @@ def sources(program: Program) -> Mapping[str, Source]:
     """For each symbol that the program uses, where it is found. Raises BackendError for one that no argument has."""
     found: dict[str, Source] = {}
     for position, name in enumerate(program.inputs):
-        buffer = program.by_name.get(name)
-        if buffer is None:
+        if (buffer := program.by_name.get(name)) is None:
             found[name] = Source(position, "size")
             continue
-        places = [(size, Source(position, "shape", dim)) for dim, size in enumerate(buffer.shape)]
-        places += [(stride, Source(position, "stride", dim)) for dim, stride in enumerate(buffer.strides)]
-        for index, source in places:
-            if isinstance(atom := index.atom, Symbol):
-                found.setdefault(atom.name, source)
-    used = {name: None for index in _used_indices(program) for name in symbols_of(index)}
+        for what, sizes in (("shape", buffer.shape), ("stride", buffer.strides)):
+            for dim, size in enumerate(sizes):
+                if isinstance(atom := size.atom, Symbol):
+                    found.setdefault(atom.name, Source(position, what, dim))
+    used = dict.fromkeys(name for index in _used_indices(program) for name in symbols_of(index))
     if missing := [name for name in used if name not in found]:
         raise BackendError(f"no argument of the graph says how large {', '.join(missing)} is")
     return {name: found[name] for name in used}
 
 
 def symbols_of(index: Index) -> Iterator[str]:
-    """The names of the symbols in an index, in order; those that a variable's size has, too."""
-    for atom in atoms_of(index):
-        if isinstance(atom, Symbol):
-            yield atom.name
+    """The names of the symbols in an index, in order."""
+    return (atom.name for atom in atoms_of(index) if isinstance(atom, Symbol))
 
 
-def symbols_and_checks(computed: Iterable[Index]) -> tuple[tuple[str, ...], bool]:
-    """The names of the symbols in indices, sorted, and whether tensors hold some of the indices."""
-    own = set(computed)
+def symbols_and_checks(program: Program, *kernels: Kernel) -> tuple[tuple[str, ...], bool]:
+    """The names of the symbols that kernels compute with, sorted, and whether tensors hold some of their indices."""
+    own = {index for kernel in kernels for index in _kernel_indices(kernel, program)}
     return tuple(sorted({name for index in own for name in symbols_of(index)})), any(map(indirects, own))
 
 
@@ -64,17 +59,15 @@ def _used_indices(program: Program) -> Iterator[Index]:
     for buffer in program.buffers:
         if buffer.name not in program.inputs:
             yield from (*buffer.shape, *buffer.strides)
-    calls = [(call.args, call.kwargs) for call in program.calls]
-    yield from _of_views(strided_views((program.outputs, calls)))
-    yield from (value for value in leaves((program.outputs, calls)) if isinstance(value, Index))
+    yield from _argument_indices((program.outputs, [(call.args, call.kwargs) for call in program.calls]))
     for kernel in program.kernels:
-        yield from kernel_indices(kernel, program)
+        yield from _kernel_indices(kernel, program)
 
 
-def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
+def _kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
     """All indices that a kernel computes: sizes of its ranges, and offsets of what it reads and writes."""
     yield from (var.size for var in (*kernel.ranges, *kernel.reduced))
-    yield from _of_views(strided_views(kernel.call.args) if isinstance(kernel, MatmulKernel) else ())
+    yield from _argument_indices(kernel.operands)
     for loop in kernel.loops:
         if loop.target not in kernel.local:
             yield program.by_name[loop.target].offset(loop.place)
@@ -84,6 +77,10 @@ def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
         yield from (*program.by_name[name].shape, *program.by_name[name].strides)
 
 
-def _of_views(views: Iterable[Strided]) -> Iterator[Index]:
-    for view in views:
-        yield from (*view.shape, *view.strides, view.offset)
+def _argument_indices(value: Any) -> Iterator[Index]:
+    """The sizes, strides and offsets in arguments of calls."""
+    for leaf in leaves(value):
+        if isinstance(leaf, Strided):
+            yield from (*leaf.shape, *leaf.strides, leaf.offset)
+        elif isinstance(leaf, Index):
+            yield leaf

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from compiler.backend.ir import BackendError, Extern, Program, Step, Strided, leaves, map_leaves, strided_views
-from compiler.backend.ir.expr import Expr, operation
+from compiler.backend.ir.expr import Const, Expr, Op, operation
 from compiler.backend.ir.index import Symbol
 from compiler.backend.ir.scalar import DTYPES
 from compiler.backend.lower.indexing import INDEXING
@@ -50,6 +50,7 @@ _TAKE_NUMBERS = frozenset({
     *(f"aten.{name}.Scalar" for name in ("lt", "le", "gt", "ge", "eq", "ne")),
     "aten.full.default", "aten.scalar_tensor.default",
 })  # fmt: skip
+"""The operators whose rules take expressions for numbers."""
 
 
 def lower(module: GraphModule, name: str, ctx: Context) -> Program:
@@ -61,7 +62,8 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
     known = -1
     while known < (known := replaced_symbols(module)):  # a guard that lowering adds may say what a symbol is
         del ctx.decisions[decided:]
-        walker = _walk(module, ctx)
+        walker = _Walk(module, ctx, Lowering(module.graph.output_node(), ctx.thresholds))
+        walker.run()
     return Program(
         name,
         tuple(walker.low.buffers.values()),
@@ -91,16 +93,6 @@ def _apart_from_others(outputs: Sequence[Any], module: GraphModule) -> Iterator[
             yield place
 
 
-def _walk(module: GraphModule, ctx: Context) -> _Walk:
-    walker = _Walk(module, ctx, Lowering(module.graph.output_node()))
-    for asked, operator in module.meta.get(OUTSIDE, ()):
-        ctx.decide((asked,), "extern", f"{operator}: what it gives is as large as data say: the graph is divided there")
-    for node in module.graph.nodes:
-        walker.visit(node)
-    walker.draw_seeds()
-    return walker
-
-
 @dataclass(slots=True)
 class _Walk:
     module: GraphModule
@@ -110,6 +102,14 @@ class _Walk:
     inputs: list[str] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     outputs: tuple[Any, ...] = ()
+
+    def run(self) -> None:
+        for asked, operator in self.module.meta.get(OUTSIDE, ()):
+            why = f"{operator}: what it gives is as large as data say: the graph is divided there"
+            self.ctx.decide((asked,), "extern", why)
+        for node in self.module.graph.nodes:
+            self.visit(node)
+        self.draw_seeds()
 
     def visit(self, node: Node) -> None:
         self.low.node = node
@@ -156,15 +156,13 @@ class _Walk:
     def argument(self, value: Any) -> Any:
         """What an extern or the caller gets for an argument of a node: memory for a tensor, a size for a SymInt."""
 
-        def in_memory(leaf: Any) -> Any:
-            return leaf.strided if isinstance(leaf, Tensor) else leaf
+        def in_memory(node: Node) -> Any:
+            found = self.values[node]
+            if isinstance(found, Const | Op):  # a number that loops compute of sizes
+                found = self.specialized_number(node)
+            return map_leaves(found, lambda leaf: leaf.strided if isinstance(leaf, Tensor) else leaf)
 
-        return map_arg(value, lambda node: map_leaves(self.extern_value(node), in_memory))
-
-    def extern_value(self, node: Node) -> Any:
-        """What a node gives: of a number that loops compute of sizes, what a guard holds it to."""
-        value = self.values[node]
-        return self.specialized_number(node) if isinstance(value, Expr) else value
+        return map_arg(value, in_memory)
 
     def results(self, values: Sequence[Any]) -> Iterator[Any]:
         """What the caller gets: views of inputs that were written are views of the inputs, not of the new values."""
@@ -181,7 +179,8 @@ class _Walk:
         if isinstance(meta := fx.value_of(node), torch.SymInt):
             return index_of(meta)
         if isinstance(meta, torch.SymFloat | torch.SymBool):
-            computed = node.target in _NUMBERS and all(_takes_numbers(user) for user in node.users)
+            takers = (user.target in _NUMBERS or str(user.target) in _TAKE_NUMBERS for user in node.users)
+            computed = node.target in _NUMBERS and all(takers)
             return self.number(node) if computed else self.specialized_number(node)
         if (launch := launch_of(node)) is not None:
             return self.user_kernel(node, launch, meta)
@@ -309,11 +308,6 @@ def _copy_with_memory(x: Any) -> Any:
         return x
     empty = torch.empty(0, dtype=x.dtype, device=x.device)
     return empty.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
-
-
-def _takes_numbers(node: Node) -> bool:
-    """Whether a node's rule takes expressions for numbers."""
-    return node.target in _NUMBERS or str(node.target) in _TAKE_NUMBERS
 
 
 def source_line(node: Node) -> str:

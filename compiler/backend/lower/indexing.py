@@ -15,14 +15,11 @@ from typing import Any
 import torch
 
 from compiler.backend.ir import Loop
-from compiler.backend.ir.expr import ADDED, At, Const, Expr, Guard, Put, Shape, cast, operation
+from compiler.backend.ir.expr import ADDED, Const, Expr, Guard, Put, Shape, cast, operation
 from compiler.backend.ir.index import Index, Indirect, is_below
 from compiler.backend.lower.pointwise import broadcast, element, fill_with, scalar, second
 from compiler.backend.lower.value import Coordinates, Lowering, NoRuleError, Rule, Tensor, Value, computing_dtype, walk
 from compiler.backend.lower.views import from_front, slice_start
-
-MOST_JOINED = 8
-"""Each element of a `cat` asks for each tensor whether it comes from it: with more of them copies are faster."""
 
 
 def place(value: Expr, size: Index, wrap: bool = False) -> Index:
@@ -30,7 +27,7 @@ def place(value: Expr, size: Index, wrap: bool = False) -> Index:
     value = cast(value, torch.int64)
     if wrap:
         zero = Const(0, torch.int64)
-        value = operation("where", operation("lt", value, zero), operation("add", value, At(size)), value)
+        value = operation("where", operation("lt", value, zero), operation("add", value, size), value)
     return Index.of(Indirect(value, size))
 
 
@@ -96,8 +93,8 @@ def index(low: Lowering, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
 
 def concatenate(low: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     kept = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0].constant == 0)]
-    if not kept or len(kept) > MOST_JOINED:
-        raise NoRuleError(f"of {len(kept)} tensors; loops join 1 to {MOST_JOINED}")
+    if not kept or len(kept) > low.thresholds.joined_tensors:
+        raise NoRuleError(f"of {len(kept)} tensors; loops join 1 to {low.thresholds.joined_tensors}")
     dim = kept[0].dimension(dim)
     if not (kept := [x for x in kept if x.shape[dim].constant != 0]):
         return fill_with(low, 0)
@@ -110,7 +107,7 @@ def concatenate(low: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tenso
             pieces.append((start, element(x, moved, low.dtype)))
         _, found = pieces.pop()
         for end, piece in reversed(pieces):
-            found = Guard(operation("lt", At(at[dim]), At(end)), piece, found)
+            found = Guard(operation("lt", at[dim], end), piece, found)
         return found
 
     return low.fill(value)
@@ -120,9 +117,9 @@ def in_bounds(at: Index, size: Index) -> Expr | None:
     """Whether 0 ≤ at < size, None where that is certain."""
     conditions = []
     if not is_below(Index.of(-1), at):
-        conditions.append(operation("ge", At(at), Const(0, torch.int64)))
+        conditions.append(operation("ge", at, Const(0, torch.int64)))
     if not is_below(at, size):
-        conditions.append(operation("lt", At(at), At(size)))
+        conditions.append(operation("lt", at, size))
     return reduce(both, conditions) if conditions else None
 
 
@@ -165,7 +162,7 @@ def slice_scatter(
         moved, rest = (at[dim] - first) // step, (at[dim] - first) % step
         conditions = bounds((moved,), (source.shape[dim],))
         if step > 1:
-            conditions.append(operation("eq", At(rest), Const(0, torch.int64)))
+            conditions.append(operation("eq", rest, Const(0, torch.int64)))
         inside = element(source, (*at[:dim], moved, *at[dim + 1 :]), x.dtype)
         return Guard(reduce(both, conditions), inside, element(x, at, x.dtype)) if conditions else inside
 
@@ -178,7 +175,7 @@ def select_scatter(low: Lowering, x: Tensor, source: Tensor, dim: int, position:
 
     def value(at: Shape) -> Expr:
         inside = element(source, (*at[:dim], *at[dim + 1 :]), x.dtype)
-        return operation("where", operation("eq", At(at[dim]), At(row)), inside, element(x, at, x.dtype))
+        return operation("where", operation("eq", at[dim], row), inside, element(x, at, x.dtype))
 
     return low.fill(value)
 
@@ -221,7 +218,7 @@ def iota(low: Lowering, length: Any, *, start: Any, step: Any, **_: Any) -> Tens
     dtype = low.dtype
     if dtype not in (torch.int64, torch.int32):
         raise NoRuleError("positions are whole numbers")
-    return low.fill(lambda at: cast(At(at[0] * Index.of(step) + Index.of(start)), dtype))
+    return low.fill(lambda at: cast(at[0] * Index.of(step) + Index.of(start), dtype))
 
 
 def add_at(low: Lowering, before: Any, shape: Shape, locate: Coordinates, value: Value) -> Tensor:
@@ -343,8 +340,8 @@ def scatter(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Any, **_: 
         own = (*at[:dim], Index.of(0), *at[dim + 1 :])
         row = cast(rows.load(own), torch.int64)
         is_checked = "nll_loss" in str(low.node.meta.get("original_aten"))  # the forward has met the same indices
-        picked = row if is_checked else At(place(row, x.shape[dim]))
-        is_one = operation("eq", At(at[dim]), picked)
+        picked = row if is_checked else place(row, x.shape[dim])
+        is_one = operation("eq", at[dim], picked)
         return operation("where", is_one, element(source, own, low.dtype), x.load(at))
 
     return low.fill(value)
@@ -354,8 +351,7 @@ INDEXING: dict[str, Rule] = {
     "aten.embedding.default": embedding,
     "aten.gather.default": gather,
     "aten.index_select.default": index_select,
-    "aten.index.Tensor": index,
-    "aten._unsafe_index.Tensor": index,
+    **{f"aten.{name}.Tensor": index for name in ("index", "_unsafe_index")},
     "aten.cat.default": concatenate,
     "aten.constant_pad_nd.default": constant_pad,
     "aten.slice_scatter.default": slice_scatter,
@@ -363,14 +359,9 @@ INDEXING: dict[str, Rule] = {
     "aten.flip.default": flip,
     "aten.roll.default": roll,
     "aten.repeat.default": repeat,
-    "aten.full.default": second,
-    "aten.full_like.default": second,
-    "aten.fill.Scalar": second,
-    "aten.fill.Tensor": second,
-    "aten.zeros.default": constant(0),
-    "aten.ones.default": constant(1),
-    "aten.zeros_like.default": constant(0),
-    "aten.ones_like.default": constant(1),
+    **{f"aten.{name}": second for name in ("full.default", "full_like.default", "fill.Scalar", "fill.Tensor")},
+    **{f"aten.zeros{like}.default": constant(0) for like in ("", "_like")},
+    **{f"aten.ones{like}.default": constant(1) for like in ("", "_like")},
     "aten.scalar_tensor.default": lambda low, value, **_: fill_with(low, value),
     "prims.iota.default": iota,
     "aten.scatter_add.default": scatter_add,
@@ -379,6 +370,5 @@ INDEXING: dict[str, Rule] = {
     "aten.scatter_reduce.two": scatter_reduce,
     "aten.index_put.default": index_put,
     "aten.embedding_dense_backward.default": embedding_backward,
-    "aten.scatter.value": scatter,
-    "aten.scatter.src": scatter,
+    **{f"aten.scatter.{kind}": scatter for kind in ("value", "src")},
 }

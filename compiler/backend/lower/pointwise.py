@@ -18,9 +18,8 @@ import torch
 from torch.fx import Node
 
 from compiler.backend.ir import Buffer, Strided
-from compiler.backend.ir.expr import At, Const, Expr, Op, Shape, cast, operation
-from compiler.backend.ir.index import Index
-from compiler.backend.ir.index_maps import position
+from compiler.backend.ir.expr import Const, Expr, Op, Shape, cast, operation
+from compiler.backend.ir.index import Index, position
 from compiler.backend.ir.scalar import HALVES, MATH
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, computing_dtype
 from compiler.torch_api.fx import value_of
@@ -34,8 +33,8 @@ def scalar(value: Any, dtype: torch.dtype) -> Expr:
     """A number, a size, or what follows from sizes, in a dtype. A number beyond its range is left to PyTorch: some of
     its operators have an error for that, others wrap it around, or make it infinite.
     """
-    if isinstance(value, Index | Expr):
-        return cast(At(value) if isinstance(value, Index) else value, dtype)
+    if isinstance(value, Expr):
+        return cast(value, dtype)
     if not isinstance(value, bool | int | float):
         raise NoRuleError(f"{value!r} is not a real number")
     if dtype == torch.bool:
@@ -154,6 +153,10 @@ def plain(name: str) -> Rule:
 def float_only(name: str) -> Rule:
     """Of integers, rounding gives the same: eager returns them as they are."""
     return arithmetic(lambda x: operation(name, x) if x.dtype.is_floating_point else x)
+
+
+def unless_bool(name: str) -> Rule:
+    return arithmetic(lambda x: x if x.dtype == torch.bool else operation(name, x))
 
 
 def add(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
@@ -300,14 +303,14 @@ def random_seed(low: Lowering, *_: Any) -> Tensor:
 
 def random_floats(low: Lowering, size: Sequence[Any], seed: Tensor, mode: str, **_: Any) -> Tensor:
     shape = tuple(map(Index.of, size))
-    return low.fill(lambda at: Op(mode, (seed.load(()), At(position(at, shape))), torch.float32))
+    return low.fill(lambda at: Op(mode, (seed.load(()), position(at, shape)), torch.float32))
 
 
 def random_integers(low: Lowering, least: int, end: int, size: Sequence[Any], seed: Tensor) -> Tensor:
     shape, count = tuple(map(Index.of, size)), scalar(end - least, torch.int64)
 
     def value(at: Shape) -> Expr:
-        found = Op("randint", (seed.load(()), At(position(at, shape)), count), torch.int64)
+        found = Op("randint", (seed.load(()), position(at, shape), count), torch.int64)
         return operation("add", found, scalar(least, torch.int64))
 
     return low.fill(value)
@@ -336,29 +339,24 @@ POINTWISE: dict[str, Rule] = {
     **{f"aten.bitwise_{name}.{kind}": plain(name) for name in ("and", "or", "xor") for kind in _KINDS},
     **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor", "not")},
     **{f"aten.{name}.default": plain(name) for name in ("maximum", "minimum", "neg", "atan2", "hypot")},
+    **{f"aten.clamp_{name}.default": plain(how) for name, how in (("min", "maximum"), ("max", "minimum"))},
     "aten._neg_view.default": plain("neg"),
     "aten.bitwise_not.default": plain("not"),
     "aten.copysign.Tensor": plain("copysign"),
-    "aten.fmax.default": arithmetic(build_bound("maximum")),
-    "aten.fmin.default": arithmetic(build_bound("minimum")),
-    "aten.abs.default": arithmetic(lambda x: x if x.dtype == torch.bool else operation("absolute", x)),
-    "aten.sign.default": arithmetic(lambda x: x if x.dtype == torch.bool else operation("sign", x)),
+    **{f"aten.f{name}.default": arithmetic(build_bound(f"{name}imum")) for name in ("max", "min")},
+    **{f"aten.{name}.default": unless_bool(how) for name, how in (("abs", "absolute"), ("sign", "sign"))},
     "aten.relu.default": arithmetic(lambda x: operation("maximum", x, number(0, x))),
     "aten.sigmoid.default": arithmetic(sigmoid),
     "aten.reciprocal.default": arithmetic(lambda x: operation("div", number(1, x), x)),
     "aten.rsqrt.default": arithmetic(lambda x: _root(x, -0.5)),
     "aten.square.default": arithmetic(lambda x: mul(x, x)),
     **{f"aten.clamp.{kind}": arithmetic(clamp) for kind in ("default", "Tensor")},
-    "aten.clamp_min.default": arithmetic(lambda x, y: operation("maximum", x, y)),
-    "aten.clamp_max.default": arithmetic(lambda x, y: operation("minimum", x, y)),
     "aten.isnan.default": float_test(partial(operation, "isnan")),
     "aten.isinf.default": float_test(lambda x: operation("eq", operation("absolute", x), number(math.inf, x))),
     "aten.signbit.default": test(sign_bit),
     "aten.where.self": where,
-    "aten.clone.default": convert,
-    "aten._to_copy.default": convert,
-    "prims.convert_element_type.default": convert,
-    "prims.device_put.default": convert,
+    **{f"aten.{name}.default": convert for name in ("clone", "_to_copy")},
+    **{f"prims.{name}.default": convert for name in ("convert_element_type", "device_put")},
     "aten.copy.default": second,
     "aten.native_dropout_backward.default": arithmetic(lambda x, kept, scale: mul(x, mul(kept, scale))),
     "prims.fma.default": arithmetic(lambda x, y, z: add(mul(x, y), z)),

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 
 from compiler.backend.ir import SCANS, Loop
-from compiler.backend.ir.expr import At, Const, Expr, Shape, cast, operation
+from compiler.backend.ir.expr import Const, Expr, Shape, cast, operation
 from compiler.backend.ir.index import Index, product
 from compiler.backend.ir.scalar import HALVES
 from compiler.backend.lower.pointwise import as_bool, number, scalar
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, computing_dtype, walk
 
 Value = Callable[[Expr, Shape], Expr]
-LONGEST_SCAN = 2**16
 
 
 def reduced_dims(x: Tensor, dims: Any) -> tuple[int, ...]:
@@ -186,8 +185,9 @@ def scan(name: str) -> Rule:
         reduced, along = walk([x.shape[axis] for axis in dims], "r")
         if not reduced:
             return low.fill(lambda at: _convert(x.load(at), meta.dtype))
-        if meta.device.type != "cpu" and (reduced[0].size.constant or 0) > LONGEST_SCAN:
-            raise NoRuleError(f"a row of more than {LONGEST_SCAN:,} elements is shared by several multiprocessors")
+        longest = low.thresholds.scan_length
+        if meta.device.type != "cpu" and (reduced[0].size.constant or 0) > longest:
+            raise NoRuleError(f"a row of more than {longest:,} elements is shared by several multiprocessors")
         place = (*at[: dims[0]], *along, *at[dims[0] + 1 :])
         total = low.whole(node.name if dtype == meta.dtype else f"{node.name}_total", meta)
         total = low.add(replace(low.buffers[total.buffer], dtype=dtype))
@@ -201,7 +201,7 @@ def _freedom(size: Index, correction: float, like: Expr) -> Expr:
     """Degrees of freedom: never below 0, so that a variance of too few values is NaN or infinite as in eager mode."""
     if size.constant is not None:
         return number(max(size.constant - correction, 0), like)
-    left = operation("sub", cast(At(size), like.dtype), number(correction, like))
+    left = operation("sub", cast(size, like.dtype), number(correction, like))
     return operation("maximum", left, number(0, like))
 
 

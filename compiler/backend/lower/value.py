@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import add, floordiv, mod, mul
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.fx import Node
@@ -19,6 +19,9 @@ from compiler.backend.ir.index import Index, Symbol, Var, product
 from compiler.backend.ir.scalar import DTYPES, HALVES
 from compiler.backend.torch_glue.index_bounds import settle_max_and_min, specialize_symbols, unbounded_symbols
 from compiler.torch_api.fx import value_of
+
+if TYPE_CHECKING:
+    from compiler.backend.passes.context import Thresholds
 
 Coordinates: TypeAlias = Callable[[Shape], Shape]
 Value: TypeAlias = Callable[[Shape], Expr]
@@ -66,6 +69,7 @@ class Lowering:
     """
 
     node: Node
+    thresholds: Thresholds
     buffers: dict[str, Buffer] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     starts: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +100,7 @@ class Lowering:
         return Strided(buffer, shape_of(meta.shape), strides_of(meta), start)
 
     def whole(self, name: str, meta: Any) -> Tensor:
-        """A new buffer for all of a tensor like `meta`, its fake tensor, of which views say where they start."""
+        """A new buffer for all of a tensor like `meta`, its fake tensor. Keeps where it starts, for views of it."""
         if meta.layout is torch.strided:
             self.starts[name] = meta.storage_offset()
         return self.add(Buffer(name, meta.dtype, shape_of(meta.shape), strides_of(meta), str(meta.device)))

@@ -7,8 +7,7 @@ from typing import Any
 
 from compiler.backend.ir import Strided
 from compiler.backend.ir.expr import Shape
-from compiler.backend.ir.index import Index, is_below, is_natural, scalar_product
-from compiler.backend.ir.index_maps import position
+from compiler.backend.ir.index import Index, is_below, is_natural, position, scalar_product
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, contiguous, index_of, shape_of, strides_of
 from compiler.torch_api.fx import value_of
 
@@ -80,10 +79,10 @@ def select(low: Lowering, x: Tensor, dim: int, index: Any) -> Tensor:
 
 
 def from_front(position: Any, size: Index) -> Index:
-    """A position from the front. Raises NoRuleError where it is not known on which side it counts."""
+    """A position from the front. Raises NoRuleError where it depends on sizes whether it counts from the end."""
     found = Index.of(position)
     if found.constant is None and not is_natural(found):
-        raise NoRuleError("a position of which it is not known on which side it counts")
+        raise NoRuleError("whether the position counts from the end depends on sizes")
     return found if is_natural(found) else size + found
 
 
@@ -102,7 +101,7 @@ def slice_start(start: Any, size: Index) -> Index:
         first = size + first
     if first.constant == 0 or (is_natural(first) and is_below(first, size)):
         return first
-    raise NoRuleError("a slice of which it depends on sizes where it starts")
+    raise NoRuleError("where the slice starts depends on sizes")
 
 
 def split(low: Lowering, x: Tensor, sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
@@ -153,7 +152,7 @@ def as_strided(low: Lowering, x: Tensor, *_: Any) -> Tensor:
     last = scalar_product(tuple(size - 1 for size in shape), strides) + first
     sizes = [size.constant for size in (*buffer.shape, *shape, last, first)]
     if None in sizes or 0 in sizes[: len(buffer.shape) + len(shape)]:
-        raise NoRuleError("of its sizes it is not known that there are places")
+        raise NoRuleError("its sizes are not known, or it is empty")
     if buffer.strides != contiguous(buffer.shape) or (first.constant or 0) < 0 or not is_below(last, buffer.size):
         raise NoRuleError("memory that does not lie row by row, or is not all there")
 
@@ -176,9 +175,7 @@ VIEWS: dict[str, Rule] = {
     "aten.t.default": transpose,
     "aten.expand.default": expand,
     "aten.unsqueeze.default": unsqueeze,
-    "aten.squeeze.default": squeeze,
-    "aten.squeeze.dim": squeeze,
-    "aten.squeeze.dims": squeeze,
+    **{f"aten.squeeze.{kind}": squeeze for kind in ("default", "dim", "dims")},
     "aten.select.int": select,
     "aten.slice.Tensor": slice_view,
     "aten.split.Tensor": split,

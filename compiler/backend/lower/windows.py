@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from compiler.backend.ir.expr import At, Const, Expr, Shape, cast, operation
-from compiler.backend.ir.index import Index
-from compiler.backend.ir.index_maps import position
+from compiler.backend.ir.expr import Const, Expr, Shape, cast, operation
+from compiler.backend.ir.index import Index, position
 from compiler.backend.lower.indexing import both, bounds, guard_bounds
 from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, Value, computing_dtype, shape_of, walk
@@ -137,12 +136,12 @@ def places_of_taps(low: Lowering, taps: Tensor, kernel: Any, sizes: Any, *geomet
 
     def value(at: Shape) -> Expr:
         tap = cast(taps.load(at), torch.int64)
-        found: Expr = At(position(over.coordinates(at, (0,) * rank)[-rank:], over.sizes))
+        found: Expr = position(over.coordinates(at, (0,) * rank)[-rank:], over.sizes)
         for dim in range(rank):
             inner = scalar(math.prod(over.kernel[dim + 1 :]), torch.int64)
             step = operation("remainder", operation("floordiv", tap, inner), scalar(over.kernel[dim], torch.int64))
             unit = [Index.of(over.dilation[dim] if dim == other else 0) for other in range(rank)]
-            found = operation("add", found, operation("mul", step, At(position(unit, over.sizes))))
+            found = operation("add", found, operation("mul", step, position(unit, over.sizes)))
         return found
 
     made = low.fill(value)
@@ -178,12 +177,12 @@ def gather_shares(low: Lowering, over: Windows, share: Callable[..., Expr]) -> T
 def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Sequence[int]) -> Expr:
     """Whether what a window chose is the element at `at`; `back` is as in `Windows.covering_windows`."""
     if not isinstance(chosen, Places) or set(over.dilation) != {1}:
-        return operation("eq", chosen.load(window), At(position(at[-over.rank :], over.sizes)))
+        return operation("eq", chosen.load(window), position(at[-over.rank :], over.sizes))
     geometry = [*zip(at[-over.rank :], window[-over.rank :], over.stride, over.padding, strict=True)]
     steps = [own + pad - place * stride for own, place, stride, pad in geometry]
-    tap = At(position(steps, [Index.of(size) for size in over.kernel]))
+    tap = position(steps, [Index.of(size) for size in over.kernel])
     beyond = [  # of the first dimension there is no such place in any window
-        operation("lt", At(step), scalar(size, torch.int64))
+        operation("lt", step, scalar(size, torch.int64))
         for step, size, stride, steps_back in [*zip(steps, over.kernel, over.stride, back, strict=True)][1:]
         if (steps_back + 1) * stride > size
     ]
@@ -201,10 +200,10 @@ def count_elements(over: Windows, with_padding: bool, window: Shape, dtype: torc
 
     def length(place: Index, size: Index, kernel: int, stride: int, pad: int) -> Expr:
         start = place * stride - pad
-        end, first = At(size + pad if with_padding else size), At(start)
+        end, first = size + pad if with_padding else size, start
         is_cut = pad and not with_padding
         first_inside = operation("maximum", first, Const(0, torch.int64)) if is_cut else first
-        return operation("sub", operation("minimum", At(start + kernel), end), first_inside)
+        return operation("sub", operation("minimum", start + kernel, end), first_inside)
 
     lengths = map(length, window[-over.rank :], over.sizes, over.kernel, over.stride, over.padding)
     return cast(reduce(partial(operation, "mul"), lengths), dtype)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from compiler.backend.ir import ComboKernel, Kernel, Loop, Program
 from compiler.backend.ir.expr import Put, is_indirect
 from compiler.backend.ir.index import product
-from compiler.backend.ir.symbols import kernel_indices, symbols_and_checks
+from compiler.backend.ir.symbols import symbols_and_checks
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.names import unique, without_number
 
@@ -50,7 +50,7 @@ def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
     points = product(var.size for var in kernel.ranges).constant or 0
     if type(kernel) is not Kernel or kernel.reduced or not 0 < points <= ctx.thresholds.shared_points:
         return False
-    if symbols_and_checks(kernel_indices(kernel, program))[0]:
+    if symbols_and_checks(program, kernel)[0]:
         return False
     names = {*kernel.reads, *kernel.targets}
     gpus = {buffer.device for buffer in program.buffers} - {"cpu"} or {"cpu"}  # a GPU's code may run on a CPU

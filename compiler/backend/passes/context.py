@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from compiler.backend.ir.index import Index, Var, product
-from compiler.backend.ir.index_maps import evaluate
+from compiler.backend.ir.index import Index, Var, evaluate, product
 from compiler.record import Decision
 
 UNKNOWN = 64
@@ -17,6 +16,10 @@ UNKNOWN = 64
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """All numbers that passes and emitters decide by: options of `torch.compile(backend="tcompile", options={…})`.
+
+    Lowering
+    joined_tensors     a `cat` of more tensors is a call of PyTorch: each element would check each tensor for itself
+    scan_length        so is, on a GPU, a scan along more elements: several multiprocessors share a row there
 
     Inlining and fusion
     inline_cost        an expression that costs at most this (in additions) is computed again wherever it is read
@@ -54,6 +57,10 @@ class Thresholds:
     Launches and memory on a GPU
     programs           how many programs of a kernel each multiprocessor should have at least
     launch_bytes       the bytes that a GPU moves in the time that one more launch takes
+    warp_bytes         how many bytes of a row, or column, one warp takes
+    combo_block        how many elements one program takes of kernels that share a launch
+    matmul_group       how many neighbouring tiles of rows of a matmul run together, to find their operands in the cache
+    matmul_configs     the most configurations that are timed for a matmul
     tiled_size         ranges of fewer elements are not tiled
     thread_run         the most neighbours in memory that one thread takes at once
     reorder_percent    steps stay in their order where another one holds more than this share of its peak memory
@@ -61,6 +68,8 @@ class Thresholds:
     replayed_in_training   the same for forwards in training: their backwards do as they do
     """
 
+    joined_tensors: int = 8
+    scan_length: int = 2**16
     inline_cost: int = 4
     inline_cost_once: int = 40
     inline_points: int = 65536
@@ -90,6 +99,10 @@ class Thresholds:
     program_bytes: int = 4096
     programs: int = 4
     launch_bytes: int = 2**23
+    warp_bytes: int = 1024
+    combo_block: int = 1024
+    matmul_group: int = 8
+    matmul_configs: int = 6
     tiled_size: int = 8
     thread_run: int = 16
     reorder_percent: int = 98

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.backend.ir import Buffer, Kernel, MatmulKernel, Program, strided_views
+from compiler.backend.ir import Buffer, Kernel, Program
 from compiler.backend.ir.expr import Shape, loads, variables_in
-from compiler.backend.ir.index import Index, Var, factor_of, product
-from compiler.backend.ir.index_maps import variables
+from compiler.backend.ir.index import Index, Var, factor_of, product, variables
 from compiler.backend.ir.sweeps import sweeps
 from compiler.backend.passes.context import Context
 
@@ -58,9 +57,8 @@ def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> in
     buffer = program.by_name[name]
     size, read = ctx.number(buffer.size), 0
     if name in kernel.reads:
-        views = strided_views(kernel.call.args) if isinstance(kernel, MatmulKernel) else ()
         points = [_points_at(place, ctx) for place in kernel.places(name)]
-        points += [ctx.number(product(view.shape)) for view in views if view.buffer == name]
+        points += [ctx.number(product(view.shape)) for view in kernel.operands if view.buffer == name]
         read = min(size, sum(points))
     return (read + size * (name in kernel.writes)) * buffer.dtype.itemsize
 

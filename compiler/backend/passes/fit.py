@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from compiler.backend.ir import Kernel, Loop
 from compiler.backend.ir.expr import Put, Shape
-from compiler.backend.ir.index import Atom, Index, Quotient, Remainder, Var, factor_of, product
-from compiler.backend.ir.index_maps import is_one_to_one, variables
+from compiler.backend.ir.index import Atom, Index, Quotient, Remainder, Var, factor_of, is_bijective, product, variables
 from compiler.backend.passes.context import Context
 
 Places = Mapping[str, Sequence[Shape]]
@@ -102,7 +101,7 @@ def _correspondence(
             free.remove(twin)
             values[var.name] = Index.of(twin)
     at, shape = tuple(values[var.name] for var in own), tuple(var.size for var in own)
-    return values if is_one_to_one(at, shape, target) else None
+    return values if is_bijective(at, shape, target) else None
 
 
 def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]) -> dict[str, Index]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step, Strided, map_leaves
-from compiler.backend.ir.expr import Guard, Load, Put, rebuilt, rename_loads
+from compiler.backend.ir.expr import Guard, Load, Put, rebuilt, rename_buffers
 from compiler.backend.lower.indexing import guard_bounds
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.simplify import fold, value_at
@@ -70,7 +70,9 @@ def _with_buffer(step: Step, old: str, new: str) -> Step:
         return step
     if isinstance(step, Extern):
         return replace(step, args=_with_view(step.args, old, new), kwargs=_with_view(step.kwargs, old, new))
-    return replace(step, loops=tuple(replace(loop, value=rename_loads(loop.value, {old: new})) for loop in step.loops))
+    return replace(
+        step, loops=tuple(replace(loop, value=rename_buffers(loop.value, {old: new})) for loop in step.loops)
+    )
 
 
 def _with_view(value: Any, old: str, new: str) -> Any:

@@ -14,8 +14,7 @@ from itertools import pairwise
 
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
 from compiler.backend.ir.expr import Put
-from compiler.backend.ir.index import product
-from compiler.backend.ir.index_maps import is_one_to_one
+from compiler.backend.ir.index import is_bijective, product
 from compiler.backend.ir.sweeps import overwritten_early
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.fit import Refusal, merge_kernels
@@ -188,7 +187,7 @@ class Steps:
         """Whether a loop is known to write each element of its target once."""
         shape = self.program.by_name[loop.target].shape
         is_empty = any(size.constant == 0 for size in shape)
-        return isinstance(loop.value, Put) or is_empty or is_one_to_one(loop.index, shape, loop.stored)
+        return isinstance(loop.value, Put) or is_empty or is_bijective(loop.index, shape, loop.stored)
 
     def overwritten_early(self, kernel: Kernel, pair: Pair) -> str:
         """An input that the merged kernel would overwrite before it has read all of it, "" if there is none."""

@@ -14,7 +14,7 @@ from operator import or_
 
 from compiler.backend.ir import Extern, Kernel, Loop, Program
 from compiler.backend.ir.expr import Expr, Load, Put, cost, loads, with_loads
-from compiler.backend.ir.index_maps import is_one_to_one
+from compiler.backend.ir.index import is_bijective
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.simplify import fold, remove_unused, value_at
 
@@ -119,7 +119,7 @@ class _Inlining:
 
     def is_once(self, load: Load, reader: Loop) -> bool:
         shape = self.program.by_name[load.buffer].shape
-        return any(is_one_to_one(load.index, shape, space) for space in (reader.space, reader.ranges))
+        return any(is_bijective(load.index, shape, space) for space in (reader.space, reader.ranges))
 
     def is_single(self, producer: Loop, reader: Loop, sites: list[Load], ctx: Context) -> bool:
         """Whether the value is read at one place, and not more often than it has elements."""

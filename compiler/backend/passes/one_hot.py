@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.ir.expr import At, Const, Expr, Load, Op, indices, operation, parts
-from compiler.backend.ir.index import Index, Var
-from compiler.backend.ir.index_maps import atoms_of
+from compiler.backend.ir.expr import Const, Expr, Load, Op, indices, operation, parts
+from compiler.backend.ir.index import Index, Var, atoms_of
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.simplify import fold
 
@@ -76,7 +75,7 @@ class _Search:
 
     @property
     def end(self) -> Expr:
-        return fold(At(self.var.size))
+        return fold(self.var.size)
 
     def term(self, value: Expr) -> _Term | None:
         """The non-zero value of an expression, if it is non-zero at one point of the variable only."""
@@ -100,7 +99,7 @@ class _Search:
         match condition, other:
             case Op("eq", (left, right)), Const(0):
                 for place, at in ((left, right), (right, left)):
-                    is_place = place == At(Index.of(self.var)) and at.dtype == place.dtype
+                    is_place = place == Index.of(self.var) and at.dtype == place.dtype
                     if is_place and not self.is_in(at) and not self.is_in(chosen):
                         return _Term(at, chosen, other)
         return None

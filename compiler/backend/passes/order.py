@@ -10,9 +10,8 @@ from collections.abc import Sequence, Set
 from itertools import pairwise, permutations
 
 from compiler.backend.ir import Kernel, MatmulKernel, Program
-from compiler.backend.ir.expr import At, Guard, Put, indices, parts, variables_in
-from compiler.backend.ir.index import Index, Var, factor_of
-from compiler.backend.ir.index_maps import atoms_of, is_one_to_one
+from compiler.backend.ir.expr import Guard, Put, indices, parts, variables_in
+from compiler.backend.ir.index import Index, Var, atoms_of, factor_of, is_bijective
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import accesses
 
@@ -88,7 +87,7 @@ def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var
     """Two ranges (outer, inner) that all accesses walk as if they were one."""
     inside = [part for loop in kernel.loops for part in parts(loop.value)]
     offsets = [offset for buffer, offset in accesses(kernel, program) if buffer.name not in passing]
-    places = [*offsets, *(part.index for part in inside if isinstance(part, At))]
+    places = [*offsets, *(part for part in inside if isinstance(part, Index))]
     others = [index for part in inside for index in _guarded_indices(part)]
     is_free = not any(loop.is_scan or loop.reduction.startswith("arg") for loop in kernel.loops)
     reduced = permutations(kernel.reduced, 2) if is_free else pairwise(kernel.reduced)
@@ -104,7 +103,7 @@ def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var
 def _is_certain(kernel: Kernel, program: Program) -> bool:
     """Whether its loops are known to write each element once, which is harder to prove for sums of symbols."""
     loops = [loop for loop in kernel.loops if not isinstance(loop.value, Put)]
-    return all(is_one_to_one(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
+    return all(is_bijective(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
 
 
 def _guarded_indices(part: object) -> Sequence[Index]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program
-from compiler.backend.ir.expr import Expr, Put, Shape, cost, is_indirect, loads, rename_loads, with_index, with_loads
-from compiler.backend.ir.index import Index, Var
-from compiler.backend.ir.index_maps import is_one_to_one, substitute
+from compiler.backend.ir.expr import Expr, Put, Shape, cost, is_indirect, loads, rename_buffers, with_index, with_loads
+from compiler.backend.ir.index import Index, Var, is_bijective, substitute
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import traffic
 from compiler.backend.passes.fit import values_at
@@ -117,7 +116,7 @@ def _with_loops(
     first = next(number for number, loop in enumerate(reader.loops) if found.target in loop.reads)
     spaces = dict.fromkeys((reader.ranges, reader.ranges + reader.reduced))
     at = places.pop()
-    space = next((space for space in spaces if is_one_to_one(at, shape, space)), None)
+    space = next((space for space in spaces if is_bijective(at, shape, space)), None)
     if places or space is None or len(reader.loops) + len(found.loops) > ctx.thresholds.fused_loops:
         return None
     if (values := values_at(found.loops[-1], at)) is None:
@@ -125,7 +124,7 @@ def _with_loops(
     names = {loop.target: _name(loop.target, reader, taken) for loop in found.loops}
     moved = tuple(_move_loop(loop, space, values, names) for loop in found.loops)
     if not all(
-        is_one_to_one(new.index, program.by_name[old.target].shape, space)
+        is_bijective(new.index, program.by_name[old.target].shape, space)
         for new, old in zip(moved, found.loops, strict=True)
     ):
         return None
@@ -133,7 +132,7 @@ def _with_loops(
     if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
         return None  # it is there already, for another place
     new = {found.target: names[found.target]}
-    reading = tuple(replace(loop, value=rename_loads(loop.value, new)) for loop in reader.loops)
+    reading = tuple(replace(loop, value=rename_buffers(loop.value, new)) for loop in reader.loops)
     early = {loop.target for loop in reading[:first]}
     inserted = tuple(loop for loop in moved if loop.target not in early)
     again = {loop.target for loop in inserted}
@@ -168,5 +167,5 @@ def _with_value(reader: Kernel, found: Candidate, program: Program, ctx: Context
 def _move_loop(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], names: Mapping[str, str]) -> Loop:
     """A loop in another kernel: over its ranges, under another name."""
     index: Shape = tuple(substitute(place, values) for place in loop.index)
-    value = rename_loads(with_index(loop.value, values), names)
+    value = rename_buffers(with_index(loop.value, values), names)
     return replace(loop, target=names[loop.target], ranges=space, index=index, value=value)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
-from compiler.backend.ir.expr import At, Const, Expr, Guard, Op, Put, rename_loads, with_index
+from compiler.backend.ir.expr import Const, Expr, Guard, Op, Put, rename_buffers, with_index
 from compiler.backend.ir.index import Index, Var
 from compiler.backend.ir.scalar import HALVES, OPERATIONS
 from compiler.backend.passes.context import Context
@@ -32,7 +32,7 @@ def simplify(program: Program, ctx: Context) -> Program:
 
 
 def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
-    values = [fold(rename_loads(loop.value, same) if same else loop.value) for loop in kernel.loops]
+    values = [fold(rename_buffers(loop.value, same) if same else loop.value) for loop in kernel.loops]
     if values == [loop.value for loop in kernel.loops]:
         return kernel
     loops = zip(kernel.loops, values, strict=True)
@@ -89,8 +89,8 @@ def fold(value: Expr) -> Expr:
             if isinstance(condition, Const):
                 return fold(value.value if condition.value else value.other)
             return Guard(condition, _simplify_guarded(fold(value.value), condition), fold(value.other))
-        case At(index) if index.constant is not None:
-            return Const(index.constant, torch.int64)
+        case Index() if value.constant is not None:
+            return Const(value.constant, torch.int64)
         case Put():
             return replace(value, value=fold(value.value))
     return value
@@ -101,11 +101,11 @@ def _simplify_guarded(value: Expr, condition: Expr) -> Expr:
     match condition:
         case Op("and", (left, right)):
             return _simplify_guarded(_simplify_guarded(value, left), right)
-        case Op("lt", (At(index), end)) if isinstance(var := index.atom, Var):
+        case Op("lt", (Index() as index, end)) if isinstance(var := index.atom, Var):
             pass
         case _:
             return value
-    size = end.index if isinstance(end, At) else Index.of(int(end.value)) if isinstance(end, Const) else var.size
+    size = end if isinstance(end, Index) else Index.of(int(end.value)) if isinstance(end, Const) else var.size
     if size.constant is None or size.constant < 1 or size == var.size:
         return value
     inside = Var(var.name, size)

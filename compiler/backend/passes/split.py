@@ -19,7 +19,7 @@ from itertools import combinations
 from typing import Any
 
 from compiler.backend.ir import Buffer, Kernel, Loop, Program, Step
-from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, cast, loads, operation, with_index
+from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, cast, loads, operation, with_index
 from compiler.backend.ir.index import Index, Var, divisors, factor_of, product
 from compiler.backend.ir.scalar import neutral
 from compiler.backend.passes.context import Context
@@ -97,7 +97,7 @@ class _Splitting:
         self.buffers += [means, squares]
         of, at = parts.first, parts.first.index
         sums, center, square = (Load(buffer.name, at, buffer.dtype) for buffer in (parts.buffer, means, squares))
-        length = fold(cast(At(product(var.size for var in of.reduced)), sums.dtype))
+        length = fold(cast(product(var.size for var in of.reduced), sums.dtype))
         pointwise: dict[str, Any] = {"reduction": "", "reduced": (), "order": mean.order}
         yield _kernel(replace(of, target=means.name, value=operation("div", sums, length), **pointwise))
         apart = _square(operation("sub", of.value, center))
@@ -298,7 +298,7 @@ def _two_loops(loop: Loop, division: Division, program: Program, by_columns: boo
     buffer = Buffer(f"{loop.target}_parts", target.dtype, shape, tuple(strides), target.device)
     value = with_index(loop.value, division.values)
     for var in division.ragged:
-        inside = operation("lt", At(division.values[var.name]), At(var.size))
+        inside = operation("lt", division.values[var.name], var.size)
         value = Guard(inside, value, Const(neutral(loop.reduction, value.dtype), value.dtype))
     ranges = loop.ranges + division.outer
     first = replace(loop, target=buffer.name, ranges=ranges, index=at, value=value, reduced=division.inner)

@@ -22,8 +22,7 @@ from compiler.backend.ir import (
     strided_views,
 )
 from compiler.backend.ir.expr import ADDED, Expr, Guard, Load, Op, Put, Shape, indices, loads, parts
-from compiler.backend.ir.index import Var, is_below
-from compiler.backend.ir.index_maps import atoms_of, is_one_to_one
+from compiler.backend.ir.index import Var, atoms_of, is_below, is_bijective
 from compiler.backend.ir.scalar import HALVES, OPERATIONS
 from compiler.backend.ir.sweeps import overwritten_early
 
@@ -152,7 +151,7 @@ def _wrong_matmul(kernel: MatmulKernel, program: Program) -> Iterator[str]:
     """Errors of a matmul kernel: each element reaches the loops at one point, where a program of the kernel has it."""
     found = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == kernel.made}
     shape = program.by_name[kernel.made].shape
-    if len(found) != 1 or not all(is_one_to_one(index, shape, kernel.ranges) for index in found):
+    if len(found) != 1 or not all(is_bijective(index, shape, kernel.ranges) for index in found):
         yield f"its loops do not read each element of {kernel.made} at one point"
     if kernel.reduced or any(isinstance(loop.value, Put) for loop in kernel.loops):
         yield "reduces, or adds to memory, beside a product"
@@ -192,7 +191,7 @@ def _wrong_loop(loop: Loop, program: Program) -> Iterator[str]:
     elif (
         not is_put
         and not any(size.constant == 0 for size in target.shape)
-        and not is_one_to_one(loop.index, target.shape, loop.stored)
+        and not is_bijective(loop.index, target.shape, loop.stored)
     ):
         yield f"does not write each element of {target} once"
     if (dtype := result_dtype(loop)) != target.dtype:

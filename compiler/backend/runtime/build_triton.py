@@ -16,8 +16,8 @@ import torch
 from compiler.backend.ir import BackendError, CompilerUnavailableError, Program
 from compiler.backend.runtime import disk_cache
 from compiler.backend.runtime.launch import Assumed
-from compiler.backend.triton.configs import TritonConfig
 from compiler.backend.triton.emit import TritonFunction, signature
+from compiler.backend.triton.tiles import TritonConfig
 from compiler.binary.jobs import Job, Output
 from compiler.binary.workers import Crew, cores
 from compiler.torch_api.cuda_launch import Loaded, load

@@ -21,12 +21,12 @@ import torch
 from compiler.backend.cpp.emit import Code, Function
 from compiler.backend.ir import Extern, Kernel, Program, Strided
 from compiler.backend.ir.expr import Shape
-from compiler.backend.ir.fake_layout import match_fake_layout
 from compiler.backend.ir.index import Index
+from compiler.backend.ir.reference_interpreter import match_fake_layout
 from compiler.backend.ir.symbols import Source, sources
 from compiler.backend.torch_glue.operators import quick
-from compiler.backend.triton.configs import TritonConfig
 from compiler.backend.triton.emit import TritonCode, TritonFunction, signature
+from compiler.backend.triton.tiles import TritonConfig
 from compiler.torch_api.bindings import empty_on_cpu, keeps_graph, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
 

@@ -20,7 +20,7 @@ from compiler.backend.passes.context import Context
 from compiler.backend.runtime import disk_cache
 from compiler.backend.runtime.build_triton import Wanted
 from compiler.backend.torch_glue.operators import quick
-from compiler.backend.triton.configs import TritonConfig
+from compiler.backend.triton.tiles import TritonConfig
 from compiler.torch_api.cuda_launch import Loaded, launch, raw_stream
 
 _WARM_UP, _REPEAT, _AHEAD = 3, 21, 4

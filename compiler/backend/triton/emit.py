@@ -6,28 +6,36 @@ on. No mask is written for an axis that all blocks divide.
 
     pointers    <buffer>_ptr, in the order of TritonFunction.buffers
     indices     x and y are a kernel's points, r is what it reduces; i0, r1 … are the program's own ranges
+
+A combo kernel has a function for each of its parts, and each program of the launch calls one. Kernels that do the same
+are equal under canonical names, as a model's layers have the same kernels under other names: each is compiled, and
+loaded, once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import Any
 
-from compiler.backend.ir import ComboKernel, Kernel, MatmulKernel, Program
-from compiler.backend.ir.index import Index
+from compiler.backend.ir import ComboKernel, Kernel, Loop, MatmulKernel, Program, Strided, map_leaves
+from compiler.backend.ir.expr import rename_buffers
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.ir.kernel_text import Lines
 from compiler.backend.ir.scalar import DTYPES
 from compiler.backend.passes.context import Context
-from compiler.backend.triton.canonical import canonical_program
-from compiler.backend.triton.combo import ComboWriter
-from compiler.backend.triton.configs import TritonConfig
+from compiler.backend.passes.names import without_number
 from compiler.backend.triton.kernel import KernelWriter, pointer
 from compiler.backend.triton.matmul import MatmulWriter
 from compiler.backend.triton.reductions import ReductionWriter
-from compiler.backend.triton.text import functions
+from compiler.backend.triton.text import functions, identifier
+from compiler.backend.triton.tiles import Axis, Tiles, TritonConfig, next_power_of_two
 
 IMPORTS = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+_SIDE = 32
+_WARPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +72,8 @@ class TritonFunction:
 class CanonicalCode:
     """A kernel's code that is the same for all kernels that do the same, as in a model's layers.
 
-    `starts` are the buffers of which one element alone is read, so many elements from where they start: the function is
-    given a pointer to that. Each layer has its own in a graph's seeds of random numbers.
+    `starts` maps a buffer that the kernel reads a single element of to the offset of that element: the function is
+    given a pointer to it. Each layer has its own in a graph's seeds of random numbers.
     """
 
     program: Program
@@ -84,7 +92,7 @@ class TritonCode:
 
 def emit(program: Program, ctx: Context) -> TritonCode:
     """The program's kernels in Triton, in their order."""
-    writers = [_writer(kernel, program, ctx) for kernel in program.kernels]
+    writers: list[KernelWriter | ComboWriter] = [_WRITERS[type(k)](k, program, ctx) for k in program.kernels]
     bodies = ["\n".join(writer.write()) for writer in writers]
     called = {name for writer in writers for name in writer.called}
     head = "\n\n\n".join([f'"""{program.name}"""\n\n{IMPORTS}'.rstrip(), *functions(called)])
@@ -116,17 +124,128 @@ def emit_canonical(kernel: Kernel, program: Program, ctx: Context, known: dict[P
     return CanonicalCode(renamed, known[renamed], starts)
 
 
-def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter | ComboWriter:
-    if isinstance(kernel, ComboKernel):
-        return ComboWriter(kernel, program, ctx)
-    if isinstance(kernel, MatmulKernel):
-        return MatmulWriter(kernel, program, ctx)
-    return ReductionWriter(kernel, program, ctx)
-
-
 def _function(writer: KernelWriter | ComboWriter, first: int) -> TritonFunction:
     grid = tuple((axis.size, axis.block) for axis in writer.tiles.numbered) or ((Index.of(1), ""),)
     return TritonFunction(
         writer.name, writer.kernel.name, writer.buffers, writer.symbols, grid, writer.configs, writer.checks,
         (first, first + len(writer.lines) - 1), "i64" if writer.tiles.is_wide else "i32", writer.tiles.is_folded,
     )  # fmt: skip
+
+
+class PartWriter(ReductionWriter):
+    """Writes one part of a combo kernel as a function of the program's number in it."""
+
+    def __init__(self, name: str, kernel: Kernel, program: Program, ctx: Context) -> None:
+        super().__init__(kernel, program, ctx)
+        self.name = name
+        self.names.taken.add("program")
+        self.programs = 1
+        for axis in self.tiles.outer:
+            self.programs *= -(-ctx.number(axis.size) // self.configs[0].blocks[axis.block])
+
+    def choices(self) -> tuple[TritonConfig, ...]:
+        sizes = [next_power_of_two(self.ctx.number(axis.size)) for axis in self.tiles.outer]
+        points = self.ctx.thresholds.combo_block
+        if len(sizes) == 2:
+            wide = min(_SIDE, sizes[1])
+            return (TritonConfig({"YBLOCK": min(points // wide, sizes[0]), "XBLOCK": wide}, _WARPS),)
+        return (TritonConfig({"XBLOCK": min(points, *sizes)} if sizes else {}, _WARPS),)
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["program", *super().arguments]
+
+    def starts(self) -> list[str]:
+        program = f"program{self.wide}"
+        return self.unfold_program(program) if len(self.tiles.outer) == 2 else [program] * len(self.tiles.outer)
+
+
+class ComboWriter(Lines):
+    """Writes the parts of a combo kernel, and the function that is launched."""
+
+    def __init__(self, kernel: ComboKernel, program: Program, ctx: Context) -> None:
+        super().__init__()
+        self.kernel, self.buffers, self.name = kernel, kernel.buffers, f"kernel_{identifier(kernel.name)}"
+        names = (f"part_{number}_of_{identifier(kernel.parts[0].name)}" for number in range(len(kernel.parts)))
+        self.parts = [PartWriter(name, part, program, ctx) for name, part in zip(names, kernel.parts, strict=True)]
+        axis = Axis(Var("program", Index.of(sum(part.programs for part in self.parts))), "", {})
+        self.tiles = Tiles(kernel, "pointwise", (axis,), None, False, False)
+        self.configs = (TritonConfig({}, _WARPS),)
+        self.symbols: tuple[str, ...] = ()
+        self.called: set[str] = set()
+        self.checks = False
+
+    def write(self) -> list[str]:
+        """The functions' lines."""
+        for part in self.parts:
+            written = part.write()
+            self.called |= part.called
+            self.targets.update({len(self.lines) + line: target for line, target in part.targets.items()})
+            self.lines += [*written, "", ""]
+        self.line("@triton.jit")
+        self.head(f"def {self.name}(", [*map(pointer, self.buffers)], "):")
+        self.depth = 1
+        self.line("program = tl.program_id(0)")
+        first = 0
+        for part in self.parts:
+            end = first + part.programs
+            self.line(f"if ({first} <= program) & (program < {end}):" if first else f"if program < {end}:")
+            self.depth = 2
+            blocks = [f"{name}={size}" for name, size in part.configs[0].blocks.items()]
+            number = f"program - {first}" if first else "program"
+            self.head(f"{part.name}(", [number, *map(pointer, part.buffers), *blocks], ")")
+            self.depth, first = 1, end
+        return self.lines
+
+
+def canonical_program(kernel: Kernel, program: Program) -> tuple[Program, Mapping[str, int]]:
+    """A program of the kernel alone under canonical names, and the buffers that it is given from another start.
+
+    Those are the buffers that it reads one element of: it reads their first element instead.
+    """
+    starts = dict(_single_elements(kernel, program))
+    names = {name: f"b{number}" for number, name in enumerate(dict.fromkeys(_names_in_order(kernel)))}
+    renamed = _Renaming(names, starts).kernel(kernel)
+    buffers = (replace(program.by_name[name], name=new, reuses="") for name, new in names.items())
+    return Program("", tuple(buffers), (), (renamed,), ()), starts
+
+
+def _names_in_order(kernel: Kernel) -> Iterator[str]:
+    yield from (view.buffer for view in kernel.operands)
+    yield from (*kernel.buffers, *kernel.targets, *kernel.taken)
+
+
+def _single_elements(kernel: Kernel, program: Program) -> Iterator[tuple[str, int]]:
+    own = {*kernel.targets, *kernel.taken, *(view.buffer for view in kernel.operands)}
+    for name in kernel.reads:
+        places = {program.by_name[name].offset(index).constant for index in kernel.places(name)}
+        if name not in own and len(places) == 1 and (start := places.pop()) is not None:
+            yield name, start
+
+
+class _Renaming:
+    def __init__(self, names: Mapping[str, str], starts: Mapping[str, int]) -> None:
+        self.names, self.starts = names, starts
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        loops = tuple(self.loop(loop, order) for order, loop in enumerate(kernel.loops))
+        local = frozenset(map(self.names.__getitem__, kernel.local))
+        found = replace(kernel, name=without_number(kernel.name), loops=loops, local=local)
+        if isinstance(found, ComboKernel):
+            return replace(found, parts=tuple(map(self.kernel, found.parts)))
+        if isinstance(found, MatmulKernel):
+            args = map_leaves(found.call.args, self.argument)
+            call = replace(found.call, args=args, origins=(), source="", outputs=self.names[found.made])
+            return replace(found, call=call)
+        return found
+
+    def argument(self, leaf: object) -> object:
+        return replace(leaf, buffer=self.names[leaf.buffer]) if isinstance(leaf, Strided) else leaf
+
+    def loop(self, loop: Loop, order: int) -> Loop:
+        value, target = rename_buffers(loop.value, self.names, self.starts), self.names[loop.target]
+        return replace(loop, target=target, value=value, order=order, origins=(), source="", operator="")
+
+
+_WRITERS: Mapping[type, Any] = {Kernel: ReductionWriter, MatmulKernel: MatmulWriter, ComboKernel: ComboWriter}
+"""Who writes a kernel, by its class."""

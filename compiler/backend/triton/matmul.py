@@ -11,22 +11,19 @@ from collections.abc import Sequence
 
 import torch
 
-from compiler.backend.ir import Kernel, Loop, MatmulKernel, Program, Strided, strided_views
+from compiler.backend.ir import Kernel, Loop, MatmulKernel, Program, Strided
 from compiler.backend.ir.expr import Load
 from compiler.backend.ir.index import Index, Var
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import fits_32
 from compiler.backend.passes.matmuls import Factors, coordinates
-from compiler.backend.triton.configs import TritonConfig, next_power_of_two, processors
 from compiler.backend.triton.kernel import KernelWriter
 from compiler.backend.triton.text import bare, convert
-from compiler.backend.triton.tiles import Axis, Tiles, kernel_on_axes
+from compiler.backend.triton.tiles import Axis, Tiles, TritonConfig, kernel_on_axes, next_power_of_two, processors
 
 _NAMES = {"b", "m", "n", "k", "mask_m", "mask_n", "mask_k", "tile_m", "tile_n", "start", "left", "right", "total"}
 _LEAST = 16
 """Tensor cores multiply tiles of no fewer rows and columns."""
-_TRIED = 6
-_GROUP = 8
 Sizes = tuple[int, int, int, int, int]
 
 _HALVES: Sequence[Sizes] = (
@@ -51,7 +48,7 @@ class MatmulWriter(KernelWriter):
         super().__init__(product, program, ctx)
         self.names.taken |= _NAMES
         read = [load.buffer for load in product.loads]
-        order = [*(view.buffer for view in strided_views(product.call.args)), *read, *product.writes]
+        order = [*(view.buffer for view in product.operands), *read, *product.writes]
         self.buffers = tuple(name for name in dict.fromkeys(order) if name in product.buffers)
 
     def choose_tiles(self, kernel: Kernel) -> Tiles:
@@ -73,7 +70,13 @@ class MatmulWriter(KernelWriter):
             tiles = -(-m // size[0]) * -(-n // size[1]) * matrices
             return -(-tiles // most) * (size[0] * size[1] + 32.0 * (size[0] + size[1]))
 
-        return tuple(map(_config, sorted(even or fitting, key=cost)[:_TRIED]))
+        tried = sorted(even or fitting, key=cost)[: self.ctx.thresholds.matmul_configs]
+        return tuple(map(self.config, tried))
+
+    def config(self, size: Sizes) -> TritonConfig:
+        rows, columns, inner, warps, stages = size
+        blocks = {"MBLOCK": rows, "NBLOCK": columns, "KBLOCK": inner, "GROUP": self.ctx.thresholds.matmul_group}
+        return TritonConfig(blocks, warps, stages)
 
     @property
     def precision(self) -> str:
@@ -85,8 +88,7 @@ class MatmulWriter(KernelWriter):
         tiles = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0)"
         self.line(f"tile_n, tile_m = tl.swizzle2d({tiles}, GROUP)")
         for axis in self.tiles.outer[:2]:
-            self.line(f"{axis.var} = {self.block_points(axis, f'tile_{axis.var}{self.wide} * {axis.block}')}")
-            self.mask(axis)
+            self.tile_axis(axis, f"tile_{axis.var}{self.wide} * {axis.block}")
         for axis in self.tiles.outer[2:]:
             self.line(f"{axis.var} = tl.program_id(2){self.wide}")
 
@@ -102,7 +104,7 @@ class MatmulWriter(KernelWriter):
         self.target = whole.target
         self.comment(whole)
         self.line("total = tl.zeros([MBLOCK, NBLOCK], tl.float32)")
-        self.line(f"for start in range(0, {self.text.index(factors.inner)}, KBLOCK):")
+        self.line(f"for start in range(0, {self.index(factors.inner)}, KBLOCK):")
         self.depth += 1
         self.step()
         self.depth -= 1
@@ -121,7 +123,7 @@ class MatmulWriter(KernelWriter):
         self.line(f"k = start + tl.arange(0, KBLOCK){self.wide}")
         is_masked = size.constant is None or any(size.constant % config.blocks["KBLOCK"] for config in self.configs)
         if is_masked:
-            self.line(f"mask_k = k < {self.text.index(size)}")
+            self.line(f"mask_k = k < {self.index(size)}")
         across, down = Var("k[None, :]", size), Var("k[:, None]", size)
         *outer, m, n = factors.axes
         masks = ("mask_k[None, :]", "mask_k[:, None]") if is_masked else ("", "")
@@ -146,8 +148,3 @@ def _cut(size: Sizes, points: Sequence[int]) -> Sizes:
         max(_LEAST, min(block, next_power_of_two(most))) for block, most in zip(size, points, strict=False)
     )
     return rows, columns, inner, size[3], size[4]
-
-
-def _config(size: Sizes) -> TritonConfig:
-    rows, columns, inner, warps, stages = size
-    return TritonConfig({"MBLOCK": rows, "NBLOCK": columns, "KBLOCK": inner, "GROUP": _GROUP}, warps, stages)

@@ -2,24 +2,25 @@
 
 A row that is walked is reduced lane by lane, in tiles; what the lanes hold is reduced at the end. A loop that needs a
 reduction's result waits for the next walk: see `sweeps`.
+
+But the sum of a softmax is found in the walk that finds the largest value (Milakov and Gimelshein, 2018): long rows are
+read once less. What was summed so far counted from the largest so far; where a larger one comes, it is scaled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
-from compiler.backend.ir import Loop
-from compiler.backend.ir.expr import Const, Guard, loads, parts
-from compiler.backend.ir.index import Index, Quotient, Remainder
-from compiler.backend.ir.index_maps import atoms_of
+from compiler.backend.ir import Kernel, Loop
+from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, loads, parts, with_loads
+from compiler.backend.ir.index import Index, Quotient, Remainder, atoms_of
 from compiler.backend.ir.scalar import neutral
 from compiler.backend.ir.sweeps import Sweep, sweeps
 from compiler.backend.triton.kernel import KernelWriter, mask_of
-from compiler.backend.triton.precision import EXACT
-from compiler.backend.triton.softmax import Pair, join_sweeps
-from compiler.backend.triton.text import TYPES, bare, constant, identifier, plain
+from compiler.backend.triton.text import EXACT, TYPES, bare, identifier, plain
 from compiler.backend.triton.tiles import Axis
 
 _COMBINED = {
@@ -27,6 +28,18 @@ _COMBINED = {
     "argmax": "first_largest", "argmin": "first_smallest", "cumsum": "plus", "cumprod": "multiply",
 }  # fmt: skip
 _OF_BOOLS = {"max": "either", "min": "both"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A reduction to the largest of some values, and to the sum of exponentials of their distances from it.
+    `exponential` is the key of that operation, in the loop `of`.
+    """
+
+    largest: Loop
+    total: Loop
+    of: str
+    exponential: str
 
 
 class ReductionWriter(KernelWriter):
@@ -45,7 +58,7 @@ class ReductionWriter(KernelWriter):
             self.write_looped()
             return
         if self.tiles.inner:
-            self.inner_axis(self.inner, "")
+            self.tile_axis(self.inner, "", self.wide)
         if self.tiles.is_read_again:
             self.read_again()
         else:
@@ -78,25 +91,19 @@ class ReductionWriter(KernelWriter):
     def reduce(self, loop: Loop) -> None:
         """Reduce values that the tile holds."""
         with self.lines_of(loop):
-            text = self.text.value(loop.value)
-            if not self.tiles.inner:
-                text = "tl.full([], 0, tl.int64)" if loop.reduction.startswith("arg") else text
-                self.finish(loop, text)
-                return
-            value = self.whole(loop, text)
-            if loop.reduction.startswith("arg"):
-                self.finish(loop, self.position(loop, value, self.spread(str(self.inner.var))))
+            text = self.text(loop.value)
+            if self.tiles.inner:
+                self.finish_tile(loop, self.whole(loop, text), self.spread(str(self.inner.var)))
             else:
-                self.finish(loop, self.reduce_tile(loop, value))
+                self.finish(loop, "tl.full([], 0, tl.int64)" if loop.reduction.startswith("arg") else text)
 
     def scan(self, loop: Loop, carry: str = "", again: bool = False) -> None:
         """What a reduction comes to at each point of the tile; `carry` is what it came to before, and comes to then."""
         with self.lines_of(loop):
-            value = self.whole(loop, self.text.value(loop.value))
+            value = self.whole(loop, self.text(loop.value))
             if carry:
-                name = self.names.new(f"{identifier(loop.target)}_value")
-                self.line(f"{name} = {value}")
-                value = name
+                text, value = value, self.names.new(f"{identifier(loop.target)}_value")
+                self.line(f"{value} = {text}")
             function = self.function_of(loop)
             found = f"tl.associative_scan({value}, {self.along_rows[0]}, {function})"
             name = self.known[loop.target] = self.names.new(loop.target)
@@ -108,8 +115,12 @@ class ReductionWriter(KernelWriter):
 
     def carry(self, loop: Loop) -> str:
         """What a scan has come to before the first tile."""
-        name, (value, dtype) = self.names.new(f"{identifier(loop.target)}_before"), _start(loop)
         shape = "[]" if len(self.tiles.tiled) == 1 else self.shape([axis.var.name for axis in self.tiles.outer])
+        return self.accumulator(loop, "before", shape)
+
+    def accumulator(self, loop: Loop, suffix: str, shape: str) -> str:
+        """A new variable with what changes nothing in a reduction."""
+        name, (value, dtype) = self.names.new(f"{identifier(loop.target)}_{suffix}"), _start(loop)
         self.line(f"{name} = tl.full({shape}, {plain(value, dtype)}, tl.{TYPES[dtype]})")
         return name
 
@@ -119,7 +130,7 @@ class ReductionWriter(KernelWriter):
             text = f"({text}).to(tl.int8)"
         text = f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if isinstance(loop.value, Const) else bare(text)
         if self.is_masked(self.inner):
-            return f"tl.where({mask_of(self.inner)}, {text}, {constant(*_start(loop))})"
+            return f"tl.where({mask_of(self.inner)}, {text}, {self.constant(*_start(loop))})"
         return text if self.inner.var.name in self.axes_of(loop.value) else self.spread(text)
 
     def spread(self, text: str) -> str:
@@ -130,12 +141,18 @@ class ReductionWriter(KernelWriter):
         """Which axis of the tile is reduced, for Triton's functions."""
         return "0" if len(self.tiles.tiled) == 1 else "1, keep_dims=True"
 
-    def reduce_tile(self, loop: Loop, value: str) -> str:
-        if loop.reduction == "sum":
+    def finish_tile(self, loop: Loop, value: str, places: str = "") -> None:
+        """Reduce a tile of values, with their places, to the result."""
+        if loop.reduction.startswith("arg"):
+            best, at = (self.names.new(f"{identifier(loop.target)}_{kind}") for kind in ("value", "at"))
+            self.line(f"{best}, {at} = {self.reduce_text(f'({value}, {places})', self.function_of(loop))}")
+            found = f"{at}.to(tl.int64)"
+        elif loop.reduction == "sum":
             is_small = loop.value.dtype in (torch.uint8, torch.int8, torch.int16)
-            found = f"tl.sum({value}, {self.along_rows})"
-            return f"{found}.to(tl.{TYPES[loop.value.dtype]})" if is_small else found
-        return self.reduce_text(value, self.function_of(loop))
+            found = f"tl.sum({value}, {self.along_rows}){f'.to(tl.{TYPES[loop.value.dtype]})' if is_small else ''}"
+        else:
+            found = self.reduce_text(value, self.function_of(loop))
+        self.finish(loop, found)
 
     def reduce_text(self, value: str, function: str) -> str:
         axis, *keep = self.along_rows.split(", ")
@@ -146,12 +163,6 @@ class ReductionWriter(KernelWriter):
         function = (_OF_BOOLS if is_bool else _COMBINED)[loop.reduction]
         self.called.add(function)
         return function
-
-    def position(self, loop: Loop, value: str, places: str) -> str:
-        best = self.names.new(f"{identifier(loop.target)}_value")
-        at = self.names.new(f"{identifier(loop.target)}_at")
-        self.line(f"{best}, {at} = {self.reduce_text(f'({value}, {places})', self.function_of(loop))}")
-        return f"{at}.to(tl.int64)"
 
     def finish(self, loop: Loop, text: str) -> None:
         name = self.names.new(loop.target)
@@ -182,17 +193,16 @@ class ReductionWriter(KernelWriter):
         before = dict(self.known)
         self.line(f"for start in range(0, {self.end()}, {self.inner.block}):")
         self.depth += 1
-        self.inner_axis(self.inner, "start")
+        self.tile_axis(self.inner, "start", self.wide)
         paired = {pair.largest.target for pair in self.pairs.values()}
         for loop in sweep.body:
             if loop.target in self.pairs:
                 self.take_pair(self.pairs[loop.target], totals)
             elif loop.is_scan:
                 self.scan(loop, carries[loop.target], loop.target in sweep.again)
-            elif loop.reduction:
-                if loop.target not in paired:
-                    self.take(loop, totals[loop.target])
-            else:
+            elif loop.reduction and loop.target not in paired:
+                self.take(loop, totals[loop.target])
+            elif not loop.reduction:
                 self.value(loop, loop.target in sweep.again)
         self.depth -= 1
         self.known = before
@@ -201,7 +211,7 @@ class ReductionWriter(KernelWriter):
 
     def end(self) -> str:
         """Where a walk ends. Triton takes a number from 2³¹ on for an unsigned one of 32 bits."""
-        size = self.text.index(self.inner.size)
+        size = self.index(self.inner.size)
         return f"tl.full([], {size}, tl.int64)" if (self.inner.size.constant or 0) >= 2**31 else size
 
     def hoist_loads(self, sweep: Sweep) -> None:
@@ -214,21 +224,19 @@ class ReductionWriter(KernelWriter):
                 for load in loads(loop.value):
                     if load.buffer in self.known or load in inside or load.buffer in self.kernel.targets:
                         continue
-                    place = self.program.by_name[load.buffer].offset(load.index)
+                    place = self.offset(load.buffer, load.index)
                     if self.inner.var.name not in self.axes_of(place):
-                        self.load(load, "")
+                        self.load(load)
                         continue
-                    ratios = (Index.of(atom) for atom in atoms_of(place) if isinstance(atom, Quotient | Remainder))
-                    for ratio in ratios:
-                        if self.inner.var.name not in self.axes_of(ratio):
-                            self.text.index(ratio)
+                    for atom in atoms_of(place):
+                        is_ratio = isinstance(atom, Quotient | Remainder)
+                        if is_ratio and self.inner.var.name not in self.axes_of(ratio := Index.of(atom)):
+                            self.index(ratio)
 
     def total(self, loop: Loop) -> tuple[str, ...]:
         """Initialize the accumulators of a reduction, and return their names."""
-        name = self.names.new(f"{identifier(loop.target)}_{loop.reduction}")
-        value, dtype = _start(loop)
         shape = self.shape([axis.var.name for axis in self.tiles.tiled])
-        self.line(f"{name} = tl.full({shape}, {plain(value, dtype)}, tl.{TYPES[dtype]})")
+        name = self.accumulator(loop, loop.reduction, shape)
         if not loop.reduction.startswith("arg"):
             return (name,)
         at = self.names.new(f"{name}_at")
@@ -244,7 +252,7 @@ class ReductionWriter(KernelWriter):
         """Accumulate one more tile of values."""
         state, inner = ", ".join(total), self.inner
         with self.lines_of(loop):
-            value = self.whole(loop, self.text.value(loop.value))
+            value = self.whole(loop, self.text(loop.value))
             if loop.reduction == "sum":
                 self.line(f"{state} += {value}")
                 return
@@ -257,7 +265,7 @@ class ReductionWriter(KernelWriter):
     def take_pair(self, pair: Pair, totals: Mapping[str, tuple[str, ...]]) -> None:
         """One more tile for the largest and for the sum of exponentials."""
         with self.lines_of(pair.largest):
-            value = self.whole(pair.largest, self.text.value(pair.largest.value))
+            value = self.whole(pair.largest, self.text(pair.largest.value))
         (largest,), (total,) = totals[pair.largest.target], totals[pair.total.target]
         with self.lines_of(pair.total):
             self.called.add("running_exp_sum")
@@ -265,23 +273,17 @@ class ReductionWriter(KernelWriter):
             self.line(f"{state} = running_exp_sum({state}, {value}, {self.is_rounded(pair)})")
 
     def is_rounded(self, pair: Pair) -> bool:
-        return self.levels[pair.of].get(pair.exponential, EXACT) != EXACT
-
-    def rescale(self, pair: Pair, largest: str, total: str) -> str:
-        """The sums of all lanes, counted from the largest of all."""
-        function = "tl.exp" if self.is_rounded(pair) else "libdevice.exp"
-        return f"{total} * {function}({largest} - {self.known[pair.largest.target]})"
+        return self.precision_of[pair.of].get(pair.exponential, EXACT) != EXACT
 
     def last(self, loop: Loop, totals: Mapping[str, tuple[str, ...]]) -> None:
         """Reduce the accumulators to the result."""
         total = totals[loop.target]
+        if pair := self.pairs.get(loop.target):  # the sums of all lanes, counted from the largest of all
+            function = "tl.exp" if self.is_rounded(pair) else "libdevice.exp"
+            (largest,) = totals[pair.largest.target]
+            total = (f"{total[0]} * {function}({largest} - {self.known[pair.largest.target]})",)
         self.target = loop.target
-        if loop.reduction.startswith("arg"):
-            self.finish(loop, self.position(loop, *total))
-        elif pair := self.pairs.get(loop.target):
-            self.finish(loop, self.reduce_tile(loop, self.rescale(pair, totals[pair.largest.target][0], total[0])))
-        else:
-            self.finish(loop, self.reduce_tile(loop, total[0]))
+        self.finish_tile(loop, *total)
         self.target = ""
 
 
@@ -289,3 +291,71 @@ def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
     """What changes nothing, and the dtype that is reduced in."""
     start, dtype = neutral(loop.reduction, loop.value.dtype), loop.value.dtype
     return (int(start), torch.int8) if dtype == torch.bool and loop.reduction.startswith("arg") else (start, dtype)
+
+
+def join_sweeps(kernel: Kernel) -> tuple[tuple[Sweep, ...], Mapping[str, Pair]]:
+    """The kernel's walks over its rows, and the pairs that share one, by the target of the sum."""
+    found = list(sweeps(kernel))
+    pairs: dict[str, Pair] = {}
+    for place in range(len(found) - 1):
+        first, second = found[place : place + 2]
+        ours = _pairs(first, second, kernel)
+        if ours:
+            pairs.update({pair.total.target: pair for pair in ours})
+            found[place] = replace(first, body=(*first.body, *(pair.total for pair in ours)))
+            found[place + 1] = Sweep(second.scalars, ())
+    return tuple(found), pairs
+
+
+def _pairs(first: Sweep, second: Sweep, kernel: Kernel) -> list[Pair]:
+    """Empty, unless they are all that the second walk is for."""
+    largest = {loop.target: loop for loop in first.body if loop.reduction == "max"}
+    found = []
+    for loop in second.body:
+        if loop.reduction:
+            pair = _pair(loop, largest, kernel)
+            if pair is None:
+                return []
+            del largest[pair.largest.target]
+            found.append(pair)
+        elif loop.target not in kernel.local:
+            return []
+    return found
+
+
+def _pair(total: Loop, largest: Mapping[str, Loop], kernel: Kernel) -> Pair | None:
+    of, value = _expand(total.target, total.value, kernel)
+    match value:
+        case Op("exp", (argument,), torch.float32) if total.reduction == "sum":
+            _, distance = _expand(of, argument, kernel)
+        case _:
+            return None
+    match distance:
+        case Op("sub", (minuend, Load(name))) if name in largest:
+            loop, whole = largest[name], _whole(minuend, kernel)
+        case _:
+            return None
+    if whole != _whole(loop.value, kernel):
+        return None
+    if {load.buffer for load in loads(whole)}.intersection(kernel.targets, kernel.reads):
+        return None  # it may be overwritten between the two
+    return Pair(loop, total, of, value.key)
+
+
+def _loops_by_value(kernel: Kernel) -> dict[str, Loop]:
+    """Loops without a reduction, by what they compute; but for what they write over after it was read."""
+    return {loop.target: loop for loop in kernel.loops if not loop.reduction and loop.target not in kernel.reads}
+
+
+def _expand(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
+    """A value that another loop of the kernel computes at the same point: as that loop has it, and its target."""
+    loops = _loops_by_value(kernel)
+    while isinstance(value, Load) and value.buffer in loops:
+        of, value = value.buffer, loops[value.buffer].value
+    return of, value
+
+
+def _whole(value: Expr, kernel: Kernel) -> Expr:
+    """The value without loads of what the kernel computes at the same point."""
+    loops = _loops_by_value(kernel)
+    return with_loads(value, lambda load: _whole(loops[load.buffer].value, kernel) if load.buffer in loops else None)

@@ -3,6 +3,15 @@
 Triton takes the types of what it computes from its arguments, and of a number from the other argument: numbers are
 written so that nothing is computed in another dtype than the IR says. Loads, and what is used more than once, get
 names: how is the writer's business.
+
+`precision` says where a kernel may compute float32 by short formulas: values that count only until they are rounded to
+16 bits. What becomes float16 or bfloat16 has 11 or 8 bits. A quotient or an exponential that is off by some units in
+the last of 24 bits is the same number then, and takes a third of the time: the time of the whole kernel, where memory
+is fast.
+
+    EXACT       as PyTorch computes it
+    RELATIVE    to some 1e-6 of the value
+    ABSOLUTE    to 2e-7, of a number that is added to one not below 1/2
 """
 
 from __future__ import annotations
@@ -10,17 +19,17 @@ from __future__ import annotations
 import keyword
 import math
 import re
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 import torch
 
-from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, Put, parts
-from compiler.backend.ir.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
-from compiler.backend.ir.index_maps import indirects
-from compiler.backend.ir.scalar import DTYPES, OPERATIONS
-from compiler.backend.triton.precision import EXACT, PATTERNS
+from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, Put, indices
+from compiler.backend.ir.index import Index, Product, Quotient, Remainder, indirects, is_natural
+from compiler.backend.ir.kernel_text import KernelText
+from compiler.backend.ir.scalar import DTYPES, HALVES, OPERATIONS
 
 TYPES: Mapping[torch.dtype, str] = {dtype: called.triton for dtype, called in DTYPES.items()}
 
@@ -118,6 +127,23 @@ def first_smallest(a, i, b, j):  # NaN counts as the smallest; of equal ones the
 }
 """What Triton has no function for, or one with other rules for NaN. A module has those that it calls."""
 
+EXACT, RELATIVE, ABSOLUTE = range(3)
+_CONTINUOUS = frozenset(
+    ("add", "sub", "mul", "div", "neg", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "erf", "erfc", "tanh",
+     "maximum", "minimum", "absolute")
+)  # fmt: skip
+"""Operations whose results are near where their arguments are."""
+
+PATTERNS: Mapping[tuple[str, int], str] = {
+    ("div", RELATIVE): "({0} / {1})",
+    ("exp", RELATIVE): "tl.exp({0})",
+    ("div", ABSOLUTE): "({0} / {1})",
+    ("exp", ABSOLUTE): "tl.exp({0})",
+    ("erf", ABSOLUTE): "erf_added({0})",
+    ("tanh", ABSOLUTE): "tanh_added({0})",
+}
+"""Triton for operations that need not be exact."""
+
 
 def functions(called: Set[str]) -> Iterator[str]:
     """The functions of the prelude with these names, and those that they call."""
@@ -147,24 +173,6 @@ def identifier(name: str) -> str:
     return _IDENTIFIER.sub("_", name)
 
 
-def _is_number(value: Expr) -> bool:
-    return isinstance(value, Const) or (isinstance(value, At) and value.index.constant is not None)
-
-
-def constant(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A number: Python's where Triton takes that for one of the dtype, else with the dtype."""
-    text = plain(value, dtype)
-    if dtype == torch.bool:
-        return text
-    if dtype == torch.bfloat16:
-        return f"tl.full([], {text}, tl.float32).to(tl.bfloat16)"  # Triton's interpreter has no such numbers
-    if dtype == torch.float32:
-        is_plain = not math.isfinite(value) or value == 0 or _SMALLEST <= abs(value) <= _LARGEST
-    else:
-        is_plain = dtype in (torch.int32, torch.int64) and -(2**31) <= value < 2**31
-    return text if is_plain else f"tl.full([], {text}, tl.{TYPES[dtype]})"
-
-
 def plain(value: float, dtype: torch.dtype) -> str:
     """A number in Python."""
     if dtype == torch.bool:
@@ -185,71 +193,75 @@ def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:
     return f"{text}.to(tl.{TYPES[new]})"
 
 
-class Writer(Protocol):
-    """Who writes the lines before the one that an expression is part of. `called` are functions of the prelude."""
+class TritonText(KernelText):
+    """Writes expressions in Triton: `uses` counts the parts of the expression of one loop, `levels` says how exact its
+    operations have to be, both by their keys. `given` are the names of all values so far, `ranges` names for the
+    program's own ranges. `guard` is the condition under which loads may be done, "" for none; `guarded` are the axes
+    that a guard depends on.
+    """
 
-    called: set[str]
+    def __init__(self, kernel: Kernel, program: Program) -> None:
+        super().__init__(kernel, program)
+        self.names = Names()
+        self.given: dict[str, str] = {}
+        self.ranges: dict[str, str] = {}
+        self.guard = ""
+        self.guarded: dict[str, set[str]] = {}
+        self.uses: Counter[str] = Counter()
+        self.levels: Mapping[str, int] = {}
 
-    def load(self, load: Load, guard: str) -> str:
-        """The name of an element's value; with a guard of one that is loaded only where that holds."""
-
-    def checked_index(self, atom: Indirect, guard: str) -> str:
-        """An index that a tensor holds, whose range is checked."""
-
-    def guards(self, guard: str, condition: Expr, outer: str) -> None:
-        """To be told which points a guard is about: those of the condition, and of the guard around it."""
+    @abstractmethod
+    def axes_of(self, value: Expr) -> set[str]:
+        """The names of the axes that a value depends on."""
 
     def assign(self, key: str, wanted: str, text: Callable[[], str]) -> str:
         """The variable of this key, which holds the text's value."""
+        if key not in self.known:
+            made = bare(text())
+            if made.isidentifier():
+                return made
+            name = self.given.get(key) or self.names.new(self.ranges.get(f"1*{key}", wanted))
+            self.given[key] = name
+            self.line(f"{name} = {made}")
+            self.known[key] = name
+        return self.known[key]
 
+    def text(self, value: Expr) -> str:
+        if isinstance(value, Op | Guard) and self.uses[value.key] > 1:
+            return self.name_value(value, lambda: KernelText.text(self, value))
+        return super().text(value)
 
-class Text:
-    """Writes the expressions of one loop. `levels` says how exact its operations have to be, by their keys."""
+    def constant(self, value: bool | int | float, dtype: torch.dtype) -> str:
+        """A number: Python's where Triton takes that for one of the dtype, else with the dtype."""
+        text = plain(value, dtype)
+        if dtype == torch.bool:
+            return text
+        if dtype == torch.bfloat16:
+            return f"tl.full([], {text}, tl.float32).to(tl.bfloat16)"  # Triton's interpreter has no such numbers
+        if dtype == torch.float32:
+            is_plain = not math.isfinite(value) or value == 0 or _SMALLEST <= abs(value) <= _LARGEST
+        else:
+            is_plain = dtype in (torch.int32, torch.int64) and -(2**31) <= value < 2**31
+        return text if is_plain else f"tl.full([], {text}, tl.{TYPES[dtype]})"
 
-    def __init__(self, writer: Writer, value: Expr | None = None, levels: Mapping[str, int] | None = None) -> None:
-        self.writer = writer
-        self.levels = levels or {}
-        self.uses = Counter(part.key for part in parts(value)) if value is not None else Counter()
+    def name_value(self, value: Op | Guard, text: Callable[[], str]) -> str:
+        return self.assign(f"{value.key} {self.guard}", value.name if isinstance(value, Op) else "value", text)
 
-    def value(self, value: Expr, guard: str = "") -> str:
-        """An expression. `guard` is the condition under which its loads may be done, "" for none."""
-        if isinstance(value, Const):
-            return constant(value.value, value.dtype)
-        if isinstance(value, Load):
-            return self.writer.load(value, guard)
-        if isinstance(value, At):
-            return self.number(value.index, torch.int64, guard)
-        assert not isinstance(value, Put), "a kernel's writer adds"
-        if self.uses[value.key] > 1:
-            return self.assign(value, guard, lambda: self.compute(value, guard))
-        return self.compute(value, guard)
-
-    def assign(self, value: Op | Guard, guard: str, text: Callable[[], str]) -> str:
-        name = value.name if isinstance(value, Op) else "value"
-        return self.writer.assign(f"{value.key} {guard}", name, text)
-
-    def compute(self, value: Op | Guard, guard: str) -> str:
-        return self.write_guard(value, guard) if isinstance(value, Guard) else self.operation(value, guard)
-
-    def write_guard(self, value: Guard, guard: str) -> str:
+    def choice(self, value: Guard) -> str:
         """Both are computed; what is loaded for one is not loaded where the other counts."""
-        wanted = self.value(value.condition, guard)
+        wanted, outer, texts = self.text(value.condition), self.guard, []
         if wanted in ("True", "False"):
-            return self.value(value.value if wanted == "True" else value.other, guard)
-        inside = self.writer.assign(f"{value.condition.key} {guard}", "is_inside", lambda: wanted)
-        texts = [self.value(value.value, self.both(guard, inside, value.condition))]
-        texts.append(self.value(value.other, self.both(guard, f"~{inside}", value.condition)))
+            return self.text(value.value if wanted == "True" else value.other)
+        inside = self.assign(f"{value.condition.key} {outer}", "is_inside", lambda: wanted)
+        for part, condition in ((value.value, inside), (value.other, f"~{inside}")):
+            both = f"{outer} & {condition}"
+            self.guard = self.assign(both, "is_inside", both.__str__) if outer else condition
+            self.guarded[self.guard] = self.axes_of(value.condition) | self.guarded.get(outer, set())
+            texts.append(self.text(part))
+            self.guard = outer
         return f"tl.where({', '.join([inside, *texts])})"
 
-    def both(self, guard: str, condition: str, of: Expr) -> str:
-        text = f"{guard} & {condition}"
-        both = self.writer.assign(text, "is_inside", lambda: text) if guard else condition
-        self.writer.guards(both, of, guard)
-        return both
-
-    def operation(self, value: Op, guard: str) -> str:
-        if value.name == "cast":
-            return self.cast(value.args[0], value.dtype, guard)
+    def operation(self, value: Op) -> str:
         pattern = OPERATIONS[value.name].triton
         if value.dtype == torch.bool and value.args[0].dtype == torch.bool:
             pattern = _OF_BOOLS.get(value.name, pattern)
@@ -259,82 +271,68 @@ class Text:
             pattern = "(-{0})"  # by which of floats 0 becomes 0, and -1 is no uint8
         if value.dtype == torch.float32:
             pattern = PATTERNS.get((value.name, self.levels.get(value.key, EXACT)), pattern)
-        self.writer.called.add(pattern.partition("(")[0])
+        self.called.add(pattern.partition("(")[0])
         match value:
             case Op("div", (Const(1), Op("sqrt", (of,)))):
-                return f"libdevice.rsqrt({bare(self.argument(of, guard))})"
+                return f"libdevice.rsqrt({bare(self.argument(of))})"
         if OPERATIONS[value.name].kind == "compare" and all(map(_is_small, value.args)):
-            arguments = [self.whole(arg, guard) for arg in value.args]
+            arguments = [self.index(arg) if isinstance(arg, Index) else str(arg) for arg in value.args]
         else:
-            arguments = self.arguments(value, guard)
+            arguments = self.typed_arguments(value)
         return pattern.format(*(arguments if pattern[0] in "(~" else map(bare, arguments)))
 
-    def arguments(self, value: Op, guard: str) -> list[str]:
+    def typed_arguments(self, value: Op) -> list[str]:
         """A number takes the type of what is beside it in a sum or `tl.where`; of numbers alone the first has one."""
-        if all(_is_number(arg) for arg in value.args):
+        if all(isinstance(arg, Const) or (isinstance(arg, Index) and arg.constant is not None) for arg in value.args):
             first, *others = value.args
-            typed = f"tl.full([], {bare(self.argument(first, guard))}, tl.{TYPES[first.dtype]})"
-            return [typed, *(self.argument(arg, guard) for arg in others)]
+            typed = f"tl.full([], {bare(self.argument(first))}, tl.{TYPES[first.dtype]})"
+            return [typed, *(self.argument(arg) for arg in others)]
         beside = value.args[1:] if value.name == "where" else value.args
         is_sum = OPERATIONS[value.name].triton.startswith(("(", "tl.where"))
         is_typed = not is_sum or all(isinstance(arg, Const) for arg in beside)
         return [
-            self.argument(arg, guard) if is_typed or not isinstance(arg, Const) else plain(arg.value, arg.dtype)
+            self.argument(arg) if is_typed or not isinstance(arg, Const) else plain(arg.value, arg.dtype)
             for arg in value.args
         ]
 
-    def argument(self, value: Expr, guard: str) -> str:
+    def argument(self, value: Expr) -> str:
         """An expression as an argument of another: by name if it is long."""
-        text = self.value(value, guard)
+        text = self.text(value)
         if len(text) <= _LONG or not isinstance(value, Op | Guard):
             return text
-        return self.assign(value, guard, lambda: text)
+        return self.name_value(value, lambda: text)
 
-    def whole(self, value: Expr, guard: str) -> str:
-        """An index or a whole number, of the kernel's own type for indices."""
-        return self.index(value.index, guard) if isinstance(value, At) else str(getattr(value, "value", ""))
-
-    def cast(self, value: Expr, dtype: torch.dtype, guard: str) -> str:
-        if isinstance(value, At) and dtype != torch.bool:
-            return self.number(value.index, dtype, guard)
+    def cast(self, value: Expr, dtype: torch.dtype) -> str:
+        if isinstance(value, Index) and dtype != torch.bool:
+            return self.number(value, dtype)
         if isinstance(value, Const):
             text = f"tl.full([], {plain(value.value, value.dtype)}, tl.{TYPES[value.dtype]})"
         else:
-            text = self.argument(value, guard)
+            text = self.argument(value)
         return convert(text, value.dtype, dtype)
 
-    def number(self, index: Index, dtype: torch.dtype, guard: str) -> str:
-        """An index as a number of a dtype."""
+    def number(self, index: Index, dtype: torch.dtype = torch.int64) -> str:
         if index.constant is not None:
-            return constant(index.constant, dtype)
-        return f"{_operand(self.index(index, guard))}.to(tl.{TYPES[dtype]})"
+            return self.constant(index.constant, dtype)
+        return f"{_operand(self.index(index))}.to(tl.{TYPES[dtype]})"
 
-    def index(self, index: Index, guard: str = "") -> str:
-        """An index, of the kernel's type for indices."""
-        terms = []
-        for atoms, factor in sorted(index.terms, key=lambda term: (not term[0], -abs(term[1]))):
-            names = [self.atom(atom, guard) for atom in atoms]
-            terms.append("*".join(names if factor == 1 and names else [str(factor), *names]))
-        return " + ".join(terms).replace("+ -", "- ") or "0"
+    def sorted_terms(self, index: Index) -> Iterable[tuple[Product, int]]:
+        return sorted(index.terms, key=lambda term: (not term[0], -abs(term[1])))
 
-    def atom(self, atom: Atom, guard: str) -> str:
-        if isinstance(atom, Indirect):
-            return self.writer.checked_index(atom, guard)
-        if not isinstance(atom, Quotient | Remainder):
-            return atom.name
+    def ratio(self, atom: Quotient | Remainder) -> str:
         is_held = bool(indirects(atom.of) or indirects(atom.by))
-        key = f"{atom.key} {guard}" if is_held else atom.key  # what was loaded for some points only is for these
-        return self.writer.assign(key, "i", lambda: self.ratio(atom, guard))
+        key = f"{atom.key} {self.guard}" if is_held else atom.key  # what was loaded for some points only is for these
+        return self.assign(key, "i", lambda: self.ratio_text(atom))
 
-    def ratio(self, atom: Quotient | Remainder, guard: str = "") -> str:
+    def ratio_text(self, atom: Quotient | Remainder) -> str:
         """A quotient or remainder: Triton's are C's, which are Python's for what is not negative."""
-        of, by = self.index(atom.of, guard), self.index(atom.by, guard)
+        of, by = self.index(atom.of), self.index(atom.by)
         if is_natural(atom.of):
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
         if atom.of.constant is not None:  # a function of Triton's takes a number for one without a dtype
             of = f"tl.full([], {of}, tl.int64)"
         function = "floordiv" if isinstance(atom, Quotient) else "remainder"
-        self.writer.called.add(function)
+        self.called.add(function)
         return f"{function}({of}, {by})"
 
 
@@ -375,4 +373,56 @@ def _is_small(value: Expr) -> bool:
     """Whether it is an index, or a number that all indices can be compared with."""
     if isinstance(value, Const):
         return value.dtype == torch.int64 and -(2**31) <= value.value < 2**31
-    return isinstance(value, At) and bool(value.index.terms)
+    return isinstance(value, Index) and bool(value.terms)
+
+
+def precision(kernel: Kernel, program: Program) -> Mapping[str, Mapping[str, int]]:
+    """For each loop, by target, how exact its operations have to be, by their keys."""
+    needs: dict[str, int] = {}
+    found: dict[str, dict[str, int]] = {}
+    for loop in reversed(kernel.loops):
+        own = found[loop.target] = {}
+        for value, level in _levels(loop.value, _level(loop, kernel, program, needs)):
+            if isinstance(value, Load):
+                needs[value.buffer] = min(level, needs.get(value.buffer, level))
+            own[value.key] = min(level, own.get(value.key, level))
+    return found
+
+
+def _level(loop: Loop, kernel: Kernel, program: Program, needs: Mapping[str, int]) -> int:
+    is_stored = loop.target not in kernel.local and program.by_name[loop.target].dtype not in HALVES
+    if is_stored or loop.reduction.startswith("arg"):
+        return EXACT
+    level = needs.get(loop.target, EXACT)
+    return min(level, RELATIVE) if loop.reduction else level
+
+
+def _levels(value: Expr, level: int) -> Iterator[tuple[Expr, int]]:
+    """An expression's parts, with how exact each has to be."""
+    yield value, level
+    if isinstance(value, Op):
+        for child, needed in _children(value, level):
+            yield from _levels(child, needed)
+    elif isinstance(value, Guard):
+        yield from _levels(value.condition, EXACT)
+        yield from _levels(value.value, level)
+        yield from _levels(value.other, level)
+    elif isinstance(value, Put):
+        yield from _levels(value.value, EXACT)
+    for index in indices(value):
+        for held in indirects(index):
+            yield from _levels(held.value, EXACT)
+
+
+def _children(value: Op, level: int) -> Iterator[tuple[Expr, int]]:
+    if value.name == "cast":
+        is_float = value.dtype == torch.float32
+        yield value.args[0], RELATIVE if value.dtype in HALVES else level if is_float else EXACT
+    elif value.name == "where":
+        yield from zip(value.args, (EXACT, level, level), strict=True)
+    elif value.name not in _CONTINUOUS or level == EXACT:
+        yield from ((arg, EXACT) for arg in value.args)
+    else:
+        has_half = any(isinstance(arg, Const) and abs(arg.value) >= 0.5 for arg in value.args)
+        beside_one = has_half and value.name in ("add", "sub")
+        yield from ((arg, ABSOLUTE if beside_one else RELATIVE) for arg in value.args)

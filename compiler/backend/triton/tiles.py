@@ -6,24 +6,32 @@
     product      tiles of a product of matrices (see matmul.py)
 
 An axis has one variable in place of the ranges that it is made of, so that a kernel on tiles is a kernel of the IR too.
+
+`configs` has the blocks and warps for a kernel on tiles: what the heuristics choose, then what `max-autotune` tries
+besides. The numbers follow what Inductor's heuristics have learnt: a thread takes about eight elements, there are
+programs for every multiprocessor, a warp takes about a kilobyte of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from compiler.backend.ir import Kernel, Program
 from compiler.backend.ir.index import Index, Var, factor_of, product
 from compiler.backend.ir.sweeps import sweeps
 from compiler.backend.passes.context import Context
-from compiler.backend.passes.cost import LEAST_BLOCK, distinct_accesses, fits_32, is_by_columns, walked_places
+from compiler.backend.passes.cost import LEAST_BLOCK, LINE, distinct_accesses, fits_32, is_by_columns, walked_places
 
 Kind = Literal["pointwise", "persistent", "looped", "product"]
 
 MOST_PROGRAMS = 2**16 - 1
 """As many as CUDA allows along a grid's second axis. HIP has the same limit."""
+_PROCESSORS = 132
+_MOST_WARPS = 32
+_EVEN = 8
+"""Elements of two bytes that a thread loads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +93,15 @@ def tile_kernel(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
     """Choose the axes and the kind of a kernel's tiles."""
     is_wide = not fits_32(kernel, program, ctx)
     if not kernel.reduced and not any(loop.reduction for loop in kernel.loops):
-        outer = _group_axes(_two(kernel, program, ctx) or (kernel.ranges,), ("YBLOCK", "XBLOCK"))
+        groups = zip("yx", _two(kernel, program, ctx) or ((), kernel.ranges), strict=True)
+        outer = tuple(axis for name, group in groups if (axis := _axis(name, group)))
         return Tiles(kernel_on_axes(kernel, outer, None), "pointwise", outer, None, False, is_wide)
     by_columns = is_by_columns(kernel, program, ctx)
-    inner = _axis("r", kernel.reduced, "RBLOCK")
+    inner = _axis("r", kernel.reduced)
     row = inner.size.constant if inner else 1
     kind: Kind = "persistent" if row is not None and row <= _longest(kernel, by_columns, ctx) else "looped"
     is_alone = not by_columns and (kind == "looped" or row is None or _fills_a_program(row, kernel, program, ctx))
-    x = _axis("x", kernel.ranges, "" if is_alone else "XBLOCK")
+    x = _axis("x", kernel.ranges, is_tiled=not is_alone)
     outer = (x,) if x else ()
     again = kind == "persistent" and (row or 0) > ctx.thresholds.long_row and _may_be_read_again(kernel, program)
     return Tiles(kernel_on_axes(kernel, outer, inner), kind, outer, inner, by_columns, is_wide, again)
@@ -123,13 +132,7 @@ def _fills_a_program(row: int, kernel: Kernel, program: Program, ctx: Context) -
     return row > ctx.thresholds.program_row and bytes_ >= ctx.thresholds.program_bytes
 
 
-def _group_axes(groups: Sequence[Sequence[Var]], blocks: Sequence[str]) -> tuple[Axis, ...]:
-    names = ("y", "x")[-len(groups) :]
-    made = (_axis(name, group, block) for name, group, block in zip(names, groups, blocks[-len(groups) :], strict=True))
-    return tuple(axis for axis in made if axis)
-
-
-def _axis(name: str, ranges: Sequence[Var], block: str) -> Axis | None:
+def _axis(name: str, ranges: Sequence[Var], is_tiled: bool = True) -> Axis | None:
     """An axis over some ranges; None for those of one point."""
     var = Var(name, product(one.size for one in ranges))
     if var.size.constant == 1:
@@ -138,7 +141,7 @@ def _axis(name: str, ranges: Sequence[Var], block: str) -> Axis | None:
     for one in reversed(ranges):
         values[one.name] = rest % one.size
         rest = rest // one.size
-    return Axis(var, block, values)
+    return Axis(var, f"{name.upper()}BLOCK" if is_tiled else "", values)
 
 
 def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel:
@@ -167,3 +170,130 @@ def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...
     if min(ctx.number(x.size), ctx.number(y.size)) < ctx.thresholds.tiled_size:
         return None
     return (*(var for var in kernel.ranges if var not in (x, y)), y), (x,)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonConfig:
+    """Values of a kernel's constexprs, and how many warps run a program."""
+
+    blocks: Mapping[str, int] = field(default_factory=dict)
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+def configs(tiles: Tiles, program: Program, ctx: Context) -> tuple[TritonConfig, ...]:
+    """Distinct configurations; the first is the heuristics' choice."""
+    found = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped_configs}[tiles.kind](
+        tiles, program, ctx
+    )
+    return tuple({repr(config): config for config in found}.values())
+
+
+def next_power_of_two(number: int) -> int:
+    """The least power of two that is not less, 1 at least."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _warps(elements: int, each: int = 256) -> int:
+    return max(1, min(_MOST_WARPS, next_power_of_two(elements // each)))
+
+
+def processors(ctx: Context) -> int:
+    """How many multiprocessors the code is for: an H200's where that is not known."""
+    return ctx.processors or _PROCESSORS
+
+
+def _pointwise(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    if not tiles.outer:
+        yield TritonConfig({}, 1)
+    elif len(tiles.outer) == 1:
+        yield from _lines(ctx.number(tiles.outer[0].size), ctx)
+    else:
+        yield from _squares(tiles, program, ctx)
+
+
+def _lines(points: int, ctx: Context) -> Iterator[TritonConfig]:
+    first = max(128, min(1024, next_power_of_two(points // (4 * processors(ctx)))))
+    for most, each in ((first, 256), (1024, 256), (1024, 128), (2048, 256), (512, 128), (512, 256), (256, 128)):
+        block = min(most, next_power_of_two(points))
+        yield TritonConfig({"XBLOCK": block}, _warps(block, each))
+
+
+def _squares(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    y, x = (next_power_of_two(ctx.number(axis.size)) for axis in tiles.outer)
+    is_narrow = _width(tiles, program, ctx) < 4
+    first = (64, 32) if is_narrow and y * x < 4096 * processors(ctx) else (64, 64)
+    for rows, columns in (first, (64, 64), (32, 32), (64, 32), (32, 64), (128, 32), (16, 128), (128, 16)):
+        wide = min(columns, x)
+        high = min(max(rows, 512 // wide), y)
+        yield TritonConfig({"YBLOCK": high, "XBLOCK": wide}, min(8 if is_narrow else 16, _warps(high * wide)))
+
+
+def _rows(tiles: Tiles, ctx: Context) -> int:
+    return ctx.number(tiles.outer[0].size) if tiles.outer else 1
+
+
+def _width(tiles: Tiles, program: Program, ctx: Context) -> int:
+    """Bytes of an element of its largest buffers."""
+    buffers = [program.by_name[name] for name in {*tiles.kernel.reads, *tiles.kernel.writes}]
+    most = max((ctx.number(buffer.size) for buffer in buffers), default=0)
+    return max((buffer.dtype.itemsize for buffer in buffers if ctx.number(buffer.size) == most), default=4)
+
+
+def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    width = _width(tiles, program, ctx)
+    elements = ctx.thresholds.warp_bytes // width
+    row = next_power_of_two(tiles.inner.size.constant or 0) if tiles.inner else 1
+    for block in _row_blocks(tiles, row, width, ctx):
+        blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
+        size = row * block
+        each = {"RBLOCK": row} if tiles.inner else {}
+        first = min(_most_warps(tiles, row, ctx), _warps(size, elements))
+        for warps in (first, _warps(size, elements // 2), _warps(size, 2 * elements)):
+            yield TritonConfig({**blocks, **each}, warps)
+
+
+def _most_warps(tiles: Tiles, row: int, ctx: Context) -> int:
+    """With fewer warps two programs of long rows share a multiprocessor; but where rows begin anywhere in memory, loads
+    are so narrow that it takes more threads.
+    """
+    is_even = not tiles.inner or (tiles.inner.size.constant or 0) % _EVEN == 0
+    return 16 if row > ctx.thresholds.long_row and (is_even or not tiles.is_read_again) else _MOST_WARPS
+
+
+def _row_blocks(tiles: Tiles, row: int, width: int, ctx: Context) -> Iterable[int]:
+    """How many rows, or columns, a program takes: as many as leave each processor several programs; of columns a line
+    of the cache, if it can.
+    """
+    if not tiles.outer or not tiles.outer[0].block:
+        return (1,)
+    rows = _rows(tiles, ctx)
+    least = min(32, next_power_of_two(rows)) if tiles.by_columns else 1
+    line = LINE // width if tiles.by_columns else 1
+    most = max(least, min(next_power_of_two(rows), max(line, 2048 // row)))
+    first = most
+    while first > least and rows // first < 4 * processors(ctx):
+        first //= 2
+    return tuple(dict.fromkeys((first, most, max(least, first // 2))))
+
+
+def _looped_configs(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    row = next_power_of_two(ctx.number(tiles.inner.size)) if tiles.inner else 1
+    if tiles.by_columns:
+        buffers = (program.by_name[name] for name in {*tiles.kernel.reads, *tiles.kernel.writes})
+        lanes = 32 if max((buffer.dtype.itemsize for buffer in buffers), default=4) >= 4 else 64
+        if _rows(tiles, ctx) < 2 * lanes * processors(ctx):
+            lanes = 16
+        sizes = [(lanes, 2048 // lanes), (lanes, 1024 // lanes), (2 * lanes, 2048 // lanes), (16, 64), (128, 16)]
+        for columns, rows in sizes:
+            wide, high = min(columns, next_power_of_two(_rows(tiles, ctx))), min(rows, row)
+            yield TritonConfig({"XBLOCK": wide, "RBLOCK": high}, _warps(wide * high))
+        return
+    many = len(walked_places(tiles.kernel)) > 6
+    first = 1024 if many else 4096 if row >= ctx.thresholds.long_row else 2048
+    each = 128 if row >= ctx.thresholds.long_row and len(sweeps(tiles.kernel)) > 1 else 256
+    yield TritonConfig({"RBLOCK": min(first, row)}, _warps(min(first, row), each))
+    for most in (first, 1024, 2048, 4096, 8192):
+        block = min(most, row)
+        yield TritonConfig({"RBLOCK": block}, _warps(block))
+    yield TritonConfig({"RBLOCK": min(2048, row)}, _warps(min(2048, row), 128))

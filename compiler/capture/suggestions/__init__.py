@@ -1,4 +1,4 @@
-"""What to change so that a graph break goes away: rules from torch's type and the user's own line to a suggestion.
+"""Suggestions that remove a graph break: rules on torch's type of break and the user's own line.
 
 Each rule is tested by applying it to code that breaks, and seeing that it no longer does.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.capture.suggestions import calls, control, python, training, values
+from compiler.capture.suggestions import calls, python, training, values
 from compiler.capture.suggestions.case import Case, case_of, narrow_to_header
 from compiler.capture.suggestions.rule import Rule, quoted_code
 from compiler.record import Suggestion
 
 __all__ = ["Advice", "Case", "advise", "case_of", "narrow_to_header", "quoted_code"]
 
-RULES: tuple[Rule, ...] = (*control.RULES, *values.RULES, *training.RULES, *calls.RULES, *python.RULES)
+RULES: tuple[Rule, ...] = (*calls.ASKED_FOR, *values.RULES, *training.RULES, *calls.RULES, *python.RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Advice:
 
 
 def advise(case: Case, of_calls: bool = False) -> Advice:
-    """The advice of the first rule that matches; `of_calls`: of those about a call alone."""
+    """The advice of the first rule that matches; with `of_calls`, of the rules about calls alone."""
     rules = (rule for rule in RULES if rule.calls or not of_calls)
     rule = next((rule for rule in rules if rule.matches(case)), None)
     return Advice(rule.words(case), rule.suggestions(case)) if rule is not None else Advice()

@@ -1,16 +1,17 @@
-"""Breaks at calls that leave the graph: output, clocks, files, libraries written in C."""
+"""Breaks at calls that leave the graph: those that ask for a break, output, clocks, files, libraries written in C."""
 
 from __future__ import annotations
 
 import ast
 
-from compiler.capture.suggestions.prints import (
+from compiler.capture.suggestions.rewrites import (
     can_be_moved,
+    expression,
     holds_single_values,
     print_in_graph,
+    without_statement,
     write_in_graph,
 )
-from compiler.capture.suggestions.rewrites import expression
 from compiler.capture.suggestions.rule import Change, Rule
 from compiler.capture.suggestions.uses import needs_python
 
@@ -27,6 +28,7 @@ OPERATOR = (
 )
 
 
+PASS_IN = "Or draw it before the compiled function and pass it in."
 MOVES = "Python needs the value here: a tensor in its place would only move the break."
 """Said where a rewrite is not offered because the code around the value asks for it as a Python number."""
 _LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
@@ -37,148 +39,191 @@ _LOGGER = ("logging.Logger method not supported for non-export cases",)
 
 def _log(calls: str, ignored: str, kinds: tuple[str, ...] = ()) -> Rule:
     return Rule(
+        "{code} writes to a log, which a graph can't.",
+        Change(
+            "Leave such calls out of graphs.",
+            settings=("import logging", IGNORE.format(ignored)),
+            caveat="Such calls log nothing any more, anywhere in compiled code.",
+        ),
+        "Or log after the compiled function has returned.",
         kinds=kinds,
         calls=calls,
-        what="{code} writes to a log, which a graph can't.",
-        changes=(
-            Change(
-                "Leave such calls out of graphs.",
-                settings=("import logging", IGNORE.format(ignored)),
-                caveat="Such calls log nothing any more, anywhere in compiled code.",
-            ),
-            Change("Or log after the compiled function has returned."),
-        ),
     )
 
 
+GRAPH_BREAK = ("Call to `torch._dynamo.graph_break()`",)
+DISABLED = (
+    "Skip calling `torch.compiler.disable()`d function",
+    "Skip inlining `torch.compiler.disable()`d function",
+)
+
+ASKED_FOR: tuple[Rule, ...] = (
+    Rule(
+        "{code} asks for a graph break.",
+        Change("Take the line out.", without_statement),
+        kinds=(*GRAPH_BREAK, "Call to `torch._dynamo.skip_frame()`"),
+        calls=r"(torch\._dynamo\.)?(graph_break|skip_frame)",
+        when=lambda case: not case.span.installed,
+    ),
+    Rule(
+        "{code} changes parameters, which optimizers keep out of the graphs around them.",
+        "Call it outside of the compiled function; torch.compile(optimizer.step) compiles it by itself.",
+        kinds=(*GRAPH_BREAK, *DISABLED),
+        calls=r".*\.step",
+    ),
+    Rule(
+        "{code} belongs to the training loop, which torch keeps out of graphs.",
+        "Compile what goes from the inputs to the loss. Leave scaling the loss, backward(), the optimizer and "
+        "its schedule outside of the compiled function.",
+        kinds=("Attempted to inline function marked as skipped",),
+        calls=r".*\.(step|zero_grad|unscale_)|.*scaler\.(scale|update)|(.*\.)?GradScaler",
+    ),
+    Rule(
+        "{code} asks for a graph break, in code that is not yours.",
+        "Call it outside of the compiled function.",
+        kinds=(*GRAPH_BREAK, "Call to `torch._dynamo.skip_frame()`"),
+    ),
+    Rule(
+        "{code} runs another compiler.",
+        "torch.compile takes its place: call the function itself.",
+        kinds=DISABLED[:1],
+        calls=r"torch\.jit\..*",
+    ),
+    Rule(
+        "{code} calls a function that torch.compiler.disable keeps out of graphs.",
+        "Take the decorator off. If the function can't be traced, register it with torch.library.custom_op: "
+        "the graph then calls it as one operator.",
+        kinds=DISABLED,
+    ),
+)
+"""Breaks that the user, or torch, asks for."""
+
 RULES: tuple[Rule, ...] = (
     Rule(
-        calls=r"print",
-        what="{code} writes to the terminal, which a graph can't.",
-        changes=(
-            Change(
-                "Print from inside the graph.",
-                print_in_graph,
-                caveat="torch raises an error where a value in the f-string is a list, a tuple or a torch.Size.",
-                safe=holds_single_values,
-            ),
-            Change(
-                "Or let all prints come at the end of the graph.",
-                settings=(REORDER.format("print"),),
-                when=can_be_moved,
-            ),
-            Change("Or print after the compiled function has returned."),
+        "{code} writes to the terminal, which a graph can't.",
+        Change(
+            "Print from inside the graph.",
+            print_in_graph,
+            caveat="torch raises an error where a value in the f-string is a list, a tuple or a torch.Size.",
+            safe=holds_single_values,
         ),
+        Change(
+            "Or let all prints come at the end of the graph.",
+            settings=(REORDER.format("print"),),
+            when=can_be_moved,
+        ),
+        "Or print after the compiled function has returned.",
+        calls=r"print",
     ),
     *(_log(rf"(.*\.)?{method}", f"logging.Logger.{method}", _LOGGER) for method in (*_LEVELS, *_ONCE)),
     *(_log(rf"logging\.{method}", f"logging.{method}") for method in _LEVELS),
     Rule(
+        "{code} gives a warning, which a graph can't.",
+        Change(
+            "Let warnings come at the end of the graph.",
+            settings=("import warnings", REORDER.format("warnings.warn")),
+            when=lambda case: (
+                not case.inlined
+                and isinstance(case.node, ast.Call)
+                and len(case.node.args) == 1
+                and not case.node.keywords
+            ),
+        ),
+        "Or warn before or after the compiled function.",
         calls=r"(warnings\.)?warn",
-        what="{code} gives a warning, which a graph can't.",
-        changes=(
-            Change(
-                "Let warnings come at the end of the graph.",
-                settings=("import warnings", REORDER.format("warnings.warn")),
-                when=lambda case: (
-                    not case.inlined
-                    and isinstance(case.node, ast.Call)
-                    and len(case.node.args) == 1
-                    and not case.node.keywords
-                ),
-            ),
-            Change("Or warn before or after the compiled function."),
-        ),
     ),
     Rule(
+        "{code} writes to the terminal, which a graph can't.",
+        Change("Print it, from inside the graph.", write_in_graph),
+        "Or write after the compiled function has returned.",
         calls=r".*stdout\.(write|flush)|.*stderr\.(write|flush)",
-        what="{code} writes to the terminal, which a graph can't.",
-        changes=(
-            Change("Print it, from inside the graph.", write_in_graph),
-            Change("Or write after the compiled function has returned."),
-        ),
     ),
     Rule(
+        "{code} reads the clock, and a graph has no before and after.",
+        "Measure around the call of the compiled function; explore(..., time=True) does.",
         calls=r"(time\.)?(time|perf_counter|monotonic|process_time|sleep|time_ns|perf_counter_ns)|(.*\.)?datetime\.(now|utcnow|today)",
-        what="{code} reads the clock, and a graph has no before and after.",
-        changes=(Change("Measure around the call of the compiled function; explore(..., time=True) does."),),
     ),
     Rule(
-        calls=r"random\.random",
-        what="{code} draws a random number in Python, which the graph would keep as a constant.",
-        changes=(
-            Change(
-                "Draw it as a tensor.",
-                expression("torch.rand(())"),
-                caveat="The numbers are others than those of Python's random, and a tensor takes the number's place: "
-                "code after it that needs a Python number breaks the graph there.",
-                when=lambda case: not needs_python(case),
-            ),
-            Change("Or draw it before the compiled function and pass it in. " + MOVES, when=needs_python),
-            Change("Or draw it before the compiled function and pass it in.", when=lambda case: not needs_python(case)),
+        "{code} draws a random number in Python, which the graph would keep as a constant.",
+        Change(
+            "Draw it as a tensor.",
+            expression("torch.rand(())"),
+            caveat="The numbers are others than those of Python's random, and a tensor takes the number's place: "
+            "code after it that needs a Python number breaks the graph there.",
+            unless=needs_python,
         ),
+        Change(f"{PASS_IN} {MOVES}", when=needs_python, otherwise=PASS_IN),
+        calls=r"random\.random",
     ),
     Rule(
+        "{code} draws a random number in Python, which the graph would keep as a constant.",
+        "Draw it with torch (torch.randint, torch.randperm), or before the compiled function.",
         calls=r"random\.(choice|choices|sample|shuffle|gauss|normalvariate|betavariate|Random)",
-        what="{code} draws a random number in Python, which the graph would keep as a constant.",
-        changes=(Change("Draw it with torch (torch.randint, torch.randperm), or before the compiled function."),),
     ),
     Rule(
+        "{code} calls a NumPy function that torch has no equivalent of.",
+        "Write it with torch's operators.",
+        OPERATOR,
         kinds=("attempted to trace numpy function unsupported by PyTorch", "Unsupported ndarray method call"),
-        what="{code} calls a NumPy function that torch has no equivalent of.",
-        changes=(Change("Write it with torch's operators."), Change(OPERATOR)),
     ),
     Rule(
+        "{code} calls NumPy, and a setting keeps torch from tracing it.",
+        Change("Let torch trace NumPy.", settings=("torch._dynamo.config.trace_numpy = True",)),
         kinds=("attempted to trace numpy function with config.trace_numpy=False",),
-        what="{code} calls NumPy, and torch is told not to trace it.",
-        changes=(Change("Let torch trace NumPy.", settings=("torch._dynamo.config.trace_numpy = True",)),),
     ),
     Rule(
+        "{code} reads or writes files or bytes, which a graph can't.",
+        "Save and load outside of the compiled function.",
         calls=r"torch\.(save|load)|(pickle|dill|joblib|_pickle)\.(dump|dumps|load|loads)",
-        what="{code} reads or writes files or bytes, which a graph can't.",
-        changes=(Change("Save and load outside of the compiled function."),),
     ),
     Rule(
+        "{code} reads or writes something outside of the process's tensors, which a graph can't.",
+        BEFORE,
         calls=r"open|input|io\..*|.*\.(read|write|readline|readlines)|_io\..*|subprocess\..*|socket\..*|requests\..*",
-        what="{code} reads or writes something outside of the process's tensors, which a graph can't.",
-        changes=(Change(BEFORE),),
     ),
     Rule(
+        "{code} asks the operating system, which a graph can't.",
+        BEFORE,
+        CONSTANT,
         calls=r"os\..*|pathlib\..*|Path|Path\..*|posix\..*|shutil\..*|glob\..*",
-        what="{code} asks the operating system, which a graph can't.",
-        changes=(Change(BEFORE), Change(CONSTANT)),
     ),
     Rule(
+        "{code} works on Python data with code written in C, which torch can't read.",
+        BEFORE,
+        CONSTANT,
         calls=r"json\..*|yaml\..*|hashlib\..*|_hashlib\..*|.*\.(hexdigest|digest)|uuid\..*|struct\..*|base64\..*|zlib\..*",
-        what="{code} works on Python data with code written in C, which torch can't read.",
-        changes=(Change(BEFORE), Change(CONSTANT)),
     ),
     Rule(
+        "{code} calls a library that torch does not trace.",
+        BEFORE,
+        OPERATOR,
         calls=r"(PIL\.)?Image\..*|cv2\..*|scipy\..*|sklearn\..*|pandas\..*|pd\..*|numba\..*",
-        what="{code} calls a library that torch does not trace.",
-        changes=(Change(BEFORE), Change(OPERATOR)),
     ),
     Rule(
+        "{code} sets something for the whole process, which a graph can't.",
+        "Set it once, before the compiled function is called.",
         calls=r"torch\.set_num_threads|torch\.set_num_interop_threads|torch\.set_(default_device|printoptions)"
         r"|torch\.use_deterministic_algorithms|torch\.set_float32_matmul_precision",
-        what="{code} sets something for the whole process, which a graph can't.",
-        changes=(Change("Set it once, before the compiled function is called."),),
     ),
     Rule(
+        "{code} looks at the Python stack, which a compiled function does not have.",
+        "Take it out of the compiled function.",
         calls=r"sys\._getframe|inspect\.(stack|currentframe|getframeinfo)|traceback\..*",
-        what="{code} looks at the Python stack, which a compiled function does not have.",
-        changes=(Change("Take it out of the compiled function."),),
     ),
     Rule(
+        "{code} calls code that torch can't read or was told not to.",
+        BEFORE,
+        OPERATOR,
+        CONSTANT,
         kinds=("Attempted to call function marked as skipped",),
-        what="{code} calls code that torch can't read or was told not to.",
-        changes=(Change(BEFORE), Change(OPERATOR), Change(CONSTANT)),
     ),
     Rule(
+        "{code} leads to code that torch was told not to read.",
+        BEFORE,
+        OPERATOR,
         kinds=(
             "Attempted to inline function marked as skipped",
             "Attempted to inline function marked as skipped (SkipFunctionVariable)",
         ),
-        what="{code} leads to code that torch was told not to read.",
-        changes=(Change(BEFORE), Change(OPERATOR)),
     ),
 )

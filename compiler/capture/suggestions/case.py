@@ -1,4 +1,4 @@
-"""The view of a graph break that rules get: torch's words and the user's expression and statement."""
+"""The view of a graph break that rules get: torch's message and the user's expression and statement."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Case:
         """The source of a node inside this file."""
         return (node and ast.get_source_segment("".join(self.source), node)) or ""
 
-    def replaced(self, old: ast.expr | ast.stmt, new: str) -> str:
+    def lines_with(self, old: ast.expr | ast.stmt, new: str) -> str:
         """The lines of `old` with its text replaced by `new`, all else on them kept."""
         first, last = self.source[old.lineno - 1], self.source[(old.end_lineno or old.lineno) - 1]
         before = first.encode()[: old.col_offset].decode()

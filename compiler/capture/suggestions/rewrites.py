@@ -1,16 +1,27 @@
-"""Rewrites of the user's own lines: each returns the new text, or None."""
+"""Rewrites of the user's own lines: each returns the new text, or None.
+
+`print` becomes a node of the graph that prints the same, with format specifications and conversions.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+from dataclasses import dataclass
 
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Lines, Rewrite
-from compiler.capture.suggestions.uses import REDUCTIONS, is_boolean, needs_number, needs_python
+from compiler.capture.suggestions.uses import is_boolean, is_reduction, last_name, needs_number, needs_python
+from compiler.torch_api.dynamo import PRINT_OPERATOR
+
+_KIND = re.compile(r"variables\.\w+\.(\w+)'>")
+_PRINTABLE = ("TensorVariable", "ConstantVariable", "SymNodeVariable", "StringFormatVariable")
+"""What torch's operator can print, as TorchDynamo calls it; it raises for lists, tuples and torch.Size."""
+_TUPLES = ("size", "stride", "tolist", "split", "chunk", "unbind", "keys", "values", "items")
 
 
 def _put(case: Case, old: ast.expr | ast.stmt, new: str) -> Lines:
-    return old.lineno, old.end_lineno or old.lineno, case.replaced(old, new)
+    return old.lineno, old.end_lineno or old.lineno, case.lines_with(old, new)
 
 
 def expression(template: str) -> Rewrite:
@@ -37,66 +48,57 @@ def expression(template: str) -> Rewrite:
 
 def without_call(case: Case) -> Lines | None:
     """`y.sum().item()` and `float(y.sum())` become `y.sum().detach()`: no gradient flows through a number either."""
-    node = case.node
-    if not isinstance(node, ast.Call) or node.keywords or needs_python(case) or needs_number(case):
-        return None
-    if isinstance(node.func, ast.Attribute) and node.func.attr == "item":
-        return _put(case, node, _as_number(case, node.func.value))
-    if isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1:
-        return _put(case, node, _as_number(case, node.args[0]))
+    match case.node:
+        case (
+            ast.Call(func=ast.Attribute(value=tensor, attr="item"), keywords=[])
+            | ast.Call(func=ast.Name(id="float"), args=[tensor], keywords=[])
+        ) if not needs_python(case) and not needs_number(case):
+            return _put(case, case.node, _as_number(case, tensor))
     return None
 
 
 def _as_number(case: Case, tensor: ast.expr) -> str:
     """A tensor in the place of its number: without gradient and, if it may have some, without dimensions."""
-    is_call = isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute)
-    is_reduced = is_call and not tensor.args and not tensor.keywords and tensor.func.attr in REDUCTIONS  # type: ignore[attr-defined]
-    text = (
-        case.text(tensor)
-        if isinstance(tensor, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-        else f"({case.text(tensor)})"
-    )
-    return f"{text}.detach()" if is_reduced else f"{text}.detach().reshape(())"
+    text = case.text(tensor)
+    if not isinstance(tensor, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        text = f"({text})"
+    return f"{text}.detach()" if is_reduction(tensor) else f"{text}.detach().reshape(())"
 
 
 def without_statement(case: Case) -> Lines | None:
-    """The whole statement goes, if it is this call alone; `pass` stays where it was."""
-    statement = case.statement
-    is_alone = isinstance(statement, ast.Expr) and statement.value is case.node
-    return _put(case, statement, "pass") if statement is not None and is_alone else None
+    """Replace the whole statement with `pass`, if it is this call alone."""
+    match case.statement:
+        case ast.Expr(value=value) if value is case.node:
+            return _put(case, case.statement, "pass")
+    return None
 
 
 def branch_to_where(case: Case) -> Lines | None:
     """`if c: y = a` (`else: y = b`) and `a if c else b` become `torch.where(c, a, b)`."""
-    owner = case.statement
-    if case.node is None:
-        return None
+    owner, name = case.statement, ""
     if isinstance(owner, ast.If) and case.node in _operands(owner.test):
-        return _where_statement(case, owner) if _can_combine(owner.test) else None
-    choices = (node for node in _expressions(case) if isinstance(node, ast.IfExp))
-    choice = next((node for node in choices if case.node in _operands(node.test)), None)
+        choice: ast.If | ast.IfExp | None = owner
+        (name, yes), (other, no) = _choices(owner) or (("", ""), ("", ""))
+        if not name or name != other:
+            return None
+    else:
+        choices = (node for node in _expressions(case) if isinstance(node, ast.IfExp))
+        choice = found = next((node for node in choices if case.node in _operands(node.test)), None)
+        yes, no = (case.text(found.body), case.text(found.orelse)) if found else ("", "")
     if choice is None or not _can_combine(choice.test):
         return None
-    yes, no = case.text(choice.body), case.text(choice.orelse)
-    return _put(case, choice, f"torch.where({_condition(case, choice.test)}, {yes}, {no})")
+    text = f"torch.where({_condition(case, choice.test)}, {yes}, {no})"
+    return _put(case, choice, f"{name} = {text}" if name else text)
 
 
 def _operands(test: ast.expr) -> list[ast.expr]:
-    """A condition, and what it is made of by `and`, `or` and `not`."""
+    """A condition, and its operands in `and`, `or` and `not`."""
     parts = test.values if isinstance(test, ast.BoolOp) else [test.operand] if isinstance(test, ast.UnaryOp) else []
     return [test, *(inner for part in parts for inner in _operands(part))]
 
 
-def _where_statement(case: Case, statement: ast.If) -> Lines | None:
-    yes, no = _choices(statement) or (None, None)
-    if yes is None or no is None or yes[0] != no[0]:
-        return None
-    condition = _condition(case, statement.test)
-    return _put(case, statement, f"{yes[0]} = torch.where({condition}, {yes[1]}, {no[1]})")
-
-
 def _can_combine(test: ast.expr) -> bool:
-    """Whether a condition can be a tensor: `&` and `|` take what `and` and `or` are between only if it is bool."""
+    """Whether a condition can be a tensor: `&` and `|` replace `and` and `or` only between booleans."""
     return not isinstance(test, ast.BoolOp) or is_boolean(test)
 
 
@@ -123,24 +125,19 @@ def chooses_alike(case: Case) -> bool:
 
 
 def _is_scaled(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
         sides = (node.left, node.right)
-        numbers = [isinstance(side, ast.Constant) and type(side.value) is int for side in sides]
-        known = isinstance(node.op, ast.Add | ast.Sub | ast.Mult)
-        return (
-            known
-            and any(numbers)
-            and all(number or _is_scaled(side) for number, side in zip(numbers, sides, strict=True))
-        )
+        others = [side for side in sides if not isinstance(side, ast.Constant) or type(side.value) is not int]
+        return len(others) < len(sides) and all(map(_is_scaled, others))
     return isinstance(node, ast.Name)
 
 
 def _only_assignment(body: list[ast.stmt]) -> tuple[str, str] | None:
     """Name and value of the one assignment in a block."""
-    if len(body) != 1 or not isinstance(body[0], ast.Assign) or len(body[0].targets) != 1:
-        return None
-    target = body[0].targets[0]
-    return (target.id, ast.unparse(body[0].value)) if isinstance(target, ast.Name) else None
+    match body:
+        case [ast.Assign(targets=[ast.Name(id=name)], value=value)]:
+            return name, ast.unparse(value)
+    return None
 
 
 def _condition(case: Case, test: ast.expr) -> str:
@@ -179,27 +176,25 @@ def logical(case: Case) -> Lines | None:
 
 def assert_in_graph(case: Case) -> Lines | None:
     """`assert c, message` and `if c: raise ...` become `torch._assert_async(c, "message")`, a node of the graph."""
-    statement = case.statement
-    if isinstance(statement, ast.Assert) and _can_combine(statement.test):
-        message = _message(case, [statement.msg] if statement.msg is not None else [], statement.test)
-        return _put(case, statement, f"torch._assert_async({_condition(case, statement.test)}, {message})")
-    if raises(case) and isinstance(statement, ast.If) and _can_combine(statement.test):
-        error = statement.body[0].exc if isinstance(statement.body[0], ast.Raise) else None
-        message = _message(case, error.args if isinstance(error, ast.Call) else [], statement.test)
-        return _put(case, statement, f"torch._assert_async({_negate(case, statement.test)}, {message})")
-    return None
-
-
-def raises(case: Case) -> bool:
-    """Whether the branch only raises: `if c: raise ValueError("...")`."""
-    statement = case.statement
-    is_if = isinstance(statement, ast.If) and not statement.orelse
-    return is_if and [type(inner) for inner in statement.body] == [ast.Raise]  # type: ignore[union-attr]
+    match case.statement:
+        case ast.Assert(test=test, msg=message):
+            condition = _condition(case, test)
+        case ast.If(test=test, body=[ast.Raise(exc=error)], orelse=[]):
+            condition = _negate(case, test)
+            message = error.args[0] if isinstance(error, ast.Call) and error.args else None
+        case _:
+            return None
+    if not _can_combine(test):
+        return None
+    return _put(case, case.statement, f"torch._assert_async({condition}, {_message(case, message, test)})")
 
 
 def checks(case: Case) -> bool:
-    """Whether the statement only checks something."""
-    return isinstance(case.statement, ast.Assert) or raises(case)
+    """Whether the statement only checks something: `assert c`, or `if c: raise ValueError("...")`."""
+    match case.statement:
+        case ast.Assert() | ast.If(body=[ast.Raise()], orelse=[]):
+            return True
+    return False
 
 
 def repeats(case: Case) -> bool:
@@ -210,11 +205,10 @@ def branches(case: Case) -> bool:
     return not checks(case) and not repeats(case)
 
 
-def _message(case: Case, given: list[ast.expr], test: ast.expr) -> str:
+def _message(case: Case, message: ast.expr | None, test: ast.expr) -> str:
     """The message of an assert as a constant: as written, or else the condition."""
-    first = given[0] if given else None
-    if isinstance(first, ast.Constant) and isinstance(first.value, str):
-        return case.text(first)
+    if isinstance(message, ast.Constant) and isinstance(message.value, str):
+        return case.text(message)
     return ast.unparse(ast.Constant(" ".join(case.text(test).split())))
 
 
@@ -226,15 +220,161 @@ def _negate(case: Case, test: ast.expr) -> str:
 
 def data_to_copy(case: Case) -> Lines | None:
     """`y.data = v` becomes `y.detach().copy_(v)`."""
-    statement = case.statement
-    if not isinstance(statement, ast.Assign) or len(statement.targets) > 1:
-        return None
-    if not isinstance(statement.targets[0], ast.Attribute) or statement.targets[0].attr != "data":
-        return None
-    owner, value = case.text(statement.targets[0].value), case.text(statement.value)
-    return _put(case, statement, f"{owner}.detach().copy_({value})")
+    match case.statement:
+        case ast.Assign(targets=[ast.Attribute(value=owner, attr="data")], value=value):
+            return _put(case, case.statement, f"{case.text(owner)}.detach().copy_({case.text(value)})")
+    return None
 
 
 def clone(case: Case) -> Lines | None:
-    """`copy.deepcopy(y)` becomes `y.detach().clone()` if y is a tensor, not something that holds some."""
+    """`copy.deepcopy(y)` becomes `y.detach().clone()` if y is a tensor, not a container of tensors."""
     return expression("{0}.detach().clone()")(case) if case.depth == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A format string, and the code of the values in it."""
+
+    text: str
+    values: tuple[str, ...] = ()
+
+
+def print_in_graph(case: Case) -> Lines | None:
+    """`print("mean", m)` becomes `torch._higher_order_ops.print("mean {!s}", m)`, which is a node of the graph."""
+    node = _print_call(case)
+    if node is None or node.keywords or not node.args:
+        return None
+    found = kinds(case) if can_be_printed(case) else [""] * len(node.args) if node is not case.node else []
+    if len(found) != len(node.args):
+        return None
+    parts = [_argument(case, argument, kind) for argument, kind in zip(node.args, found, strict=True)]
+    known = [part for part in parts if part is not None]
+    template = " ".join(part.text for part in known)
+    return _call(case, node, template, known) if template and len(known) == len(parts) else None
+
+
+def write_in_graph(case: Case) -> Lines | None:
+    r"""`sys.stdout.write("...\n")` as a print in the graph: text, with the new line that print adds at its end."""
+    node = case.node
+    if not isinstance(node, ast.Call) or node.keywords or len(node.args) != 1 or case.callee != "sys.stdout.write":
+        return None
+    part = _format_parts(node.args[0])
+    if part is None or not part.text.endswith("\n") or part.text == "\n":
+        return None
+    return _call(case, node, part.text.removesuffix("\n"), [part])
+
+
+def _call(case: Case, node: ast.Call, template: str, parts: list[Printed]) -> Lines:
+    arguments = [ast.unparse(ast.Constant(template)), *(value for part in parts for value in part.values)]
+    return _put(case, node, f"{PRINT_OPERATOR}({', '.join(arguments)})")
+
+
+def _print_call(case: Case) -> ast.Call | None:
+    """The call of `print` that the culprit is, or is in."""
+    calls = (node for node in ast.walk(case.statement or ast.Pass()) if isinstance(node, ast.Call))
+    prints = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print")
+    return next((call for call in prints if any(case.node is inner for inner in ast.walk(call))), None)
+
+
+def is_printed(case: Case) -> bool:
+    """Whether the culprit is in the text of a `print` that can be written as a node of the graph."""
+    return case.node is not None and print_in_graph(case) is not None
+
+
+def kinds(case: Case) -> list[str]:
+    """TorchDynamo's kind of each argument of the call (`TensorVariable`)."""
+    return _KIND.findall(case.context)
+
+
+def can_be_printed(case: Case) -> bool:
+    """Whether all arguments are of kinds that torch's operator, and a print that torch moves, take."""
+    node = case.node
+    if not isinstance(node, ast.Call) or node.keywords:
+        return False
+    found = kinds(case)
+    return len(found) == len(node.args) and all(kind in (*_PRINTABLE, "SizeVariable") for kind in found)
+
+
+def can_be_moved(case: Case) -> bool:
+    """Whether torch can move the print to the end of the graph, with the same text.
+
+    Of a function that is inlined (a module's forward, a helper, before Python 3.12 a comprehension) it drops the print.
+    """
+    return not case.inlined and can_be_printed(case) and "SizeVariable" not in kinds(case)
+
+
+def holds_single_values(case: Case) -> bool:
+    """Whether each f-string value is a single value by its syntax, not a list or tuple."""
+    node = case.node
+    formatted = (part for part in ast.walk(node or ast.Pass()) if isinstance(part, ast.FormattedValue))
+    return all(part.format_spec is not None or _is_single(part.value) for part in formatted)
+
+
+def _is_single(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name not in _TUPLES
+        case ast.NamedExpr(value=value):
+            return _is_single(value)
+        case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.Constant():
+            return True
+        case ast.Subscript(value=ast.Attribute(attr="shape")):
+            return True
+    return False
+
+
+def _argument(case: Case, node: ast.expr, kind: str) -> Printed | None:
+    """One argument of `print`; None where there is no way to print it in the graph."""
+    if isinstance(node, ast.Starred):
+        return None
+    if kind == "SizeVariable":
+        return Printed("{}", (f"f{'{' + ast.unparse(node) + '}'!r}",))
+    if isinstance(node, ast.Constant) or (isinstance(node, ast.JoinedStr) and kind != "ConstantVariable"):
+        return _format_parts(node)
+    if kind in ("", "StringFormatVariable"):  # of an unknown kind, or text by the time it is printed
+        return None
+    return Printed("{}" if kind == "ConstantVariable" else "{!s}", (case.text(node),))
+
+
+def _format_parts(node: ast.expr) -> Printed | None:
+    if isinstance(node, ast.Constant):
+        return Printed(str(node.value).replace("{", "{{").replace("}", "}}"))
+    if isinstance(node, ast.JoinedStr):
+        parts = [_value(part) if isinstance(part, ast.FormattedValue) else _format_parts(part) for part in node.values]
+        known = [part for part in parts if part is not None]
+        values = tuple(value for part in known for value in part.values)
+        return Printed("".join(part.text for part in known), values) if len(known) == len(parts) else None
+    return None
+
+
+def _value(part: ast.FormattedValue) -> Printed | None:
+    """A value in an f-string, with its conversion and its format specification, which has to be a constant."""
+    spec = _specification(part.format_spec)
+    if spec is None or any(isinstance(inner, ast.JoinedStr | ast.Await | ast.Yield) for inner in ast.walk(part.value)):
+        return None
+    value = _without_item(part.value)
+    if value is None:
+        return None
+    conversion = "" if part.conversion < 0 else f"!{chr(part.conversion)}"
+    return Printed("{" + conversion + (f":{spec}" if spec else "") + "}", (ast.unparse(value),))
+
+
+def _specification(node: ast.expr | None) -> str | None:
+    if node is None:
+        return ""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    texts = [part.value for part in parts if isinstance(part, ast.Constant)]
+    text = "".join(map(str, texts))
+    return text if len(texts) == len(parts) and not {"{", "}"} & set(text) else None
+
+
+def _without_item(node: ast.expr) -> ast.expr | None:
+    """A tensor with no dimensions is formatted as its number: `loss.mean().item()` as `loss.mean()`. None for other
+    code that asks for a number, which breaks the graph by itself.
+    """
+    match node:
+        case ast.Call(func=ast.Attribute(value=inner, attr="item")):
+            return inner if is_reduction(inner) else None
+    calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    asks = ("item", "tolist", "numpy", "float", "int", "str", "repr", "format")
+    return None if any(last_name(call) in asks for call in calls) else node

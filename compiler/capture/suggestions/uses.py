@@ -8,22 +8,20 @@ from collections.abc import Iterator
 from compiler.capture.suggestions.case import Case
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_NOT_TENSORS = {
-    "item",
-    "tolist",
-    "numpy",
-    "size",
-    "stride",
-    "dim",
-    "numel",
-    "shape",
-    "dtype",
-    "device",
-    "ndim",
-    "data_ptr",
-}
+_METADATA = {"size", "stride", "dim", "numel", "shape", "dtype", "device", "ndim"}
+_NOT_TENSORS = {"item", "tolist", "numpy", "data_ptr"} | _METADATA
 REDUCTIONS = ("sum", "mean", "max", "min", "norm", "std", "var", "prod", "median", "amax", "amin")
 """Methods that, without arguments, give one number of all."""
+
+
+def is_reduction(node: ast.expr) -> bool:
+    """Whether an expression is a method call that reduces a tensor to one number: `loss.mean()`."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]):
+            return name in REDUCTIONS
+    return False
+
+
 _TAKES_TENSORS = frozenset({"append", "add", "sub", "mul", "div", "pow", "abs", "min", "max", "sum", "where"})
 """Functions and methods that take a tensor with one element where they take a number, among them lists' own."""
 _BOOLEAN_CALLS = {"any", "all", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not", "isinstance"}
@@ -54,12 +52,12 @@ def needs_number(case: Case) -> bool:
 
 def _takes_number(user: ast.AST, use: ast.expr) -> bool:
     if isinstance(user, ast.Call):
-        return use in user.args and _called(user) not in _TAKES_TENSORS
+        return use in user.args and last_name(user) not in _TAKES_TENSORS
     is_key = isinstance(user, ast.Dict) and use in user.keys
     return is_key or isinstance(user, ast.Slice | ast.Subscript | ast.keyword)
 
 
-def _called(call: ast.Call) -> str:
+def last_name(call: ast.Call) -> str:
     """The last name of the callee: `append` of `self.losses.append`."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
@@ -77,17 +75,17 @@ def is_boolean(node: ast.expr) -> bool:
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Not) or (isinstance(node.op, ast.Invert) and is_boolean(node.operand))
     if isinstance(node, ast.Call):
-        return _called(node) in _BOOLEAN_CALLS
+        return last_name(node) in _BOOLEAN_CALLS
     return isinstance(node, ast.Compare) or (isinstance(node, ast.Constant) and isinstance(node.value, bool))
 
 
 def is_looped(case: Case) -> bool:
-    """Whether the culprit is what a loop goes over."""
+    """Whether the culprit is the iterable of a loop."""
     return isinstance(case.statement, ast.For) and case.node is case.statement.iter
 
 
 def is_index(case: Case) -> bool:
-    """Whether the culprit is what something is indexed with, or indexes with it."""
+    """Whether the culprit is an index, or an indexing expression."""
     indexed = (node for node in ast.walk(case.statement or ast.Pass()) if isinstance(node, ast.Subscript))
     return any(case.node in (node, node.slice) and not isinstance(node.slice, ast.Slice) for node in indexed)
 
@@ -157,7 +155,7 @@ def _asks(user: ast.AST, use: ast.expr) -> bool:
     if isinstance(user, ast.For | ast.comprehension):
         return user.iter is use or (isinstance(user, ast.comprehension) and use in user.ifs)
     if isinstance(user, ast.Call):
-        return getattr(user.func, "id", "") in ("range", "bool", "int", "len", "str") or _called(user) == "format"
+        return getattr(user.func, "id", "") in ("range", "bool", "int", "len", "str") or last_name(user) == "format"
     if isinstance(user, ast.BinOp) and isinstance(user.op, ast.Mod) and user.right is use:
         return isinstance(user.left, ast.JoinedStr) or isinstance(getattr(user.left, "value", None), str)
     is_not = isinstance(user, ast.UnaryOp) and isinstance(user.op, ast.Not)

@@ -1,10 +1,9 @@
-"""Breaks where Python asks for the value or the size of a tensor, which a graph does not have until it runs."""
+"""Breaks where Python needs the value or the size of a tensor, which is not known until the graph runs."""
 
 from __future__ import annotations
 
 from compiler.capture.suggestions.calls import MOVES
 from compiler.capture.suggestions.case import Case
-from compiler.capture.suggestions.prints import is_printed, print_in_graph
 from compiler.capture.suggestions.rewrites import (
     assert_in_graph,
     branch_to_where,
@@ -12,8 +11,10 @@ from compiler.capture.suggestions.rewrites import (
     checks,
     chooses_alike,
     expression,
+    is_printed,
     logical,
     negation,
+    print_in_graph,
     repeats,
     without_call,
 )
@@ -42,6 +43,7 @@ NAN_CHECK = (
     "It raises RuntimeError when the graph runs; on a GPU that is a device-side assertion, which ends the use of the "
     "GPU in this process."
 )
+LOOP_OVER_ALL = "Loop over all that there could be, and leave out what is not wanted with torch.where"
 DYNAMIC_SHAPE = ("Dynamic shape operator", "Dynamic shape operator (no meta kernel)")
 
 
@@ -55,11 +57,9 @@ _SYMBOL = (
         settings=(SCALARS,),
         caveat=AS_SYMBOL,
         safe=is_combined_with_its_tensor,
-        when=lambda case: not _is_python_only(case),
-    ),
-    Change(
-        "Or pass the number in as an argument, or stay in tensors: torch.where, torch.cond, torch.while_loop. " + MOVES,
-        when=_is_python_only,
+        unless=_is_python_only,
+        otherwise="Or pass the number in as an argument, or stay in tensors: torch.where, torch.cond, "
+        f"torch.while_loop. {MOVES}",
     ),
 )
 
@@ -73,12 +73,8 @@ _SIZE = (
         "Or let the graph hold the size as a symbol.",
         settings=(SHAPES,),
         caveat="A loop over the result, or an `if` on its size, breaks the graph there.",
-        when=lambda case: not _is_looped_over(case),
-    ),
-    Change(
-        "Loop over all that there could be, and leave out what is not wanted with torch.where. As a symbol, the size "
-        "would only move the break to the loop.",
-        when=_is_looped_over,
+        unless=_is_looped_over,
+        otherwise=f"{LOOP_OVER_ALL}. As a symbol, the size would only move the break to the loop.",
     ),
 )
 
@@ -91,213 +87,184 @@ def _comparison_changes(function: str, method: str, words: str) -> tuple[Change,
             lambda case: expression(function if case.callee.startswith("torch.") else method)(case),
             caveat="The tensors need shapes that go together, and a tensor takes the place of the bool: an `if` on it "
             "breaks the graph there.",
-            when=lambda case: not needs_python(case),
-        ),
-        Change(
-            f"Compare inside the graph, by {words}, and choose with torch.where in the same edit. {MOVES}",
-            when=needs_python,
+            unless=needs_python,
+            otherwise=f"Compare inside the graph, by {words}, and choose with torch.where in the same edit. {MOVES}",
         ),
     )
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "{code} asks for the number in a tensor, to print it, and a graph does neither.",
+        Change("Print the tensor from inside the graph.", print_in_graph),
+        "Or print after the compiled function has returned.",
         kinds=ITEM,
         when=is_printed,
-        what="{code} asks for the number in a tensor, to print it, and a graph does neither.",
-        changes=(
-            Change("Print the tensor from inside the graph.", print_in_graph),
-            Change("Or print after the compiled function has returned."),
-        ),
     ),
     Rule(
+        "{code} picks by the number in a tensor, which is not known until the graph runs.",
+        "Make a tensor of the list, before, and pick with table.index_select(0, index.unsqueeze(0)).",
         kinds=ITEM,
         when=is_index,
-        what="{code} picks by the number in a tensor, which is not known until the graph runs.",
-        changes=(
-            Change("Make a tensor of the list, before, and pick with table.index_select(0, index.unsqueeze(0))."),
-        ),
     ),
     Rule(
+        "{code} asks for the number in a tensor, which is not known until the graph runs.",
+        Change(
+            "Stay in tensors: a tensor with one element takes the number's place in arithmetic.",
+            without_call,
+            caveat=AS_TENSOR,
+            safe=is_combined_with_its_tensor,
+        ),
+        *_SYMBOL,
         kinds=ITEM,
         calls=r".*\.item|float",
-        what="{code} asks for the number in a tensor, which is not known until the graph runs.",
-        changes=(
-            Change(
-                "Stay in tensors: a tensor with one element takes the number's place in arithmetic.",
-                without_call,
-                caveat=AS_TENSOR,
-                safe=is_combined_with_its_tensor,
-            ),
-            *_SYMBOL,
-        ),
     ),
     Rule(
+        "{code} turns a tensor into a Python number, which is not known until the graph runs.",
+        *_SYMBOL,
         kinds=ITEM,
-        what="{code} turns a tensor into a Python number, which is not known until the graph runs.",
-        changes=_SYMBOL,
     ),
     Rule(
+        "{code} asks for the numbers in a tensor, which are not known until the graph runs.",
+        Change(
+            "Take the tensor apart into tensors of one element.",
+            expression("list({self}.unbind())"),
+            caveat=AS_TENSOR,
+            unless=needs_python,
+        ),
+        "Or call tolist() on what the compiled function returns.",
         kinds=("Tensor.tolist() with non-integer tensor",),
-        what="{code} asks for the numbers in a tensor, which are not known until the graph runs.",
-        changes=(
-            Change(
-                "Take the tensor apart into tensors of one element.",
-                expression("list({self}.unbind())"),
-                caveat=AS_TENSOR,
-                when=lambda case: not needs_python(case),
-            ),
-            Change("Or call tolist() on what the compiled function returns."),
-        ),
     ),
     Rule(
+        "The branch on {code} depends on tensor data.",
+        Change(
+            "Compute both and choose inside the graph with torch.where.",
+            branch_to_where,
+            caveat="Both sides are computed on every call. They need the same shape and dtype, and neither may "
+            "fail where the other is meant; a gradient through an infinite value of the other side is NaN.",
+            safe=chooses_alike,
+            when=branches,
+        ),
+        Change(
+            "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
+            logical,
+            caveat=AS_TENSOR,
+            when=branches,
+        ),
+        Change("Check it inside the graph.", assert_in_graph, caveat=NAN_CHECK, when=checks),
+        Change("Or check what the compiled function returns, outside of it.", when=checks),
+        Change(
+            "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
+            when=branches,
+        ),
+        Change("Write the loop as torch.while_loop(condition, body, operands).", when=repeats),
         kinds=BRANCH,
-        what="The branch on {code} depends on tensor data.",
-        changes=(
-            Change(
-                "Compute both and choose inside the graph with torch.where.",
-                branch_to_where,
-                caveat="Both sides are computed on every call. They need the same shape and dtype, and neither may "
-                "fail where the other is meant; a gradient through an infinite value of the other side is NaN.",
-                safe=chooses_alike,
-                when=branches,
-            ),
-            Change(
-                "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
-                logical,
-                caveat=AS_TENSOR,
-                when=branches,
-            ),
-            Change("Check it inside the graph.", assert_in_graph, caveat=NAN_CHECK, when=checks),
-            Change("Or check what the compiled function returns, outside of it.", when=checks),
-            Change(
-                "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
-                when=branches,
-            ),
-            Change("Write the loop as torch.while_loop(condition, body, operands).", when=repeats),
-        ),
     ),
     Rule(
+        "{code} draws a random number with NumPy, and Python needs it while the graph is captured.",
+        "Draw it as a tensor, with torch (torch.rand, torch.randint, torch.randperm); or before the compiled "
+        "function, and pass it in.",
         kinds=("Data dependent operator",),
         text=r"(np|numpy)\.random\..*",
-        what="{code} draws a random number with NumPy, and Python needs it while the graph is captured.",
-        changes=(
-            Change(
-                "Draw it as a tensor, with torch (torch.rand, torch.randint, torch.randperm); or before the compiled "
-                "function, and pass it in."
-            ),
-        ),
     ),
     Rule(
+        "{code} gives a Python bool that depends on the numbers in its tensors.",
+        *_comparison_changes("({0} == {1}).all()", "({self} == {0}).all()", "(a == b).all()"),
         kinds=("Data dependent operator",),
         calls=r"torch\.equal|.*\.equal",
-        what="{code} gives a Python bool that depends on the numbers in its tensors.",
-        changes=_comparison_changes("({0} == {1}).all()", "({self} == {0}).all()", "(a == b).all()"),
     ),
     Rule(
-        kinds=("Data dependent operator",),
-        calls=r"torch\.allclose|.*\.allclose",
-        what="{code} gives a Python bool that depends on the numbers in its tensors.",
-        changes=_comparison_changes(
+        "{code} gives a Python bool that depends on the numbers in its tensors.",
+        *_comparison_changes(
             "torch.isclose({arguments}).all()", "torch.isclose({self}, {arguments}).all()", "torch.isclose(a, b).all()"
         ),
+        kinds=("Data dependent operator",),
+        calls=r"torch\.allclose|.*\.allclose",
     ),
     Rule(
+        "{code} asks Python for the truth of a tensor, which is not known until the graph runs.",
+        Change(
+            "Negate it as a tensor.",
+            negation,
+            caveat=AS_TENSOR,
+            unless=needs_python,
+            otherwise=f"Negate it as a tensor, and choose with torch.where. {MOVES}",
+        ),
         kinds=("Data dependent operator",),
         text=r"not .*",
-        what="{code} asks Python for the truth of a tensor, which is not known until the graph runs.",
-        changes=(
-            Change("Negate it as a tensor.", negation, caveat=AS_TENSOR, when=lambda case: not needs_python(case)),
-            Change("Negate it as a tensor, and choose with torch.where. " + MOVES, when=needs_python),
-        ),
     ),
     Rule(
+        "{code} asks for the numbers in a tensor, which are not known until the graph runs.",
+        Change("Let the graph hold the numbers as symbols.", settings=(SCALARS,), caveat=AS_SYMBOL),
         kinds=("Data dependent operator",),
         calls=r".*\.tolist",
-        what="{code} asks for the numbers in a tensor, which are not known until the graph runs.",
-        changes=(Change("Let the graph hold the numbers as symbols.", settings=(SCALARS,), caveat=AS_SYMBOL),),
     ),
     Rule(
+        "{code} gives Python a value that depends on the numbers in a tensor.",
+        "Stay in tensors; numbers that Python has to know, pass in as arguments.",
         kinds=("Data dependent operator",),
-        what="{code} gives Python a value that depends on the numbers in a tensor.",
-        changes=(Change("Stay in tensors; numbers that Python has to know, pass in as arguments."),),
     ),
     Rule(
+        "The size of what {code} gives depends on the numbers in its tensor.",
+        Change(
+            "Keep the size: put zeros where the mask is off.",
+            expression("torch.where({1}, {0}, 0)"),
+            caveat="The result has the size of the whole tensor. A sum stays the same; a mean, a maximum, a "
+            "count or an index does not.",
+        ),
+        *_SIZE,
         kinds=DYNAMIC_SHAPE,
         calls=r"torch\.masked_select|.*\.masked_select",
-        what="The size of what {code} gives depends on the numbers in its tensor.",
-        changes=(
-            Change(
-                "Keep the size: put zeros where the mask is off.",
-                expression("torch.where({1}, {0}, 0)"),
-                caveat="The result has the size of the whole tensor. A sum stays the same; a mean, a maximum, a "
-                "count or an index does not.",
-            ),
-            *_SIZE,
-        ),
     ),
     Rule(
+        "The size of what {code} gives depends on the numbers in its tensor.",
+        *_SIZE,
+        "Or keep the size: torch.where(mask, x, 0) instead of x[mask], torch.topk with a fixed k.",
         kinds=DYNAMIC_SHAPE,
-        what="The size of what {code} gives depends on the numbers in its tensor.",
-        changes=(
-            *_SIZE,
-            Change("Or keep the size: torch.where(mask, x, 0) instead of x[mask], torch.topk with a fixed k."),
-        ),
     ),
     Rule(
+        "The number of iterations of the loop over {code} depends on tensor data.",
+        f"{LOOP_OVER_ALL}; or use torch.while_loop.",
         kinds=("UserError",),
         when=is_looped,
-        what="How often the loop over {code} goes round depends on the numbers in a tensor.",
-        changes=(
-            Change(
-                "Loop over all that there could be, and leave out what is not wanted with torch.where; or use "
-                "torch.while_loop."
-            ),
-        ),
     ),
     Rule(
+        "{code} asks for the value of a data-dependent size or number, which is not known until the graph runs.",
+        "State what is true of it with torch._check(condition); or stay in tensors: torch.where, torch.cond.",
         kinds=("UserError",),
-        what="{code} asks for a size or a number that is open in the graph until it runs.",
-        changes=(
-            Change("Say what holds of it, with torch._check(condition); or stay in tensors: torch.where, torch.cond."),
-        ),
     ),
     Rule(
+        "{code} slices by a tensor, whose number is not known until the graph runs.",
+        Change(
+            "Slice by a Python int, or let the graph hold the number as a symbol.",
+            settings=(SCALARS,),
+            caveat=AS_SYMBOL,
+        ),
         kinds=("Dynamic slicing with Tensor arguments",),
-        what="{code} slices by a tensor, whose number is not known until the graph runs.",
-        changes=(
-            Change(
-                "Slice by a Python int, or let the graph hold the number as a symbol.",
-                settings=(SCALARS,),
-                caveat=AS_SYMBOL,
-            ),
-        ),
     ),
     Rule(
+        "{code} is checked while the graph is captured, where the numbers are not known.",
+        "State it with torch._check(condition), which becomes part of the graph.",
         kinds=("Data-dependent assertion failed (cannot compile partial graph)",),
-        what="{code} is checked while the graph is captured, where the numbers are not known.",
-        changes=(Change("State it with torch._check(condition), which becomes part of the graph."),),
     ),
     Rule(
+        "{code} repeats as often as a tensor says, which is not known until the graph runs.",
+        "Loop up to a fixed number and mask with torch.where, or use torch.while_loop.",
         kinds=("Failed to trace builtin operator",),
         calls=r"range",
-        what="{code} repeats as often as a tensor says, which is not known until the graph runs.",
-        changes=(Change("Loop up to a fixed number and mask with torch.where, or use torch.while_loop."),),
     ),
     Rule(
-        kinds=("sort with non-constant keys",),
-        what="{code} compares tensors in Python, which depends on the numbers in them.",
-        changes=(
-            Change(
-                "Sort inside the graph.",
-                expression("torch.stack({0}).sort().values"),
-                caveat="A tensor takes the place of the list: code after it that needs a list has to change too.",
-            ),
+        "{code} compares tensors in Python, which depends on the numbers in them.",
+        Change(
+            "Sort inside the graph.",
+            expression("torch.stack({0}).sort().values"),
+            caveat="A tensor takes the place of the list: code after it that needs a list has to change too.",
         ),
+        kinds=("sort with non-constant keys",),
     ),
     Rule(
+        "{code} writes the numbers in a tensor as text, which are not known until the graph runs.",
+        "Make the text after the compiled function has returned.",
         kinds=("repr() on tensor",),
-        what="{code} writes the numbers in a tensor as text, which are not known until the graph runs.",
-        changes=(Change("Make the text after the compiled function has returned."),),
     ),
 )

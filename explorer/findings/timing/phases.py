@@ -9,8 +9,6 @@ from compiler.record import Record
 from compiler.record.measure_facts import Phase
 from explorer.reading.data_frames import table_of
 
-_PARTS = dict(PARTS)
-
 
 def phases(record: Record) -> pd.DataFrame:
     """One row a phase of a compilation, those that took longest by themselves first."""
@@ -21,7 +19,7 @@ def phases(record: Record) -> pd.DataFrame:
 def _row(phase: Phase, record: Record) -> dict[str, object]:
     return {
         "name": phase.name,
-        "part": _PARTS.get(phase.name),
+        "part": PARTS.get(phase.name),
         "seconds": phase.seconds,
         "own_seconds": _own_seconds(phase, record),
         "graph": phase.graph or None,

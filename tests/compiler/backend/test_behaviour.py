@@ -21,8 +21,8 @@ from torch.nn import functional
 import compiler
 from compiler.backend import backend, tcompile
 from compiler.backend.ir import BackendError, Extern
+from compiler.backend.pipeline import watch
 from compiler.backend.runtime import build_cpp
-from compiler.backend.watching import watch
 from compiler.record.options import OptionError
 
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from compiler.backend import backend, tcompile
 from compiler.backend.ir import BackendError
-from compiler.backend.ir.fake_layout import match_fake_layout
+from compiler.backend.ir.reference_interpreter import match_fake_layout
 
 INF, NAN = float("inf"), float("nan")
 NEAREST = ("nearest", "nearest-exact")

@@ -19,8 +19,7 @@ from compiler.backend.ir import Program
 from compiler.backend.ir.scalar import OPERATIONS
 from compiler.backend.passes.context import Context
 from compiler.backend.triton.emit import TritonCode, emit, signature
-from compiler.backend.triton.precision import PATTERNS
-from compiler.backend.triton.text import FUNCTIONS
+from compiler.backend.triton.text import FUNCTIONS, PATTERNS
 from compiler.binary.jobs import Job, Output
 from compiler.binary.workers import outputs
 from tests.compiler.backend.random_programs import case_of, check

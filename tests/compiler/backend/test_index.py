@@ -9,9 +9,19 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from compiler.backend.ir.expr import At, Expr, Load, loads, operation, rebuilt
-from compiler.backend.ir.index import Index, Indirect, Symbol, Var, is_below, is_natural, product
-from compiler.backend.ir.index_maps import evaluate, is_one_to_one, substitute
+from compiler.backend.ir.expr import Expr, Load, loads, operation, rebuilt
+from compiler.backend.ir.index import (
+    Index,
+    Indirect,
+    Symbol,
+    Var,
+    evaluate,
+    is_below,
+    is_bijective,
+    is_natural,
+    product,
+    substitute,
+)
 
 S, T = Index.of(Symbol("s0")), Index.of(Symbol("s1"))
 SIZES = ((1, 1), (2, 3), (3, 2), (5, 4))
@@ -93,7 +103,7 @@ def test_one_to_one_loop_visits_each_element_once(seed: int) -> None:
     for _ in range(300):
         ranges = [Var(f"i{n}", choose.choice([Index.of(2), Index.of(6), S])) for n in range(choose.randint(1, 3))]
         shape, coordinates = reshaped(choose, ranges)
-        if not is_one_to_one(tuple(coordinates), tuple(shape), tuple(ranges)):
+        if not is_bijective(tuple(coordinates), tuple(shape), tuple(ranges)):
             continue
         certain += 1
         for sizes in SIZES[1:]:
@@ -145,8 +155,8 @@ def test_load_is_renamed_everywhere() -> None:
     """In an index that is read, in an index used as a number, and in nested indices."""
     i = Index.of(Var("i", Index.of(8)))
     held = Index.of(Indirect(Load("places", (i,), torch.int64), Index.of(8)))
-    place = Index.of(Indirect(At(held // Index.of(2) + Index.of(1)), Index.of(8)))
-    value = operation("add", At(held % Index.of(3)), Load("numbers", (place,), torch.int64))
+    place = Index.of(Indirect(held // Index.of(2) + Index.of(1), Index.of(8)))
+    value = operation("add", held % Index.of(3), Load("numbers", (place,), torch.int64))
 
     def renamed(part: Expr) -> Expr | None:
         return Load("others", part.index, part.dtype) if isinstance(part, Load) and part.buffer == "places" else None

@@ -17,8 +17,7 @@ from compiler.backend.ir.index import Index, Var
 from compiler.backend.runtime import build_triton, disk_cache
 from compiler.backend.runtime.build_triton import Builds, specify_kernel
 from compiler.backend.runtime.launch import Assumed, Launcher
-from compiler.backend.triton.canonical import canonical_program
-from compiler.backend.triton.emit import TritonCode, emit
+from compiler.backend.triton.emit import TritonCode, canonical_program, emit
 from compiler.binary.jobs import Job
 from compiler.binary.workers import Crew
 from compiler.torch_api.cuda_launch import Loaded

@@ -267,7 +267,7 @@ CASES = (
         "TypeError when making fake tensor call",
         body("try:", "    y = «torch.sin(y, y)»", "except TypeError:", "    pass"),
         body("y = torch.sin(y)"),
-        "mend",
+        "fix that",
         outcome="skipped",
     ),
     # Python itself.
@@ -336,7 +336,7 @@ CASES = (
         FINE,
         "can't read",
     ),
-    Broken("Observed exception", body('y = y * «len(f"{y}")»'), FINE, "mend", outcome="skipped"),
+    Broken("Observed exception", body('y = y * «len(f"{y}")»'), FINE, "fix that", outcome="skipped"),
     # The outcome depends on where the break is.
     Broken(
         BUILTIN,

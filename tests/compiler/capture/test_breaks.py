@@ -140,7 +140,7 @@ def test_loop_over_a_data_dependent_size_is_explained() -> None:
     with settings(("torch._dynamo.config.capture_dynamic_output_shape_ops = True",)):
         (found,) = captured(LOOPED).breaks
     assert (found.kind, found.chain[-1].code) == ("UserError", "hits")
-    assert found.what == "How often the loop over `hits` goes round depends on the numbers in a tensor."
+    assert found.what == "The number of iterations of the loop over `hits` depends on tensor data."
     assert "torch.where" in found.suggestions[0].text
     gone(captured(MASKED))
 

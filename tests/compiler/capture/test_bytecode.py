@@ -231,7 +231,7 @@ def test_rendered_line_links_through_bytecode_to_source() -> None:
     known = {entity.id: entity for entity in modified.entities}
     statement = next(entity for entity in python.entities if "__resume_at_0(" in entity.label)
     behind = [known[origin] for origin in statement.origins]
-    assert "call the resume function `__resume_at_0` with what it needs to go on" in [
+    assert "call the resume function `__resume_at_0` with the values that it needs" in [
         entity.attrs.get("says") for entity in behind
     ]
     printing = next(entity for entity in python.entities if "'four'" in entity.label)
@@ -269,7 +269,7 @@ def test_inserted_instructions_are_explained() -> None:
     says = [entity.attrs["says"] for entity in artifact.entities if "says" in entity.attrs]
     assert "call the compiled graph with x" in says
     assert "keep the tuple that the graph returned" in says
-    assert "call the resume function `__resume_at_0` with what it needs to go on" in says
+    assert "call the resume function `__resume_at_0` with the values that it needs" in says
     assert all(f"# {words}" in artifact.text for words in says)
     assert not any("says" in entity.attrs for entity in record["bytecode[0/0]"].entities)
 

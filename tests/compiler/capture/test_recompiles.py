@@ -59,8 +59,10 @@ def test_advice_names_everything_else_that_changed() -> None:
     calls = "f(torch.ones(4, 8), 2)\nf(torch.ones(6, 8, requires_grad=True, dtype=torch.float64), 3)"
     found = called("def f(x, n):\n    return x * n\n", calls).recompiles[-1]
     assert found.cause == "shape"
-    more = "It takes more than that: dtype of `x` was float32, is float64; requires_grad of `x` was False, is True."
-    assert found.advice.endswith(more)  # nothing about `n`: it becomes symbolic with the sizes
+    more = "dtype of `x` was float32, is now float64; requires_grad of `x` was False, is now True."
+    assert found.advice.endswith(
+        f"It takes more than that: {more}"
+    )  # nothing about `n`: it becomes symbolic with the sizes
     again = called("def f(x, n):\n    return x * n\n", calls, dynamic=True).recompiles[-1]
     assert [item.cause for item in again.failures] == ["dtype", "requires_grad"]
 
@@ -79,9 +81,9 @@ def test_every_failed_guard_of_every_entry_is_listed() -> None:
     of_entry = {entry: [item.cause for item in last.failures if item.entry == entry] for entry in ("0/0", "0/1")}
     assert of_entry == {"0/0": ["shape", "dtype", "number"], "0/1": ["shape", "dtype", "number"]}
     assert [item.words for item in last.failures if item.entry == "0/0"] == [
-        "size of `x` in dimension 0 was 4, is 6",
-        "dtype of `x` was float32, is float16",
-        "`n` was the int 2, is the int 3",
+        "size of `x` in dimension 0 was 4, is now 6",
+        "dtype of `x` was float32, is now float16",
+        "`n` was the int 2, is now the int 3",
     ]
 
 
@@ -151,7 +153,7 @@ def test_recompile_describes_the_graph_change() -> None:
     assert [closest for closest, _ in told] == ["0/0", "0/1", "0/1"]
     changes = [change for _, change in told]
     assert changes[0].startswith("the same ops on other sizes or types; s")
-    assert changes[0].endswith(" left open")
+    assert changes[0].endswith(" symbolic")
     assert changes[1].startswith("2 ops more (operator.add, operator.mul); s")
     assert changes[1].endswith(" fixed")
     assert changes[2].startswith("the same ops with other arguments; s")
@@ -164,7 +166,7 @@ def test_changed_global_state_is_blamed_by_name_alone() -> None:
     with torch.no_grad():
         found = recompile(known, [EntryFailures((0, 0), (guard,))], lambda key: f"{key[0]}/{key[1]}", "{}")
     assert (found.cause, found.argument) == ("grad mode", "grad mode")
-    assert [(item.entry, item.words) for item in found.failures] == [("0/0", "grad mode was on, is off")]
+    assert [(item.entry, item.words) for item in found.failures] == [("0/0", "grad mode was on, is now off")]
 
 
 def test_torch_module_recompile_is_blamed_on_forward_arguments() -> None:

@@ -278,13 +278,14 @@ def _is_within(some: Tensor, more: Tensor) -> bool:
 def graphs(monkeypatch: pytest.MonkeyPatch) -> dict[str, GraphModule]:
     """The explored post-grad graphs: "forward", "backward" or "inference"."""
     found: dict[str, GraphModule] = {}
-    record_graph = GraphRecorder.post_grad
+    record_graph = GraphRecorder.on_graph
 
-    def kept(recorder: GraphRecorder, kind: Any, module: GraphModule) -> None:
-        found[kind] = fx.detached_copy(module)
-        record_graph(recorder, kind, module)
+    def kept(recorder: GraphRecorder, stage: str, half: Any, module: GraphModule) -> None:
+        if stage == "post_grad":
+            found[half] = fx.detached_copy(module)
+        record_graph(recorder, stage, half, module)
 
-    monkeypatch.setattr(GraphRecorder, "post_grad", kept)
+    monkeypatch.setattr(GraphRecorder, "on_graph", kept)
     return found
 
 

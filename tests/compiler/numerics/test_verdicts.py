@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler.advise.trial import Result, agreement
+from compiler.export.saving import compare_outputs
 from compiler.numerics.call_words import check_result
 from compiler.numerics.policy.by_dtype import numbers
 from compiler.numerics.policy.judge import Scope, is_reference, judge
@@ -60,6 +61,12 @@ def advice(case: Case) -> Iterator[str]:
         yield joined("gradient" if is_gradient else "output", *agreement(before, after))
 
 
+def saving(case: Case) -> Iterator[str]:
+    """explorer.save_and_load: outputs of a model before and after it is saved."""
+    mine, eager = ([value for _, value in named] for named in (case.mine, case.eager))
+    yield compare_outputs(mine, eager).verdict
+
+
 def reference(case: Case) -> Iterator[str]:
     """check=True: whether float64 is close enough to eager to be a reference."""
     if case.exact is None:
@@ -68,7 +75,16 @@ def reference(case: Case) -> Iterator[str]:
     yield "yes" if is_near else "no"
 
 
-POLICIES: tuple[Callable[[Case], Iterator[str]], ...] = (kernel, without_break, level, stage, call, advice, reference)
+POLICIES: tuple[Callable[[Case], Iterator[str]], ...] = (
+    kernel,
+    without_break,
+    level,
+    stage,
+    call,
+    advice,
+    saving,
+    reference,
+)
 
 
 def said(check: Check) -> str:

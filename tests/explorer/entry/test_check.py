@@ -79,8 +79,8 @@ def test_recompilations_are_counted_over_all_calls() -> None:
         "shape of `x`",
         "call 2, in tests/explorer/entry/test_check.py:",
         "code of 0/0 does not fit:",
-        "size of `x` in dimension 0 was 4, is 6",
-        "`n` was the int 2, is the int 3",
+        "size of `x` in dimension 0 was 4, is now 6",
+        "`n` was the int 2, is now the int 3",
         "torch._dynamo.mark_dynamic(x,",
     ):
         assert words in text
@@ -143,7 +143,7 @@ def test_equal_guard_failures_are_shown_once() -> None:
         GuardFailure("0/0", "training mode", f"self.layers.{n}.training", "True", "False", f"`layers.{n}` was, is")
         for n in range(12)
     ]
-    other = GuardFailure("0/0", "dtype", "x", "float32", "float64", "dtype of `x` was float32, is float64")
+    other = GuardFailure("0/0", "dtype", "x", "float32", "float64", "dtype of `x` was float32, is now float64")
     found = Recompile("recompile[0/1]", "0/1", "f", "cell", 1, (), failures=(*failures, other))
     (card,) = recompile_texts(Record("", Options(), recompiles=(found,)))
     told = [line.strip() for line in card.splitlines()[2:]]

@@ -41,7 +41,7 @@ def tried(**facts: object) -> Trial:
 def test_advice_text_goes_from_finding_to_code(run: Run) -> None:
     text = str(run.advice)
     heading = text.index("TF32 is off · saves an estimated")
-    assert heading < text.index("Estimate: 65 %", heading) < text.index("change: Let products", heading)
+    assert heading < text.index("Estimate: 65 %", heading) < text.index("change: Let matmuls", heading)
     assert '      torch.set_float32_matmul_precision("high")' in text
     assert "numbers: Factors are rounded to 10 bits" in text
     assert max(map(len, text.splitlines())) <= 115

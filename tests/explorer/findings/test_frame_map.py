@@ -99,8 +99,8 @@ def test_recompiles_stand_side_by_side_with_their_cause() -> None:
     assert len(graphs) == 3
     about = [graph.attrs["about"] for graph in graphs]
     assert about[0].startswith("captured in")
-    assert "`factor` was the float 0.0, is the float 1.0" in about[1]
-    assert "size of `x` in dimension 0 was 4, is 5" in about[2]
+    assert "`factor` was the float 0.0, is now the float 1.0" in about[1]
+    assert "size of `x` in dimension 0 was 4, is now 5" in about[2]
     (broken,) = [entity for entity in entities.values() if entity.kind == "break" and graphs[0].id in entity.inputs]
     assert broken.inputs == tuple(graph.id for graph in graphs)
 

@@ -147,7 +147,9 @@ def test_recompiles_table_has_argument_values_and_call() -> None:
     (row,) = tables.recompiles(small_record()).to_dict("records")
     told = ("cause", "argument", "old", "new", "call", "called_from", "entries")
     assert [row[name] for name in told] == ["shape", "x", "8", "9", 2, "cell:12", 1]
-    assert row["failures"] == "0/0: `n` was the int 1, is the int 2; 0/0: size of `x` in dimension 0 was 8, is 9"
+    assert (
+        row["failures"] == "0/0: `n` was the int 1, is now the int 2; 0/0: size of `x` in dimension 0 was 8, is now 9"
+    )
 
 
 def test_frames_count_their_breaks_and_guards() -> None:

@@ -72,7 +72,7 @@ def test_equal_recompiles_are_shown_once() -> None:
     record = small_record()
     last = replace(record.recompiles[0], id="recompile[0/2]", limit="recompile_limit (2)")
     shown = text.summary(record.with_fields(recompiles=(*record.recompiles, last)))
-    assert "2 recompilations\n  f: size of `x` in dimension 0 was 8, is 9  (2 times)\n" in shown
+    assert "2 recompilations\n  f: size of `x` in dimension 0 was 8, is now 9  (2 times)\n" in shown
     assert "recompile_limit (2) is reached: torch gave up on it" in shown
 
 

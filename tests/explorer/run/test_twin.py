@@ -247,8 +247,8 @@ def test_break_card_has_cost_and_advice() -> None:
 
 def test_recompile_card_lists_every_failed_guard() -> None:
     text = Reader(twin(small_record())).text
-    assert "0/1 f: size of x in dimension 0 was 8, is 9" in text
-    assert "`n` was the int 1, is the int 2" in text
+    assert "0/1 f: size of x in dimension 0 was 8, is now 9" in text
+    assert "`n` was the int 1, is now the int 2" in text
     assert "call 2, in cell:12  f(y)" in text
     assert "torch._dynamo.mark_dynamic(x, 0)" in text
 

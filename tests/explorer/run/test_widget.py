@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -183,3 +184,16 @@ def test_older_widgets_of_a_cell_close_once() -> None:
         shown.close_older("cell", execution)
         shown.add("cell", execution, run, SimpleNamespace(close=partial(closed.append, number)))
         assert closed == [[], [], [0, 1], [0, 1, 2]][number]
+
+
+def test_colab_loads_its_custom_widget_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses a stand-in for Colab's module, which blocks widgets that are not its own unless it is asked."""
+    asked: list[bool] = []
+    colab = SimpleNamespace(
+        enable_custom_widget_manager=lambda: asked.append(True), _widgets=SimpleNamespace(_installed_url="manager.js")
+    )
+    monkeypatch.setitem(sys.modules, "google.colab.output", colab)
+    data, metadata = Explorer(small_record())._repr_mimebundle_()
+    [view] = [name for name in data if "widget-view" in name]
+    assert asked == [True]
+    assert metadata[view]["colab"]["custom_widget_manager"]["url"] == "manager.js"
