@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compiler.torch_api.tested import TESTED
+from compiler.torch_api.supported import MADE_FOR
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build/matrix"
@@ -28,13 +28,13 @@ _RESULT = re.compile(r"^=*\s*((?:\d+ \w+, )*\d+ \w+) in .*$", re.MULTILINE)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"default: {' '.join(TESTED)}")
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"default: {' '.join(MADE_FOR)}")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     words = sys.argv[1:]
     split = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:split])
     FOLDER.mkdir(parents=True, exist_ok=True)
-    results = {version: _tested(version, words[split + 1 :], args.keep) for version in args.versions or TESTED}
+    results = {version: _tested(version, words[split + 1 :], args.keep) for version in args.versions or MADE_FOR}
     print(*(f"torch {version}: {result}" for version, result in results.items()), sep="\n")
     return 0 if all("failed" not in result and "passed" in result for result in results.values()) else 1
 

@@ -39,7 +39,7 @@ from compiler.torch_api.ddp_buckets import note_fake_reduction
 from compiler.torch_api.eager import holds_dtensor
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
-from compiler.torch_api.tested import warn_of_newer_torch
+from compiler.torch_api.supported import warn_of_newer_torch
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
 from compiler.virtual_gpu.gpu import active_driver

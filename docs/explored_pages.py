@@ -11,9 +11,9 @@ from examples import attention, branches
 import tcompile
 
 EXAMPLES: dict[str, Callable[[], tcompile.Run]] = {
-    "attention": lambda: tcompile.explore(attention.training_step, *attention.inputs(), stages="all", target="h100"),
+    "attention": lambda: tcompile.explore(attention.loss_of, *attention.inputs(), stages="all", target="h100"),
     "branches": lambda: tcompile.explore(branches.model, calls=branches.CALLS, stages="captured", step=True),
-    "backend": lambda: tcompile.explore(attention.training_step, *attention.inputs(), backend="tcompile"),
+    "backend": lambda: tcompile.explore(attention.loss_of, *attention.inputs(), backend="tcompile"),
 }
 
 
