@@ -104,7 +104,7 @@ def way_there(found: GraphBreak, lines: SourceLines) -> Way:
 
 def flow(found: GraphBreak, graphs: Graphs) -> Flow:
     """The graph before, what crosses, and where it goes on."""
-    goes_on = [graphs.resumed(name) for name in found.resumed_by]
+    goes_on = [graphs.resume_words(name) for name in found.resumed_by]
     before = graphs.link(found.ended) or Tag("no graph before", "muted")
     end = ENDS.get(found.outcome, "")
     after: tuple[Words, ...] = (Tag(end, "plain"),) if end else tuple(words for words, _ in goes_on)
@@ -179,7 +179,7 @@ class Graphs:
     def title(self, name: str) -> str:
         return f"graph {self._graphs[name].graph}"
 
-    def resumed(self, name: str) -> tuple[Words, bool]:
+    def resume_words(self, name: str) -> tuple[Words, bool]:
         """A frame that goes on after a break: what it is with its graph if it has one, and whether it has."""
         frame = self._frames.get(name)
         if frame is None:

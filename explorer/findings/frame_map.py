@@ -33,7 +33,7 @@ def frame_map_finding(record: Record) -> Finding | None:
     whole = len(record.frames) == 1 and record.frames[0].outcome == "compiled"
     if not record.frames or (whole and not record.breaks):
         return None
-    return Finding(FrameMap(record).told().artifact(STAGE, "frame map"), "graph")
+    return Finding(FrameMap(record).as_text().artifact(STAGE, "frame map"), "graph")
 
 
 @dataclass
@@ -231,7 +231,7 @@ class FrameMap:
 
     # As text
 
-    def told(self) -> LinkedText:
+    def as_text(self) -> LinkedText:
         """An indented tree. What a function calls stands below where it is called; what goes on, beside it."""
         text = LinkedText()
         text.add(self._summary())

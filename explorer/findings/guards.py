@@ -227,18 +227,18 @@ class Branch:
         """Its own guards, then its branches. A chain of branches without guards of their own is one; few guards stand
         in one branch.
         """
-        shown = self.merged()
+        shown = self.skip_chain()
         guards = self.all() if self.is_flat() else shown.guards
         rows = (Table((), tuple(_row(guard, lines) for guard in guards), style="guards"),) if guards else ()
         below = () if self.is_flat() else shown.branches.values()
-        return [*rows, *(part for branch in below for part in branch.folded(lines, is_open))]
+        return [*rows, *(part for branch in below for part in branch.as_folds(lines, is_open))]
 
-    def folded(self, lines: SourceLines, is_open: bool) -> list[Parts]:
+    def as_folds(self, lines: SourceLines, is_open: bool) -> list[Parts]:
         """The branch under its name; one guard stands by itself."""
         guards, inside = self.all(), self.parts(lines, is_open)
         if len(guards) == 1:
             return inside
-        name = self.common(guards) if self.is_flat() else self.merged().name
+        name = self.common(guards) if self.is_flat() else self.skip_chain().name
         failed = sum(guard.failed for guard in guards)
         facts = _facts(sum(guard.seconds or 0.0 for guard in guards), failed, "all of them, one by one")
         title: Words = (f"`{name}`", Tag(f" {len(guards)}", "muted"), *facts)
@@ -246,11 +246,11 @@ class Branch:
 
     def is_flat(self) -> bool:
         """Whether its guards stand in one list."""
-        return bool(self.name) and (len(self.all()) <= TOGETHER or not self.merged().branches)
+        return bool(self.name) and (len(self.all()) <= TOGETHER or not self.skip_chain().branches)
 
-    def merged(self) -> Branch:
+    def skip_chain(self) -> Branch:
         if self.name and not self.guards and len(self.branches) == 1:
-            return next(iter(self.branches.values())).merged()
+            return next(iter(self.branches.values())).skip_chain()
         return self
 
     def common(self, guards: Sequence[Guard]) -> str:

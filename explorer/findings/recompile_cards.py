@@ -31,7 +31,7 @@ class Known:
             if not guard.internal:
                 self._guards.setdefault((guard.frame, guard.source), []).append(guard)
 
-    def failed(self, failure: GuardFailure) -> list[Guard]:
+    def failed_guards(self, failure: GuardFailure) -> list[Guard]:
         """The guards that a failure is of: of those on the same source, the ones that turned calls away."""
         same = self._guards.get((failure.entry, failure.source), []) if failure.source else []
         return [guard for guard in same if guard.failed] or same
@@ -162,7 +162,7 @@ def entry_table(entry: str, failures: Sequence[GuardFailure], known: Known) -> T
 
 def failure_row(failure: GuardFailure, words: str, known: Known) -> Row:
     """A failed guard: was and is, and the line that asked for it."""
-    asked = next((guard for guard in known.failed(failure) if guard.file), None)
+    asked = next((guard for guard in known.failed_guards(failure) if guard.file), None)
     differs: Words = was_is(failure) if failure.old or failure.new else failure.words
     by: tuple[str | Link, ...] = (" ", line_link(asked.file, asked.line, known.lines)) if asked else ()
     return Row(

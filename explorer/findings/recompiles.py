@@ -32,7 +32,7 @@ def recompiles_finding(record: Record) -> Finding | None:
 def recompile_entity(found: Recompile, known: Known) -> Entity:
     """A recompilation as an entity; it comes from the line of the call, and from the guards that failed."""
     call = known.lines.id_of(found.call.file, found.call.line) if found.call else ""
-    guards = (guard_id(guard) for failure in found.failures for guard in known.failed(failure))
+    guards = (guard_id(guard) for failure in found.failures for guard in known.failed_guards(failure))
     attrs = {"frame": found.frame, "cause": found.cause, "argument": found.argument}
     origins = tuple(dict.fromkeys(name for name in (call, *guards) if name))
     return Entity(recompile_id(found), "recompile", recompile_reason(found), attrs, (), origins)

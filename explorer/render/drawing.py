@@ -230,7 +230,7 @@ class _EdgeNames:
     sources: Mapping[str, str]
     saved: Mapping[str, str]
 
-    def taken(self, entity: Entity) -> Chip:
+    def input_chip(self, entity: Entity) -> Chip:
         """An input as the user wrote it: `x`, `args[0]`, or a module's own `weight`."""
         source = self.sources.get(entity.id, "")
         own = _OWN_TENSOR.search(source)
@@ -239,7 +239,7 @@ class _EdgeNames:
         kind = "saved" if entity.id in self.saved.values() else "input"
         return Chip(kind, _VARIABLE.sub(r"\1", source) or entity.label, tensor_type(entity.attrs))
 
-    def given(self, entity: Entity, first: bool) -> list[Chip]:
+    def result_chips(self, entity: Entity, first: bool) -> list[Chip]:
         """What the graph returns, what it keeps for the backward, or both: AOTAutograd puts what is returned first."""
         kept = [Chip("saved", "saved")] if entity.id in self.saved else []
         return [Chip("output", "output"), *kept] if first or not kept else kept
@@ -251,11 +251,11 @@ def _add_chips(artifact: Artifact, home: Mapping[str, str], boxes: Mapping[str, 
         if entity.kind == "output":
             for place, source in enumerate(dict.fromkeys(entity.inputs)):
                 if source in home:
-                    boxes[home[source]].gives += names.given(by_id[source], first=place == 0)
+                    boxes[home[source]].gives += names.result_chips(by_id[source], first=place == 0)
         elif entity.id in home:
             for source in entity.inputs:
                 if source in by_id and by_id[source].kind in _ENDS:
-                    boxes[home[entity.id]].takes[source] = names.taken(by_id[source])
+                    boxes[home[entity.id]].takes[source] = names.input_chip(by_id[source])
 
 
 def _add_boxes(graph: Digraph, boxes: Iterable[Box], path: Path) -> None:

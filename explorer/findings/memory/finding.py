@@ -15,7 +15,7 @@ from explorer.findings.memory.memory import (
     Line,
     Tensor,
     Timeline,
-    computed_over_measured,
+    peak_error,
     text_of,
     timelines,
 )
@@ -79,11 +79,11 @@ class Known:
         nodes = (event.entity, *entity.inputs) if entity is not None and entity.kind == "extern" else (event.entity,)
         return next((self.makers[node] for node in nodes if node in self.makers), None)
 
-    def copied(self, event: MemoryEvent) -> str:
+    def copied_from(self, event: MemoryEvent) -> str:
         """What a tensor is computed of that comes from no line of its own: parameters in another layout."""
         entity = self.entities.get(event.entity)
         names = entity.attrs.get("reads", ()) if entity is not None else ()
-        given = (self.inputs.named(event.graph, event.half, name) for name in names)
+        given = (self.inputs.user_name(event.graph, event.half, name) for name in names)
         return ", ".join(dict.fromkeys(name for name in given if name))
 
     def origins(self, event: MemoryEvent) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class Known:
         place = entity.attrs if entity is not None else {}
         file, number = str(place.get("file", "")), int(place.get("line", 0))
         asked = (line_link(file, number, self.spots), " ") if file else ()
-        code = self.code(event) or self.copied(event)
+        code = self.code(event) or self.copied_from(event)
         half = Tag(" fwd" if event.half == "forward" else " bwd", "muted", f"Made in the {event.half}")
         size = (size_text(event.bytes), Bar(((event.bytes, "now"),), "tensors"))
         cells = (
@@ -142,7 +142,7 @@ def timeline_section(timeline: Timeline, known: Known) -> Section:
     """What is in use, and what is in memory at the peak of the generated code."""
     base = ", ".join(f"{size_text(size)} of {kind}" for kind, size in timeline.base.items())
     parts: list[Parts] = [figures(timeline)]
-    if (ratio := computed_over_measured(timeline)) is not None:
+    if (ratio := peak_error(timeline)) is not None:
         side = "above" if ratio > 0 else "below"
         apart = f"{100 * abs(ratio):.1f} % {side} what was measured"
         parts.append(Text(f"The peak computed for the generated code is {apart}. {OTHERS}", "line"))
@@ -181,7 +181,7 @@ def peak_section(line: Line, known: Known) -> Section:
 def tensor_row(each: Tensor, known: Known) -> list[str]:
     """Bytes, name, what it is kept for, the line."""
     event, line = each.event, known.line(each.event)
-    where = f"{place(line)}  {known.code(event)}" if line else known.copied(event)
+    where = f"{place(line)}  {known.code(event)}" if line else known.copied_from(event)
     return [size_text(event.bytes), event.buffer, ROLES.get(each.role, ""), known.maker(event), where]
 
 

@@ -7,7 +7,7 @@ backward in reverse. Each adds what it allocates to what was there: parameters a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -106,7 +106,7 @@ def timelines(record: Record) -> list[Timeline]:
     return [timeline for timeline in whole + each if timeline.lines]
 
 
-def computed_over_measured(timeline: Timeline) -> float | None:
+def peak_error(timeline: Timeline) -> float | None:
     """The computed peak over the measured one, less 1; None where it was not measured."""
     computed, measured = timeline.lines.get("compiled"), timeline.lines.get("measured")
     if computed is None or measured is None or not measured.peak_bytes:
@@ -122,7 +122,7 @@ class InputNames:
         self._ids = {(event.graph, event.half, event.buffer): event.entity for event in record.memory
                      if event.what == "input"}  # fmt: skip
 
-    def named(self, graph: str, half: Half, buffer: str) -> str:
+    def user_name(self, graph: str, half: Half, buffer: str) -> str:
         """What the user calls this input of a graph; "" where it is none."""
         return plain(self._sources.get(self._ids.get((graph, half, buffer), ""), ""))
 
@@ -217,8 +217,3 @@ def text_of(event: MemoryEvent) -> str:
         "output": f"{event.buffer} stays: {event.role or 'output'}",
     }
     return words[event.what]
-
-
-def told(steps: Iterable[Step]) -> list[int]:
-    """The numbers of steps after which another number of bytes is in use, or the memory has another name."""
-    return [number for number, step in enumerate(steps) if step.event.what in ("allocate", "reuse", "free", "input")]

@@ -11,7 +11,7 @@ from compiler.record.plain_text import one_line, pluralize
 from explorer.findings.sweep.words import pays_from
 from explorer.findings.timing.compared import EAGER, Ratio, Timed, beside_eager
 from explorer.findings.timing.tables import candidate_row
-from explorer.findings.timing.text import HEAD, cells, why_not
+from explorer.findings.timing.text import HEAD, cells, failure_reason
 from explorer.findings.timing.words import cpu_text, device_text, shared_unit
 from explorer.reading.columns import COLUMNS
 from explorer.reading.data_frames import table_of
@@ -193,7 +193,10 @@ def _rows(spot: Spot) -> Iterator[tuple[str, ...]]:
     for item in spot.timed:
         shown = cells(item, unit)
         failed = item.candidate.seconds is None
-        yield (*where, *((shown[0], why_not(item.candidate), "", "", "") if failed else (shown[at] for at in SHOWN)))
+        yield (
+            *where,
+            *((shown[0], failure_reason(item.candidate), "", "", "") if failed else (shown[at] for at in SHOWN)),
+        )
 
 
 def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:

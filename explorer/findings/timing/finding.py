@@ -17,11 +17,11 @@ from explorer.findings.timing.text import (
     cells,
     count_cells,
     counted_parts,
+    failure_reason,
     heading,
     method_lines,
     part_words,
     parts_of,
-    why_not,
 )
 from explorer.findings.timing.words import (
     lead_sentences,
@@ -127,7 +127,7 @@ def times(group: Sequence[Timed]) -> Chart:
 def failures(group: Sequence[Timed]) -> tuple[Parts, ...]:
     """The candidates that have no numbers, and why."""
     failed = [item for item in group if item.candidate.seconds is None]
-    rows = tuple(Row((f"{item.candidate.name}: {why_not(item.candidate)}",), (item.id,)) for item in failed)
+    rows = tuple(Row((f"{item.candidate.name}: {failure_reason(item.candidate)}",), (item.id,)) for item in failed)
     return (Table((), rows),) if rows else ()
 
 

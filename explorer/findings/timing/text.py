@@ -71,7 +71,7 @@ def table_lines(group: Sequence[Timed], chosen: Sequence[int] = range(len(HEAD))
     failed = [item.candidate for item in group if item.candidate.seconds is None]
     rows = [tuple(row[column] for column in chosen) for row in (HEAD, *measured)]
     lines = columns(rows, right=range(1, len(HEAD))) if measured else []
-    return [*lines, *(f"{candidate.name}: {why_not(candidate)}" for candidate in failed)]
+    return [*lines, *(f"{candidate.name}: {failure_reason(candidate)}" for candidate in failed)]
 
 
 def cells(item: Timed, unit: Unit | None) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def cells(item: Timed, unit: Unit | None) -> tuple[str, ...]:
     )
 
 
-def why_not(candidate: Candidate) -> str:
+def failure_reason(candidate: Candidate) -> str:
     """Why a candidate has no numbers."""
     return f"not measured: {one_line(candidate.problem)}" if candidate.problem else "not measured"
 
