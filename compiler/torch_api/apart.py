@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch._dynamo.config as dynamo_config
 import torch._dynamo.guards as guards
 from torch._inductor.utils import fresh_cache
 
 from compiler.torch_api import dynamo
-from compiler.torch_api.patching import Function, call_instead, replace_attribute
+from compiler.torch_api.patching import Function, call_instead, replace_attribute, set_environment
 from compiler.torch_api.unread import check_once
 
 # Each candidate has an entry of its own for each code object; torch gives up at 8.
@@ -38,7 +36,7 @@ def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[None]:
     limits = ("recompile_limit", "accumulated_recompile_limit")
     low = [name for name in limits if getattr(dynamo_config, name) < MOST_ENTRIES]
     with (
-        patch.dict(os.environ),  # torch.compile sets variables that CUPTI reads where it is to make CUDA graphs
+        set_environment(),  # torch.compile sets variables that CUPTI reads where it is to make CUDA graphs
         dynamo.observe(dynamo.BreakCounter()),
         dynamo_config.patch({"suppress_errors": False, **dict.fromkeys(low, MOST_ENTRIES)}),
         replace_attribute(guards, "profile_guard_manager", call_instead(time_checks)),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch._dynamo
@@ -34,8 +33,12 @@ def careful_export() -> Iterator[None]:
     """Keep exports in the block silent and compiled code in place. The user's prints stay."""
     silenced: list[Wrapper] = [(logging.getLogger(name), "disabled", lambda _: True) for name in _LOGGERS]
     wrappers = [*silenced, (torch._dynamo, "reset", lambda _: _do_nothing)]
-    with patch.dict(vars(trace), print=_do_nothing), replace_attributes(wrappers):
-        yield
+    vars(trace)["print"] = _do_nothing
+    try:
+        with replace_attributes(wrappers):
+            yield
+    finally:
+        del vars(trace)["print"]
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:

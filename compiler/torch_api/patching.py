@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
@@ -93,6 +94,19 @@ def replace_attributes(wrappers: Iterable[Wrapper]) -> Iterator[None]:
         for wrapper in wrappers:
             stack.enter_context(replace_attribute(*wrapper))
         yield
+
+
+@contextmanager
+def set_environment(**values: str) -> Iterator[None]:
+    """Set environment variables in the block; after it, all variables are what they were before."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
 def hide_frame(function: Function) -> Function:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-_LOG_LEVEL = "KINETO_LOG_LEVEL"
+from compiler.torch_api.patching import set_environment
+
 # What asks the driver for work: kernels, graphs, copies, fills (CUDA's and ROCm's runtime, and the driver's own names).
 LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync", "LaunchCooperativeKernel")
 
@@ -48,8 +48,8 @@ class GpuWork:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the profiler's own messages."""
-    with patch.dict(os.environ), warnings.catch_warnings():
-        os.environ.setdefault(_LOG_LEVEL, "99")
+    level = os.environ.get("KINETO_LOG_LEVEL", "99")
+    with set_environment(KINETO_LOG_LEVEL=level), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 

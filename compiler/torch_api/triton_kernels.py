@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch._inductor.runtime.hints as hints
@@ -24,7 +23,7 @@ import torch._inductor.runtime.triton_helpers as triton_helpers
 import torch._inductor.runtime.triton_heuristics as heuristics
 import triton
 
-from compiler.torch_api.patching import replace_attribute, replace_attributes
+from compiler.torch_api.patching import replace_attribute, replace_attributes, set_environment
 
 __all__ = ["triton_helpers"]
 
@@ -78,7 +77,7 @@ def reading_kernels(gpu: AbstractContextManager[None]) -> Iterator[None]:
     """Let Inductor's heuristics answer for a GPU in the block, without a cache of tuning."""
     with (
         gpu,
-        patch.dict(os.environ, TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"),
+        set_environment(TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"),
         replace_attributes(
             [
                 (triton_helpers, "set_driver_to_gpu", lambda _: lambda: None),
