@@ -26,6 +26,7 @@ PRIVATE_FOLDERS = (
 SLOW = (
     "tests/test_notebooks.py",
     "tests/browser/test_live_widget.py",
+    "tests/test_docs.py",
     "tests/explorer/kernel_lab/test_kernel_lab.py",
     "tests/compiler/timing/test_timing.py",
     "tests/compiler/virtual_gpu/test_torch_cuda.py",
@@ -33,6 +34,7 @@ SLOW = (
     "tests/compiler/capture/test_breaks.py",
     "tests/compiler/backend/test_emit_triton.py",
     "tests/compiler/inductor/test_modes.py",
+    "tests/test_wheel.py",
     "tests/compiler/inductor/test_line_links.py",
     "tests/compiler/inductor/test_without_build.py",
     "tests/compiler/timing/test_profile.py",
