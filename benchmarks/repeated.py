@@ -42,7 +42,7 @@ def explore_one_step(ids: Any, options: dict[str, Any]) -> None:
         model(input_ids=ids, labels=ids).loss.backward()
 
     run = tcompile.explore(step, **options)
-    assert run.record.kernels, run.problems
+    assert run.record.kernels, run.tables.problems
 
 
 def main() -> int:

@@ -263,7 +263,7 @@ def _time(value: Any) -> bool | str:
     if not isinstance(value, str) and not is_list:
         raise OptionError(
             f"time={value!r}: it is True, False, 'all', or names of modes and backends, such as "
-            "'default,reduce-overhead'. A backend that is a function: run.time([function])."
+            "'default,reduce-overhead'. A backend that is a function: run.timing.measure([function])."
         )
     wanted = candidate_names(value)
     for name in wanted:

@@ -3,7 +3,7 @@
 %load_ext explorer          in a notebook: then %%tcompile above a cell
 explorer.explore(f, x, w)   in Python
 explorer.autograd(loss)     the graph behind a tensor: what a backward pass runs, and what is kept for it
-explorer.decompose("gelu", x)  what an operator becomes, level by level; explorer.operators() counts them
+explorer.decompose("gelu", x)  what an operator becomes, level by level
 explorer.chain_rule(loss)   the chain rule on it, step by step, with numbers
 explorer.check(f, x, w)     in tests: fails where the graph breaks or is compiled anew
 explorer.export(model, x)   with torch.export; explorer.save_and_load(model, x) tries each way to save it
@@ -20,10 +20,10 @@ from explorer.entry.chain_rule import ChainRule, ShownStep, chain_rule
 from explorer.entry.check import CheckError, check
 from explorer.entry.explore import explore
 from explorer.entry.export import export, save_and_load
-from explorer.entry.operators import operators
 from explorer.entry.targets import targets
 from explorer.findings.decompose.op_levels import OpLevels, decompose
 from explorer.run.autograd_run import AutogradRun
+from explorer.run.old_names import new_name
 from explorer.run.run import Run, load
 
 __all__ = [
@@ -42,23 +42,14 @@ __all__ = [
     "export",
     "load",
     "load_ipython_extension",
-    "operators",
     "save_and_load",
     "targets",
     "unload_ipython_extension",
 ]
 
-REPLACED = {
-    "thresholds": "use p.with_thresholds(fused_loops=4).totals; notebook 09 has sliders for it",
-    "ThresholdControl": "use p.with_thresholds(fused_loops=4)",
-}
-"""Names of the version before, and what does the same."""
-
 
 def __getattr__(name: str) -> Any:
-    if name in REPLACED:
-        raise AttributeError(f"explorer.{name} is no more: {REPLACED[name]}")
-    raise AttributeError(f"module 'explorer' has no attribute {name!r}")
+    raise AttributeError(new_name("explorer", name) or f"module 'explorer' has no attribute {name!r}")
 
 
 def load_ipython_extension(ipython: Any) -> None:

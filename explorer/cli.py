@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from compiler.record import Artifact, Record, RecordError, UntrustedError
-from compiler.record.options import OptionError
-from explorer.entry import check_flag
-from explorer.entry import timing_flag as time_flag
+from compiler.record import Artifact, Record, UntrustedError
+from explorer.entry.options import OPTIONS, asked_options, join_values
 from explorer.findings import capture_text
 from explorer.reading.stages import stage_key
 from explorer.run import files, text
 from explorer.run.compiling import KernelCompiler
 
 if TYPE_CHECKING:
-    from compiler.torch_api.fx import SourceFrame
     from explorer.run.run import Run
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
@@ -34,8 +31,8 @@ examples:
 """
 
 
-class UsageError(Exception):
-    """Something the user asked for that can't be done; told in one line."""
+class UsageError(ValueError):
+    """The user asked for something that can't be done; the message is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,22 +43,22 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code: 0, 1 when the user's code raised, 2 for wrong use."""
     words = sys.argv[1:] if argv is None else argv
-    args = _parser().parse_args(check_flag.joined(time_flag.joined(words)))
+    args = _parser().parse_args(join_values(words))
     try:
         args.command(args)
-    except (UsageError, OptionError, RecordError, UntrustedError) as error:
-        return _told(" ".join(str(error).split()), WRONG_USE)
+    except (ValueError, UntrustedError) as error:  # of what was asked for; errors of the user's code are UserError
+        return _complain(" ".join(str(error).split()), WRONG_USE)
     except BrokenPipeError:
         # The reader (`| head`) has all it wants; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        return _told(f"{error.strerror}: {error.filename}" if error.filename else str(error), WRONG_USE)
+        return _complain(f"{error.strerror}: {error.filename}" if error.filename else str(error), WRONG_USE)
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0 if not getattr(args, "failed", False) else FAILED
 
 
-def _told(message: str, code: int) -> int:
+def _complain(message: str, code: int) -> int:
     print(f"tcompile: {message}", file=sys.stderr)
     return code
 
@@ -88,7 +85,9 @@ def _add_explore(commands: Any) -> None:
     _add_inputs(command)
     command.add_argument("--html", type=_output(".html"), metavar="PATH", help="save a page to explore in a browser")
     command.add_argument("--json", type=_output(".json"), metavar="PATH", help="save the record as data")
-    _add_options(command.add_argument_group("options of the exploration"))
+    group = command.add_argument_group("options of the exploration")
+    for flag, settings in OPTIONS.items():
+        group.add_argument(flag, default=None, **settings)
 
 
 def _add_inputs(command: Any) -> None:
@@ -102,30 +101,6 @@ def _add_inputs(command: Any) -> None:
         'or by name: "mask=ones(8, 8)"',
     )
     command.add_argument("--seed", type=int, default=0, help="of torch's random numbers, for weights and inputs (0)")
-
-
-def _add_options(group: Any) -> None:
-    yes_no = argparse.BooleanOptionalAction
-    group.add_argument("--target", metavar="NAME", help="device, or GPU that is not here, to write code for; else h100")
-    group.add_argument("--mode", help="torch.compile's: default, reduce-overhead, max-autotune, …")
-    group.add_argument("--dynamic", action=yes_no, help="symbolic shapes: always, or never")
-    group.add_argument("--fullgraph", action="store_true", default=None, help="a graph break is an error")
-    group.add_argument("--backend", help="torch.compile's backend (inductor)")
-    group.add_argument("--vs", metavar="BACKEND", help="compile with this backend too, and show both side by side")
-    group.add_argument("--options", action="append", metavar="NAME=VALUE", help="a setting of the backend")
-    group.add_argument(
-        "--stages", metavar="A,B", help="only these stages; all: kernels compiled; decomposed: at every level"
-    )
-    group.add_argument("--grad", action=yes_no, help="with gradients, or under torch.no_grad")
-    group.add_argument(
-        "--time", type=time_flag.value, metavar="A,B", nargs="?",
-        help="time the call, eager and compiled; --time=all, or names: --time=default,reduce-overhead,aot_eager",
-    )  # fmt: skip
-    group.add_argument(
-        "--check", type=check_flag.value, metavar="kernels", nargs="?",
-        help="build the code and compare with eager; --check kernels compares each Triton kernel, without a GPU",
-    )  # fmt: skip
-    group.add_argument("--step", action="store_true", default=None, help="record how TorchDynamo reads the code")
 
 
 def _add_decompose(commands: Any) -> None:
@@ -164,7 +139,7 @@ def _add_report(commands: Any) -> None:
 
 
 def _output(suffix: str) -> Any:
-    """An argparse type: a path with this suffix in a folder that is there, known before any work is done."""
+    """An argparse type: a path with this suffix in an existing folder, checked before any work is done."""
 
     def path_to_write(value: str) -> Path:
         path = Path(value)
@@ -180,18 +155,19 @@ def _output(suffix: str) -> Any:
 def _explore(args: argparse.Namespace) -> None:
     import torch
 
-    from explorer.entry import user_code
+    from explorer.entry import call_inputs, user_code
+    from explorer.entry.explore import explore_call
 
     options = _options(args)
     torch.manual_seed(args.seed)
     try:
         function, path = user_code.load(args.code)
-        inputs = _inputs(args.inputs)
+        inputs = call_inputs.parse(args.inputs)
         user_code.check_call(function, args.code.rpartition(":")[2], inputs.args, inputs.kwargs)
-        site = user_code.made_at(function, args.code, path)
-        run = user_code.run_user_code(path, lambda: _explored(function, inputs, options, site))
-    except user_code.LoadError as error:
-        raise UsageError(error) from None
+        site = user_code.line_of_name(function, args.code, path)
+        run = user_code.run_user_code(
+            path, lambda: explore_call(function, inputs.args, inputs.kwargs, options, site=site)
+        )
     except user_code.UserError as error:
         traceback.print_exception(type(error.cause), error.cause, error.trace)
         args.failed = True
@@ -202,41 +178,21 @@ def _explore(args: argparse.Namespace) -> None:
 def _decompose(args: argparse.Namespace) -> None:
     import torch
 
+    from explorer.entry import call_inputs
     from explorer.findings.decompose.op_levels import decompose
 
     torch.manual_seed(args.seed)
-    inputs = _inputs(args.inputs)
-    try:
-        print(decompose(args.operator, *inputs.args, **inputs.kwargs))
-    except ValueError as error:
-        raise UsageError(error) from None
+    inputs = call_inputs.parse(args.inputs)
+    print(decompose(args.operator, *inputs.args, **inputs.kwargs))
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """The options that were given, checked before the user's file is run. Raises OptionError."""
-    from compiler import option_checks
+    from compiler.option_checks import parse_options
 
-    names = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step", "vs")
-    given = {name: getattr(args, name) for name in names}
-    given["options"] = option_checks.assignments(args.options) if args.options else None
-    chosen = {name: value for name, value in given.items() if value is not None}
-    option_checks.parse_options(**chosen)
-    return chosen
-
-
-def _inputs(texts: Sequence[str]) -> Any:
-    from explorer.entry import call_inputs
-
-    try:
-        return call_inputs.parse(texts)
-    except call_inputs.InputError as error:
-        raise UsageError(error) from None
-
-
-def _explored(function: Any, inputs: Any, options: dict[str, Any], site: tuple[SourceFrame, ...]) -> Run:
-    from explorer.entry.explore import explored
-
-    return explored(function, inputs.args, inputs.kwargs, options, site=site)
+    asked = asked_options(args)
+    parse_options(**asked)
+    return asked
 
 
 def _report_run(run: Run, args: argparse.Namespace) -> None:
@@ -248,7 +204,7 @@ def _report_run(run: Run, args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    record = _read(args.path)
+    record = files.read(args.path)
     if args.stage is None:
         print(text.summary(record))
         return
@@ -257,13 +213,13 @@ def _show(args: argparse.Namespace) -> None:
         return
     name = stage_key(args.stage)
     record = _with_stage(record.with_trust("trusted") if args.trust else record, name)
-    chosen = _chosen(record, name)
+    chosen = _find_artifacts(record, name)
     for artifact in chosen:
-        print(_shown(record, artifact, args.raw, len(chosen) > 1))
+        print(_artifact_text(record, artifact, args.raw, len(chosen) > 1))
 
 
 def _with_stage(record: Record, name: str) -> Record:
-    """The record with what is named: kernels are compiled, and findings made, where it is one of these."""
+    """The record with the named stage, for which kernels are compiled or findings made if it needs that."""
     stage = name.partition("[")[0]
     made = KernelCompiler(record)
     if made.has_yet_to_make(stage):
@@ -277,7 +233,7 @@ def _with_stage(record: Record, name: str) -> Record:
     return found if found.of_stage(stage) else record
 
 
-def _chosen(record: Record, name: str) -> Sequence[Artifact]:
+def _find_artifacts(record: Record, name: str) -> Sequence[Artifact]:
     """All artifacts of a stage, or the one with this id."""
     try:
         first = record[name]
@@ -286,7 +242,7 @@ def _chosen(record: Record, name: str) -> Sequence[Artifact]:
     return [first] if name == first.id else record.of_stage(name)
 
 
-def _shown(record: Record, artifact: Artifact, raw: bool, titled: bool) -> str:
+def _artifact_text(record: Record, artifact: Artifact, raw: bool, titled: bool) -> str:
     if raw or artifact.language == "text":  # what a finding says has no lines to number
         body = artifact.text.removesuffix("\n")
     else:
@@ -295,16 +251,7 @@ def _shown(record: Record, artifact: Artifact, raw: bool, titled: bool) -> str:
 
 
 def _report(args: argparse.Namespace) -> None:
-    record = _read(args.path)
+    record = files.read(args.path)
     output = args.output or Path(args.path).with_suffix(".html")
     files.write(record, output)
     print(f"wrote {output}")
-
-
-def _read(path: str) -> Record:
-    try:
-        return files.read(path)
-    except RecordError:
-        raise
-    except ValueError as error:
-        raise UsageError(error) from None

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from explorer.entry.check import CheckError, check
     from explorer.entry.explore import explore
     from explorer.entry.export import export, save_and_load
-    from explorer.entry.operators import operators
     from explorer.entry.targets import targets
     from explorer.findings.decompose.op_levels import decompose
     from explorer.run.run import Run, load
@@ -51,7 +50,6 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "open",
-    "operators",
     "save_and_load",
     "targets",
     "unload_ipython_extension",
@@ -67,7 +65,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name not in __all__:
-        raise AttributeError(f"module 'tcompile' has no attribute {name!r}")
+        raise AttributeError(_new_name(name) or f"module 'tcompile' has no attribute {name!r}")
     if name in _HOMES:
         home, attribute = _HOMES[name]
         value = getattr(importlib.import_module(home), attribute)
@@ -77,6 +75,15 @@ def __getattr__(name: str) -> Any:
         value = getattr(explorer, name)
     globals()[name] = value
     return value
+
+
+def _new_name(name: str) -> str:
+    """What to write instead of an old name; "" for what is none, and for names that tools of Python probe."""
+    if name.startswith("_"):
+        return ""
+    from explorer.run.old_names import new_name
+
+    return new_name("tcompile", name)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ import tcompile
 from compiler.backend import tcompile as backend
 
 FUNCTIONS = {
-    "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "open", "operators",
+    "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "open",
     "save_and_load", "targets",
 }  # fmt: skip
 CLASSES = {"CheckError", "Run"}

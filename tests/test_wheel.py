@@ -37,7 +37,7 @@ x = torch.randn(8, 64)
 run = tcompile.explore(smooth, x)
 run.save("from_python.html")
 run.save("from_python.json")
-assert "tt.func" in run["ttir"].text, run.problems
+assert "tt.func" in run["ttir"].text, run.tables.problems
 assert str(tcompile.load("from_python.json")["post_grad"]) == str(run["post_grad"])
 
 checked = tcompile.explore(smooth, x, check="kernels")

@@ -20,7 +20,9 @@ def nothing_to_gain(reading: Reading, others: Sequence[Advice]) -> Advice | None
     evidence = tuple(filter(None, (_measured_evidence(reading), _matmul_share(reading), _floor(reading))))
     if not reading.record.of_stage("captured"):
         return Advice(
-            "nothing-compiled", "Nothing was compiled", "There is no graph to give advice on; run.problems says why."
+            "nothing-compiled",
+            "Nothing was compiled",
+            "There is no graph to give advice on; run.tables.problems says why.",
         )
     found = "No change is known that would make this call faster."
     if not evidence:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any
 
 from compiler.backend.passes.context import Thresholds
 from compiler.record.options import OptionError
+from compiler.record.plain_text import did_you_mean
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """All that torch.compile has. On the CPU there are neither CUDA graphs nor tuned kernels: they are all the default."""
@@ -37,7 +37,7 @@ class BackendOptions:
 def parse_options(mode: str | None, options: Mapping[str, Any] | None) -> BackendOptions:
     """Checked options. Raises OptionError for a name or value that there is not."""
     if mode is not None and mode not in MODES:
-        meant = "".join(f"did you mean {near!r}? " for near in get_close_matches(str(mode), MODES, 1))
+        meant = did_you_mean(str(mode), MODES, before="", after=" ")
         raise OptionError(f"mode={mode!r}: {meant}backend tcompile has the modes {', '.join(MODES)}")
     if not isinstance(options, Mapping | None) or not all(isinstance(name, str) for name in options or ()):
         raise OptionError(f"options={options!r} must be a dict of names and values")
@@ -58,8 +58,7 @@ def check_thresholds(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name not in known:
             known = [*CHOICES, *known]
-            near = get_close_matches(name, known, 1)
-            meant = f"; did you mean {near[0]}?" if near else f". It has {', '.join(known)}"
+            meant = did_you_mean(name, known) or f". It has {', '.join(known)}"
             raise OptionError(f"options: backend tcompile has no option {name!r}{meant}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"options: {name}={value!r} must be a whole number above 0")

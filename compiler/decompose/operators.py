@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 import torch.nn.functional
 
+from compiler.record.plain_text import did_you_mean
 from compiler.torch_api.decomposition_tables import is_operator
 
 _NAMESPACES = ("aten", "prims")
@@ -54,7 +54,7 @@ def _function(path: str) -> tuple[str, Callable[..., Any]]:
     for part in path.split(".")[1:]:
         found = getattr(owner, part, None)
         if found is None:
-            raise OperatorError(f"there is no {path!r}{_suggestion(part, dir(owner))}")
+            raise OperatorError(f"there is no {path!r}{did_you_mean(part, dir(owner), ': ')}")
         owner = found
     if not callable(owner):
         raise OperatorError(f"{path!r} can't be called")
@@ -67,7 +67,7 @@ def _operator(namespace: str, path: str) -> tuple[str, Callable[..., Any]]:
     packet = getattr(space, name, None)
     if packet is None or not callable(packet):
         known = [entry.split("::")[1].partition(".")[0] for entry in _operator_names(namespace)]
-        raise OperatorError(f"there is no operator {namespace}.{path}{_suggestion(name, known)}")
+        raise OperatorError(f"there is no operator {namespace}.{path}{did_you_mean(name, known, ': ')}")
     if not overload:
         return f"{namespace}.{name}", packet
     if overload not in packet.overloads():
@@ -79,8 +79,3 @@ def _operator_names(namespace: str) -> list[str]:
     from compiler.torch_api.decomposition_tables import all_overloads
 
     return [name for name in all_overloads() if name.startswith(f"{namespace}::")]
-
-
-def _suggestion(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f": did you mean {close[0]!r}?" if close else ""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +38,7 @@ from compiler.record.measure_facts import Merge as Merge
 from compiler.record.measure_facts import Phase as Phase
 from compiler.record.measure_facts import Trial as Trial
 from compiler.record.options import Options
+from compiler.record.plain_text import did_you_mean
 
 SCHEMA = 3
 READABLE = (1, 2, SCHEMA)
@@ -425,8 +425,7 @@ class Record:
         if why:
             return f"stage {name!r} is not in this record: {why[0]}"
         stages = dict.fromkeys(artifact.stage for artifact in self.artifacts)
-        near = get_close_matches(name, [*stages, *(artifact.id for artifact in self.artifacts)], n=1)
-        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        meant = did_you_mean(name, [*stages, *(artifact.id for artifact in self.artifacts)], " (", ")")
         return f"no artifact or stage {name!r} in this record{meant}; it has: {', '.join(stages) or 'nothing'}"
 
     def of_stage(self, stage: str) -> tuple[Artifact, ...]:

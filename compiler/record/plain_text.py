@@ -1,6 +1,9 @@
-"""Pieces of plain text: counts, bytes, one line."""
+"""Pieces of plain text: counts, bytes, one line, the name that was meant."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 def pluralize(count: float, noun: str, plural: str = "") -> str:
@@ -21,3 +24,9 @@ def size_text(count: float) -> str:
             return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+def did_you_mean(name: str, known: Iterable[str], before: str = "; ", after: str = "") -> str:
+    """`; did you mean 'x'?`, with the known name that is nearest to a wrong one; "" where none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"{before}did you mean {near[0]!r}?{after}" if near else ""

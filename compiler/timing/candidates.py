@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from compiler.record.options import OptionError, Options
+from compiler.record.plain_text import did_you_mean
 from compiler.torch_api import dynamo, inductor, settings
 
 EAGER = "eager"
@@ -21,7 +21,7 @@ Asked = str | bool | Callable[..., Any] | Iterable[Any] | None
 _LEFT_OUT_ON_CPU = (
     "reduce-overhead, max-autotune and max-autotune-no-cudagraphs were not tried: each takes as long to compile again, "
     "CUDA graphs are for GPUs, and on a CPU autotuning tries C++ templates for products of matrices alone. "
-    "--time=all or run.time('all') tries them."
+    "--time=all or run.timing.measure('all') tries them."
 )
 
 
@@ -122,8 +122,7 @@ def spec(asked: Any) -> Spec:
     if backend == OURS and mode in settings.modes():
         return Spec(name, OURS, mode)
     valid = [*ALL, *settings.advertised_backends()]
-    near = get_close_matches(name, [*settings.modes(), *settings.backends(), "all"], n=1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
+    meant = did_you_mean(name, [*settings.modes(), *settings.backends(), "all"], before="", after=" ")
     raise OptionError(
         f"time={asked!r}: {meant}A candidate is a mode of Inductor or a backend: "
         f"{', '.join(map(repr, dict.fromkeys(valid)))}, or 'all'; a mode may follow 'tcompile', and a backend may also "

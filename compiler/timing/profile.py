@@ -146,4 +146,4 @@ def _noise(trace: Trace) -> Iterator[Problem]:
     if middle and (high - low) / middle > NOISY:
         spread = f"{100 * (high - low) / middle:.0f} %"
         reason = f"the profiled {trace.side} calls varied by {spread}: times of kernels and lines are rough"
-        yield Problem("timing", reason, "let nothing else run on the machine, and profile again: run.profile()")
+        yield Problem("timing", reason, "let nothing else run on the machine, and profile again: run.timing.profile()")

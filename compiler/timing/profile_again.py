@@ -43,7 +43,7 @@ def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
         found = profile()
     except KeyboardInterrupt:
         builder.problem(
-            Problem("timing", "kernels and lines were not timed: it was interrupted", "run.profile() does it")
+            Problem("timing", "kernels and lines were not timed: it was interrupted", "run.timing.profile() does it")
         )
         return
     except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class AutogradRecording:
-    """A block of code whose autograd graphs are wanted: `with tcompile.autograd() as recorded:`.
+    """Records the autograd graphs of a block of code: `with tcompile.autograd() as recorded:`.
 
     `graph(loss)` gives the graph of a tensor made inside. The code runs as it would without.
     """
@@ -47,9 +48,9 @@ class AutogradRecording:
         self._recording.__exit__(kind, error, traceback)
 
     def graph(self, *outputs: Tensor) -> AutogradRun:
-        """The graph behind these tensors. Raises ValueError where none of them wants a gradient."""
+        """The graph behind these tensors. Raises ValueError where none of them requires a gradient."""
         value = outputs[0] if len(outputs) == 1 else outputs
-        return _explored(outputs, self._recording, sys._getframe(1), "", value, self._health)
+        return _make_run(outputs, self._recording, sys._getframe(1), "", value, self._health)
 
 
 @overload
@@ -87,35 +88,35 @@ def autograd(
     if target is None:
         return AutogradRecording(frame, health=health)
     if is_call(target):
-        return _called(target, args, kwargs or {}, frame, health)
+        value, recording, name = record_call(target, partial(target, *args, **(kwargs or {})), frame, values=health)
+        return _make_run(tensors_in(value, name or "the function"), recording, frame, name, value, health)
     if args or kwargs:
         raise TypeError("tcompile.autograd takes arguments only for a function or module to call")
-    return _explored(tensors_in(target, "tcompile.autograd"), None, frame, "", target, health)
+    return _make_run(tensors_in(target, "tcompile.autograd"), None, frame, "", target, health)
 
 
 def is_call(target: Any) -> bool:
-    """Whether `target` is to be called, rather than looked at: a tensor is callable by no one."""
+    """Whether `target` is a function or module to call; a tensor is inspected as it is."""
     import torch
 
     return callable(target) and not isinstance(target, torch.Tensor)
 
 
-def _called(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType, health: bool
-) -> AutogradRun:
+def record_call(
+    target: Callable[..., Any], call: Callable[[], Any], frame: FrameType, *, values: bool
+) -> tuple[Any, Recording, str]:
+    """Make a call and record the graph that autograd builds: what it returned, the recording, the name of `target`."""
     from compiler.autograd.recording import Recording
     from compiler.engine import title_of
 
-    recording = Recording(frame, values=health)
-    with recording:
-        value = function(*args, **kwargs)
-    title = title_of(function)
-    name = "" if "<lambda>" in title else title
-    return _explored(tensors_in(value, name or "the function"), recording, frame, name, value, health)
+    with Recording(frame, values=values) as recording:
+        value = call()
+    title = title_of(target)
+    return value, recording, "" if "<lambda>" in title else title
 
 
 def tensors_in(value: Any, whose: str) -> tuple[Tensor, ...]:
-    """The tensors in a value, those that want gradients first choice. Raises TypeError where there is none."""
+    """The tensors in a value. Raises TypeError where there is none."""
     import torch
 
     from compiler.torch_api.pytrees import tree_leaves
@@ -126,7 +127,7 @@ def tensors_in(value: Any, whose: str) -> tuple[Tensor, ...]:
     return found
 
 
-def _explored(
+def _make_run(
     outputs: Sequence[Tensor],
     recording: Recording | None,
     frame: FrameType,

@@ -43,7 +43,7 @@ class Inputs:
 
 
 def parse(texts: Iterable[str]) -> Inputs:
-    """The arguments that these texts spell, in order; `mask=ones(8)` is a keyword argument. Raises InputError."""
+    """Parse arguments, in order; `mask=ones(8)` is a keyword argument. Raises InputError."""
     inputs = Inputs()
     for text in texts:
         call = _as_call(text)
@@ -56,7 +56,7 @@ def parse(texts: Iterable[str]) -> Inputs:
 
 
 def _as_call(text: str) -> ast.Call:
-    """The text as the arguments of a call: that is how `x=1` and `1, 2` are read too."""
+    """Parse the text as the arguments of a call, so that `x=1` and `1, 2` are valid too."""
     try:
         node = ast.parse(f"inputs({text}\n)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -79,9 +79,9 @@ def _value(node: ast.expr, text: str) -> Any:
         case ast.Dict(keys=keys, values=values):
             return {_key(key, text): _value(value, text) for key, value in zip(keys, values, strict=True)}
         case ast.Call():
-            return _made(node, text)
+            return _make_tensor(node, text)
         case ast.Name() | ast.Attribute():
-            return _named(node, text)
+            return _named_constant(node, text)
     raise InputError(
         f"--input {text!r}: {ast.unparse(node)!r} is not read; write numbers, strings, lists, and tensors such as "
         "randn(8, 64)"
@@ -94,8 +94,8 @@ def _key(node: ast.expr | None, text: str) -> Any:
     raise InputError(f"--input {text!r}: a key of a dict is a literal")
 
 
-def _named(node: ast.expr, text: str) -> Any:
-    """`torch.float16`, or `float16`: a constant of torch's that factories take."""
+def _named_constant(node: ast.expr, text: str) -> Any:
+    """A constant that torch's factories take: `torch.float16`, or `float16`."""
     name = ast.unparse(node)
     value = getattr(torch, name.removeprefix("torch."), None)
     if isinstance(value, _NAMED_KINDS):
@@ -104,7 +104,7 @@ def _named(node: ast.expr, text: str) -> Any:
     raise InputError(f"--input {text!r}: {name!r} is not a literal, nor a dtype of torch{hint}")
 
 
-def _made(node: ast.Call, text: str) -> Any:
+def _make_tensor(node: ast.Call, text: str) -> Any:
     factory = _factory(node.func, text)
     args = [_value(argument, text) for argument in node.args]
     kwargs = {}
@@ -127,7 +127,7 @@ def _factory(node: ast.expr, text: str) -> Callable[..., torch.Tensor]:
 
 
 def _dtype(name: str, value: Any, text: str) -> Any:
-    """`dtype="float16"` is meant as the dtype."""
+    """The value of a keyword argument; the name of a dtype becomes the dtype: `dtype="float16"`."""
     if name != "dtype" or not isinstance(value, str):
         return value
     found = getattr(torch, value.removeprefix("torch."), None)

@@ -1,4 +1,4 @@
-"""Which callables are the user's own, and can be compiled; and for the others, why not."""
+"""Which callables belong to the user and can be compiled, and why the others can't."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refusal(callee: object) -> str:
 
 
 def named_refusal(callee: object) -> str:
-    """Why `callee` can't be compiled at all; "" when it can."""
+    """Why `callee` can't be compiled even if it is asked for by name; "" when it can."""
     if is_torchscript(callee):
         return TORCHSCRIPT
     if isinstance(callee, torch.nn.Module):
@@ -67,24 +67,24 @@ def python_function(callee: Any) -> FunctionType | None:
     return call if isinstance(call, FunctionType) else None
 
 
-def compiled(callee: Any, compile_one: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
-    """`callee` with what it calls compiled by `compile_one`, which takes modules, functions and bound methods."""
+def compile_callee(callee: Any, compile_one: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+    """Compile what `callee` calls with `compile_one`, which takes modules, functions and bound methods."""
     if isinstance(callee, partial):
-        return partial(compiled(callee.func, compile_one), *callee.args, **callee.keywords)
+        return partial(compile_callee(callee.func, compile_one), *callee.args, **callee.keywords)
     if isinstance(callee, torch.nn.Module | FunctionType | MethodType):
         return compile_one(callee)
     return compile_one(callee.__call__)
 
 
 def runs_a_module(callee: object) -> bool:
-    """Whether this is a method that the class of a module from a package has, such as `model.generate`."""
+    """Whether this is a method of a module, defined in an installed package: `model.generate`."""
     if not isinstance(callee, MethodType) or not isinstance(callee.__self__, torch.nn.Module):
         return False
     return isinstance(callee.__func__, FunctionType) and owner_of(callee.__func__) not in ("", "torch")
 
 
 def same(first: object, second: object) -> bool:
-    """Whether two callees are one: each access of `model.forward` makes a new bound method of the same."""
+    """Whether two callees are the same; each access of `model.forward` makes a new bound method."""
     return first is second or (isinstance(first, MethodType) and first == second)
 
 
@@ -94,7 +94,7 @@ def is_own_or_torch(file: str) -> bool:
 
 
 def owner_of(function: FunctionType) -> str:
-    """What a function belongs to: "torch", "the standard library", an installed package; "" when it is the user's.
+    """The package that a function belongs to: "torch", "the standard library", …; "" for the user's own.
 
     A wrapper (`torch.no_grad()`, `functools.wraps`) belongs to whom the wrapped function belongs.
     """

@@ -1,4 +1,4 @@
-"""A cell that runs as IPython would run it, but for one callable that is compiled.
+"""A cell that runs as IPython would run it, except that one callable is compiled.
 
 IPython's own steps, in its order: input transformers, a name for the source, parsing, AST transformers, then one
 statement after the other, compiled and executed in the user's namespace. The value of a last expression is returned
@@ -11,15 +11,14 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from types import CodeType
 from typing import Any, Literal
 
 from IPython.core.error import UsageError
 
-from explorer.entry.choice import Choice, copied, marked, with_choice
-from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank
-from explorer.entry.lookup import torch_compile_line, value_of
+from compiler.record.plain_text import did_you_mean
+from explorer.entry.choice import Choice, copy_tree, mark_calls, with_choice
+from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank, torch_compile_line, value_of
 from explorer.entry.tracebacks import show_below
 
 Mode = Literal["exec", "single", "eval"]
@@ -38,16 +37,16 @@ class Cell:
 
     def __init__(self, shell: Any, text: str, fn: str = "") -> None:
         self.shell = shell
-        self.fn = _respelled(fn)
-        self.source, self.name = _registered(shell, text)
+        self.fn = _normalize_callee(fn)
+        self.source, self.name = _register_source(shell, text)
         tree = shell.compile.ast_parse(self.source, filename=self.name)
         self.body: list[ast.stmt] = shell.transform_ast(tree).body
         self.sites: list[Site] = []
         self._bindings: dict[str, list[Binding]] = {}
-        marked_body = marked(copied(self.body), self.sites, self._bindings)
-        self._statements = list(planned(marked_body, self._interactivity()))
+        marked_body = mark_calls(copy_tree(self.body), self.sites, self._bindings)
+        self._statements = list(plan_statements(marked_body, self._interactivity()))
         if self.fn and all(site.text != self.fn for site in self.sites):
-            raise UsageError(_not_called(self.fn, self.body))
+            raise UsageError(_not_called_message(self.fn, self.body))
 
     @property
     def is_silenced(self) -> bool:
@@ -62,7 +61,7 @@ class Cell:
         return awaits
 
     def can_compile(self, site: Site) -> bool:
-        """Whether what a call in the cell calls is there, and can be compiled."""
+        """Whether the callee of a call in the cell exists by now and can be compiled."""
         value = None if site.callee is None else value_of(site.callee, self.shell.user_ns)
         return value is not None and rank(value) is not Rank.NOTHING
 
@@ -121,7 +120,7 @@ class Cell:
         return f"the cell calls torch.compile itself (line {line})" if line else ""
 
 
-def planned(body: list[ast.stmt], interactivity: str) -> Iterator[tuple[ast.stmt, Mode]]:
+def plan_statements(body: list[ast.stmt], interactivity: str) -> Iterator[tuple[ast.stmt, Mode]]:
     """How each statement is compiled under IPython's setting `ast_node_interactivity`.
 
     `single` shows the value of every expression in it, `eval` is a last expression, whose value the magic returns.
@@ -153,7 +152,7 @@ def _tree(node: ast.stmt, mode: Mode) -> ast.mod:
     return ast.Interactive([node]) if mode == "single" else ast.Module([node], [])
 
 
-def _registered(shell: Any, text: str) -> tuple[str, str]:
+def _register_source(shell: Any, text: str) -> tuple[str, str]:
     """The cell as Python, and the name under which IPython, `inspect` and debuggers find its lines.
 
     The lines above it (`%%tcompile …`) are there as comments, so that line numbers are those seen in the notebook.
@@ -163,7 +162,7 @@ def _registered(shell: Any, text: str) -> tuple[str, str]:
     result = _outer_result(shell)
     number = result.execution_count if result and result.execution_count else shell.execution_count
     raw = result.info.raw_cell if result else ""
-    above = _above(raw, text)
+    above = _text_above(raw, text)
     comments = [f"# {line}".rstrip() + "\n" for line in [*(above or "").splitlines(), *skipped.splitlines()]]
     source = "".join(comments) + shell.transform_cell(text[len(skipped) :])
     return source, shell.compile.cache(source, number, raw_code=source if above is None else raw)
@@ -174,14 +173,14 @@ def _outer_result(shell: Any) -> Any:
     return getattr(shell.displayhook, "exec_result", None)
 
 
-def _above(raw: str, text: str) -> str | None:
-    """What stands above `text` in the cell as the user sees it; None where that is not known."""
+def _text_above(raw: str, text: str) -> str | None:
+    """The lines above `text` in the cell as the user sees it; None where they are not known."""
     above = raw.rstrip().removesuffix(text.rstrip())
     return above if above.endswith("\n") else None
 
 
-def _respelled(name: str) -> str:
-    """A callee as `ast.unparse` spells it. Raises UsageError for what is none."""
+def _normalize_callee(name: str) -> str:
+    """A callee as `ast.unparse` spells it. Raises UsageError for text that is no expression."""
     name = name.strip("\"'")
     try:
         return ast.unparse(ast.parse(name, mode="eval")) if name else ""
@@ -189,7 +188,7 @@ def _respelled(name: str) -> str:
         raise UsageError(f"--fn {name}: name what is called as the cell writes it, for example --fn model") from None
 
 
-def _not_called(fn: str, body: list[ast.stmt]) -> str:
+def _not_called_message(fn: str, body: list[ast.stmt]) -> str:
     calls = [ast.unparse(node.func) for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)]
     if fn in calls:
         return (
@@ -197,5 +196,4 @@ def _not_called(fn: str, body: list[ast.stmt]) -> str:
             f"Call it in the cell; or write torch.compile({fn}) there, which is explored as it is."
         )
     called = ", ".join(dict.fromkeys(calls)) or "nothing"
-    near = get_close_matches(fn, calls, n=1)
-    return f"--fn {fn}: the cell does not call it{f'; did you mean {near[0]}?' if near else '.'} It calls: {called}."
+    return f"--fn {fn}: the cell does not call it{did_you_mean(fn, calls) or '.'} It calls: {called}."

@@ -3,7 +3,7 @@
 print(tcompile.chain_rule(loss))             what is known of a graph that is there already
 chain = tcompile.chain_rule(f, x, w)         calls f, and so knows all values, lines and modules
 chain                                        at a cell's end: a view that goes through the steps; chain.save("c.html")
-chain.steps                                  a DataFrame, one row a step
+chain.steps                                  a DataFrame, one row per step
 chain.step(4)                                one step, to read
 chain.check()                                against autograd, to the last bit, and finite differences in float64
 """
@@ -16,7 +16,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from explorer.entry.autograd import is_call, tensors_in
+from explorer.entry.autograd import is_call, record_call, tensors_in
 from explorer.findings.chain.finding import STAGE
 from explorer.run.autograd_run import AutogradRun, first_lines
 
@@ -110,7 +110,7 @@ class ChainRule(AutogradRun):
 
     @property
     def title(self) -> str:
-        """What the steps differentiate, by the name of its variable where it has one."""
+        """The name of what the steps differentiate: its variable, where it has one."""
         return self.record.title
 
     def __len__(self) -> int:
@@ -127,15 +127,13 @@ class ChainRule(AutogradRun):
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row a step: the value forward, the gradients backward, formula, norm, where it was."""
-        import pandas as pd
+        """One row per step: the value forward, the gradients backward, formula, norm, where it was."""
+        from explorer.reading.data_frames import frame_of
 
-        rows = [_row(step) for step in self.data]
-        columns = {name: pd.Series([row[name] for row in rows], dtype=dtype) for name, dtype in STEPS.items()}
-        return pd.DataFrame(columns)
+        return frame_of([_row(step) for step in self.data], STEPS)
 
     def check(self) -> pd.DataFrame:
-        """One row a leaf: whether its gradient is `torch.autograd.grad`'s to the last bit (`equal`), and how far the
+        """One row per leaf: whether its gradient is `torch.autograd.grad`'s to the last bit (`equal`), and how far the
         gradient of the same computation in float64 is from finite differences (`difference`), and from that of this
         run (`rounding`), relative to the largest gradient or 1.
 
@@ -144,11 +142,10 @@ class ChainRule(AutogradRun):
         graph without its function is only compared with `torch.autograd.grad`. `note` says why something could not be
         had.
         """
-        import pandas as pd
+        from explorer.reading.data_frames import frame_of
 
         rows = _checks(self._graph, self._outputs, self.data, self._function, self._random, self._gradients)
-        columns = {name: pd.Series([row[name] for row in rows], dtype=dtype) for name, dtype in CHECKS.items()}
-        return pd.DataFrame(columns)
+        return frame_of(rows, CHECKS)
 
     def __str__(self) -> str:
         return self.record[STAGE].text
@@ -189,20 +186,14 @@ def chain_rule(
     if not is_call(target):
         if args or kwargs:
             raise TypeError("tcompile.chain_rule takes arguments only for a function or module to call")
-        return _ruled(tensors_in(target, "tcompile.chain_rule"), None, frame, None, None, gradient)
-    from compiler.autograd.recording import Recording
-    from compiler.engine import title_of
-
+        return _make_chain(tensors_in(target, "tcompile.chain_rule"), None, frame, None, None, gradient)
     function = partial(target, *args, **(kwargs or {}))
     random = torch.get_rng_state()
-    recording = Recording(frame, values=True)
-    with recording:
-        value = function()
-    title = "" if "<lambda>" in title_of(target) else title_of(target)
-    return _ruled(tensors_in(value, title or "the function"), recording, frame, function, random, gradient, title)
+    value, recording, title = record_call(target, function, frame, values=True)
+    return _make_chain(tensors_in(value, title or "the function"), recording, frame, function, random, gradient, title)
 
 
-def _ruled(
+def _make_chain(
     outputs: Sequence[Tensor],
     recording: Recording | None,
     frame: FrameType,
@@ -222,7 +213,7 @@ def _ruled(
     every = list(outputs)
     outputs = [output for output in without_inner(every) if output.requires_grad or len(every) == 1]
     graph = eager_graph(outputs, recording=recording, names=names)
-    gradients = None if gradient is None else [_fitting(gradient, outputs)]
+    gradients = None if gradient is None else [_check_gradient(gradient, outputs)]
     run = run_backward(graph, outputs, gradients)
     values = known_values(graph, outputs, recording)
     health = health_of(graph, run, values)
@@ -233,19 +224,19 @@ def _ruled(
     steps = chain_artifact(record.title, data, "" if graph.recorded else NOT_RECORDED, record["autograd"])
     chosen = {id(output) for output in outputs}
     taken = [place for place, output in enumerate(every) if id(output) in chosen]
-    again = None if function is None else partial(_again, function, taken)
+    again = None if function is None else partial(_call_again, function, taken)
     record = record.with_fields(artifacts=(*record.artifacts, steps))
     return ChainRule(data, graph, outputs, record, again, random, gradients)
 
 
-def _again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:
-    """Those results of another call that were differentiated in the first."""
+def _call_again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:
+    """Call again, and return those results that were differentiated in the first call."""
     found = tensors_in(function(), "the function")
     return [found[place] for place in places]
 
 
-def _fitting(gradient: Tensor, outputs: Sequence[Tensor]) -> Tensor:
-    """Raises ValueError for a gradient of another shape than the one output's."""
+def _check_gradient(gradient: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+    """The gradient to begin with. Raises ValueError if its shape is not that of the only output."""
     shapes = [tuple(output.shape) for output in outputs]
     if len(shapes) != 1 or tuple(gradient.shape) != shapes[0]:
         wanted = f"has the shape {shapes[0]}" if len(shapes) == 1 else f"are {len(shapes)} tensors"
@@ -269,7 +260,7 @@ def _checks(
     found = dict(zip(leaves, differentiate(outputs, list(leaves.values()), gradients), strict=True))
     known = {step.node: step.gradient for step in steps if step.direction == "leaf"}
     can_differ = function is not None and gradients is None
-    again = _repeated(function, leaves, found, random) if can_differ and function else ()
+    again = _finite_differences(function, leaves, found, random) if can_differ and function else ()
     by_leaf = {each.leaf: each for each in again}
     rows = []
     for name, gradient in found.items():
@@ -284,10 +275,10 @@ def _checks(
     return rows
 
 
-def _repeated(
+def _finite_differences(
     function: Callable[[], Any], leaves: Mapping[str, Any], found: Mapping[str, Any], random: Tensor | None
 ) -> Sequence[Difference]:
-    """Finite differences; where the function can't be repeated in float64, why."""
+    """Finite differences, or the reason why the function can't run in float64."""
     from compiler.autograd.differences import Difference, differences
 
     try:

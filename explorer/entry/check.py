@@ -43,13 +43,13 @@ def check(
     at all; OptionError and TypeError as `explore` does, and whatever `fn` raises.
     """
     run = explore(fn, *args, kwargs=kwargs, calls=calls, **{"stages": ("captured",), **options})
-    parts = [*_uncompiled(run), *_breaks(run, breaks), *_recompiles(run, recompiles)]
+    parts = [*_compile_failures(run), *_breaks(run, breaks), *_recompiles(run, recompiles)]
     if parts:
         raise CheckError("\n\n".join(parts), run)
     return run
 
 
-def _uncompiled(run: Run) -> list[str]:
+def _compile_failures(run: Run) -> list[str]:
     record = run.record
     if any(frame.graphs for frame in record.frames):
         return []
@@ -60,15 +60,15 @@ def _breaks(run: Run, allowed: int) -> list[str]:
     found = run.record.breaks
     if len(found) <= allowed:
         return []
-    return [_counted(run, break_count(found), allowed), *break_texts(run.record)]
+    return [_count_line(run, break_count(found), allowed), *break_texts(run.record)]
 
 
 def _recompiles(run: Run, allowed: int) -> list[str]:
     found = run.record.recompiles
     if len(found) <= allowed:
         return []
-    return [_counted(run, recompile_count(found), allowed), *recompile_texts(run.record)]
+    return [_count_line(run, recompile_count(found), allowed), *recompile_texts(run.record)]
 
 
-def _counted(run: Run, count: str, allowed: int) -> str:
+def _count_line(run: Run, count: str, allowed: int) -> str:
     return f"{run.record.title}: {count}, {allowed} allowed"

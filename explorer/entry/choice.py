@@ -1,8 +1,9 @@
 """Which call of a cell is compiled: every call is marked when the cell is compiled, and chosen among when it runs.
 
-`model(x).sum()` becomes `CHOICE.now(model, 0)(x)` and `CHOICE.now(….sum, 1)()`. A marked callee is evaluated where and
-when the bare one would be, and is the bare one unless it is chosen; so the order of evaluation, scopes, `super()`,
-`locals()` and frames are those of the bare cell. Modules that a function of the cell runs are met as they are called.
+`model(x).sum()` becomes `CHOICE.choose_now(model, 0)(x)` and `CHOICE.choose_now(….sum, 1)()`. A marked callee is
+evaluated where and when the bare one would be, and is the bare one unless it is chosen; so the order of evaluation,
+scopes, `super()`, `locals()` and frames are those of the bare cell. Modules that a function of the cell runs are met as
+they are called.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Compile = Callable[[Any], Callable[..., Any]]
 
 
 class Choice:
-    """Chooses at run time the call that is compiled, and compiles all others of that callee.
+    """Choose at run time which callee is compiled, and compile every call of it.
 
     The best call by `Rank` is taken, of equals the one in the last statement; `ahead` knows what is still to come. A
     call of a higher rank that was not foreseen takes the place of one that is chosen. With `fn`, only the callee of
@@ -75,8 +76,8 @@ class Choice:
         self._stack = ExitStack()
         self._open = True
 
-    def now(self, callee: Any, site: int) -> Any:
-        """The callable to call in place of `callee`, nothing else being called before it is."""
+    def choose_now(self, callee: Any, site: int) -> Any:
+        """The callable to call in place of `callee`, where nothing else is called before."""
         if not self._open:
             return callee
         self._position = site
@@ -84,25 +85,25 @@ class Choice:
             return self._compiled
         found = self._rank_at(callee, site)
         is_known = found <= self._rank and self.sites[site].text in self.calls
-        return callee if found in (Rank.NOTHING, Rank.SCRIPT) or is_known else self._noted(callee, site, found)
+        return callee if found in (Rank.NOTHING, Rank.SCRIPT) or is_known else self._note_call(callee, site, found)
 
-    def later(self, callee: Any, site: int) -> Any:
-        """As `now`, where the arguments hold calls: these run first, so the choice waits until `callee` is called."""
+    def choose_later(self, callee: Any, site: int) -> Any:
+        """As `choose_now`, where arguments hold calls: these run first, so the choice waits until it is called."""
         if not self._open or not self._rank_at(callee, site):
             return callee
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self.now(callee, site)(*args, **kwargs)
+            return self.choose_now(callee, site)(*args, **kwargs)
 
         return call
 
     def watch(self) -> None:
-        """From here on modules are met that functions of the cell run."""
+        """From now on, consider the modules that functions of the cell call."""
         if not self._fn:
             self._stack.enter_context(module_calls.watch_calls(self._meet))
 
     def close(self) -> None:
-        """From here on every callee is itself; code that outlives the cell (a generator) runs bare.
+        """From now on, every callee is itself: code that outlives the cell, such as a generator, is not compiled.
 
         All that leads to the exploration is let go: Python can't collect a cycle through a code object's constants.
         """
@@ -111,10 +112,10 @@ class Choice:
         self._stack.close()
         self._callee = self._compiled = None
         self._ranks.clear()
-        self._compile_one = _closed
+        self._compile_one = _raise_closed
 
     def choose_again(self) -> tuple[str, Call] | None:
-        """Choose the best call of the cell where none was chosen; None where there is none. It has been made."""
+        """Choose the best of the calls that the cell has made, if none was chosen; None where it made none."""
         if self.chosen or not self.calls:
             return None
         name, (_, call) = max(reversed(self.calls.items()), key=lambda named: named[1][0])
@@ -143,8 +144,8 @@ class Choice:
             known = self._ranks[site] = callee, found
         return known[1]
 
-    def _noted(self, callee: Any, index: int, found: Rank) -> Callable[..., Any]:
-        """`callee`, which is compiled if it is the best when it is called; its first call is kept."""
+    def _note_call(self, callee: Any, index: int, found: Rank) -> Callable[..., Any]:
+        """Wrap `callee`: its first call is kept, and it is compiled if it is the best when it is called."""
         site = self.sites[index]
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -174,7 +175,7 @@ class Choice:
         return (SourceFrame(self._file, line, "<module>", ""),)
 
     def _is_left_to_us(self, callee: Any, text: str) -> bool:
-        """Whether a call is not torch.compile's already; where it is, nothing else is to be compiled."""
+        """Whether we may compile a callee: no if torch.compile has compiled it, or anything else, already."""
         if any(map(settings.is_compiled, _parts(callee))):
             self.compiled_before = self.compiled_before or text
         return not self.left_to_cell and not self.compiled_before
@@ -183,16 +184,16 @@ class Choice:
         self._redirections.close()
         self.chosen, self._callee, self._rank = chosen, callee, found
         with module_calls.pause_watching():
-            compiled = callees.compiled(callee, self._compile_one)
+            compiled = callees.compile_callee(callee, self._compile_one)
         if isinstance(callee, Module) and not self._fn:  # called by other code than the cell's too
             self._redirections.callback(module_calls.Redirection(callee, compiled).undo)
             self._compiled = callee
         else:
-            self._compiled = _unwatched(compiled)
+            self._compiled = _wrap_without_watching(compiled)
         return self._compiled
 
     def _meet(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A module is about to be called, by the cell or by a function that the cell calls."""
+        """Consider a module that is about to be called, by the cell or by a function that the cell calls."""
         if not self._open:
             return
         if self.sites and self._ranks.get(self._position, (None, Rank.NOTHING))[1] is Rank.SCRIPT:
@@ -202,7 +203,7 @@ class Choice:
         found = rank(module)
         if found <= self._rank:
             return
-        chosen = self._met(module, sys._getframe(1))
+        chosen = self._describe_meeting(module, sys._getframe(1))
         if all(call.fn is not module for _, call in self.calls.values()):
             self.calls.setdefault(
                 chosen.callee, (found, Call(module, module, args, kwargs, site=self._place(chosen.line)))
@@ -210,7 +211,7 @@ class Choice:
         if self._is_left_to_us(module, chosen.callee) and not self._ahead.has_better(self._position, module, found):
             self._choose(module, chosen, found)
 
-    def _met(self, module: Module, frame: FrameType | None) -> ExploredCall:
+    def _describe_meeting(self, module: Module, frame: FrameType | None) -> ExploredCall:
         site = self.sites[self._position] if self.sites else None
         while frame is not None and callees.is_own_or_torch(frame.f_code.co_filename):
             frame = frame.f_back
@@ -218,7 +219,7 @@ class Choice:
         return ExploredCall(name, site.line, site.text) if site else ExploredCall(name, 0)
 
 
-def _unwatched(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_without_watching(compiled: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         with module_calls.pause_watching():
             return compiled(*args, **kwargs)
@@ -227,14 +228,14 @@ def _unwatched(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parts(callee: Any) -> list[Any]:
-    """A callee, and the modules in it that have a forward of the user's: torch compiles no other where it is."""
+    """A callee and the modules in it whose forward the user wrote: torch.compile skips its own modules."""
     owner = callee.__self__ if isinstance(callee, MethodType) else callee
     inner = list(owner.modules())[1:] if isinstance(owner, Module) else []
     return [callee, *(part for part in inner if not callees.is_own_or_torch(type(part).forward.__code__.co_filename))]
 
 
 def _name_of(module: Module, namespace: Mapping[str, Any], frame: FrameType | None) -> str:
-    """What a module is called by the user's variables, or where it is called: `model`, `self.model`, `model.first`."""
+    """The name of a module by the user's variables, or where it is called: `model`, `self.model`, `model.first`."""
     local = dict(frame.f_locals) if frame is not None else {}
     own = inspect.getattr_static(local.get("self"), "__dict__", {})
     own = own if isinstance(own, dict) else vars(local["self"])
@@ -255,12 +256,12 @@ def _paths(module: Module, known: Iterable[tuple[str, Any]]) -> Iterator[tuple[s
             yield from ((name, path) for path, part in value.named_modules() if part is module)
 
 
-def _closed(*_: object) -> NoReturn:
+def _raise_closed(*_: object) -> NoReturn:
     raise RuntimeError("this cell is done: nothing more of it is compiled")
 
 
-def marked(body: Iterable[ast.stmt], sites: list[Site], bindings: dict[str, list[Binding]]) -> list[ast.stmt]:
-    """The statements with their calls marked, each appended to `sites`, and what they assign added to `bindings`.
+def mark_calls(body: Iterable[ast.stmt], sites: list[Site], bindings: dict[str, list[Binding]]) -> list[ast.stmt]:
+    """Mark the calls in statements; each call is appended to `sites`, each assignment to `bindings`.
 
     Functions, lambdas and classes that they define are left alone: they outlive the cell.
     """
@@ -269,7 +270,7 @@ def marked(body: Iterable[ast.stmt], sites: list[Site], bindings: dict[str, list
 
 
 def with_choice(code: CodeType, choice: Choice) -> CodeType:
-    """The code object with `choice` in place of its mark."""
+    """Put `choice` in place of its mark in a code object."""
     return code.replace(co_consts=tuple(_constant(value, choice) for value in code.co_consts))
 
 
@@ -313,15 +314,15 @@ class _Marker(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
-        callee = copied(node.func)
+        callee = copy_tree(node.func)
         site = Site(ast.unparse(callee), node.lineno, self._statement, self._is_certain, callee)
         nested = _any_call([*node.args, *node.keywords])
         self.generic_visit(node)
         self._sites.append(site)
-        return _marked_call(node, "later" if nested else "now", len(self._sites) - 1)
+        return _marked_call(node, "choose_later" if nested else "choose_now", len(self._sites) - 1)
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
-        value = copied(node.value)
+        value = copy_tree(node.value)
         self.generic_visit(node)
         for target in node.targets:
             if isinstance(target, ast.Name):
@@ -329,7 +330,7 @@ class _Marker(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        value = copied(node.value)
+        value = copy_tree(node.value)
         node.target = self.visit(node.target)
         if node.value is not None:  # an annotation may be kept as text, and would show the mark
             node.value = self.visit(node.value)
@@ -346,17 +347,17 @@ class _Marker(ast.NodeTransformer):
         self._bindings.setdefault(name, []).append(Binding(self._statement, None))
 
 
-def copied(node: Any) -> Any:
+def copy_tree(node: Any) -> Any:
     """A copy of a syntax tree, or of a list of them, with its fields and locations.
 
     Not `copy.deepcopy`: once IPython has shown a traceback, nodes that all trees share (`ast.Load()`) have a `parent`,
     and through that deepcopy copies every tree there is.
     """
     if isinstance(node, list):
-        return [copied(each) for each in node]
+        return [copy_tree(each) for each in node]
     if not isinstance(node, ast.AST):
         return node
-    return ast.copy_location(type(node)(**{name: copied(value) for name, value in ast.iter_fields(node)}), node)
+    return ast.copy_location(type(node)(**{name: copy_tree(value) for name, value in ast.iter_fields(node)}), node)
 
 
 def _any_call(nodes: Iterable[ast.AST]) -> bool:
@@ -368,11 +369,11 @@ def _marked_call(node: ast.Call, method: str, site: int) -> ast.Call:
     mark = ast.copy_location(ast.Constant(MARK), callee)
     choose = ast.copy_location(ast.Attribute(mark, method, ast.Load()), callee)
     chosen = ast.Call(choose, [callee, ast.copy_location(ast.Constant(site), callee)], [])
-    return _located(ast.Call(ast.copy_location(chosen, callee), node.args, node.keywords), node, callee)
+    return _place_call(ast.Call(ast.copy_location(chosen, callee), node.args, node.keywords), node, callee)
 
 
-def _located(marked_call: ast.Call, node: ast.Call, callee: ast.expr) -> ast.Call:
-    """Where CPython puts a method call that spans lines: at the method's name, as tracebacks show."""
+def _place_call(marked_call: ast.Call, node: ast.Call, callee: ast.expr) -> ast.Call:
+    """Give a call the location that CPython gives it: a method call that spans lines is at the method's name."""
     ast.copy_location(marked_call, node)
     if isinstance(callee, ast.Attribute) and callee.lineno != callee.end_lineno:
         marked_call.lineno = callee.end_lineno or node.lineno

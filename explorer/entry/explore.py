@@ -35,10 +35,10 @@ def explore(
 
     Raises OptionError for an option that does not exist or a value it can't have, and whatever `fn` raises.
     """
-    return explored(fn, args, kwargs, options, calls=calls)
+    return explore_call(fn, args, kwargs, options, calls=calls)
 
 
-def explored(
+def explore_call(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
@@ -47,8 +47,8 @@ def explored(
     calls: Sequence[Sequence[Any]] = (),
     site: tuple[SourceFrame, ...] | None = None,
 ) -> Run:
-    """As `explore`; `site` is the line that the call counts as made on, by default the user's own that makes it."""
-    checked = _checked(fn, options)
+    """As `explore`; `site` is the line to record as the call's, by default the user's line that makes it."""
+    checked = _check_options(fn, options)
     if not callable(fn):
         raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
     # It imports torch, which `tcompile.load` and the command line's `show` do without.
@@ -61,13 +61,11 @@ def explored(
         hint = ". Explore the original model or function" if is_torchscript(fn) else ""
         raise TypeError(f"{name} can't be explored: it {why_not}{hint}")
     found = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls), site=site)
-    run = Run(found.record, found.value)
-    run.kept, run.call = found.kept, found.call
-    return run
+    return Run(found.record, found.value, kept=found.kept, call=found.call)
 
 
-def _checked(fn: Callable[..., Any], options: Mapping[str, Any]) -> Options:
-    """The options. Raises OptionError, which says of an argument of `fn` itself how it is passed."""
+def _check_options(fn: Callable[..., Any], options: Mapping[str, Any]) -> Options:
+    """Parse the options. For an argument of `fn` itself, the OptionError says how to pass it."""
     from compiler.option_checks import parse_options  # it imports torch
 
     try:
@@ -95,7 +93,7 @@ def _takes(fn: Callable[..., Any], name: str) -> bool:
 
 
 def _tuples(args: Sequence[Any], calls: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """`calls`, if each is a tuple or list of arguments. Raises TypeError."""
+    """Check that each of `calls` is a tuple or list of arguments. Raises TypeError."""
     if calls and args:
         raise TypeError("explore takes arguments for one call, or calls=[(a,), (b,)] for several; it got both")
     wrong = next((call for call in calls if not isinstance(call, tuple | list)), None)

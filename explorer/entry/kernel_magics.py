@@ -8,7 +8,6 @@ with one: lines in errors are those that the user sees.
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +17,10 @@ from IPython.display import display
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 
 from compiler.record import UntrustedError
+from compiler.record.plain_text import did_you_mean
 from compiler.targets import UnknownTargetError, target
 from explorer.kernel_lab.cell import NoSuchKernelError, cell_text, find
-from explorer.kernel_lab.trial import tried
+from explorer.kernel_lab.trial import try_edit
 from explorer.run.run import Run
 
 _BLOCKS = (
@@ -91,7 +91,9 @@ class KernelMagics(Magics):
             raise UsageError(str(error)) from None
         chosen = {name: getattr(args, name) for name in _BLOCKS if getattr(args, name) is not None}
         try:
-            trial = tried(run, kernel, "\n" + cell, _target(args.target), args.config, chosen, check=not args.no_check)
+            trial = try_edit(
+                run, kernel, "\n" + cell, _target(args.target), args.config, chosen, check=not args.no_check
+            )
         except UntrustedError as error:
             raise UsageError(str(error)) from None
         self.shell.push({args.output: trial})
@@ -102,9 +104,8 @@ class KernelMagics(Magics):
         if isinstance(value, Run):
             return value
         runs = [known for known, held in self.shell.user_ns.items() if isinstance(held, Run)]
-        near = difflib.get_close_matches(name, runs, n=1)
-        meant = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(runs)}." if runs else ""
-        raise UsageError(f"{name} is no result of %%tcompile.{meant or ' Explore something first.'}")
+        there = f"; there are: {', '.join(runs)}" if runs else "; explore something first"
+        raise UsageError(f"{name} is no result of %%tcompile{did_you_mean(name, runs) or there}")
 
 
 def _target(name: str) -> str:

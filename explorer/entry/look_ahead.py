@@ -1,4 +1,4 @@
-"""What the statements of a cell that have not run yet are going to call, as far as names tell."""
+"""Which calls the statements of a cell that have not run yet will make, as far as names tell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -14,13 +14,13 @@ from torch.nn import Module
 
 from compiler.torch_api import settings
 from explorer.entry import callee as callees
-from explorer.entry.lookup import value_of
 from explorer.entry.training_code import training_code
 
 
 class Rank(IntEnum):
-    """How much a call is what a person would point at. A script is a function that trains, builds or evaluates a model:
-    what it runs is explored instead of it.
+    """How likely a call is the one that a person means, the likeliest last.
+
+    A script is a function that trains, builds or evaluates a model: what it runs is explored instead of it.
     """
 
     NOTHING = 0
@@ -85,20 +85,20 @@ class LookAhead:
         self.namespace = namespace
 
     def has_better(self, position: int, callee: object, found: Rank) -> bool:
-        """Whether a later statement is to make a call of a higher rank than that of `callee` at site `position`; of
+        """Whether a later statement will make a call of a higher rank than that of `callee` at site `position`; of
         equal rank the last call counts, and `callee` itself is as good there as here.
         """
         now = self._sites[position].statement
         best, is_same = found, True
         for site in self._sites:
             if site.certain and site.statement > now:
-                expected, value = self._expected(site, now)
+                expected, value = self._expected_rank(site, now)
                 if expected >= best and expected:
                     best, is_same = expected, callees.same(value, callee)
         return not is_same
 
-    def _expected(self, site: Site, now: int) -> tuple[Rank, object]:
-        """The rank of what a later site calls, and the callee where it is there already."""
+    def _expected_rank(self, site: Site, now: int) -> tuple[Rank, object]:
+        """The rank of the callee of a later site, and the callee itself where it exists already."""
         if site.callee is None:
             return Rank.NOTHING, None
         root: ast.expr = site.callee
@@ -113,7 +113,7 @@ class LookAhead:
         return (Rank.NOTHING if value is None else rank(value)), value
 
     def _rank_of_result(self, expression: ast.expr | None) -> Rank:
-        """The rank of calling what an expression gives: of a model in `Net()`, `Net().to(device)`, `make_model()`."""
+        """The rank of a call of an expression's result: of a model in `Net()`, `Net().to(device)`, `make_model()`."""
         if not isinstance(expression, ast.Call):
             return Rank.NOTHING
         made = value_of(expression.func, self.namespace)
@@ -127,3 +127,24 @@ class LookAhead:
         return (
             self._rank_of_result(expression.func.value) if isinstance(expression.func, ast.Attribute) else Rank.NOTHING
         )
+
+
+def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """The value of `model`, `torch.compile` or `model.encoder`, or None. Only attributes of modules are read."""
+    if isinstance(node, ast.Name):
+        return namespace.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = value_of(node.value, namespace)
+        return getattr(owner, node.attr, None) if isinstance(owner, ModuleType | Module) else None
+    return None
+
+
+def torch_compile_line(body: Sequence[ast.stmt], namespace: Mapping[str, Any]) -> int:
+    """The line on which code names torch.compile, in the functions that it defines too; 0 where it does not."""
+    names = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute))
+    return next((node.lineno for node in names if _is_torch_compile(value_of(node, namespace))), 0)
+
+
+def _is_torch_compile(value: object) -> bool:
+    function = getattr(value, "__func__", value)
+    return any(function is known for known in (torch.compile, torch.compiler.compile, torch.nn.Module.compile))

@@ -16,14 +16,14 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 
-from compiler.option_checks import assignments, parse_options
+from compiler.option_checks import parse_options
 from compiler.record.options import OptionError, Options
 from compiler.torch_api import settings
-from explorer.entry import check_flag, opened_html
-from explorer.entry import timing_flag as time_flag
+from explorer.entry import opened_html
 from explorer.entry.cell import Cell
 from explorer.entry.kernel_magics import KernelMagics
-from explorer.entry.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets, TextOutput
+from explorer.entry.options import OPTIONS, asked_options, join_values, strip_quotes
+from explorer.entry.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets
 from explorer.entry.session import Session
 from explorer.run.run import Run
 
@@ -33,14 +33,14 @@ _CAN_NOT_AWAIT = (
 )
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "none": False}
 _FLAGS = ("--dynamic", "--grad", "--fullgraph", "--step")
-_YES_NO = argparse.BooleanOptionalAction
-_OPTIONS = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step", "vs")
 _CALL = "get_ipython().run_cell_magic('tcompile', "
 
 
-def _unquoted(text: str) -> str:
-    """IPython leaves the quotes around a word where they are."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+def exploration_options(magic: Any) -> Any:
+    """Give a magic the options of an exploration."""
+    for flag, told in reversed(OPTIONS.items()):
+        magic = argument(flag, default=None, **told)(magic)
+    return magic
 
 
 @magics_class
@@ -57,36 +57,10 @@ class TcompileMagics(Magics):
     # fmt: off
     @no_var_expand
     @magic_arguments()
-    @argument("--target", type=_unquoted,
-              help="What to generate code for: cpu, cuda, cuda:0, or a GPU that is not here, such as h100 "
-                   "(tcompile.targets() lists them); default: the GPU that the tensors are on, else an h100.")
-    @argument("--mode", type=_unquoted,
-              help="default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.")
-    @argument("--dynamic", action=_YES_NO, default=None,
-              help="All sizes symbolic, or none; default: those that are seen to change.")
-    @argument("--fullgraph", action="store_true",
-              help="Ask for one graph: where there would be a break, say why.")
-    @argument("--backend", type=_unquoted,
-              help="A backend of torch.compile, or the name of a function that is one; default: inductor.")
-    @argument("--vs", metavar="BACKEND", type=_unquoted,
-              help="Compile the same call with this backend too, inductor or tcompile, and show both side by side.")
-    @argument("--options", metavar="KEY=VALUE", action="append", type=_unquoted,
-              help="One of the backend's settings, as often as needed: --options max_autotune=True")
-    @argument("--stages", metavar="A,B", type=_unquoted,
-              help="Only these stages, for example captured,forward,ptx; all of them with all, kernels compiled.")
-    @argument("--grad", action=_YES_NO, default=None,
-              help="With gradients, or under torch.no_grad(); default: as the inputs ask.")
-    @argument("--time", metavar="A,B", nargs="?", type=time_flag.value,
-              help="Time the call, eager and compiled: the candidates that make sense here, --time=all, or names of "
-                   "modes and backends: --time=default,reduce-overhead,aot_eager.")
-    @argument("--check", metavar="kernels", nargs="?", type=check_flag.value,
-              help="Build the code and compare its results with eager; --check kernels compares what each Triton "
-                   "kernel stores, which needs no GPU.")
-    @argument("--step", action="store_true",
-              help="Record how TorchDynamo reads the code, instruction by instruction: run.replay(), run.steps.")
-    @argument("--fn", metavar="NAME", type=_unquoted, default="",
+    @exploration_options
+    @argument("--fn", metavar="NAME", type=strip_quotes, default="",
               help="Compile what the cell calls by this name, anywhere in it: model, model.encoder, layers[0].")
-    @argument("-o", "--output", metavar="NAME", type=_unquoted, default="_tc",
+    @argument("-o", "--output", metavar="NAME", type=strip_quotes, default="_tc",
               help="Keep the result, a Run, under this name; default: _tc.")
     @argument("--no-widget", action="store_true",
               help="Show static HTML only.")
@@ -105,7 +79,7 @@ class TcompileMagics(Magics):
         explored as it is.
         """
         # fmt: on
-        args = self._parsed(line, cell)
+        args = self._parse_line(line, cell)
         if args.help:
             return self._show_help()
         parsed = self._cell(args, cell)
@@ -119,7 +93,7 @@ class TcompileMagics(Magics):
     @cell_magic
     def tcompile_awaiting(self, line: str, cell: str) -> Any:
         """What %%tcompile becomes in a cell that awaits: it has to be awaited itself."""
-        args = self._parsed(line, cell)
+        args = self._parse_line(line, cell)
 
         async def run() -> Any:
             if args.help:
@@ -150,10 +124,10 @@ class TcompileMagics(Magics):
             return [f"await get_ipython().run_cell_magic('tcompile_awaiting', {line!r}, {body!r})\n"]
         return lines
 
-    def _parsed(self, line: str, cell: str | None) -> argparse.Namespace:
+    def _parse_line(self, line: str, cell: str | None) -> argparse.Namespace:
         """The options of a magic line, and as `code` what follows them. Raises UsageError."""
         words = arg_split(line, strict=False)
-        args, unknown = self.tcompile.parser.parse_known_args(_all_respelled(words))
+        args, unknown = self.tcompile.parser.parse_known_args(_spell_as_flags(words))
         if unknown:
             raise UsageError(_unknown(unknown[0]))
         args.code = _after_options(line, words, args.statement)
@@ -172,18 +146,18 @@ class TcompileMagics(Magics):
         return Cell(self.shell, args.code if cell is None else cell, args.fn)
 
     def _options(self, args: argparse.Namespace) -> Options:
-        asked = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
-        if args.backend and args.backend not in settings.backends():
-            asked["backend"] = self.shell.user_ns.get(args.backend, args.backend)
         try:
-            return parse_options(**asked, options=assignments(args.options or ()))
+            asked = asked_options(args)
+            if args.backend and args.backend not in settings.backends():
+                asked["backend"] = self.shell.user_ns.get(args.backend, args.backend)
+            return parse_options(**asked)
         except OptionError as error:
             raise UsageError(str(error)) from None
 
     def _front_end(self, args: argparse.Namespace) -> Output:
         # A shell in a Jupyter kernel has the kernel; only there does anybody draw HTML and widgets.
         if getattr(self.shell, "kernel", None) is None:
-            return TextOutput()
+            return Output()
         return NotebookOutput(with_widget=not args.no_widget, at_end=bool(args.vs))
 
     def _session(self, args: argparse.Namespace, cell: Cell) -> Session:
@@ -206,11 +180,11 @@ class TcompileMagics(Magics):
         return cell_id or "", self.shell.execution_count
 
 
-def _all_respelled(words: Sequence[str]) -> list[str]:
-    return [part for word in check_flag.joined(time_flag.joined(words)) for part in _respelled(word)]
+def _spell_as_flags(words: Sequence[str]) -> list[str]:
+    return [part for word in join_values(words) for part in _spell_as_flag(word)]
 
 
-def _respelled(word: str) -> list[str]:
+def _spell_as_flag(word: str) -> list[str]:
     """`--grad=False`, as it is written in Python, for a flag that takes no value."""
     name, _, value = word.partition("=")
     if name not in _FLAGS or value.lower() not in _TRUTH:
@@ -221,7 +195,7 @@ def _respelled(word: str) -> list[str]:
 
 
 def _after_options(line: str, words: Sequence[str], statement: Sequence[str]) -> str:
-    """The text of the line from the first word that is no option: words alone would lose the spaces in strings."""
+    """The line's text after the options, taken from the line itself: words would lose the spaces in strings."""
     position = 0
     for word in words[: len(words) - len(statement)]:
         position = line.index(word, position) + len(word)
@@ -229,7 +203,7 @@ def _after_options(line: str, words: Sequence[str], statement: Sequence[str]) ->
 
 
 def _unknown(word: str) -> str:
-    """What to say about an option that does not exist."""
+    """The message for an option that does not exist."""
     try:
         parse_options(**{word.partition("=")[0].lstrip("-").replace("-", "_"): None})
     except OptionError as error:
@@ -246,7 +220,7 @@ def _arguments(call: str) -> tuple[str, str]:
 
 
 def _compile(code: str, shell: Any) -> None:
-    """Raises the SyntaxError that running `code` would; warnings wait until it is run."""
+    """Compile `code` for its SyntaxError alone; warnings come when it is run."""
     flags = shell.compile.flags | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -254,7 +228,7 @@ def _compile(code: str, shell: Any) -> None:
 
 
 def load(shell: Any) -> None:
-    """Give a shell the magics."""
+    """Add the magics to a shell."""
     magics = TcompileMagics(shell)
     shell.register_magics(magics)
     shell.register_magics(KernelMagics(shell))
@@ -263,7 +237,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Take from a shell what `load` gave it."""
+    """Remove the magics from a shell."""
     opened_html.unregister(shell)
     for owner in (TcompileMagics, KernelMagics):
         magics = shell.magics_manager.registry.pop(owner.__name__, None)

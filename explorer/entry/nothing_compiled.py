@@ -15,8 +15,8 @@ from explorer.entry.choice import Choice
 _SHOWN = 40
 
 
-def nothing_compiled(cell: Cell, choice: Choice) -> Problem:
-    """The problem that stands for a cell of which TorchDynamo saw nothing."""
+def explain_nothing_compiled(cell: Cell, choice: Choice) -> Problem:
+    """The problem to show for a cell in which TorchDynamo captured nothing."""
     if choice.chosen:
         return Problem(
             "captured",
@@ -32,8 +32,8 @@ def nothing_compiled(cell: Cell, choice: Choice) -> Problem:
     return Problem("captured", f"nothing was compiled: {_reason(cell, choice)}", _what_to_do(cell, choice))
 
 
-def why_again(choice: Choice, name: str, callee: object) -> Problem:
-    """Why a call of the cell was made once more: what was captured is of that call."""
+def explain_second_call(choice: Choice, name: str, callee: object) -> Problem:
+    """The problem that says why a call of the cell was repeated to capture it."""
     again = f"{name} was called again, on copies of its arguments: this is what torch.compile makes of it"
     if isinstance(callee, Module) and callees.is_own_or_torch(type(callee).forward.__code__.co_filename):
         kind = type(callee).__name__

@@ -25,7 +25,7 @@ def register(shell: Any) -> None:
 
 
 def unregister(shell: Any) -> None:
-    """Take back what `register` did."""
+    """Undo `register`."""
     for home, name, _ in _SHOWN:
         shell.display_formatter.formatters["text/html"].pop(f"{home}.{name}", None)
 
@@ -41,14 +41,7 @@ def graph_html(opened: Opened) -> str:
     """The selected graph: what each pass made of it, as numbers, and as text where that changed."""
     columns = ["stage", "pass", "kernels", "calls", "bytes", "time"]
     rows = [
-        (
-            str(stage),
-            row["pass"],
-            str(row["kernels"]),
-            str(row["calls"]),
-            size_text(row["bytes"]),
-            _time(row["seconds"]),
-        )
+        (*map(str, (stage, row["pass"], row["kernels"], row["calls"])), size_text(row["bytes"]), _time(row["seconds"]))
         for stage, row in opened.stages.iterrows()
     ]
     return f"<div><b>{safe(opened.graph.name)}</b></div>{table_html(columns, rows)}{''.join(_texts(opened.graph))}"
@@ -59,16 +52,16 @@ def _time(seconds: Any) -> str:
 
 
 def _texts(graph: Graph) -> Iterator[str]:
-    """The text of each stage that is not as the one before."""
+    """The text of each stage that differs from the one before."""
     before = None
     for name, program in graph.programs.items():
         if program is not before:
             title = f"<b>{safe(name)}</b> {muted_html(pluralize(len(program.kernels), 'kernel'))}"
-            yield details(title, pre(_shown(str(program).splitlines())))
+            yield details(title, pre(_first_lines(str(program).splitlines())))
         before = program
 
 
-def _shown(lines: list[str]) -> list[str]:
+def _first_lines(lines: list[str]) -> list[str]:
     more = len(lines) - LINES_SHOWN
     left = [f"… {more:,} more lines: print it"] if more > 0 else []
     return [safe(clip(line, 400)) for line in [*lines[:LINES_SHOWN], *left]]
@@ -85,7 +78,7 @@ def departures_html(found: Departures) -> str:
 
 
 def text_diff_html(diff: TextDiff) -> str:
-    """The diff, what was added and what was removed tinted."""
+    """The diff, with added and removed lines tinted."""
     from explorer.run.diff import diff_html  # it reads tables, which take time to load
 
     return diff_html(diff.lines) or f"<div>{safe(str(diff))}</div>"

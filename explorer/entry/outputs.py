@@ -7,7 +7,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from IPython.display import DisplayHandle, display
 
@@ -24,11 +24,13 @@ LAST_STAGES = ("kernels", "bytecode")
 _NOTE = "border-left:4px solid rgba(127,127,127,0.5);padding:0.2em 0.8em"
 
 
-class Output(Protocol):
-    """Where an exploration is shown; `widget` is its live view, None where there is none (yet)."""
+class Output:
+    """Where an exploration is shown; `widget` is its live view, None where there is none (yet).
 
-    @property
-    def widget(self) -> Any: ...
+    By itself it is for a terminal: it shows a summary at the end.
+    """
+
+    widget: Any = None
 
     def begin(self) -> None:
         """The cell starts."""
@@ -38,25 +40,11 @@ class Output(Protocol):
 
     def end(self, run: Run) -> None:
         """The cell is done, or has failed."""
-
-
-class TextOutput:
-    """For a terminal: a summary at the end."""
-
-    widget = None
-
-    def begin(self) -> None:
-        pass
-
-    def hear(self, event: Event, known: Callable[[], Record]) -> None:
-        pass
-
-    def end(self, run: Run) -> None:
         if run.record.artifacts or run.record.problems:
             display({"text/plain": _summary(run)}, raw=True)
 
 
-class NotebookOutput:
+class NotebookOutput(Output):
     """For a notebook: static HTML, which stays when the notebook is saved, and the widget: as soon as there is a graph,
     or at the end where there is none.
 
@@ -64,7 +52,6 @@ class NotebookOutput:
     """
 
     def __init__(self, *, with_widget: bool = True, at_end: bool = False) -> None:
-        self.widget: Any = None
         self._with_widget = with_widget
         self._at_end = at_end
         self._static: DisplayHandle | None = None
@@ -85,7 +72,7 @@ class NotebookOutput:
         return self._with_widget and not self._at_end
 
     def _is_due(self, event: Event) -> bool:
-        """The last stage of a graph is shown at once: what comes after it may be the user's own code, for long."""
+        """Whether to update: at once after the last stage of a graph, as the user's code may run for long then."""
         is_last = event.kind == "artifact" and event.stage in LAST_STAGES
         return is_last or time.monotonic() - self._updated > UPDATE_SECONDS
 
@@ -115,10 +102,8 @@ class NotebookOutput:
             self._static.update(_note(f"Exploring… {event.stage} {event.words}".rstrip()), raw=True)
 
 
-class GuardedOutput:
-    """An output that can't break the cell: after an error it hears no more, but shows what there is in the end. The
-    first error is told once the cell is done.
-    """
+class GuardedOutput(Output):
+    """An output whose errors can't break the cell: the first is reported at the end, until then nothing is shown."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -150,7 +135,7 @@ class GuardedOutput:
 
 
 def _summary(run: Run) -> str:
-    """In words what a run is about; where nothing was compiled, why, and what to do."""
+    """A run as text; where nothing was compiled, the reason and what to do."""
     if run.record.artifacts:
         return str(run)
     told = [f"tcompile: {problem.reason}.\nWhat to do: {problem.hint}." for problem in run.record.problems]
@@ -165,7 +150,7 @@ def _note(text: str) -> dict[str, str]:
 
 
 class ShownWidgets:
-    """The widgets that each notebook cell shows. Run again, the cell has none of them any more: they are closed.
+    """The widgets that each notebook cell shows, which are closed when the cell runs again.
 
     Without this every run of a cell would leave a widget and its record in memory.
     """
@@ -183,10 +168,5 @@ class ShownWidgets:
         for number, widget, of_run in shown:
             if number != execution:
                 widget.close()
-                _let_go(of_run())
-
-
-def _let_go(run: Run | None) -> None:
-    """A run that is kept under a name makes a new widget when it is asked for one."""
-    if run is not None:
-        run._widget = None
+                if (run := of_run()) is not None:
+                    run._widget = None  # kept under a name, it makes a new one when it is asked

@@ -13,7 +13,7 @@ from compiler.record.options import Options
 from compiler.torch_api.fx import SourceFrame
 from explorer.entry.cell import Cell
 from explorer.entry.choice import Choice
-from explorer.entry.nothing_compiled import nothing_compiled, why_again
+from explorer.entry.nothing_compiled import explain_nothing_compiled, explain_second_call
 from explorer.entry.outputs import Output
 from explorer.run.run import Run
 
@@ -45,9 +45,14 @@ class Session:
                 self._call_again()
             self._exploration.__exit__(kind, error, traceback)
         finally:
-            run = Run(self._record(failed=error is not None), self._value, self._output.widget)
-            run.kept, run.call = self._exploration.kept, self._exploration.call
-            run.calls = {name: call for name, (_, call) in self._choice.calls.items()}
+            run = Run(
+                self._record(failed=error is not None),
+                self._value,
+                self._output.widget,
+                kept=self._exploration.kept,
+                call=self._exploration.call,
+                calls={name: call for name, (_, call) in self._choice.calls.items()},
+            )
             self._choice.calls = {}
             self._keep(run)
             self._output.end(run)
@@ -63,7 +68,7 @@ class Session:
         return self._value
 
     def _compile(self, callee: Any) -> Any:
-        """What to call in place of `callee`, whose exploration takes the place of any that there is."""
+        """Compile `callee` for exploration, discarding an exploration of another callee."""
         if self._has_compiled:
             self._start_again()
         self._has_compiled = True
@@ -75,12 +80,12 @@ class Session:
         self._exploration.__enter__()
 
     def _call_again(self) -> None:
-        """Where nothing was compiled in the cell, its best call is made once more, on copies, and explored."""
+        """Repeat and explore the best call of a cell in which nothing was compiled, on copies."""
         again = self._choice.choose_again()
         if again is None:
             return
         name, call = again
-        self._notes = (why_again(self._choice, name, call.fn),)
+        self._notes = (explain_second_call(self._choice, name, call.fn),)
         self._start_again(call.site or None)
         try:
             call_again(call, self._exploration.compile)
@@ -89,16 +94,16 @@ class Session:
             self._notes += (Problem("captured", reason, f"call {name} on inputs that can be used twice"),)
 
     def _hear(self, event: Event) -> None:
-        self._output.hear(event, self._known)
+        self._output.hear(event, self._current_record)
 
-    def _known(self) -> Record:
+    def _current_record(self) -> Record:
         return self._exploration.record.with_fields(explored=self._choice.explored)
 
     def _record(self, *, failed: bool) -> Record:
-        record = self._known()
+        record = self._current_record()
         if self._notes:
             return record.with_fields(problems=(*self._notes, *record.problems))
         if failed or any(frame.outcome != "skipped" for frame in record.frames):
             return record
         # The engine does not know the cell: its own word on why nothing was compiled gives way.
-        return record.with_fields(problems=(nothing_compiled(self._cell, self._choice),))
+        return record.with_fields(problems=(explain_nothing_compiled(self._cell, self._choice),))

@@ -41,15 +41,10 @@ def _row(target: Target) -> dict[str, Any]:
         "shared_kib_per_block": target.shared_memory_per_block_optin >> 10,
         "registers_per_multiprocessor": target.registers_per_multiprocessor,
         "max_threads_per_multiprocessor": target.max_threads_per_multiprocessor,
-        **{_rate_name(dtype): _tera(target, dtype) for dtype in DTYPES},
+        **{f"{'tops' if dtype == 'int8' else 'tflops'}_{dtype}": _in_tera(target.peak.get(dtype)) for dtype in DTYPES},
         "sources": "; ".join(target.sources),
     }
 
 
-def _rate_name(dtype: str) -> str:
-    return f"{'tops' if dtype == 'int8' else 'tflops'}_{dtype}"
-
-
-def _tera(target: Target, dtype: str) -> float | None:
-    rate = target.peak.get(dtype)
+def _in_tera(rate: float | None) -> float | None:
     return None if rate is None else round(rate / 1e12, 3)

@@ -1,4 +1,4 @@
-"""Tracebacks as the bare cell would have them: without the frames that run the cell, and those of torch.compile."""
+"""Tracebacks as in a bare cell: without frames of torch.compile and of what runs the cell."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ def _without_magic(traceback: TracebackType | None, bottom: CodeType, run_code: 
             continue
         while kept and kept[-1].tb_frame.f_code is not run_code:
             kept.pop()
-    return _linked(kept)
+    return _link_entries(kept)
 
 
 def _without_machinery(traceback: TracebackType | None, bottom: CodeType) -> TracebackType | None:
-    """The traceback without machinery, but for the frame of `bottom`, to be found by, and where the error is from."""
+    """The traceback without machinery, except the frame of `bottom` and where the error is raised."""
     kept: list[TracebackType] = []
     for is_user, entries in groupby(_entries(traceback), key=lambda entry: _is_user(entry, bottom)):
         run = list(entries)
         kept += run if is_user else _between_users(run)
-    return _linked(kept)
+    return _link_entries(kept)
 
 
-def _linked(entries: list[TracebackType]) -> TracebackType | None:
+def _link_entries(entries: list[TracebackType]) -> TracebackType | None:
     for entry, following in zip(entries, [*entries[1:], None], strict=True):
         entry.tb_next = following
     return entries[0] if entries else None
 
 
 def _between_users(run: list[TracebackType]) -> list[TracebackType]:
-    """Without what leads into torch.compile and out of it (an `OptimizedModule` calls through `nn.Module` twice)."""
+    """The entries without the way into torch.compile and out of it, which leads through `nn.Module` twice."""
     machinery = [index for index, entry in enumerate(run) if _file(entry).startswith(_MACHINERY)]
     if not machinery:
         return run

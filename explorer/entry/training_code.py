@@ -1,11 +1,12 @@
-"""Whether a function of the user's trains, builds, evaluates or times a model, which is what is to be explored then."""
+"""Whether a user's function trains, builds, evaluates or times a model, to explore the model instead of it."""
 
 from __future__ import annotations
 
 import inspect
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import or_
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -38,13 +39,7 @@ class TrainingCode:
         return self.builds_model or self.has_compiled or (self.trains and self.has_model)
 
     def __or__(self, other: TrainingCode) -> TrainingCode:
-        return TrainingCode(
-            self.trains or other.trains,
-            self.has_model or other.has_model,
-            self.has_parameters or other.has_parameters,
-            self.builds_model or other.builds_model,
-            self.has_compiled or other.has_compiled,
-        )
+        return TrainingCode(*map(or_, astuple(self), astuple(other)))
 
 
 def training_code(callee: object) -> TrainingCode:
@@ -99,7 +94,7 @@ def _any_model(values: Iterable[object]) -> bool:
 
 
 def _owner(callee: object) -> object:
-    """What `self` is in a call of `callee`, None in that of a function."""
+    """The `self` of a call of `callee`; None for a function."""
     if isinstance(callee, MethodType):
         return callee.__self__
     return None if isinstance(callee, FunctionType) else callee

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import inspect
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from compiler.record.plain_text import pluralize
+from compiler.record.plain_text import did_you_mean, pluralize
 from compiler.torch_api.fx import SourceFrame
 
 
@@ -41,11 +40,11 @@ def load(target: str) -> tuple[Callable[..., Any], Path]:
         raise LoadError(f"{target!r} names no function or model; write path/to/file.py:name")
     path = Path(path_text)
     _check_file(path)
-    module = _running_user_code(path, lambda: _imported(path))
+    module = run_user_code(path, lambda: _import_file(path))
     return _callable(_lookup(module, name, path), name, path), path
 
 
-def made_at(function: Callable[..., Any], target: str, path: Path) -> tuple[SourceFrame, ...]:
+def line_of_name(function: Callable[..., Any], target: str, path: Path) -> tuple[SourceFrame, ...]:
     """The line of the file that gives `path.py:name` its name, for what has no code there: an `nn.Sequential`, a
     function that is imported. Nothing for what has: its own lines say more.
     """
@@ -56,22 +55,17 @@ def made_at(function: Callable[..., Any], target: str, path: Path) -> tuple[Sour
         return ()
     name = target.rpartition(":")[2].partition(".")[0]
     tree = ast.parse(file.read_bytes())
-    return (SourceFrame(str(file), max(_naming(tree, name), default=1), "<module>", ""),)
+    return (SourceFrame(str(file), max(_lines_naming(tree, name), default=1), "<module>", ""),)
 
 
-def _naming(node: ast.AST, name: str) -> Iterator[int]:
-    """The lines of statements outside of functions and classes that give something a name."""
+def _lines_naming(node: ast.AST, name: str) -> Iterator[int]:
+    """The lines of module-level statements that bind a name."""
     for child in ast.iter_child_nodes(node):
         given = getattr(child, "asname", None) or getattr(child, "name", None) or getattr(child, "id", None)
         if given == name and not isinstance(getattr(child, "ctx", None), ast.Load):
             yield getattr(child, "lineno", 1)
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            yield from _naming(child, name)
-
-
-def run_user_code(path: Path, call: Callable[[], Any]) -> Any:
-    """Call it; what it raises becomes UserError, with the traceback from the user's file on."""
-    return _running_user_code(path, call)
+            yield from _lines_naming(child, name)
 
 
 def check_call(function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -98,8 +92,8 @@ def _check_file(path: Path) -> None:
         raise LoadError(f"{str(path)!r} is not a Python file (.py)")
 
 
-def _imported(path: Path) -> ModuleType:
-    """The file run as a module, with its folder importable as it is for `python file.py`."""
+def _import_file(path: Path) -> ModuleType:
+    """Run a file as a module, with its folder on the path as for `python file.py`."""
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -128,10 +122,8 @@ def _what_there_is(module: ModuleType, name: str) -> str:
         for key, value in vars(module).items()
         if not key.startswith("_") and callable(value) and (isinstance(value, nn.Module) or _is_own(value, module))
     ]
-    close = difflib.get_close_matches(name, own, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; it has: {', '.join(own)}" if own else "; it defines no function or model"
+    there = f"; it has: {', '.join(own)}" if own else "; it defines no function or model"
+    return did_you_mean(name, own) or there
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:
@@ -140,13 +132,13 @@ def _is_own(value: Any, module: ModuleType) -> bool:
 
 def _callable(found: Any, name: str, path: Path) -> Callable[..., Any]:
     if isinstance(found, type):
-        return _made(found, name, path)
+        return _make_module(found, name, path)
     if not callable(found):
         raise LoadError(f"{name!r} in {path} is of type {type(found).__name__}, not a function or a model")
     return found
 
 
-def _made(cls: type, name: str, path: Path) -> Callable[..., Any]:
+def _make_module(cls: type, name: str, path: Path) -> Callable[..., Any]:
     if not issubclass(cls, nn.Module):
         raise LoadError(f"{name!r} in {path} is a class, but no nn.Module; name a function or a model")
     signature = inspect.signature(cls)
@@ -156,10 +148,11 @@ def _made(cls: type, name: str, path: Path) -> Callable[..., Any]:
         raise LoadError(
             f"{name}{signature} can't be made without arguments; make one in {path} (model = {name}(…)) and name that"
         ) from None
-    return _running_user_code(path, cls)
+    return run_user_code(path, cls)
 
 
-def _running_user_code(path: Path, call: Callable[[], Any]) -> Any:
+def run_user_code(path: Path, call: Callable[[], Any]) -> Any:
+    """Call it; what it raises becomes UserError, with the traceback from the user's file on."""
     try:
         return call()
     except Exception as error:

@@ -89,7 +89,7 @@ def _table(results: Sequence[Check]) -> list[str]:
     used = [place for place in range(len(HEAD)) if any(row[place] for row in rows[1:])]
     shown = columns([[row[place] for place in used] for row in rows], right=range(2, len(used)))
     hidden = len(results) - SHOWN
-    return [*shown, *([f"… and {hidden} more: run.checks"] if hidden > 0 else [])]
+    return [*shown, *([f"… and {hidden} more: run.tables.checks"] if hidden > 0 else [])]
 
 
 def stage_sentences(stages: Sequence[Check]) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _kernel_lines(kernels: Sequence[Check]) -> Iterator[str]:
         yield pluralize(len(kernels), "check")
     yield from (f"  {_kernel(check)}" for check in kernels[:SHOWN])
     if len(kernels) > SHOWN:
-        yield f"  … and {len(kernels) - SHOWN} more: run.checks"
+        yield f"  … and {len(kernels) - SHOWN} more: run.tables.checks"
 
 
 def _kernel(check: Check) -> str:

@@ -57,7 +57,7 @@ def cause_card(group: Sequence[Recompile], number: int, total: int, known: Known
     failures = failure_parts(found, known)
     parts.append(Only(("text", "html"), tuple(failures)))
     if found.graph_change:
-        shows = f"{found.graph_change} (run.recompile_diff({found.frame!r}) shows it)"
+        shows = f"{found.graph_change} (run.diff({found.frame!r}) shows it)"
         parts.append(Only(("text",), (Text(shows, label=f"graph, against {found.closest}: "),)))
     if others:
         again = Text("; ".join(map(again_words, others)), label="and again: ")

@@ -51,18 +51,18 @@ def explain(language: str, token: str) -> Meaning | None:
     `language` is as in `Artifact.language`.
     """
     known = _LANGUAGES.get(language)
-    return _explained(language, token) if known else None
+    return _find_meaning(language, token) if known else None
 
 
 def for_text(language: str, text: str) -> dict[str, Meaning]:
-    """What is explained of a text: each token as it stands there, up to the first "::", in order of the alphabet."""
+    """The known tokens of a text, up to their first "::", and what they mean, sorted."""
     known = _LANGUAGES.get(language)
-    found = {token: _explained(language, token) for token in set(known.tokens(text))} if known else {}
+    found = {token: _find_meaning(language, token) for token in set(known.tokens(text))} if known else {}
     return {token: meaning for token, meaning in sorted(found.items()) if meaning is not None}
 
 
 @cache
-def _explained(language: str, token: str) -> Meaning | None:
+def _find_meaning(language: str, token: str) -> Meaning | None:
     book, names = _book(_LANGUAGES[language].files), _LANGUAGES[language].names
     for name in names(token):
         if name in book.words:
@@ -73,7 +73,7 @@ def _explained(language: str, token: str) -> Meaning | None:
 
 
 def _with_suffixes(meaning: Meaning, token: str, suffixes: dict[str, str]) -> Meaning:
-    """With what the rest of the mnemonic adds: `v4` of `ld.global.v4.b32`."""
+    """Add what the suffixes of the mnemonic mean: `v4` of `ld.global.v4.b32`."""
     rest = token.removeprefix(meaning.name)
     present = [f"{part.strip('_.')}: {suffixes[part]}" for part in re.split(r"\.|(?=_)", rest) if part in suffixes]
     return Meaning(meaning.name, f"{meaning.words} ({'; '.join(present)})", meaning.link) if present else meaning
@@ -94,19 +94,19 @@ def _book(names: tuple[str, ...]) -> _Book:
 def _group(group: dict[str, Any]) -> dict[str, Meaning]:
     owner = next((group[key] for key in ("dialect", "module", "namespace") if key in group), "")
     return {
-        f"{owner}.{key}" if owner else key: _meaning(key.partition(":")[0], owner, words, group["link"])
+        f"{owner}.{key}" if owner else key: _make_meaning(key.partition(":")[0], owner, words, group["link"])
         for key, words in group["words"].items()
     }
 
 
-def _meaning(name: str, owner: str, words: str, link: str) -> Meaning:
+def _make_meaning(name: str, owner: str, words: str, link: str) -> Meaning:
     kebab = re.sub(r"[._]", "-", name)
     address = link.replace("{name}", name).replace("{kebab}", kebab).replace("{plain}", re.sub(r"[._]", "", name))
     return Meaning(f"{owner}.{name}" if owner else name, words, address)
 
 
-def _shortened(name: str, separator: str = ".") -> Iterator[str]:
-    """The name, and each time with one part less at its end."""
+def _prefixes(name: str, separator: str = ".") -> Iterator[str]:
+    """The name, then without its last part, and so on."""
     while name:
         yield name
         name = name.rpartition(separator)[0]
@@ -122,10 +122,10 @@ def _instructions(language: str) -> Callable[[str], Iterator[str]]:
 
 
 def _ptx_names(token: str) -> Iterator[str]:
-    """Arithmetic on floats and on halves has names of its own."""
+    """Names of a PTX instruction, first those for its kind: arithmetic on floats and halves is described apart."""
     parts = [part.partition("::")[0] for part in token.split(".")]
     kind = ":half" if re.match(r"b?f16", parts[-1]) else ":float" if re.match(r"f(32|64)", parts[-1]) else ""
-    for name in _shortened(".".join(parts)):
+    for name in _prefixes(".".join(parts)):
         yield from (name + kind, name) if kind else (name,)
 
 
@@ -136,7 +136,7 @@ def _sass_names(token: str) -> Iterator[str]:
 def _amdgcn_names(token: str) -> Iterator[str]:
     bare = re.sub(r"_(e32|e64|dpp|sdwa)$", "", token)
     yield re.sub(r"x\d+$", "", bare)
-    yield from _shortened(bare, "_")
+    yield from _prefixes(bare, "_")
 
 
 _MLIR_TOKEN = re.compile(
@@ -162,7 +162,7 @@ def _llvm_names(token: str) -> Iterator[str]:
     if library:
         yield from (f"libdevice.{library[1]}", f"libdevice.{library[1].removesuffix('f')}")
     else:
-        yield from _shortened(token)
+        yield from _prefixes(token)
 
 
 _OWNERS = (
@@ -193,7 +193,7 @@ _LANGUAGES: dict[str, _Language] = {
     "ptx": _Language(("ptx",), _instructions("ptx"), _ptx_names),
     "sass": _Language(("sass",), _instructions("sass"), _sass_names),
     "amdgcn": _Language(("amdgcn",), _instructions("amdgcn"), _amdgcn_names),
-    "mlir": _Language(("mlir",), _mlir_tokens, _shortened),
+    "mlir": _Language(("mlir",), _mlir_tokens, _prefixes),
     "llvm": _Language(("llvm", "triton"), _llvm_tokens, _llvm_names),
     **dict.fromkeys(_OF_PYTHON, _Language(("aten", "triton"), _python_tokens, _python_names)),
 }

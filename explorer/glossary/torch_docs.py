@@ -25,13 +25,13 @@ def from_torch(token: str) -> tuple[str, str, str] | None:
         wanted = rest.rpartition(".")[2]
     else:
         return None
-    for name, function, page in _documented(wanted) if wanted and not wanted.startswith("_") else ():
+    for name, function, page in _documented_functions(wanted) if wanted and not wanted.startswith("_") else ():
         if sentence := first_sentence(function.__doc__ or ""):
             return name, sentence, page
     return None
 
 
-def _documented(name: str) -> Iterator[tuple[str, Any, str]]:
+def _documented_functions(name: str) -> Iterator[tuple[str, Any, str]]:
     """Public functions of that name, and the page of torch's documentation that each is on."""
     import torch
 

@@ -1,19 +1,18 @@
-"""The kernel that is meant by a name, and the cell to edit it in. It needs no notebook."""
+"""Find a kernel by name, and write the cell to edit it in. Needs no notebook."""
 
 from __future__ import annotations
 
-import difflib
-
 from compiler.kernel_lab.edit import source_of
 from compiler.record import Kernel, Record
+from compiler.record.plain_text import did_you_mean
 
 
 class NoSuchKernelError(LookupError):
-    """No kernel, or not only one, has this name; the message says which there are."""
+    """No kernel or several have this name; the message lists them."""
 
 
 def find(record: Record, name: str) -> Kernel:
-    """The kernel with this name or id that can be edited, or the only one whose name or id has it as a part.
+    """The editable kernel with this name or id, or the only one whose id contains it.
 
     Raises NoSuchKernelError.
     """
@@ -36,13 +35,11 @@ def find(record: Record, name: str) -> Kernel:
             f"{len(parts)} kernels have {name!r} in their names; say more, or the id in quotes:\n{listed}"
         )
     names = [kernel.name for kernel in kernels]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    meant = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
-    raise NoSuchKernelError(f"no kernel {name!r}; {meant}")
+    raise NoSuchKernelError(f"no kernel {name!r}" + (did_you_mean(name, names) or f"; there are: {', '.join(names)}"))
 
 
 def editable(record: Record) -> tuple[Kernel, ...]:
-    """The kernels that the lab takes: those in Triton, and those of our own backend in C++."""
+    """The kernels that can be edited: those in Triton, and those of our own backend in C++."""
     own = {entity.id for artifact in record.of_stage("kernels") for entity in artifact.entities
            if "launch" in entity.attrs}  # fmt: skip
     return tuple(

@@ -1,13 +1,13 @@
-"""One edit of a kernel tried out: facts, numbers and times beside the original's, as data, text and HTML."""
+"""The trial of an edited kernel: facts, numbers and times beside the original's, as data, text and HTML."""
 
 from __future__ import annotations
 
 import ast
 import difflib
-import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compiler.binary.sources import CannotCompileError, launch_of
@@ -23,21 +23,23 @@ from compiler.kernel_lab.edit import (
 from compiler.record import Artifact, Binary, Check, Kernel, Record, Timing
 from compiler.targets.destination import DEFAULT_TARGET
 from explorer.reading.kernel_table import config_text, occupancy_percent
+from explorer.reading.plain_text import columns
 from explorer.reading.shapes import error_text
+from explorer.render.html import note, safe, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from compiler.kernel_lab.numbers import Tried
     from explorer.run.run import Run
 
-_STYLE = "border-collapse:collapse;margin:0.4em 0"
-_CELL = "padding:0.1em 0.8em;text-align:right"
 _BAD, _GOOD = "var(--jp-error-color1,#b3261e)", "var(--jp-success-color1,#1b7f4b)"
+_FACT_HEAD = ("", "original", "edited", "")
 _WITH_UNIT = {
-    "registers": ("registers a thread", ""),
-    "spilled bytes": ("spilled a thread", "B"),
-    "shared memory": ("shared memory a block", "B"),
-    "threads": ("threads a block", ""),
+    "registers": ("registers per thread", ""),
+    "spilled bytes": ("spilled per thread", "B"),
+    "shared memory": ("shared memory per block", "B"),
+    "threads": ("threads per block", ""),
     "programs": ("programs (blocks)", ""),
     "occupancy percent": ("occupancy", "%"),
     "load bits": ("widest load", "bits"),
@@ -72,7 +74,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KernelTrial:
-    """What came of running a `%%tkernel` cell; `original` and `edited` are its two versions of the kernel.
+    """The result of a `%%tkernel` cell; `original` and `edited` are the two versions of the kernel.
 
     `findings` say what is wrong with the edit, `notes` how it was checked.
     """
@@ -87,12 +89,12 @@ class KernelTrial:
 
     @property
     def facts(self) -> pd.DataFrame:
-        """One row a fact, with columns `original` and `edited`."""
+        """One row per fact, with columns `original` and `edited`."""
         import pandas as pd
 
-        rows = list(_facts(self.original.binary, self.edited.binary))
-        table = {"original": [row[1] for row in rows], "edited": [row[2] for row in rows]}
-        return pd.DataFrame(table, index=pd.Index([row[0] for row in rows], name="fact"), dtype="object")
+        facts = _facts(self.original.binary, self.edited.binary)
+        table = pd.DataFrame(facts.values(), index=[*facts], columns=["original", "edited"], dtype="object")
+        return table.rename_axis("fact")
 
     @property
     def check(self) -> pd.DataFrame:
@@ -114,10 +116,13 @@ class KernelTrial:
         return not self.findings
 
     def __str__(self) -> str:
-        parts = [f"{self.kernel.name}: {self._verdict()}", *self._finding_lines(), self._facts_text()]
-        parts += [f"  {check.subject}: {check.verdict}{_off_by(check)}" for check in self.checks]
-        parts += [f"  {timing.subject}: {_time_text(timing.seconds)}" for timing in self.timings]
-        return "\n".join([*filter(None, parts), *(f"  ({note})" for note in self.notes)])
+        rows = _fact_rows(self.original.binary, self.edited.binary)
+        facts = columns([_FACT_HEAD, *rows], right=(1, 2)) if rows else []
+        checks = [f"{check.subject}: {check.verdict}{_error_words(check)}" for check in self.checks]
+        times = [f"{timing.subject}: {_time_text(timing.seconds)}" for timing in self.timings]
+        notes = [f"({note})" for note in self.notes]
+        lines = [*self._finding_lines(), *facts, *checks, *times, *notes]
+        return "\n".join([f"{self.kernel.name}: {self._verdict()}", *(f"  {line}" for line in lines)])
 
     def __repr__(self) -> str:
         return str(self)
@@ -137,63 +142,32 @@ class KernelTrial:
     def _finding_lines(self) -> list[str]:
         lines = self.edited.source.split("\n")
         return [
-            f"  line {finding.line}: {finding.what}\n      {lines[finding.line - 1].strip()}"
+            f"line {finding.line}: {finding.what}\n      {lines[finding.line - 1].strip()}"
             if 0 < finding.line <= len(lines)
-            else f"  {finding.what}"
+            else finding.what
             for finding in self.findings
         ]
 
-    def _facts_text(self) -> str:
-        rows = [_shown(*row) for row in self._rows()]
-        if not rows:
-            return ""
-        widths = [max(len(row[place]) for row in [*rows, ("", "original", "edited")]) for place in range(3)]
-        every = [("", "original", "edited"), *rows]
-        return "\n".join(f"  {name:<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}".rstrip() for name, a, b in every)
-
-    def _rows(self) -> list[tuple[str, Any, Any]]:
-        return list(_facts(self.original.binary, self.edited.binary))
-
     def _html(self) -> str:
         colour = _BAD if self.findings else _GOOD
-        title = f'<b style="color:{colour}">{html.escape(self._verdict())}</b>'
-        parts = [f"<div><code>{html.escape(self.kernel.name)}</code>: {title}</div>"]
-        wrong = f"color:{_BAD};margin:0.3em 0"
-        parts += [f'<pre style="{wrong}">{html.escape(line)}</pre>' for line in self._finding_lines()]
-        rows = [_shown(*row) for row in self._rows()]
-        parts.append(_table(("", "original", "edited"), rows, [before != after for _, before, after in rows]))
+        parts = [
+            f'<div><code>{safe(self.kernel.name)}</code>: <b style="color:{colour}">{safe(self._verdict())}</b></div>'
+        ]
+        parts += [f'<pre style="color:{_BAD};margin:0.3em 0">{safe(line)}</pre>' for line in self._finding_lines()]
         checks = [(c.subject, c.verdict, error_text(c.max_absolute), c.note) for c in self.checks]
-        parts.append(_table(("stored", "against the original", "largest error", ""), checks))
         times = [(t.subject, *map(_time_text, (t.seconds, t.low, t.high))) for t in self.timings]
-        parts.append(_table(("time of one launch", "median", "lower quartile", "upper quartile"), times))
-        parts += [f'<div style="opacity:0.7">{html.escape(note)}</div>' for note in self.notes]
-        return "".join(parts)
+        tables = (
+            (_FACT_HEAD, _fact_rows(self.original.binary, self.edited.binary)),
+            (("stored", "against the original", "largest error", ""), checks),
+            (("time of one launch", "median", "lower quartile", "upper quartile"), times),
+        )
+        parts += [table_html(head, rows) for head, rows in tables if rows]
+        return "".join([*parts, *map(note, self.notes)])
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], strong: Sequence[bool] = ()) -> str:
-    """A table; rows that are `strong` stand out. What a row is about is on the left."""
-    if not rows:
-        return ""
-    weights = [f"{_CELL};font-weight:{'bold' if heavy else 'normal'}" for heavy in strong or [False] * len(rows)]
-    body = "".join(_row("td", row, style) for row, style in zip(rows, weights, strict=True))
-    return f'<table style="{_STYLE}">{_row("th", header, _CELL)}{body}</table>'
-
-
-def _row(tag: str, cells: Sequence[str], style: str) -> str:
-    styles = [f"{style};text-align:left;white-space:nowrap", *[style] * (len(cells) - 1)]
-    each = [f'<{tag} style="{own}">{html.escape(cell)}</{tag}>' for cell, own in zip(cells, styles, strict=True)]
-    return f"<tr>{''.join(each)}</tr>"
-
-
-def _off_by(check: Check) -> str:
+def _error_words(check: Check) -> str:
     where = f", off by at most {error_text(check.max_absolute)}" if check.verdict in ("close", "differs") else ""
     return where + (f" ({check.note})" if check.note else "")
-
-
-def _shown(name: str, before: Any, after: Any) -> tuple[str, str, str]:
-    """A fact as a row of text."""
-    title, unit = _WITH_UNIT.get(name, (name, ""))
-    return title, _value_text(before, unit), _value_text(after, unit)
 
 
 def _value_text(value: Any, unit: str) -> str:
@@ -212,13 +186,20 @@ def _time_text(seconds: float | None) -> str:
     return f"{seconds / size:.3g} {unit}"
 
 
-def _facts(original: Binary | None, edited: Binary | None) -> Iterator[tuple[str, Any, Any]]:
-    """The facts of both, by name; those that neither has are left out."""
-    both = [_facts_of(binary) if binary is not None else {} for binary in (original, edited)]
-    for name in dict.fromkeys([*both[0], *both[1]]):
-        before, after = (facts.get(name) for facts in both)
-        if before is not None or after is not None:
-            yield name, before, after
+def _facts(original: Binary | None, edited: Binary | None) -> dict[str, tuple[Any, Any]]:
+    """Fact -> its values for the original and the edited kernel; facts that neither has are left out."""
+    before, after = (_facts_of(binary) if binary is not None else {} for binary in (original, edited))
+    both = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
+    return {name: pair for name, pair in both.items() if pair != (None, None)}
+
+
+def _fact_rows(original: Binary | None, edited: Binary | None) -> list[tuple[str, str, str, str]]:
+    """The facts as rows of text; what the edit changed is marked."""
+    rows = []
+    for name, (before, after) in _facts(original, edited).items():
+        title, unit = _WITH_UNIT.get(name, (name, ""))
+        rows.append((title, _value_text(before, unit), _value_text(after, unit), "" if before == after else "changed"))
+    return rows
 
 
 def _facts_of(binary: Binary) -> dict[str, Any]:
@@ -239,7 +220,7 @@ def _facts_of(binary: Binary) -> dict[str, Any]:
     }
 
 
-def tried(
+def try_edit(
     run: Run, kernel: Kernel, edited: str, target: str, config: int, chosen: Mapping[str, int], *, check: bool
 ) -> KernelTrial:
     """Compile an edited source, whose first line stands for the cell's header, and check it against the original.
@@ -249,27 +230,41 @@ def tried(
     """
     original, gpu = source_of(run.record, kernel), target or run.record.target or DEFAULT_TARGET
     run.record.require_trust()
+    # It imports what runs graphs: not for a run that is only looked at.
+    from compiler.kernel_lab.numbers import Tried
+
     try:
         for source in (original, edited) if run.record.is_loaded else ():
             check_executable(run.record, kernel, source)
         if kernel.language == "cpp":
-            return _tried_in_cpp(run, kernel, edited, bool(target or config or chosen), check=check)
+            return _try_edit_in_cpp(run, kernel, edited, bool(target or config or chosen), check=check)
         ast.parse(edited)
-        source, launch = _configured(run.record, kernel, edited, gpu, config, chosen)
+        source, launch = _apply_configuration(run.record, kernel, edited, gpu, config, chosen)
     except SyntaxError as error:
         wrong = Finding(f"SyntaxError: {error.msg}", error.lineno or 0)
         return KernelTrial(kernel, Version(original), Version(edited), findings=(wrong,))
     except ValueError as error:
         return KernelTrial(kernel, Version(original), Version(edited), findings=(Finding(str(error)),))
     own = 0 if chosen else config
-    return _Trial(run, kernel, original, edited, source, gpu, launch).result(config, own, check)
+    try:
+        both, *names = with_edit(run.record, kernel, source, gpu, launch)
+    except CannotCompileError as error:
+        return KernelTrial(kernel, Version(original), Version(edited), findings=(Finding(str(error)),))
+    both = _compile_both(both, names, config, own)
+    findings = [Finding(*_find_line(problem.reason, kernel.name)) for problem in both.problems]
+    versions = (_version(both, names[0], original), _version(both, names[1], edited))
+    if not check:
+        return KernelTrial(kernel, *versions, findings=_distinct(findings))
+    function = function_of(run.record, kernel)
+    before = Tried(function, original, config, launch_of(run.record[kernel.artifact], kernel))
+    return _check_numbers(run, kernel, versions, (before, Tried(function, source, own, launch)), findings)
 
 
-def _tried_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *, check: bool) -> KernelTrial:
+def _try_edit_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *, check: bool) -> KernelTrial:
     """The same for a kernel in C++, whose function alone is edited."""
     from compiler.backend.cpp.emit import shared_text
     from compiler.backend.runtime.build_cpp import has_vector_math
-    from compiler.kernel_lab.numbers import Tried, numbers
+    from compiler.kernel_lab.numbers import Tried
 
     prelude, original = cpp_source(run.record, kernel)
     if run.record.is_loaded:  # of a file, the kernel's own function alone is built
@@ -279,14 +274,30 @@ def _tried_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *,
     if wrong or not check:
         return KernelTrial(kernel, before, after, findings=(Finding(wrong),) if wrong else ())
     launch = launch_of(run.record[kernel.artifact], kernel)
-    versions = (Tried(kernel.name, version.source, 0, launch, prelude) for version in (before, after))
-    found = numbers(run.record, kernel, run.kept, *versions)
-    findings = [Finding(found.error.message, found.error.line)] if found.error else []
+    function = partial(Tried, kernel.name, config=0, launch=launch, prelude=prelude)
+    tried = (function(source=before.source), function(source=after.source))
+    return _check_numbers(run, kernel, (before, after), tried, [])
+
+
+def _check_numbers(
+    run: Run, kernel: Kernel, versions: tuple[Version, Version], tried: tuple[Tried, Tried], findings: list[Finding]
+) -> KernelTrial:
+    """Run both versions, and compare what they store; `findings` are those of compiling."""
+    from compiler.kernel_lab.numbers import numbers
+
+    found, edited = numbers(run.record, kernel, run.kept, *tried), versions[1].source
+    if found.error is not None and not findings:  # what can't be compiled can't be run either
+        findings.append(Finding(found.error.message, found.error.line))
     findings += [_difference(check, edited) for check in found.checks if check.verdict == "differs"]
-    return KernelTrial(kernel, before, after, found.checks, found.timings, tuple(findings), found.notes)
+    return KernelTrial(kernel, *versions, found.checks, found.timings, _distinct(findings), found.notes)
 
 
-def _configured(
+def _distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The first finding for each line."""
+    return tuple({finding.line or finding.what: finding for finding in reversed(findings)}.values())[::-1]
+
+
+def _apply_configuration(
     record: Record, kernel: Kernel, edited: str, gpu: str, config: int, chosen: Mapping[str, int]
 ) -> tuple[str, Mapping[str, Any]]:
     """The edited source, and how it is launched, with a configuration of the user's own: the one that would be tried,
@@ -307,73 +318,32 @@ def _configured(
     return with_configuration(function_of(record, kernel), edited, numbers), {}
 
 
-class _Trial:
-    """Both versions of one kernel, compiled and run."""
+def _compile_both(both: Record, names: Sequence[str], config: int, own_config: int) -> Record:
+    from compiler.binary import compile_record
 
-    def __init__(
-        self, run: Run, kernel: Kernel, original: str, edited: str, source: str, target: str, launch: Mapping[str, Any]
-    ) -> None:
-        self.run, self.kernel, self.target, self.launch = run, kernel, target, launch
-        self.original, self.edited, self.source = original, edited, source
-        self.findings: list[Finding] = []
-        self.notes: list[str] = []
+    if config == own_config:
+        return compile_record(both, config=config)
+    first, second = names
+    return compile_record(compile_record(both, kernels=[first], config=config), kernels=[second], config=own_config)
 
-    def result(self, config: int, own_config: int, check: bool) -> KernelTrial:
-        # It starts a process, and imports what runs graphs: not for a run that is only looked at.
-        from compiler.kernel_lab.numbers import Tried, numbers
 
-        original, edited = self._compiled(config, own_config)
-        checks: tuple[Check, ...] = ()
-        timings: tuple[Timing, ...] = ()
-        if check:
-            record, function = self.run.record, function_of(self.run.record, self.kernel)
-            before = Tried(function, self.original, config, launch_of(record[self.kernel.artifact], self.kernel))
-            after = Tried(function, self.source, own_config, self.launch)
-            found = numbers(record, self.kernel, self.run.kept, before, after)
-            checks, timings = found.checks, found.timings
-            self.notes += found.notes
-            if found.error is not None and not self.findings:  # what can't be compiled can't be run either
-                self.findings.append(Finding(found.error.message, found.error.line))
-            self.findings += [_difference(check, self.edited) for check in checks if check.verdict == "differs"]
-        distinct = {finding.line or finding.what: finding for finding in reversed(self.findings)}
-        return KernelTrial(
-            self.kernel, original, edited, checks, timings, tuple(reversed(distinct.values())), tuple(self.notes)
-        )
-
-    def _compiled(self, config: int, own_config: int) -> tuple[Version, Version]:
-        from compiler.binary import compile_record
-
-        try:
-            both, first, second = with_edit(self.run.record, self.kernel, self.source, self.target, self.launch)
-        except CannotCompileError as error:
-            self.findings.append(Finding(str(error)))
-            return Version(self.original), Version(self.edited)
-        if config == own_config:
-            both = compile_record(both, config=config)
-        else:
-            both = compile_record(
-                compile_record(both, kernels=[first], config=config), kernels=[second], config=own_config
-            )
-        self.findings += [Finding(*_located(problem.reason, self.kernel.name)) for problem in both.problems]
-        return self._version(both, first, self.original), self._version(both, second, self.edited)
-
-    def _version(self, record: Record, identity: str, source: str) -> Version:
-        binary = next((known for known in record.binaries if known.kernel == identity), None)
-        artifacts = tuple(artifact for artifact in record.artifacts if artifact.attrs.get("kernel") == identity)
-        return Version(source, binary, artifacts)
+def _version(record: Record, kernel: str, source: str) -> Version:
+    binary = next((known for known in record.binaries if known.kernel == kernel), None)
+    artifacts = tuple(artifact for artifact in record.artifacts if artifact.attrs.get("kernel") == kernel)
+    return Version(source, binary, artifacts)
 
 
 def _difference(check: Check, source: str) -> Finding:
-    """A wrong result, on the line where the kernel stores it."""
+    """The finding for a wrong result, on the line where the kernel stores it."""
     rows = source.split("\n")
     store = re.compile(rf"\.(?:store|atomic_\w+)\({check.subject}\b|\b{check.subject}\[.*\] ?\S?= ")
     stores = [line for line, row in enumerate(rows, 1) if store.search(row)]
-    what = f"what it stores to {check.subject} differs from the original's{_off_by(check)}"
+    what = f"what it stores to {check.subject} differs from the original's{_error_words(check)}"
     return Finding(what, stores[-1] if stores else 0)
 
 
-def _located(reason: str, kernel: str) -> tuple[str, int]:
-    """What the compiler said, without the kernel's name, and the line that it said it of."""
+def _find_line(reason: str, kernel: str) -> tuple[str, int]:
+    """The compiler's message without the kernel's name, and the line that it is about."""
     text = reason.removeprefix(f"{kernel}: ")
     match = re.search(r"\.py:(\d+):|\bat (\d+):\d+:|line (\d+)", text)
     return text, int(next(filter(None, match.groups()))) if match else 0

@@ -145,6 +145,14 @@ COLUMNS: Final[dict[str, Columns]] = {
 more for each number that its passes gave, `binaries` one `Int64` column (`mix_load`) for each class of instructions."""
 
 ASKED: Final[dict[str, Columns]] = {
+    "steps": columns(
+        ("string", "frame"),
+        ("Int64", "attempt depth"),
+        ("string", "function file"),
+        ("Int64", "line offset"),
+        ("category", "opcode"),
+        ("string", "argument pushed changed nodes guards ended"),
+    ),
     "kernel_times": columns(
         ("string", "name"),
         ("category", "side half"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,8 +13,13 @@ from explorer.reading.stages import ranked_stage
 
 
 def own_cells(table: str, fact: Any, separator: str = "; ") -> dict[str, Any]:
+    """The cells of those columns of a table that are named as a field of the fact; empty text counts as missing."""
+    return cells_of(fact, COLUMNS[table] if table in COLUMNS else ASKED[table], separator)
+
+
+def cells_of(fact: Any, columns: Iterable[str], separator: str = "; ") -> dict[str, Any]:
     """The cells of those columns that are named as a field of the fact; empty text counts as missing."""
-    names = [name for name in COLUMNS[table] if hasattr(fact, name)]
+    names = [name for name in columns if hasattr(fact, name)]
     return {name: None if (cell := _cell(getattr(fact, name), separator)) == "" else cell for name in names}
 
 
@@ -26,16 +32,25 @@ def _cell(value: Any, separator: str) -> Any:
     return separator.join(str(part) for part in value) if isinstance(value, tuple) else value
 
 
-def table_of(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows as the table of this name, with its columns in their order."""
     columns = COLUMNS[table] if table in COLUMNS else ASKED[table]
+    stages = sorted({row["stage"] for row in rows}, key=ranked_stage) if columns.get("stage") == "stage" else ()
+    dtypes = {"stage": pd.CategoricalDtype(stages, ordered=True)}
+    return frame_of(rows, {name: dtypes.get(dtype, dtype) for name, dtype in columns.items()})
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows as a table with these columns, by name their dtype; what a row does not have is missing."""
     return pd.DataFrame(
-        {name: pd.Series([row[name] for row in rows], dtype=_dtype(dtype, name, rows))
-         for name, dtype in columns.items()}
-    )  # fmt: skip
+        {name: pd.Series([row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
+    )
 
 
-def _dtype(dtype: str, name: str, rows: list[dict[str, Any]]) -> Any:
-    if dtype != "stage":
-        return dtype
-    return pd.CategoricalDtype(sorted({row[name] for row in rows}, key=ranked_stage), ordered=True)
+def count_table(counts: Mapping[str, Counter[str]], column: str) -> pd.DataFrame:
+    """How often each operator (index `op`) is called, a column for each of these; most often first."""
+    table = pd.DataFrame(counts, dtype="Int64").fillna(0)
+    table.index = pd.Index(table.index, dtype="string", name="op")
+    table.columns = pd.Index(table.columns, dtype="string", name=column)
+    most = dict(zip(table.index, table.max(axis=1), strict=True))
+    return table.loc[sorted(most, key=lambda op: (-most[op], op))]

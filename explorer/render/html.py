@@ -19,7 +19,7 @@ CELL = f"text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0.4em;bord
 _NUMBER = CELL.replace("text-align:left", "text-align:right")
 SMALL = "font-size:85%;opacity:0.75"
 WARNING = "margin:0.4em 0;padding:0.3em 0.7em;border-left:4px solid #d55e00"
-_NUMERIC = re.compile(r"[\d.,]+(e[+-]\d+)?( ?(B|[KMGT]iB|µs|ms|s))?")
+_NUMERIC = re.compile(r"[\d.,]+(e[+-]\d+)?( ?(B|[KMGT]iB|µs|ms|s|%|bits))?")
 
 
 def tint(colour: str) -> str:

@@ -21,30 +21,32 @@ class AutogradRun(Run):
 
     @property
     def nodes(self) -> pd.DataFrame:
-        """One row a node, in the order in which backward runs them: op, rule, line, module, what it saves."""
+        """One row per node, in the order in which backward runs them: op, rule, line, module, what it saves."""
         return _tables().nodes(self.record)
 
     @property
     def saved(self) -> pd.DataFrame:
-        """One row a tensor that a node keeps: shape, bytes, what it is, which others share its memory."""
+        """One row per tensor that a node keeps: shape, bytes, what it is, which others share its memory."""
         return _tables().saved(self.record)
 
     @property
     def leaves(self) -> pd.DataFrame:
-        """One row a leaf: its name, how many gradients are added there and where they come from, hooks, version."""
+        """One row per leaf: its name, how many gradients are added there and where they come from, hooks, version."""
         return _tables().leaves(self.record)
 
     @property
     def stops(self) -> pd.DataFrame:
-        """One row a place where gradients stop: what was detached, was computed under `torch.no_grad()`, or is a frozen
-        parameter. Autograd keeps no trace of these: they are known where the graph was built here.
+        """One row per place where gradients stop: detached, under `torch.no_grad()`, or a frozen parameter.
+
+        Autograd keeps no trace of these: they are known where the graph was built here.
         """
         return _tables().stops(self.record)
 
     @property
     def health(self) -> pd.DataFrame:
-        """One row a node: norm, share of zeros, NaN and infinities of its result and its gradient, and where what is
-        not finite appears first (`first`). Raises ValueError where it was not asked for: `health=True`.
+        """One row per node: norm, share of zeros, NaN and infinities of its result and its gradient.
+
+        `first` marks where what is not finite appears first. Raises ValueError without `health=True`.
         """
         if not any("health" in artifact.attrs for artifact in self.record.of_stage("autograd")):
             raise ValueError(
@@ -58,7 +60,7 @@ class AutogradRun(Run):
         return "\n".join([artifact.text for artifact in graphs] + told)
 
     def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
-        """As that of any run; the text is cut, as a saved notebook holds it beside the HTML."""
+        """As for any run, with the text cut: a saved notebook holds it beside the HTML."""
         return super()._repr_mimebundle_(**options) | {"text/plain": first_lines(str(self))}
 
     def __repr__(self) -> str:
@@ -71,7 +73,7 @@ class AutogradRun(Run):
 
 
 def first_lines(text: str) -> str:
-    """The first lines of a text, and how many there are more."""
+    """The first lines of a text, and how many more there are."""
     lines = text.splitlines()
     more = [f"… and {len(lines) - LINES_SHOWN:,} more lines: print it"] if len(lines) > LINES_SHOWN else []
     return "\n".join([*lines[:LINES_SHOWN], *more])

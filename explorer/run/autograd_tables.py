@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import Artifact, Entity, Record, Saved
+from explorer.reading.data_frames import cells_of, frame_of
 from explorer.reading.provenance import place_text
 from explorer.reading.shapes import shape_text
 
@@ -109,55 +110,55 @@ HEALTH = {
 
 
 def nodes(record: Record) -> pd.DataFrame:
-    """One row a node, in the order in which backward runs them."""
+    """One row per node, in the order in which backward runs them."""
     rows = [_node_row(artifact, entity, record) for artifact, entity in _entities(record)]
-    return _frame(rows, NODES)
+    return frame_of(rows, NODES)
 
 
 def saved(record: Record) -> pd.DataFrame:
-    """One row a tensor that a node keeps for the backward; those of one `storage` share memory, `free` is a leaf's."""
+    """One row per tensor that a node saves for backward; those of one `storage` share memory, `free` is a leaf's."""
     known = {entity.id: (artifact, entity) for artifact, entity in _entities(record)}
-    return _frame([_saved_row(fact, *known[fact.node]) for fact in record.autograd_saved if fact.node in known], SAVED)
+    return frame_of(
+        [_saved_row(fact, *known[fact.node]) for fact in record.autograd_saved if fact.node in known], SAVED
+    )
 
 
 def leaves(record: Record) -> pd.DataFrame:
-    """One row a leaf: the tensor whose `.grad` a backward pass fills, and the nodes whose gradients are added there."""
+    """One row per leaf, whose `.grad` a backward pass fills, and the nodes whose gradients are added there."""
     rows = [_leaf_row(artifact, entity) for artifact, entity in _entities(record) if entity.kind == "accumulate"]
-    return _frame(rows, LEAVES)
+    return frame_of(rows, LEAVES)
 
 
 def health(record: Record) -> pd.DataFrame:
-    """One row a node, in the order in which backward runs them. `gradient` is what came to the node, added up, `value`
-    the result of its forward operation where that is known; `zeros` are shares of 1; a norm that is not finite is
-    missing. `first` marks the node that made the first one that is not finite, "value" or "gradient"; else it is "".
+    """One row per node, in the order in which backward runs them.
+
+    `gradient` is the sum of the node's incoming gradients, `value` the result of its forward operation where that is
+    known; `zeros` are shares of 1; a norm that is not finite is missing. `first`
+    marks the node that made the first one that is not finite, "value" or "gradient"; else it is "".
     """
     rows = [_health_row(artifact, entity) for artifact, entity in _entities(record)]
-    return _frame(rows, HEALTH)
+    return frame_of(rows, HEALTH)
 
 
 def stops(record: Record) -> pd.DataFrame:
-    """One row a place where gradients stop, and why: "detached", "no_grad" or "frozen"."""
+    """One row per place where gradients stop, and why: "detached", "no_grad" or "frozen"."""
     graphs = record.of_stage("autograd")
     rows = [_stop_row(graph, entity) for graph in graphs for entity in graph.entities if entity.kind == "stop"]
-    return _frame(rows, STOPS)
+    return frame_of(rows, STOPS)
 
 
 def _stop_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
     prefix = f"{artifact.id}."
-    return _common(artifact, entity) | {
+    return _row(artifact, entity, STOPS) | {
         "kind": entity.attrs["stops"],
         "taken_by": "; ".join(taker.removeprefix(prefix) for taker in entity.inputs),
-        "cut_off_from": entity.attrs.get("cut_off_from"),
-        "code": entity.attrs.get("code"),
         "why": entity.attrs["notes"],
     }
 
 
 def _health_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
-    attrs = entity.attrs
-    own = {name: attrs.get(name) for name in HEALTH if name.startswith(("gradient_", "value_"))}
-    first = attrs.get("not_finite_from_here", "")
-    return _common(artifact, entity) | own | {"first": first, "code": attrs.get("code"), "kind": entity.kind}
+    first = entity.attrs.get("not_finite_from_here", "")
+    return _row(artifact, entity, HEALTH) | {"first": first, "kind": entity.kind}
 
 
 def _entities(record: Record) -> Iterator[tuple[Artifact, Entity]]:
@@ -169,58 +170,39 @@ def _entities(record: Record) -> Iterator[tuple[Artifact, Entity]]:
 
 def _node_row(artifact: Artifact, entity: Entity, record: Record) -> dict[str, Any]:
     saves = [fact for fact in record.autograd_saved if fact.node == entity.id] if "saves" in entity.attrs else []
-    return _common(artifact, entity) | {
-        "rule": entity.attrs.get("rule"),
-        "formula": entity.attrs.get("formula"),
-        "code": entity.attrs.get("code"),
-        "call": entity.attrs.get("call"),
-        "derivative_of": entity.attrs.get("derivative_of"),
-        "gradients_added": entity.attrs.get("gradients_added", 1),
-        "saves": len(saves),
-        "saved_bytes": entity.attrs.get("saved_bytes", 0),
-        "kind": entity.kind,
-        "file": entity.attrs.get("file"),
-        "line": entity.attrs.get("line"),
-    }
+    counts = {"gradients_added": 1, "saved_bytes": 0} | _row(artifact, entity, NODES)
+    return counts | {"saves": len(saves), "kind": entity.kind}
 
 
-def _common(artifact: Artifact, entity: Entity) -> dict[str, Any]:
+def _row(artifact: Artifact, entity: Entity, columns: Mapping[str, str]) -> dict[str, Any]:
+    """The cells that every table has, and those named like one of the entity's attrs."""
     attrs = entity.attrs
-    return {
+    return {name: attrs[name] for name in columns if name in attrs} | {
         "name": entity.label,
         "op": _node_type(entity),
-        "dtype": attrs.get("dtype"),
         "shape": shape_text(attrs["shape"]) if "shape" in attrs else None,
-        "where": _where(attrs),
-        "module": attrs.get("module"),
+        "where": _place_of(attrs),
         "hooks": "; ".join(attrs.get("hooks", ())) or None,
-        "notes": attrs.get("notes"),
         "graph": artifact.graph or None,
         "id": entity.id,
     }
 
 
 def _node_type(entity: Entity) -> str:
-    """`AddmmBackward0`."""
+    """The type of a node: `AddmmBackward0`."""
     return str(entity.attrs["target"]).rpartition(".")[2]
 
 
-def _where(attrs: Mapping[str, Any]) -> str | None:
+def _place_of(attrs: Mapping[str, Any]) -> str | None:
     return place_text(attrs["file"], attrs["line"]) if "line" in attrs else None
 
 
 def _saved_row(fact: Saved, artifact: Artifact, entity: Entity) -> dict[str, Any]:
-    same = {name: getattr(fact, name) for name in SAVED if hasattr(fact, name)}
-    return same | {
+    return cells_of(fact, SAVED) | {
         "node": entity.label,
-        "dtype": fact.dtype or None,
         "shape": shape_text(fact.shape) if fact.dtype else None,
-        "shared_with": "; ".join(fact.shared_with) or None,
-        "of": fact.of or None,
-        "storage": fact.storage or None,
-        "problem": fact.problem or None,
         "op": _node_type(entity),
-        "where": _where(entity.attrs),
+        "where": _place_of(entity.attrs),
         "module": entity.attrs.get("module"),
         "graph": artifact.graph or None,
         "id": entity.id,
@@ -229,17 +211,7 @@ def _saved_row(fact: Saved, artifact: Artifact, entity: Entity) -> dict[str, Any
 
 def _leaf_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
     prefix = f"{artifact.id}."
-    return _common(artifact, entity) | {
-        "bytes": entity.attrs.get("bytes"),
-        "gradients": entity.attrs.get("gradients_added", 1),
-        "comes_from": "; ".join(source.removeprefix(prefix) for source in entity.inputs),
-        "parameter": entity.attrs.get("parameter"),
-        "has_grad": entity.attrs.get("has_grad"),
-        "version": entity.attrs.get("version"),
-    }
-
-
-def _frame(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {name: pd.Series([row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
+    sources = "; ".join(source.removeprefix(prefix) for source in entity.inputs)
+    return (
+        {"gradients": entity.attrs.get("gradients_added", 1)} | _row(artifact, entity, LEAVES) | {"comes_from": sources}
     )

@@ -21,26 +21,26 @@ SIDE, PAIR = "side", "pair"
 
 
 def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record:
-    """Both records as one; what is no artifact, kernel or decision is that of the first."""
+    """Merge two records; everything but artifacts, kernels and decisions is that of the first."""
     from explorer.findings.kernel_diff import matching_ids
 
     before, after = _with_views(before), _with_views(after)
-    shared = _shared(before, after)
+    shared = _shared_sources(before, after)
     kept = {entity.id for artifact in after.artifacts if artifact.id in shared for entity in artifact.entities}
-    rename = _renaming(labels[1], kept)
+    rename = _make_rename(labels[1], kept)
     own = _ids(after) - shared
     partner = matching_ids(before, after)
     second = [artifact for artifact in after.artifacts if artifact.id not in shared]
-    pairs = {partner.get(artifact.id, artifact.id): rename(artifact.id) for artifact in second}
+    others = {artifact.id: partner.get(artifact.id, artifact.id) for artifact in second}
+    pairs = {other: rename(own_id) for own_id, other in others.items()}
     first = [artifact if artifact.id in shared or artifact.stage == "versus"
-             else _told(artifact, labels[0], pairs.get(artifact.id, ""))
+             else _mark_side(artifact, labels[0], pairs.get(artifact.id, ""))
              for artifact in before.artifacts]  # fmt: skip
-    known = {artifact.id for artifact in before.artifacts}
+    known = {artifact.id: artifact.id for artifact in before.artifacts}
     stages = [artifact.stage for artifact in (*before.artifacts, *after.artifacts)]
     places = {stage: place for place, stage in enumerate(ordered_stages(stages, [*STAGE_WORDS]))}
-    others = {artifact.id: partner.get(artifact.id, artifact.id) for artifact in second}
     moved = [
-        _told(_renamed(artifact, rename, own), labels[1], others[artifact.id] if others[artifact.id] in known else "")
+        _mark_side(_rename_artifact(artifact, rename, own), labels[1], known.get(others[artifact.id], ""))
         for artifact in second
     ]
     return before.with_fields(
@@ -48,7 +48,7 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
         artifacts=tuple(sorted((*first, *moved), key=lambda artifact: places[artifact.stage])),
         trust="untrusted" if after.trust == "untrusted" else before.trust,
         versus=after if before.options.backend != after.options.backend else None,
-        kernels=(*before.kernels, *(_renamed_kernel(kernel, rename) for kernel in after.kernels)),
+        kernels=(*before.kernels, *(_rename_kernel(kernel, rename) for kernel in after.kernels)),
         binaries=(*before.binaries, *(replace(one, kernel=rename(one.kernel)) for one in after.binaries)),
         decisions=(
             *before.decisions,
@@ -57,72 +57,72 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
     )
 
 
-def shown(record: Record) -> Record:
-    """The record as a view shows it: where another backend made something of the same call, with both sides."""
+def with_other_side(record: Record) -> Record:
+    """The record as a view shows it: with both sides, where another backend compiled the same call."""
     if record.versus is None or any(SIDE in artifact.attrs for artifact in record.artifacts):
         return record
     return both_sides(record, record.versus, names_of(record))
 
 
 def _with_views(record: Record) -> Record:
-    """The record with its findings, each with what its view shows: of the whole, they would be those of one side."""
+    """The record with its findings made, as those of both records together would be of one side alone."""
     return with_findings(record, [replace(found, artifact=as_artifact(found)) for found in findings(record)])
 
 
 def _ids(record: Record) -> set[str]:
-    """The ids of a record's entities and artifacts; a finding's is a plain word, and so may stand for anything else."""
+    """The ids of a record's entities and artifacts, without findings', which are plain words."""
     artifacts = {artifact.id for artifact in record.artifacts if artifact.id != artifact.stage}
     return artifacts | {entity.id for entity in record.entities()}
 
 
-def _shared(before: Record, after: Record) -> set[str]:
+def _shared_sources(before: Record, after: Record) -> set[str]:
     """Ids of the source artifacts that are the same on both sides."""
     texts = {artifact.id: artifact.text for artifact in before.of_stage("source")}
     return {artifact.id for artifact in after.of_stage("source") if texts.get(artifact.id) == artifact.text}
 
 
-def _renaming(label: str, kept: Collection[str]) -> Callable[[str], str]:
+def _make_rename(label: str, kept: Collection[str]) -> Callable[[str], str]:
     return lambda name: name if name in kept else f"{label}: {name}"
 
 
-def _told(artifact: Artifact, side: str, pair: str) -> Artifact:
+def _mark_side(artifact: Artifact, side: str, pair: str) -> Artifact:
     attrs: dict[str, Any] = {SIDE: side} | ({PAIR: pair} if pair else {})
     return replace(artifact, attrs=artifact.attrs | attrs)
 
 
-def _renamed(artifact: Artifact, rename: Callable[[str], str], own: Collection[str]) -> Artifact:
+def _rename_artifact(artifact: Artifact, rename: Callable[[str], str], own: Collection[str]) -> Artifact:
     return replace(
         artifact,
         id=rename(artifact.id),
         lines={line: tuple(map(rename, ids)) for line, ids in artifact.lines.items()},
-        entities=tuple(_renamed_entity(entity, rename) for entity in artifact.entities),
-        attrs=_ids_renamed(artifact.attrs, rename, own),
+        entities=tuple(_rename_entity(entity, rename) for entity in artifact.entities),
+        attrs=_rename_ids(artifact.attrs, rename, own),
     )
 
 
-def _ids_renamed(value: Any, rename: Callable[[str], str], own: Collection[str]) -> Any:
-    """A JSON value with every string in it renamed that is the id of an artifact or an entity."""
+def _rename_ids(value: Any, rename: Callable[[str], str], own: Collection[str]) -> Any:
+    """Rename every string in a JSON value that is the id of an artifact or an entity."""
     if isinstance(value, str):
         return rename(value) if value in own else value
     if isinstance(value, Mapping):
-        return {_ids_renamed(key, rename, own): _ids_renamed(each, rename, own) for key, each in value.items()}
+        return {_rename_ids(key, rename, own): _rename_ids(each, rename, own) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_ids_renamed(each, rename, own) for each in value]
+        return [_rename_ids(each, rename, own) for each in value]
     return value
 
 
-def _renamed_entity(entity: Entity, rename: Callable[[str], str]) -> Entity:
+def _rename_entity(entity: Entity, rename: Callable[[str], str]) -> Entity:
     inputs, origins = tuple(map(rename, entity.inputs)), tuple(map(rename, entity.origins))
     return replace(entity, id=rename(entity.id), inputs=inputs, origins=origins)
 
 
-def _renamed_kernel(kernel: Kernel, rename: Callable[[str], str]) -> Kernel:
+def _rename_kernel(kernel: Kernel, rename: Callable[[str], str]) -> Kernel:
     nodes = tuple(map(rename, kernel.nodes))
     return replace(kernel, id=rename(kernel.id), artifact=rename(kernel.artifact), nodes=nodes)
 
 
 class BothSides(KernelCompiler):
-    """Two records as one, whose kernels are compiled each for its own target."""
+    """Two records as one, each side's kernels compiled for its own target."""
 
     def __init__(self, before: KernelCompiler, after: KernelCompiler, labels: tuple[str, str]) -> None:
         super().__init__(both_sides(before.record, after.record, labels))
@@ -139,9 +139,9 @@ class BothSides(KernelCompiler):
     def left(self) -> tuple[Kernel, ...]:
         return tuple(kernel for side in self._sides for kernel in side.left)
 
-    def pending(self) -> dict[str, int]:
+    def pending_stages(self) -> dict[str, int]:
         """Stage -> how many kernels of both sides would come to it."""
-        sides = [side.pending() for side in self._sides]
+        sides = [side.pending_stages() for side in self._sides]
         return {stage: sum(side.get(stage, 0) for side in sides) for stage in {**sides[0], **sides[1]}}
 
     def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:

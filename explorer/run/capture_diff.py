@@ -13,11 +13,12 @@ from typing import TypeVar
 import pandas as pd
 
 from compiler.capture.function_names import function_name
-from compiler.record import Artifact, GraphBreak, Guard, Recompile, Record
+from compiler.record import GraphBreak, Guard, Recompile, Record
 from compiler.record.plain_text import one_line, pluralize
 from explorer.reading.cause import break_reason, closest_failure, culprit_code, recompile_reason, users_place
 from explorer.reading.plain_text import clip
 from explorer.reading.provenance import innermost_lines, place_text
+from explorer.run.tables import op_counts
 
 FACTS_SHOWN = 8
 GONE, NEW = "gone", "new"
@@ -26,7 +27,7 @@ Fact = TypeVar("Fact", GraphBreak, Guard, Recompile)
 
 
 def changed_breaks(before: Record, after: Record) -> pd.DataFrame:
-    """One row a graph break that only one side has: `change` is "gone" or "new"."""
+    """One row per graph break that only one side has: `change` is "gone" or "new"."""
     rows = [
         (change, users_place(found), one_line(culprit_code(found)), break_reason(found), found.kind)
         for change, found in _changes(before.breaks, after.breaks, _break_key)
@@ -35,16 +36,16 @@ def changed_breaks(before: Record, after: Record) -> pd.DataFrame:
 
 
 def changed_guards(before: Record, after: Record) -> pd.DataFrame:
-    """One row a guard that only one side has, in words; `internal` ones are about the insides of modules and torch."""
+    """One row per guard that only one side has, in words; `internal` ones are about insides of modules and torch."""
     rows = [
         (change, guard.argument, _guard_words(guard), place_text(guard.file, guard.line), guard.internal)
-        for change, guard in _changes(_once(before.guards), _once(after.guards), _guard_words)
+        for change, guard in _changes(_unique_guards(before.guards), _unique_guards(after.guards), _guard_words)
     ]
     return _table(rows, ("change", "argument", "words", "where", "internal"))
 
 
 def changed_recompiles(before: Record, after: Record) -> pd.DataFrame:
-    """One row a recompilation that only one side has."""
+    """One row per recompilation that only one side has."""
     rows = [
         (change, function_name(found.function), found.cause, found.argument, _failure_words(found))
         for change, found in _changes(before.recompiles, after.recompiles, _recompile_key)
@@ -70,7 +71,7 @@ def merged_graphs(before: Record, after: Record) -> dict[str, tuple[str, ...]]:
 
 def graph_counts(record: Record) -> tuple[int, ...]:
     """Ops in each captured graph."""
-    return tuple(_ops(artifact) for artifact in record.of_stage("captured"))
+    return tuple(op_counts(artifact).total() for artifact in record.of_stage("captured"))
 
 
 def change_lines(before: Record, after: Record, names: tuple[str, str]) -> list[str]:
@@ -115,7 +116,7 @@ def _fact_lines(
 def _changes(
     before: Iterable[Fact], after: Iterable[Fact], key: Callable[[Fact], Hashable]
 ) -> Iterator[tuple[str, Fact]]:
-    """What only one side has, as often as it has it more."""
+    """Facts that one side has more often than the other, as often as it has them more."""
     sides = [list(before), list(after)]
     counts = [Counter(map(key, side)) for side in sides]
     for change, facts, extra in zip((GONE, NEW), sides, (counts[0] - counts[1], counts[1] - counts[0]), strict=True):
@@ -147,13 +148,13 @@ def _guard_words(guard: Guard) -> str:
     return one_line(guard.words or " and ".join(guard.code))
 
 
-def _once(guards: Iterable[Guard]) -> list[Guard]:
-    """Each guard once, though many graphs make it."""
+def _unique_guards(guards: Iterable[Guard]) -> list[Guard]:
+    """The guards, each once, though many graphs may have it."""
     return list({_guard_words(guard): guard for guard in guards}.values())
 
 
 def _own(record: Record) -> list[Guard]:
-    return _once(guard for guard in record.guards if not guard.internal)
+    return _unique_guards(guard for guard in record.guards if not guard.internal)
 
 
 def _lines_of_graphs(record: Record) -> dict[str, Counter[str]]:
@@ -164,10 +165,6 @@ def _lines_of_graphs(record: Record) -> dict[str, Counter[str]]:
     first = [artifact for artifact in record.of_stage("captured") if artifact.id in names]
     reached = ((graph.graph, {line for item in graph.entities for line in known.get(item.id, ())}) for graph in first)
     return {graph: Counter(text.get(line, line) for line in lines) for graph, lines in reached}
-
-
-def _ops(artifact: Artifact) -> int:
-    return sum(entity.kind == "call" for entity in artifact.entities)
 
 
 def _table(rows: Sequence[tuple[object, ...]], columns: tuple[str, ...]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""A record whose Triton kernels are compiled when somebody asks for what comes of it, and only then.
+"""A record whose Triton kernels are compiled lazily: when a stage that needs it is opened.
 
 A `Run` and its widget share one `KernelCompiler`, so that what one of them asks for is there for both.
 """
@@ -39,14 +39,14 @@ _NO_CONFIG = "there is no configuration"
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Makes a stage that a record has once somebody asks for it: `left` says of how many graphs, `make` adds it."""
+    """Makes a stage lazily: `left` counts the graphs that still lack it, `make` adds it to the record."""
 
     left: Callable[[Record], int]
     make: Callable[[Record], Record]
 
 
 class KernelCompiler:
-    """The record as it now is, and the way to a longer one. Safe to use from several threads; one compiles at a time.
+    """The current record, which grows as kernels are compiled. Thread-safe; one thread compiles at a time.
 
     `listen` adds somebody who is told of each new record and of progress: `(record, {"done": 3, "total": 7})`, and
     `(record, {})` once nothing is running any more.
@@ -68,11 +68,11 @@ class KernelCompiler:
         return self._record
 
     def replace(self, record: Record) -> None:
-        """Take a record that has grown otherwise: a cell that still runs."""
+        """Replace the record, which a running cell has extended."""
         self._record = record
 
     def grow(self, longer: Callable[[Record], Record]) -> Record:
-        """Take what `longer` makes of the record, and tell the listeners if that is another one."""
+        """Replace the record by what `longer` returns for it, and notify the listeners if it changed."""
         with self._lock:
             before, self._record = self._record, longer(self._record)
             if self._record is not before:
@@ -81,11 +81,11 @@ class KernelCompiler:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the code of the record's kernels may be executed: the user's own, or agreed to."""
+        """Whether the code of the record's kernels may be executed: it is the user's own, or trusted."""
         return self._record.trust != "untrusted"
 
     def trust(self) -> Record:
-        """The user agrees that the code of the record's kernels is executed on this machine."""
+        """Allow the code of the record's kernels to be executed on this machine."""
         return self.grow(lambda record: record if record.trust != "untrusted" else record.with_trust("trusted"))
 
     def listen(self, listener: Callable[[Record, dict[str, Any]], None]) -> None:
@@ -105,18 +105,18 @@ class KernelCompiler:
         done = {binary.kernel for binary in self._record.binaries} | self._tried
         return tuple(kernel for kernel in triton_kernels(self._record) if kernel.id not in done)
 
-    def pending(self) -> dict[str, int]:
-        """Stage -> how many kernels would come to it."""
+    def pending_stages(self) -> dict[str, int]:
+        """Stage -> how many kernels can still be compiled for it."""
         count = len(self.left)
         return dict.fromkeys(machine_stages(self._record), count) if count else {}
 
     def makes(self) -> dict[str, int]:
-        """Stages that are no kernels', and made when they are asked for -> of how many graphs they would be."""
+        """Stages that `makers` can still make -> for how many graphs."""
         left = {stage: maker.left(self._record) for stage, maker in self.makers.items()}
         return {stage: count for stage, count in left.items() if count}
 
     def make(self, stage: str) -> Record:
-        """Make such a stage. What stands in the way is told in `record.problems`: it was asked for in the live view."""
+        """Make such a stage, for the live view: an error becomes one of `record.problems`."""
         count = self.makes().get(stage)
         if not count:
             return self._record
@@ -131,7 +131,7 @@ class KernelCompiler:
         return self._record
 
     def has_yet_to_make(self, stage: str) -> bool:
-        return stage in self.pending()
+        return stage in self.pending_stages()
 
     def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:
         """Compile kernels (ids; None: those that are left) and return the record with what came of it.
@@ -143,7 +143,7 @@ class KernelCompiler:
         if config < 0:
             raise ValueError(f"config counts launch configurations from 0; got {config}")
         with self._lock:
-            wanted = self._without(config) if kernels is None else list(kernels)
+            wanted = self._kernels_without(config) if kernels is None else list(kernels)
             if wanted:
                 self._record.require_trust()
                 before = self._record
@@ -152,7 +152,7 @@ class KernelCompiler:
         return self._record
 
     def _check_config(self, config: int, before: Record, wanted: list[str]) -> None:
-        """Take back what was asked for where no kernel has so many configurations. Raises ValueError."""
+        """Undo the request and raise ValueError where no kernel has so many configurations."""
         new = [problem.reason for problem in self._record.problems if problem not in before.problems]
         if config and new and self._record.binaries == before.binaries and all(_NO_CONFIG in reason for reason in new):
             self._record = before
@@ -160,8 +160,8 @@ class KernelCompiler:
             self._tell({})
             raise ValueError(new[0])
 
-    def _without(self, config: int) -> list[str]:
-        """The kernels that are not compiled in a configuration."""
+    def _kernels_without(self, config: int) -> list[str]:
+        """The kernels that are not compiled in this configuration."""
         if config == 0:
             return [kernel.id for kernel in self.left]
         done = {
@@ -191,7 +191,7 @@ class KernelCompiler:
             self._tell({})
 
     def start(self) -> None:
-        """Compile what is left in a thread of its own; at once if one is at it already."""
+        """Compile what is left in a thread, unless one is running already."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="tcompile kernels", daemon=True)
             self._thread.start()
@@ -205,17 +205,29 @@ class KernelCompiler:
             self._tell({})
 
     def cancel(self) -> None:
-        """Stop as soon as the kernels at work are done; they are kept."""
+        """Stop once the kernels that are being compiled are done; they are kept."""
         self._cancelled.set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for what `start` began."""
+        """Wait for the thread that `start` began."""
         if self._thread is not None:
             self._thread.join(timeout)
 
 
+class RecordHolder:
+    """Holds a record that grows. The live view finds by this type which variables hold its run."""
+
+    compiler: KernelCompiler
+    _widget: Any
+
+    @property
+    def record(self) -> Record:
+        """The record as it is now."""
+        return self.compiler.record
+
+
 def with_problem(record: Record, error: Exception) -> Record:
-    """The record with a word on why its kernels could not be compiled, in each stage that lacks them."""
+    """The record with a problem for each stage that lacks its kernels: why they could not be compiled."""
     reason = f"the kernels could not be compiled: {type(error).__name__}: {error}".strip(": ")
     problems = tuple(Problem(stage, reason) for stage in machine_stages(record) if not record.of_stage(stage))
     return record.with_fields(problems=(*record.problems, *problems))

@@ -75,7 +75,7 @@ class ArtifactDiff:
 
     @property
     def verdict(self) -> str:
-        """In words: the same, how many lines changed, or which side alone has it, or has yet to."""
+        """As text: the same, how many lines changed, or which side lacks it or has not compiled it."""
         if self.uncompiled:
             return f"not compiled yet in {self.uncompiled}"
         if self.before is None:
@@ -135,7 +135,7 @@ class RunDiff:
         return self._sides[1].record
 
     def compile_kernels(self) -> RunDiff:
-        """Compile the Triton kernels of both sides to machine code, those that are not yet; returns this diff."""
+        """Compile the Triton kernels of both sides that are not compiled yet; returns this diff."""
         for side in self._sides:
             side.compile()
         return self
@@ -155,9 +155,9 @@ class RunDiff:
         both = after | before
         for key in sorted(both, key=lambda artifact_id: ranked_stage(both[artifact_id].stage)):
             found = before.get(key), after.get(key)
-            yield ArtifactDiff(key, both[key].stage, self.names, *found, self._uncompiled(both[key].stage, found))
+            yield ArtifactDiff(key, both[key].stage, self.names, *found, self._uncompiled_side(both[key].stage, found))
 
-    def _uncompiled(self, stage: str, found: tuple[Artifact | None, Artifact | None]) -> str:
+    def _uncompiled_side(self, stage: str, found: tuple[Artifact | None, Artifact | None]) -> str:
         """The side that lacks an artifact only because nobody has asked for it; empty where there is none."""
         sides = zip(self.names, self._sides, found, strict=True)
         return next((name for name, side, own in sides if own is None and side.has_yet_to_make(stage)), "")
@@ -175,7 +175,7 @@ class RunDiff:
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row a kernel of either side, matched by name or by what it computes; facts of both sides side by side.
+        """One row per kernel of either side, matched by name or by what it computes; facts of both sides side by side.
 
         Columns are named by fact and side: `registers h100`, `registers a100`. The kernels are compiled for this.
         """
@@ -185,31 +185,30 @@ class RunDiff:
     @cached_property
     def ops(self) -> pd.DataFrame:
         """Ops whose count changed in stages of both sides: `stage`, `op`, a count for each side, and `change`."""
-        sides = [tables.ops(record) for record in (self.before, self.after)]
-        stages = [stage for stage in sides[0].columns if stage in sides[1].columns]
-        counts = [side[stages].stack() for side in sides]
-        both = pd.concat(counts, axis=1, keys=("before", "after")).fillna(0).astype("Int64")
-        both["change"] = both["after"] - both["before"]
-        changed = both[both["change"] != 0].reset_index()[["stage", "op", "before", "after", "change"]]
-        ranks = changed["stage"].map(lambda stage: ranked_stage(stage)[0])
-        order = changed.assign(rank=ranks, size=changed["change"].abs()).sort_values(
-            ["rank", "size", "op"], ascending=[True, False, True]
-        )
-        return changed.loc[order.index].set_axis(["stage", "op", *self.names, "change"], axis=1).reset_index(drop=True)
+        before, after = (tables.ops_by_stage(record) for record in (self.before, self.after))
+        rows = [
+            (stage, op, before[stage][op], after[stage][op], after[stage][op] - before[stage][op])
+            for stage in before
+            if stage in after
+            for op in sorted({*before[stage], *after[stage]})
+        ]
+        rows.sort(key=lambda row: (ranked_stage(row[0])[0], -abs(row[4])))
+        changed = [row for row in rows if row[4]]
+        return pd.DataFrame(changed, columns=["stage", "op", *self.names, "change"]).convert_dtypes()
 
     @property
     def breaks(self) -> pd.DataFrame:
-        """One row a graph break that is gone or new: where, its code, what it was. Matched by kind and code."""
+        """One row per graph break that is gone or new: where, its code, what it was. Matched by kind and code."""
         return capture_diff.changed_breaks(self.before, self.after)
 
     @property
     def guards(self) -> pd.DataFrame:
-        """One row a guard that is gone or new, in words. A guard that several graphs make counts once."""
+        """One row per guard that is gone or new, in words. A guard that several graphs make counts once."""
         return capture_diff.changed_guards(self.before, self.after)
 
     @property
     def recompiles(self) -> pd.DataFrame:
-        """One row a recompilation that is gone or new. Matched by function, cause and argument."""
+        """One row per recompilation that is gone or new. Matched by function, cause and argument."""
         return capture_diff.changed_recompiles(self.before, self.after)
 
     @property
@@ -335,7 +334,7 @@ def _settings(record: Record) -> list[str]:
 
 
 def diff_html(lines: tuple[str, ...]) -> str:
-    """The lines of a unified diff, what is added and what is removed tinted; "" of none."""
+    """A unified diff as HTML, with added and removed lines tinted; "" without lines."""
     rows = "\n".join(_html_line(clip(line, 400)) for line in lines[: LINES_SHOWN * 10])
     more = len(lines) - LINES_SHOWN * 10
     note = f"<div>… {more} more lines: print it</div>" if more > 0 else ""

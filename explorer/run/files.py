@@ -82,9 +82,9 @@ def replace_file(path: Path, data: bytes) -> Path:
 def _page(record: Record) -> str:
     from explorer.run import page as html
     from explorer.run import page_record
-    from explorer.run.both_sides import shown
+    from explorer.run.both_sides import with_other_side
 
-    return page_record.with_facts(html.page(shown(record)), record)
+    return page_record.with_facts(html.page(with_other_side(record)), record)
 
 
 def _from_page(data: bytes) -> Record:

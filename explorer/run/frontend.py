@@ -68,23 +68,23 @@ def widget_module() -> str:
 
     It is sent with every widget, so it is compressed, with a few lines before it that unpack it.
     """
-    return _unpacking(joined("widget.js")) + AS_MODULE
+    return _unpacking_script(join_modules("widget.js")) + AS_MODULE
 
 
 @cache
 def page_script() -> str:
     """The front end as a saved page runs it."""
-    return joined("page.js")
+    return join_modules("page.js")
 
 
 @cache
 def page_loader() -> str:
     """The script that stands in a saved page: it unpacks `page_script` and has the page run it."""
-    return _unpacking(page_script()) + AS_ELEMENT
+    return _unpacking_script(page_script()) + AS_ELEMENT
 
 
-def _unpacking(script: str) -> str:
-    """Lines of JavaScript after which `code` is this script."""
+def _unpacking_script(script: str) -> str:
+    """JavaScript that unpacks a script into the variable `code`."""
     data = zlib.compress(script.encode(), 9)
     packed = base64.b85encode(data, pad=True).decode().replace("<", ",")
     return UNPACK.substitute(digits=DIGITS, packed=packed, size=len(data))
@@ -108,12 +108,12 @@ def static_text(name: str) -> str:
     return STATIC.joinpath(name).read_text(encoding="utf-8")
 
 
-def joined(entry: str) -> str:
-    """One script of a module and all it imports. Raises FrontendError when two export the same name."""
+def join_modules(entry: str) -> str:
+    """Join a module and all it imports into one script. Raises FrontendError when two export the same name."""
     *needed, _ = sources = {name: static_text(name) for name in in_order(entry)}
     _check_names(sources)
     shared = f"Object.assign(CORE, {{ {', '.join(_of_core())} }});\n" if CORE in needed else ""
-    return "".join(_as_function(sources[name]) for name in needed) + shared + _stripped(sources[entry])
+    return "".join(_as_function(sources[name]) for name in needed) + shared + _strip_module(sources[entry])
 
 
 @cache
@@ -133,7 +133,7 @@ def _of_core() -> list[str]:
 
 
 def in_order(entry: str) -> list[str]:
-    """A module's file and those it imports, each after those that it needs."""
+    """A module's file and all that it imports, in dependency order."""
     order: list[str] = []
 
     def visit(name: str) -> None:
@@ -147,13 +147,13 @@ def in_order(entry: str) -> list[str]:
     return order
 
 
-def _stripped(text: str) -> str:
+def _strip_module(text: str) -> str:
     return _INDENT_OR_BLANK.sub("", _EXPORT.sub("", _COMMENT.sub("", _IMPORT.sub("", text)))).lstrip()
 
 
 def _as_function(text: str) -> str:
     exported = ", ".join(_EXPORTED.findall(text))
-    return f"const {{ {exported} }} = (() => {{\n{_stripped(text)}return {{ {exported} }};\n}})();\n"
+    return f"const {{ {exported} }} = (() => {{\n{_strip_module(text)}return {{ {exported} }};\n}})();\n"
 
 
 def _check_names(sources: dict[str, str]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from compiler.binary.sources import CannotCompileError, kernel_source
 from compiler.record import Binary, Kernel, Record
-from compiler.record.plain_text import pluralize, size_text
+from compiler.record.plain_text import did_you_mean, pluralize, size_text
 from explorer.reading.kernel_table import binaries_of, config_text, half, occupancy_percent
 from explorer.reading.plain_text import text_lines
 from explorer.reading.shapes import seconds_text
@@ -34,7 +33,8 @@ def kernel_code(record: Record, name: str) -> KernelCode:
     known = {kernel.name: kernel for kernel in reversed(record.kernels)}
     known |= {kernel.id: kernel for kernel in record.kernels}
     if name not in known:
-        raise KeyError(_absent(name, [kernel.name for kernel in record.kernels]))
+        names = [kernel.name for kernel in record.kernels]
+        raise KeyError(f"no kernel {name!r}" + (did_you_mean(name, names) or f"; there are: {', '.join(names)}"))
     kernel = known[name]
     try:
         return KernelCode(kernel, binaries_of(record).get(kernel.id), source_of(record, kernel))
@@ -42,13 +42,8 @@ def kernel_code(record: Record, name: str) -> KernelCode:
         raise KeyError(str(error)) from None
 
 
-def _absent(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"no kernel {name!r}; " + (f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}")
-
-
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's own code: of Triton what stands between the long quotes, of others their statement."""
+    """The kernel's own code: for Triton the quoted source, for others their statement."""
     artifact = record[kernel.artifact]
     if kernel.language == "triton":
         _, source = kernel_source(artifact, kernel)
@@ -58,7 +53,7 @@ def source_of(record: Record, kernel: Kernel) -> str:
 
 
 def fact_lines(kernel: Kernel, binary: Binary | None) -> list[str]:
-    """What is known of a kernel, a few facts a line."""
+    """Facts of a kernel, a few per line."""
     calls = [
         kernel.category,
         pluralize(kernel.calls, "call"),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from compiler.decompose.levels import LEVELS, level_named
 from compiler.record import Artifact, Entity, Problem, Record
 from compiler.record.builder import in_pipeline_order
-from explorer.run.compiling import Maker
+from explorer.run.compiling import KernelCompiler, Maker
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from compiler.calls.kept_graphs import KeptFrame
-    from compiler.decompose.graphs import LevelGraphs as Graphs
+    from compiler.decompose.graphs import LevelGraphs
     from explorer.findings.decompose.op_levels import OpLevels
 
 COLUMNS = {
@@ -54,48 +54,65 @@ class LevelArtifacts(tuple[Artifact, ...]):
 
 
 class RunLevels:
-    """Makes the levels of a run's captures, each once."""
+    """The graphs of a run at every level: `table` compares them with eager, `operators` counts what they call.
 
-    def __init__(self) -> None:
-        self._graphs: dict[str, Graphs] = {}
+    They are made at the first access, with the sizes of the run's first call, and are in the record and in the live
+    view from then on, as stage `decomposed`. `run.decompose("prims")` has the graphs of one level, and
+    `run.decompose("captured.gelu")` one call at each level.
+    """
 
-    def grown(self, record: Record, kept: Mapping[str, KeptFrame]) -> Record:
-        """The record with its graphs at every level; the same record if it has them, or could not have them.
+    def __init__(self, compiler: KernelCompiler, kept: Mapping[str, KeptFrame]) -> None:
+        self._compiler, self._kept = compiler, kept
+        self._graphs: dict[str, LevelGraphs] = {}
+        compiler.makers["decomposed"] = Maker(
+            lambda record: sum(artifact.graph in kept for artifact in _unmade(record)), self._grow
+        )
+        compiler.tree = self._tree if kept else None
 
-        Raises ValueError for a record that was loaded without them.
+    @property
+    def record(self) -> Record:
+        """The record with its graphs at every level. Raises ValueError for one that was loaded without them."""
+        return self._compiler.grow(self._grow)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per graph at a level (and dtype): calls, different operators, and its numbers against eager's.
+
+        `half` is "forward", "backward" or "inference", "" for the captured graph, which is both. `max_relative` and
+        `tolerance` are to the largest magnitude of each tensor; numbers are those of both halves together.
         """
-        left = _left(record)
-        if not left:
-            return record
-        if not kept:
-            raise ValueError(_NOT_KEPT)
-        for captured in left:
-            record = self._with(record, captured, kept)
-        return record
+        from explorer.reading.data_frames import frame_of
 
-    def _with(self, record: Record, captured: Artifact, kept: Mapping[str, KeptFrame]) -> Record:
-        from compiler.decompose.graphs import LevelError
+        rows = [row for artifact in _graphs_by_level(self.record) for row in _rows(artifact)]
+        return frame_of(rows, COLUMNS)
 
-        try:
-            found = self.graphs(captured, kept).artifacts()
-        except LevelError as error:
-            return record.with_fields(
-                problems=(*record.problems, Problem("decomposed", str(error), graph=captured.graph))
-            )
-        return record.with_fields(artifacts=tuple(in_pipeline_order([*record.artifacts, *found])))
+    @property
+    def operators(self) -> pd.DataFrame:
+        """How often each operator (rows) is called at each level (columns), all graphs together; most often first."""
+        from explorer.reading.data_frames import count_table
 
-    def graphs(self, captured: Artifact, kept: Mapping[str, KeptFrame]) -> Graphs:
-        """The graphs of one capture at every level. Raises LevelError."""
-        from compiler.decompose.graphs import LevelError, LevelGraphs
+        found: dict[str, Counter[str]] = {level: Counter() for level in LEVELS}
+        for artifact in _graphs_by_level(self.record):
+            found[artifact.attrs.get("level", LEVELS[0])].update(count_operators(artifact))
+        return count_table(found, "level")
 
-        frame = captured.graph
-        if frame not in kept:
-            raise LevelError(_NOT_KEPT)
-        if frame not in self._graphs:
-            self._graphs[frame] = LevelGraphs(frame, kept[frame], captured)
-        return self._graphs[frame]
+    def at_level(self, name: str) -> LevelArtifacts:
+        """The graphs at a level; "torch" are the captured graphs.
 
-    def op_levels(self, record: Record, kept: Mapping[str, KeptFrame], name: str) -> OpLevels:
+        Raises ValueError for another level, and, with the reason, where the record has no graph at this one.
+        """
+        level, record = level_named(name), self.record
+        found = [
+            artifact
+            for artifact in record.of_stage("captured" if level == "torch" else "decomposed")
+            if level == "torch" or artifact.attrs.get("level") == level
+        ]
+        if not found:
+            problems = [problem.reason for problem in record.problems if problem.stage == "decomposed"]
+            raise ValueError(problems[0] if problems else f"this run has no graph at level {level}")
+        return LevelArtifacts(found)
+
+    def decompose_call(self, name: str) -> OpLevels:
         """The call that an entity of a graph stands for, at each level, on this run's values.
 
         Raises KeyError where no entity has that name, LevelError where it calls nothing or its graph was not kept,
@@ -105,40 +122,69 @@ class RunLevels:
         from compiler.decompose.one_op import decompose_call
         from explorer.findings.decompose.op_levels import OpLevels
 
+        record = self._compiler.record
         artifact, entity = entity_named(record, name)
-        frame = frame_of(artifact, kept)
+        frame = frame_of(artifact, self._kept)
         half = None
         if artifact.stage == "decomposed":
             captured = next(item for item in record.of_stage("captured") if item.graph == artifact.graph)
-            half = self.graphs(captured, kept).half(artifact.id)
+            half = self._graphs_of(captured).half(artifact.id)
         call = node_call(entity, artifact, frame, half)
         return OpLevels(decompose_call(call.name, call.function, call.args, call.kwargs, call.note))
 
+    def _grow(self, record: Record) -> Record:
+        unmade = _unmade(record)
+        if unmade and not self._kept:
+            raise ValueError(_NOT_KEPT)
+        for captured in unmade:
+            record = self._with_graphs_of(record, captured)
+        return record
 
-def _left(record: Record) -> list[Artifact]:
+    def _with_graphs_of(self, record: Record, captured: Artifact) -> Record:
+        from compiler.decompose.graphs import LevelError
+
+        try:
+            found = self._graphs_of(captured).artifacts()
+        except LevelError as error:
+            problem = Problem("decomposed", str(error), graph=captured.graph)
+            return record.with_fields(problems=(*record.problems, problem))
+        return record.with_fields(artifacts=tuple(in_pipeline_order([*record.artifacts, *found])))
+
+    def _graphs_of(self, captured: Artifact) -> LevelGraphs:
+        """The graphs of one capture at every level. Raises LevelError."""
+        from compiler.decompose.graphs import LevelError, LevelGraphs
+
+        frame = captured.graph
+        if frame not in self._kept:
+            raise LevelError(_NOT_KEPT)
+        if frame not in self._graphs:
+            self._graphs[frame] = LevelGraphs(frame, self._kept[frame], captured)
+        return self._graphs[frame]
+
+    def _tree(self, entity: str) -> str:
+        """A call at each level as text, or why it can't be had."""
+        from compiler.decompose.graphs import LevelError
+        from compiler.decompose.operators import OperatorError
+
+        try:
+            return str(self.decompose_call(entity))
+        except (KeyError, LevelError, OperatorError) as error:
+            return str(error.args[0]) if error.args else type(error).__name__
+
+    def __str__(self) -> str:
+        return self.table.to_string(index=False)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return str(self.table.to_html(index=False, border=0))
+
+
+def _unmade(record: Record) -> list[Artifact]:
     """The captured graphs whose levels nobody has tried to make yet."""
     problems = [problem for problem in record.problems if problem.stage == "decomposed"]
     known = {artifact.graph for artifact in record.of_stage("decomposed")} | {problem.graph for problem in problems}
     return [artifact for artifact in record.of_stage("captured") if artifact.graph not in known and "" not in known]
-
-
-def tree_of(levels: RunLevels, record: Record, kept: Mapping[str, KeptFrame], entity: str) -> str:
-    """A call at each level as text, or why it can't be had."""
-    from compiler.decompose.graphs import LevelError
-    from compiler.decompose.operators import OperatorError
-
-    try:
-        return str(levels.op_levels(record, kept, entity))
-    except (KeyError, LevelError, OperatorError) as error:
-        return str(error.args[0]) if error.args else type(error).__name__
-
-
-def levels_maker(levels: RunLevels, kept: Mapping[str, KeptFrame]) -> Maker:
-    """What makes the levels when the live view asks for them; of graphs that were kept."""
-    return Maker(
-        lambda record: sum(artifact.graph in kept for artifact in _left(record)),
-        lambda record: levels.grown(record, kept),
-    )
 
 
 def entity_named(record: Record, name: str) -> tuple[Artifact, Entity]:
@@ -155,55 +201,27 @@ def entity_named(record: Record, name: str) -> tuple[Artifact, Entity]:
             found = next((entity for entity in artifact.entities if entity.label == label), None)
             if found is not None:
                 return artifact, found
-            near += _near(artifact, label, prefix)
+            near += _near_names(artifact, label, prefix)
     meant = f": did you mean {', '.join(near[:4])}?" if near else ""
     raise KeyError(f"no entity {name!r}{meant or ': name one by its id (captured[0/0].add) or stage (captured.add)'}")
 
 
-def _near(artifact: Artifact, label: str, prefix: str) -> list[str]:
-    """Calls of a function of that name, or else labels that are spelled nearly so."""
+def _near_names(artifact: Artifact, label: str, prefix: str) -> list[str]:
+    """Calls of a function of that name, or else labels with a similar spelling."""
     calls = [entity for entity in artifact.entities if entity.kind == "call"]
     named = [entity.label for entity in calls if label in str(entity.attrs.get("target", "")).split(".")]
     close = named or get_close_matches(label, [entity.label for entity in calls], n=2)
     return [f"{prefix}{other}" for other in close]
 
 
-def at_level(record: Record, name: str) -> LevelArtifacts:
-    """The graphs of a record at a level; `torch` are the captured graphs. Raises ValueError for another level, and
-    where the record has none at this one, with why.
-    """
-    level = level_named(name)
-    found = record.of_stage("captured") if level == "torch" else _of_level(record, level)
-    if not found:
-        problems = [problem.reason for problem in record.problems if problem.stage == "decomposed"]
-        raise ValueError(problems[0] if problems else f"this run has no graph at level {level}")
-    return LevelArtifacts(found)
-
-
-def _of_level(record: Record, level: str) -> tuple[Artifact, ...]:
-    return tuple(artifact for artifact in record.of_stage("decomposed") if artifact.attrs.get("level") == level)
-
-
-def levels(record: Record) -> pd.DataFrame:
-    """One row a graph at a level: calls, different operators, and its numbers against eager's, dtype by dtype.
-
-    `half` is "forward", "backward" or "inference", "" for the captured graph, which is both. `max_relative` and
-    `tolerance` are to the largest magnitude of each tensor; numbers are those of both halves together.
-    """
-    import pandas as pd
-
-    rows = [row for artifact in _levelled(record) for row in _rows(artifact)]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-
-
-def _levelled(record: Record) -> Iterator[Artifact]:
+def _graphs_by_level(record: Record) -> Iterator[Artifact]:
     for frame in record.of_stage("captured"):
         yield frame
         yield from (artifact for artifact in record.of_stage("decomposed") if artifact.graph == frame.graph)
 
 
 def _rows(artifact: Artifact) -> Iterator[dict[str, Any]]:
-    counts = level_ops_of(artifact)
+    counts = count_operators(artifact)
     row = {
         "graph": artifact.graph,
         "level": artifact.attrs.get("level", LEVELS[0]),
@@ -216,24 +234,7 @@ def _rows(artifact: Artifact) -> Iterator[dict[str, Any]]:
         yield row | checked | {"tensors": check.get("count"), "id": artifact.id}
 
 
-def level_ops_of(artifact: Artifact) -> Counter[str]:
-    """How often a graph calls each operator; what takes one result out of several is no operator."""
+def count_operators(artifact: Artifact) -> Counter[str]:
+    """How often a graph calls each operator; `getitem` does not count."""
     names = (str(entity.attrs.get("target") or entity.label) for entity in artifact.entities if entity.kind == "call")
     return Counter(name for name in names if name != _GETITEM)
-
-
-def level_ops(record: Record) -> pd.DataFrame:
-    """How often each operator (rows) is called at each level (columns), all graphs together; most often first."""
-    import pandas as pd
-
-    found: dict[str, Counter[str]] = {level: Counter() for level in LEVELS}
-    for artifact in _levelled(record):
-        found[artifact.attrs.get("level", LEVELS[0])].update(level_ops_of(artifact))
-    table = pd.DataFrame(found, columns=pd.Index(LEVELS, name="level"), dtype="Int64").fillna(0)
-    table.index.name = "op"
-    return table.loc[_most_first(table.index, found.values())]
-
-
-def _most_first(names: Iterable[str], counts: Iterable[Counter[str]]) -> list[str]:
-    most = {name: max(count[name] for count in counts) for name in names}
-    return sorted(most, key=lambda name: (-most[name], name))

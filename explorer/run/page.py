@@ -1,4 +1,4 @@
-"""A record as one self-contained page: the front end with the record in it, no network, nothing else may run."""
+"""A record as one self-contained page: the front end with the record in it, and no network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from string import Template
 from compiler.record import Record
 from explorer.run import frontend
 from explorer.run.compiling import KernelCompiler
-from explorer.run.language_words import words_of_languages
 from explorer.run.payload import Payload
-from explorer.run.payload_part import Part
+from explorer.run.payload_part import Part, words_of_languages
 
 PAGE = Template("""\
 <!doctype html>
@@ -39,10 +38,10 @@ $data
 
 def page(record: Record) -> str:
     """The page of a record, as HTML. The same record gives the same page."""
-    payload = Payload(record, pending=KernelCompiler(record).pending())
+    payload = Payload(record, pending=KernelCompiler(record).pending_stages())
     style = frontend.css()
     script = frontend.page_loader()
-    manifest = Part.of("", "manifest", payload.manifest())
+    manifest = Part.pack("", "manifest", payload.manifest())
     return PAGE.substitute(
         policy=policy((script, frontend.page_script()), style),
         title=escape(record.title or "tcompile"),
@@ -66,8 +65,6 @@ def _digest(text: str) -> str:
 
 
 def _block(part: Part) -> str:
-    """A data block: a script of a type that no browser runs, whose text is base64 and so can't end it."""
-    return (
-        f'<script type="application/x-tcompile" data-artifact="{escape(part.artifact)}" data-part="{part.name}" '
-        f'data-digest="{part.digest}">{base64.b64encode(part.data).decode()}</script>'
-    )
+    """A data block: a script of a type that no browser runs; its base64 text can't end it."""
+    about = f'data-artifact="{escape(part.artifact)}" data-part="{part.name}" data-digest="{part.digest}"'
+    return f'<script type="application/x-tcompile" {about}>{base64.b64encode(part.data).decode()}</script>'

@@ -33,9 +33,9 @@ _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 
 
 def with_facts(page: str, record: Record) -> str:
-    """The page with what its parts do not hold, in a block that no browser runs."""
+    """Add what a page's parts do not hold, in a block that no browser runs."""
     plain = msgspec.to_builtins(record.with_trust(msgspec.UNSET))
-    facts = Part.of("", "facts", plain | {"artifacts": [_outline(artifact) for artifact in record.artifacts]})
+    facts = Part.pack("", "facts", plain | {"artifacts": [_outline(artifact) for artifact in record.artifacts]})
     data = base64.b64encode(facts.data).decode()
     before, end, after = page.rpartition("</body>")
     return f'{before}<script type="{FACTS_TYPE}" data-part="facts">{data}</script>\n{end}{after}'
@@ -49,16 +49,16 @@ def record_of(page: str) -> Record:
     blocks = _Blocks(page)
     if blocks.facts is None:
         raise RecordError("this is not a page saved by tcompile: it holds no record")
-    facts = blocks.unpacked(blocks.facts, dict[str, Raw])
-    outlines = _decoded(facts.get("artifacts", Raw(b"null")), list[dict[str, Raw]], "the list of artifacts")
+    facts = blocks.unpack(blocks.facts, dict[str, Raw])
+    outlines = _decode(facts.get("artifacts", Raw(b"null")), list[dict[str, Raw]], "the list of artifacts")
     facts["artifacts"] = Raw(msgspec.json.encode([_whole(outline, blocks) for outline in outlines]))
     return Record.from_json(msgspec.json.encode(facts))
 
 
 def _whole(outline: dict[str, Raw], blocks: _Blocks) -> dict[str, Any]:
-    """An artifact with what its parts hold."""
-    name = _decoded(outline.get("id", Raw(b"null")), str, "the id of an artifact")
-    attrs: dict[str, Any] = _decoded(outline.get("attrs", Raw(b"{}")), dict[str, Raw], f"the attrs of {name}")
+    """An artifact together with what its parts hold."""
+    name = _decode(outline.get("id", Raw(b"null")), str, "the id of an artifact")
+    attrs: dict[str, Any] = _decode(outline.get("attrs", Raw(b"{}")), dict[str, Raw], f"the attrs of {name}")
     text, entities = (blocks.part(name, part, dict[str, Raw]) for part in ("text", "entities"))
     if bytes(numbers := text.pop("numbers", Raw(b"null"))) != b"null":
         attrs["numbers"] = numbers
@@ -90,9 +90,9 @@ class _Blocks:
     def part(self, artifact: str, name: str, kind: type[T]) -> T:
         if (artifact, name) not in self._parts:
             raise RecordError(f"this page is damaged: the {name} of {artifact} is missing")
-        return self.unpacked(self._parts[artifact, name], kind)
+        return self.unpack(self._parts[artifact, name], kind)
 
-    def unpacked(self, block: _Block, kind: type[T]) -> T:
+    def unpack(self, block: _Block, kind: type[T]) -> T:
         """The JSON value in a block. Raises RecordError where it is not what was written, or is too large."""
         try:
             unpacking = zlib.decompressobj()
@@ -104,7 +104,7 @@ class _Blocks:
             raise RecordError(f"this page unpacks to more than {MOST_BYTES / 1e6:,.0f} MB, the most that is read")
         if not unpacking.eof:
             raise RecordError(f"this page is damaged: {block.title} can't be read: it is cut off")
-        return _decoded(Raw(data), kind, block.title)
+        return _decode(Raw(data), kind, block.title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _Block:
         return f"the {self.part} of {self.artifact or 'the record'}"
 
 
-def _decoded(data: Raw, kind: type[T], title: str) -> T:
+def _decode(data: Raw, kind: type[T], title: str) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Dividing the joint graph in other ways: bytes kept against work done again, as a table, a chart and a control."""
+"""Other partitions of the joint graph: bytes saved against work recomputed, as a table, a chart and a control."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from compiler.autograd.eager_memory import saved_by_eager
 from compiler.autograd.partition import RECOMPUTED, Partition, partition
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.record.plain_text import size_text
+from explorer.render.html import details, left_out_note, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
     from ipywidgets import Widget
     from matplotlib.figure import Figure
 
+MOST_ROWS = 40
 #: torch's own is 1: as fast as it can be. 0 keeps the inputs alone, as activation checkpointing of all of it does.
 BUDGETS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 
 
 class Partitions:
-    """The joint graphs of a run, divided anew when asked for; what was divided once is kept."""
+    """The joint graphs of a run, partitioned on request; each partition is made once."""
 
     def __init__(self, kept: Mapping[str, KeptFrame]) -> None:
         self.kept = kept
         self.frames = {graph: frame for graph, frame in kept.items() if frame.joint is not None}
         self._made: dict[tuple[str, float | None], Partition] = {}
 
-    def of(self, graph: str, budget: float | None) -> Partition:
-        """A graph under a budget (0 to 1), or for None as `default_partition` divides it.
+    def divide(self, graph: str, budget: float | None) -> Partition:
+        """Partition a graph under a budget (0 to 1), or as `default_partition` does (None).
 
         Raises KeyError for a graph that was not divided, ValueError for another budget.
         """
@@ -41,7 +43,7 @@ class Partitions:
         return self._made[graph, budget]
 
     def table(self, budgets: Sequence[float] = BUDGETS) -> pd.DataFrame:
-        """One row a way to divide, for each graph: eager's, `default_partition`'s, the minimum cut's for each budget.
+        """One row per partition of each graph: eager's, `default_partition`'s, the minimum cut's for each budget.
 
         `activation_bytes` leaves out parameters and inputs, which are in memory anyway. `recomputed` are operations
         that the backward computes again, with what they compute (`recomputed_flops`) and write (`recomputed_bytes`).
@@ -53,11 +55,11 @@ class Partitions:
         return table_of("partitions", [row for graph in self.frames for row in self._rows(graph, budgets)])
 
     def decisions(self, graph: str | None = None, budget: float | None = 1.0) -> pd.DataFrame:
-        """One row a value that is kept or computed again under a budget, and why."""
+        """One row per value that is saved or recomputed under a budget, and why."""
         from explorer.reading.data_frames import table_of
 
         self._need_graphs()
-        found = self.of(graph or next(iter(self.frames)), budget)
+        found = self.divide(graph or next(iter(self.frames)), budget)
         kept = [_row("saved", value.name, value.operation, value.bytes, None, value.why) for value in found.saved]
         again = [
             _row("recomputed", one.name, one.operation, one.bytes, one.flops, RECOMPUTED) for one in found.recomputed
@@ -65,29 +67,48 @@ class Partitions:
         return table_of("kept", kept + again)
 
     def plot(self, budgets: Sequence[float] = BUDGETS) -> Figure:
-        """Bytes kept against work done again, a line a graph; eager and `default_partition` as points."""
+        """Plot bytes saved against work recomputed, a line per graph; eager and `default_partition` are points."""
         from explorer.render.plots import partition_chart
 
         return partition_chart(self.table(budgets))
 
     def control(self) -> Widget:
-        """A slider for the budget with what it keeps and computes again, for a notebook."""
-        from explorer.run.partition_control import control
+        """A slider for the budget, with what is saved and recomputed, for a notebook; its `value` is the budget."""
+        import ipywidgets as widgets
 
         self._need_graphs()
-        return control(self)
+        graph = widgets.Dropdown(options=list(self.frames), description="graph")
+        method = widgets.ToggleButtons(
+            options=["minimum cut", "keep all"], tooltips=["torch's partitioner", "default_partition"]
+        )
+        budget = widgets.FloatSlider(
+            value=1.0, min=0.0, max=1.0, step=0.05, description="budget", continuous_update=False
+        )
+        shown = widgets.HTML()
+
+        def show(_: object = None) -> None:
+            budget.disabled = method.value == "keep all"
+            found = self.divide(graph.value, None if budget.disabled else budget.value)
+            shown.value = partition_html(found, self.divide(graph.value, 1.0))
+
+        for widget in (graph, method, budget):
+            widget.observe(show, "value")
+        show()
+        return widgets.VBox([widgets.HBox([graph, method, budget]), shown])
 
     def _rows(self, graph: str, budgets: Sequence[float]) -> list[dict[str, Any]]:
         captured = self.frames[graph].captured
         assert captured is not None
         eager = saved_by_eager(captured)
-        rows = [_empty(graph, "eager") | {"saved": eager.tensors, "saved_bytes": eager.saved_bytes,
-                                          "activation_bytes": eager.activation_bytes}]  # fmt: skip
-        rows.append(self._partition_row(graph, "default (keep all)", None))
-        return rows + [self._partition_row(graph, "min-cut", budget) for budget in budgets]
+        return [
+            {"graph": graph, "partition": "eager", "saved": eager.tensors, "saved_bytes": eager.saved_bytes,
+             "activation_bytes": eager.activation_bytes},
+            self._partition_row(graph, "default (keep all)", None),
+            *(self._partition_row(graph, "min-cut", budget) for budget in budgets),
+        ]  # fmt: skip
 
     def _partition_row(self, graph: str, name: str, budget: float | None) -> dict[str, Any]:
-        found = self.of(graph, budget)
+        found = self.divide(graph, budget)
         return {
             "graph": graph,
             "partition": name,
@@ -110,7 +131,7 @@ class Partitions:
             )
 
     def __str__(self) -> str:
-        lines = [f"{graph}: {_words(self.of(graph, 1.0))}" for graph in self.frames]
+        lines = [f"{graph}: {_words(self.divide(graph, 1.0))}" for graph in self.frames]
         return "\n".join(lines) or "no joint graph: nothing was divided into forward and backward"
 
     __repr__ = __str__
@@ -127,6 +148,24 @@ def _row(verdict: str, name: str, op: str, size: int, flops: int | None, why: st
     return {"verdict": verdict, "name": name, "op": op, "bytes": size, "flops": flops, "why": why}
 
 
-def _empty(graph: str, name: str) -> dict[str, Any]:
-    columns = ("budget", "recomputed", "recomputed_flops", "recomputed_bytes", "forward_ops", "backward_ops")
-    return {"graph": graph, "partition": name} | dict.fromkeys(columns)
+def partition_html(found: Partition, usual: Partition) -> str:
+    """What a partition saves and recomputes, as HTML, compared with torch's usual one."""
+    more = found.activation_bytes - usual.activation_bytes
+    against = "" if not more else f" ({size_text(abs(more))} {'more' if more > 0 else 'less'} than usual)"
+    head = (
+        f"<p><b>{size_text(found.activation_bytes)}</b> of activations kept{against}; <b>{len(found.recomputed)}</b> "
+        f"operations computed again, which write {size_text(found.recomputed_bytes)} and compute "
+        f"{found.recomputed_flops / 1e6:,.1f} Mflop.</p>"
+    )
+    kept = sorted((value for value in found.saved if not value.is_input), key=lambda value: -value.bytes)
+    rows = [(value.name, value.operation, size_text(value.bytes), value.why) for value in kept]
+    again = [(node.name, node.operation, size_text(node.bytes), f"{node.flops:,} flop") for node in found.recomputed]
+    return head + _table("Kept", rows) + _table("Computed again", again)
+
+
+def _table(title: str, rows: list[tuple[str, str, str, str]]) -> str:
+    if not rows:
+        return ""
+    head = ("value", "operation", "bytes", "why" if title == "Kept" else "work")
+    more = left_out_note(len(rows), MOST_ROWS, "values", "run.partitions.decisions()")
+    return details(f"{title}: {len(rows)}", table_html(head, rows[:MOST_ROWS]) + more, is_open=True)

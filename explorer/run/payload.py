@@ -1,4 +1,4 @@
-"""What the front end is given: a manifest, small and whole, and per artifact compressed parts it asks for.
+"""What the front end gets: a small manifest, and compressed parts of artifacts that it asks for.
 
 A part is zlib-compressed JSON: `entities` (entities and the line map), `text` (text and shown line numbers), for a
 finding `view` (what its view is made of) and, where passes decided something about the artifact's entities,
@@ -31,19 +31,18 @@ from explorer.reading.source_marks import source_marks
 from explorer.reading.stages import stage_place, stage_words
 from explorer.render.finding import COUNT
 from explorer.run.both_sides import SIDE
-from explorer.run.language_words import words_part
-from explorer.run.payload_part import Part
+from explorer.run.payload_part import Part, words_part
 
 #: Rows of a source that are shown above the row at which reading starts.
 ROWS_ABOVE: Final = 3
 
 
 def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[str, Part]:
-    """The parts that an artifact has by itself; a finding has those of its artifact, and what its view shows."""
+    """The parts of an artifact; a finding has those of its artifact, and what its view shows."""
     entities = {"entities": artifact.entities, "lines": artifact.lines}
     text = {"text": artifact.text, "numbers": artifact.attrs.get("numbers")}
     parts = {"entities": entities, "text": text} | ({"view": finding.data} if finding and finding.view else {})
-    return {name: Part.of(artifact.id, name, content) for name, content in parts.items()}
+    return {name: Part.pack(artifact.id, name, content) for name, content in parts.items()}
 
 
 @dataclass
@@ -86,9 +85,9 @@ class Payload:
         """A part by name, or None when the record does not have it."""
         if artifact not in self._made:
             return None
-        return words_part(self._shown(artifact)) if name == "words" else self.parts_of(artifact).get(name)
+        return words_part(self._shown_artifact(artifact)) if name == "words" else self.parts_of(artifact).get(name)
 
-    def _shown(self, artifact: str) -> Artifact:
+    def _shown_artifact(self, artifact: str) -> Artifact:
         made = self._made[artifact][0]
         return made.artifact if isinstance(made, Finding) else made
 
@@ -130,7 +129,7 @@ class Payload:
         words = stage_words(name)
         sides = Counter[str]()
         for artifact in artifacts:
-            sides[artifact.attrs.get(SIDE, "")] += counted(artifact, words.kinds)
+            sides[artifact.attrs.get(SIDE, "")] += count_shown(artifact, words.kinds)
         count, both = sides.total(), len(sides) > 1 and "" not in sides
         unit = singular(words.unit) if count == 1 else words.unit
         told = next((str(artifact.attrs[COUNT]) for artifact in artifacts if COUNT in artifact.attrs), "")
@@ -194,7 +193,7 @@ def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
 
 
 def level_of(artifact: Artifact, record: Record) -> str:
-    """The level of decomposition that a graph is at, where it is there at several: captured is torch's own."""
+    """The level of decomposition of a graph that exists at several; that of captured graphs is "torch"."""
     if artifact.stage == "captured" and any(each.graph == artifact.graph for each in record.of_stage("decomposed")):
         return "torch"
     return str(artifact.attrs.get("level", ""))
@@ -207,11 +206,11 @@ def _problem(problem: Problem, record: Record) -> dict[str, Any]:
 
 
 def singular(unit: str) -> str:
-    """`launches` is `launch`, `ops` is `op`."""
+    """The singular of a unit: `launch` of `launches`, `op` of `ops`."""
     return unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
 
 
-def counted(artifact: Artifact, kinds: frozenset[str]) -> int:
+def count_shown(artifact: Artifact, kinds: frozenset[str]) -> int:
     """How many entities of these kinds; without kinds, how many the artifact says it has, else its lines of text."""
     if not kinds and "count" in artifact.attrs:
         return int(artifact.attrs["count"])
@@ -244,7 +243,7 @@ def versus_table(record: Record) -> dict[str, Any] | None:
 
 
 def compared_first(record: Record) -> list[str] | None:
-    """Of a record of two sides, the pair of artifacts to begin with: the first after capture that differs."""
+    """The pair of artifacts to open first in a record of two sides: the first after capture that differs."""
     if record.versus is not None:
         return None
     known = {artifact.id: artifact for artifact in record.artifacts}
@@ -278,11 +277,11 @@ def decision_parts(record: Record) -> dict[str, Part]:
     for decision in record.decisions:
         for artifact in dict.fromkeys(owner[subject] for subject in decision.subjects if subject in owner):
             about.setdefault(artifact, []).append(decision)
-    return {artifact: Part.of(artifact, "decisions", decisions) for artifact, decisions in about.items()}
+    return {artifact: Part.pack(artifact, "decisions", decisions) for artifact, decisions in about.items()}
 
 
 def decision_counts(record: Record) -> list[dict[str, Any]]:
-    """How many decisions of each kind a pass made; where two backends' are in one record, of which backend it is."""
+    """How many decisions of each kind each pass made, by backend where the record has two."""
     own: Sequence[Decision] = record.decisions
     other: Sequence[Decision] = ()
     if record.versus is not None and any(SIDE in artifact.attrs for artifact in record.artifacts):

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from compiler.record import Artifact, ExploredCall, Record
-from compiler.record.plain_text import pluralize
+from compiler.record.plain_text import did_you_mean, pluralize
 from explorer.findings.cards import Cards, all_cards
 from explorer.reading.stages import stage_key
 from explorer.run import files, text
-from explorer.run.compiling import KernelCompiler
-from explorer.run.levels import LevelArtifacts, RunLevels, at_level, level_ops, levels, levels_maker, tree_of
-from explorer.run.measured_run import MeasuredRun
+from explorer.run.compiling import KernelCompiler, RecordHolder
+from explorer.run.levels import LevelArtifacts, RunLevels
+from explorer.run.old_names import new_name
+from explorer.run.subjects import Fusion, Memory, Timing
 
 if TYPE_CHECKING:
     import pandas as pd
     from graphviz import Digraph
-    from matplotlib.figure import Figure
 
     from compiler.calls.call import Call
     from compiler.calls.kept_graphs import KeptFrame
     from compiler.record.builder import Listener
+    from explorer.findings.advice.adviser import AdviceList
     from explorer.findings.decompose.op_levels import OpLevels
     from explorer.findings.replay import Replay
     from explorer.run.autograd_run import AutogradRun
     from explorer.run.diff import ArtifactDiff, RunDiff
     from explorer.run.kernel_code import KernelCode
     from explorer.run.partitions import Partitions
+    from explorer.run.tables import Tables
 
 
-class Run(MeasuredRun):
+class Run(RecordHolder):
     """One exploration: stages, tables, findings, drawings and files.
 
     `record` is all that was found; `value` is what the explored call returned.
@@ -44,30 +46,31 @@ class Run(MeasuredRun):
     from then on.
     """
 
-    def __init__(self, record: Record, value: Any = None, widget: Any = None) -> None:
-        self.value = value
-        self.compiler: KernelCompiler = KernelCompiler(record) if widget is None else widget.compiler
+    def __init__(
+        self,
+        record: Record,
+        value: Any = None,
+        widget: Any = None,
+        *,
+        kept: Mapping[str, KeptFrame] | None = None,
+        call: Call | None = None,
+        calls: Mapping[str, Call] | None = None,
+    ) -> None:
+        """`kept` are graphs and inputs, by frame, `call` is the explored call, and `calls` are all of its cell, by
+        callee. None of this is saved.
+        """
+        self.value, self.kept, self.call, self.calls = value, kept or {}, call, calls or {}
+        self.compiler = KernelCompiler(record) if widget is None else widget.compiler
         self.compiler.replace(record)
         self._widget = widget
         self._selection: tuple[str, ...] = ()
-        self._partitions: Partitions | None = None
         self._other: KernelCompiler | None = None
-        self._levels = RunLevels()
-        self.kept = {}
-        self.call = None  # to time it again; not saved either
-        self.calls: Mapping[str, Call] = {}  # of the cell, by callee; not saved either
+        self._levels = RunLevels(self.compiler, self.kept)
 
-    @property
-    def kept(self) -> Mapping[str, KeptFrame]:
-        """Graphs and inputs, for levels and the kernel lab; none of it is saved."""
-        return self._kept
+    if not TYPE_CHECKING:
 
-    @kept.setter
-    def kept(self, kept: Mapping[str, KeptFrame]) -> None:
-        self._kept = kept
-        self.compiler.makers["decomposed"] = levels_maker(self._levels, kept)
-        compiler, levels = self.compiler, self._levels
-        compiler.tree = (lambda entity: tree_of(levels, compiler.record, kept, entity)) if kept else None
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(new_name("run", name) or f"a run has no attribute {name!r}")
 
     @property
     def _shown(self) -> Record:
@@ -84,7 +87,7 @@ class Run(MeasuredRun):
         if self.compiler.has_yet_to_make(stage) and all(key != artifact.id for artifact in self.record.artifacts):
             self.compiler.compile()
         if stage == "decomposed" and self.kept:
-            self._with_levels()
+            _ = self._levels.record
         if stage == "memory":
             self._with_eager_memory()
         return self._shown[key]
@@ -92,7 +95,7 @@ class Run(MeasuredRun):
     def _ipython_key_completions_(self) -> list[str]:
         artifacts = self._shown.artifacts
         made = [artifact.stage for artifact in artifacts]
-        stages = dict.fromkeys([*made, *self.compiler.pending(), *self.compiler.makes()])
+        stages = dict.fromkeys([*made, *self.compiler.pending_stages(), *self.compiler.makes()])
         return [*stages, *(artifact.id for artifact in artifacts)]
 
     def switch(self, callee: str, listener: Listener | None = None) -> Run:
@@ -115,8 +118,7 @@ class Run(MeasuredRun):
         others.pop(callee, None)
         line = call.site[-1].line if call.site else 0
         record = found.record.with_fields(explored=ExploredCall(callee, line, "", tuple(others), explored.scripts))
-        run = Run(record, None, self._widget)
-        run.kept, run.call, run.calls = found.kept, found.call, self.calls
+        run = Run(record, None, self._widget, kept=found.kept, call=found.call, calls=self.calls)
         if self._widget is not None:
             self._widget.update(record)
         return run
@@ -134,8 +136,8 @@ class Run(MeasuredRun):
         print(run.trust()["ptx"])     # you trust whoever made the file
 
         Even then a kernel is compiled only if it is made of what Inductor and our own backend write: known imports,
-        functions under `@triton.jit`, constants. `run.problems` names those that are not. A run that was made in this
-        process is trusted.
+        functions under `@triton.jit`, constants. `run.tables.problems` names those that are not. A run that was made
+        in this process is trusted.
         """
         self.compiler.trust()
         if self._other is not None:
@@ -159,11 +161,11 @@ class Run(MeasuredRun):
         return kernel_code(self.record, name)
 
     def linked(self, ids: str | Iterable[str]) -> pd.DataFrame:
-        """One row an entity linked to one of these: what they came from, and all that came of them.
+        """One row per entity linked to one of these: what they came from, and all that came of them.
 
         Raises ValueError for an id that the record does not have.
         """
-        return _tables().linked(self._shown, self._known(ids))
+        return _tables().linked(self._shown, self._check_ids(ids))
 
     @property
     def cards(self) -> Cards:
@@ -175,37 +177,22 @@ class Run(MeasuredRun):
 
     @property
     def breaks(self) -> pd.DataFrame:
-        """One row a graph break: where, what it was, the graphs before and after it, what to change, torch's words."""
+        """One row per graph break: where, what it was, the graphs around it, what to change, torch's words."""
         return _tables().breaks(self.record)
 
     @property
     def guards(self) -> pd.DataFrame:
-        """One row a guard: the argument, the check in words, the line that asked for it, if it ever failed."""
+        """One row per guard: the argument, the check in words, the line that asked for it, if it ever failed."""
         return _tables().guards(self.record)
 
     @property
-    def symbols(self) -> pd.DataFrame:
-        """One row a size or number that compiled code leaves open: what it stands for, its range."""
-        return _tables().symbols(self.record)
-
-    @property
     def recompiles(self) -> pd.DataFrame:
-        """One row a recompilation: the argument to blame, its old and new value, the call, what helps."""
+        """One row per recompilation: the argument that caused it, its old and new value, the call, what helps."""
         return _tables().recompiles(self.record)
-
-    def recompile_diff(self, frame: str = "") -> ArtifactDiff:
-        """The captured graph of a recompilation (`0/1`; the first one's by default) against that of the code that came
-        closest: what is gone (`-`) and new (`+`). Prints as a unified diff.
-
-        Raises KeyError where there is no such recompilation, or no graph of one of the two.
-        """
-        from explorer.run.diff import recompile_diff
-
-        return recompile_diff(self.record, frame)
 
     @property
     def graphs(self) -> pd.DataFrame:
-        """One row an FX graph: nodes, inputs, calls, different ops, outputs, bytes written."""
+        """One row per FX graph: nodes, inputs, calls, different ops, outputs, bytes written."""
         return _tables().graphs(self.record)
 
     @property
@@ -213,43 +200,29 @@ class Run(MeasuredRun):
         """How often each op (rows) is called in each stage (columns)."""
         return _tables().ops(self.record)
 
-    def decompose(self, entity: str) -> OpLevels:
-        """One call of a graph at each level, from what was called to prims, on the values it had in this run.
+    @overload
+    def decompose(self) -> RunLevels: ...
+    @overload
+    def decompose(self, name: str) -> LevelArtifacts | OpLevels: ...
+    def decompose(self, name: str = "") -> RunLevels | LevelArtifacts | OpLevels:
+        """The run's graphs, or one call in them, from what was called down to prims.
 
-        `entity` is its id (`captured[0/0].gelu`) or stage and name (`captured.gelu`). Raises KeyError where there is
-        none, LevelError (a RuntimeError) where it calls nothing or its graph is not at hand, as in a loaded run,
-        OperatorError (a ValueError) for what only another device has.
+        run.decompose()                 # each graph at each level, against eager; `.table` and `.operators`
+        run.decompose("prims")          # the graphs at a level: "torch", "ATen", "core ATen", "Inductor" or "prims"
+        run.decompose("captured.gelu")  # one call at each level, on the values it had in this run
+
+        A call is named by its id (`captured[0/0].gelu`) or its stage and name. The graphs of a loaded run are text, so
+        its levels can't be made: ValueError. Raises ValueError for another level too, KeyError where there is no such
+        call, LevelError (a RuntimeError) where it calls nothing or its graph is not at hand, OperatorError (a
+        ValueError) for what only another device has.
         """
-        return self._levels.op_levels(self.record, self.kept, entity)
-
-    def at_level(self, level: str) -> LevelArtifacts:
-        """The whole graphs at a level: "torch" (as captured), "ATen", "core ATen", "Inductor" or "prims".
-
-        They are made at the first call, with the sizes of the run's first call, and are in `record` and in the live
-        view from then on, as stage `decomposed`. Raises ValueError for another level, and where they can't be made:
-        a loaded run has its graphs as text alone.
-        """
-        return at_level(self._with_levels(), level)
-
-    @property
-    def levels(self) -> pd.DataFrame:
-        """One row a graph at a level (and dtype): operators, different ones, its numbers against eager's.
-
-        Made at the first access, as in `at_level`.
-        """
-        return levels(self._with_levels())
-
-    @property
-    def level_ops(self) -> pd.DataFrame:
-        """How often each operator (rows) is called at each level (columns)."""
-        return level_ops(self._with_levels())
-
-    def _with_levels(self) -> Record:
-        return self.compiler.grow(lambda record: self._levels.grown(record, self.kept))
+        if not name:
+            return self._levels
+        return self._levels.decompose_call(name) if "." in name else self._levels.at_level(name)
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row a generated kernel: kind, calls, bytes a call reads and writes, its lines; registers and so on.
+        """One row per generated kernel: kind, calls, bytes a call reads and writes, its lines; registers and so on.
 
         What is in the binaries is missing until something asked for them.
         """
@@ -257,81 +230,53 @@ class Run(MeasuredRun):
 
     @property
     def binaries(self) -> pd.DataFrame:
-        """One row a compiled kernel: registers, spills, shared memory, occupancy and its limit, roofline, instructions.
+        """One row per compiled kernel: registers, spills, shared memory, occupancy, roofline, instructions.
 
         The kernels are compiled at the first access.
         """
         return _tables().binaries(self.compile_kernels().record)
 
     @property
-    def decisions(self) -> pd.DataFrame:
-        """One row a decision of a pass: about what, the verdict, and why."""
-        return _tables().decisions(self.record)
+    def tables(self) -> Tables:
+        """All tables of the run: `run.tables.frames`; `print(run.tables)` lists them.
 
-    @property
-    def fusion(self) -> pd.DataFrame:
-        """One row a kernel: the nodes fused in it and in how many rounds, the bytes that it moves, before and at least.
-
-        `print(run["fusion"])` says the same in words, `run.unfused` has the pairs that were not fused.
+        Each is made anew at each access, so that changing one changes nothing here.
         """
-        from explorer.findings.fusion.table import fusion
-
-        return fusion(self.record)
+        return _tables().Tables(self)
 
     @property
-    def unfused(self) -> pd.DataFrame:
-        """One row a pair of kernels that was not fused: why, in plain words and torch's; what that costs."""
-        from explorer.findings.fusion.table import unfused_pairs
-
-        return unfused_pairs(self.record)
+    def timing(self) -> Timing:
+        """Times, measured and estimated: tables, a plot, methods that measure more. Prints whether compiling pays."""
+        return Timing(self)
 
     @property
-    def memory(self) -> pd.DataFrame:
-        """One row a step of the call: what is allocated, reused and freed, and the bytes in use; eager's steps too.
+    def memory(self) -> Memory:
+        """The bytes in use over a call: `steps`, `peak`, `plot()`, `trace(call)`. Prints as what they come to."""
+        return Memory(self)
 
-        `print(run["memory"])` says what it comes to, `run.peak_memory` what is there at the peak, `run.plot_memory()`
-        draws it.
+    @property
+    def fusion(self) -> Fusion:
+        """Which loops became one kernel: `kernels` and `unfused` are tables. Prints as text, round by round."""
+        return Fusion(self)
+
+    @property
+    def advice(self) -> AdviceList:
+        """What would make the call or its compilation faster, with evidence, the largest expected gain first.
+
+        Prints as text; `table` is a DataFrame, `run.advice[0]` the first finding as plain data, and
+        `run.advice.measure(0)` makes its change and times the call with and without it. Numbers are measured where the
+        run was timed (`--time`), and estimates that say so elsewhere.
         """
-        from explorer.findings.memory.table import memory
+        from explorer.findings.advice.adviser import AdviceList
 
-        return memory(self._with_eager_memory())
-
-    @property
-    def peak_memory(self) -> pd.DataFrame:
-        """One row a tensor in memory at the peak, of eager and of the generated code: bytes, the line it comes from."""
-        from explorer.findings.memory.table import peak_memory
-
-        return peak_memory(self._with_eager_memory())
-
-    def plot_memory(self) -> Figure:
-        """The bytes in use over forward and backward, as a chart. Raises ValueError where no code was generated."""
-        from explorer.findings.memory.chart import memory_chart
-
-        return memory_chart(self._with_eager_memory())
-
-    def trace_memory(self, call: Callable[[], object]) -> pd.DataFrame:
-        """Run `call` and note what it really allocates and frees, on the GPU where there is one, else on the CPU.
-
-        `run.trace_memory(lambda: compiled(x).sum().backward())` is set beside what was computed, in `run.memory`, the
-        chart and the live view. Call it once before: the first call compiles. Returns `run.memory`; raises what `call`
-        raises, and RecordingError (a RuntimeError) where torch.cuda.memory's history is being recorded already.
-        """
-        from compiler.timing.memory_trace import with_measured_memory
-
-        self.compiler.grow(lambda record: with_measured_memory(record, call))
-        return self.memory
+        return AdviceList(self.record, self.compiler.grow, self.call)
 
     def _with_eager_memory(self) -> Record:
         from compiler.autograd.eager_memory import with_eager_memory
 
         return self.compiler.grow(lambda record: with_eager_memory(record, self.kept))
 
-    @property
-    def saved(self) -> pd.DataFrame:
-        """One row a tensor that the forward keeps for the backward: dtype, shape, bytes, the line it comes from."""
-        return _tables().saved(self.record)
-
-    @property
+    @cached_property
     def partitions(self) -> Partitions:
         """Other ways to divide forward from backward: `run.partitions.table()`, `.plot()`, `.control()`.
 
@@ -339,31 +284,7 @@ class Run(MeasuredRun):
         """
         from explorer.run.partitions import Partitions
 
-        if self._partitions is None or self._partitions.kept is not self.kept:
-            self._partitions = Partitions(self.kept)
-        return self._partitions
-
-    @property
-    def checks(self) -> pd.DataFrame:
-        """One row a result of the compiled code compared with eager's (`--check`)."""
-        return _tables().checks(self.record)
-
-    @property
-    def problems(self) -> pd.DataFrame:
-        """One row a stage that could not be had, why, and what to do about it."""
-        return _tables().problems(self.record)
-
-    @property
-    def frames(self) -> pd.DataFrame:
-        """One row a compilation of a code object by TorchDynamo: compiled, skipped or failed; what it resumes from."""
-        return _tables().frames(self.record)
-
-    @property
-    def steps(self) -> pd.DataFrame:
-        """One row a bytecode instruction that TorchDynamo read (`--step`): what it pushed, changed and added."""
-        from explorer.run.step_table import steps
-
-        return steps(self.record)
+        return Partitions(self.kept)
 
     @property
     def autograd(self) -> AutogradRun:
@@ -390,29 +311,35 @@ class Run(MeasuredRun):
 
         return drawing(self.record, self[name], depth=depth, direction=direction)
 
-    @property
-    def versus(self) -> RunDiff:
-        """What another backend makes of the same call (`--vs`), beside this: prints as a diff, `.widget()` shows both.
+    @overload
+    def diff(self, other: str) -> ArtifactDiff: ...
+    @overload
+    def diff(self, other: Run | Record | None = None) -> RunDiff: ...
+    def diff(self, other: Run | Record | str | None = None) -> RunDiff | ArtifactDiff:
+        """What differs between this run (`-`) and another (`+`): breaks, guards and recompilations gone and new, graphs
+        merged, each stage's text, op counts, kernels.
 
-        `print(run["versus"])` is the table of both. Raises ValueError for a run without `--vs`.
+        run.diff(other)   # another exploration: before and after a fix, or for two GPUs
+        run.diff()        # another backend's code for the same call (`--vs`), beside this run's
+        run.diff("0/1")   # the captured graph of a recompilation, and that of the code that came closest
+
+        Machine code is compared once it is asked for: `diff["ptx"]`, `diff.kernels`. `run.diff().widget()` shows both.
+        Raises ValueError for `diff()` of a run without `--vs`, KeyError for a recompilation that there is not.
         """
-        from explorer.run.diff import RunDiff
+        from explorer.run.diff import RunDiff, recompile_diff
 
+        if isinstance(other, str):
+            return recompile_diff(self.record, other)
+        if other is None:
+            return RunDiff(self.compiler, self._other_side())
+        return RunDiff(self.compiler, other.compiler if isinstance(other, Run) else KernelCompiler(other))
+
+    def _other_side(self) -> KernelCompiler:
         if self.record.versus is None:
             raise ValueError('this run has one side: explore with vs="inductor" (--vs inductor) to have another')
         if self._other is None:
             self._other = KernelCompiler(self.record.versus)
-        return RunDiff(self.compiler, self._other)
-
-    def diff(self, other: Run | Record) -> RunDiff:
-        """What differs between this run (`-`) and another (`+`): breaks, guards and recompilations gone and new, graphs
-        merged, each stage's text, op counts, kernels.
-
-        Machine code is compared once it is asked for: `diff["ptx"]`, `diff.kernels`.
-        """
-        from explorer.run.diff import RunDiff
-
-        return RunDiff(self.compiler, other.compiler if isinstance(other, Run) else KernelCompiler(other))
+        return self._other
 
     def save(self, path: str | Path) -> Path:
         """Save as `.html` (one page to explore, no network needed) or `.json` (data). The file is whole or untouched.
@@ -426,7 +353,7 @@ class Run(MeasuredRun):
         if self._widget is None:
             from explorer.run.widget import Explorer
 
-            self._widget = Explorer(self.compiler) if self.record.versus is None else self.versus.widget()
+            self._widget = Explorer(self.compiler) if self.record.versus is None else self.diff().widget()
             self._widget.selection = list(self._selection)
         return self._widget
 
@@ -440,17 +367,17 @@ class Run(MeasuredRun):
 
     @selection.setter
     def selection(self, ids: str | Iterable[str]) -> None:
-        self._selection = self._known(ids)
+        self._selection = self._check_ids(ids)
         if self._widget is not None:
             self._widget.selection = list(self._selection)
 
-    def _known(self, ids: str | Iterable[str]) -> tuple[str, ...]:
-        """The ids, which the record must have. Raises ValueError."""
+    def _check_ids(self, ids: str | Iterable[str]) -> tuple[str, ...]:
+        """Check that the record has these ids. Raises ValueError."""
         chosen = (ids,) if isinstance(ids, str) else tuple(ids)
         known = {entity.id for entity in self._shown.entities()}
         unknown = next((entity_id for entity_id in chosen if entity_id not in known), None)
         if unknown is not None:
-            raise ValueError(f"no entity has the id {unknown!r}{_nearest(unknown, sorted(known))}")
+            raise ValueError(f"no entity has the id {unknown!r}{did_you_mean(unknown, sorted(known))}")
         return chosen
 
     def __str__(self) -> str:
@@ -461,7 +388,7 @@ class Run(MeasuredRun):
         return f"<Run {self.record.title or 'tcompile'}: {pluralize(stages, 'stage')}; print(run) for a summary>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """Text always, and static HTML that needs no script. The widget is an output of its own."""
+        """Text, and static HTML that needs no script. The widget is an output of its own."""
         from explorer.run.static_view import twin
 
         return {"text/plain": str(self), "text/html": twin(self.record)}
@@ -486,11 +413,6 @@ def load(path: str | Path) -> Run:
     RecordError, naming the field that is wrong, ValueError for another suffix, OSError.
     """
     return Run(files.read(path))
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _tables() -> Any:

@@ -56,7 +56,7 @@ def _heading(record: Record) -> str:
     marks += [recompile_count(record.recompiles)] if record.recompiles else []
     marks += [pluralize(len(record.problems), "problem")] if record.problems else []
     settings = " · ".join([text.settings(record), *marks])
-    explored = text.explored(record)
+    explored = text.explored_line(record)
     line = f"<div>{safe(explored)}</div>" if explored else ""
     return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted_html(settings)}</div>{line}"
 
@@ -250,7 +250,7 @@ def _problems(record: Record) -> str:
         for problem in record.problems[:ROWS]
     ]
     table = table_html(("stage", "why it could not be had", "what to do"), rows)
-    return _facts("problem", len(record.problems), table, "run.problems", is_open=True)
+    return _facts("problem", len(record.problems), table, "run.tables.problems", is_open=True)
 
 
 def _card(problem: Problem, record: Record) -> str:

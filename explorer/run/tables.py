@@ -7,7 +7,7 @@ cell are joined into text (`"; "`), so a table prints, sorts and filters as it i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,7 @@ from compiler.record import (
     Symbol,
 )
 from explorer.reading.cause import closest_failure, condition_text, culprit_code, place_and_code, users_place
-from explorer.reading.columns import COLUMNS
-from explorer.reading.data_frames import facts_table, own_cells, table_of
+from explorer.reading.data_frames import count_table, facts_table, own_cells, table_of
 from explorer.reading.kernel_table import (
     binaries_of,
     bound_microseconds,
@@ -36,16 +35,17 @@ from explorer.reading.kernel_table import (
     intensity,
     occupancy_percent,
 )
+from explorer.reading.plain_text import columns
 from explorer.reading.provenance import input_sources, place_text, saved_tensors, with_source_kernels
 from explorer.reading.shapes import dtype_name, shape_text
 from explorer.reading.stages import ranked_stage
 
 if TYPE_CHECKING:
-    pass
+    from explorer.run.run import Run
 
 
 def breaks(record: Record) -> pd.DataFrame:
-    """One row a graph break.
+    """One row per graph break.
 
     `where` is the innermost line of the user's own code, `file`, `line`, `column` and `code` the exact piece that ended
     the graph `graph`. `ops_before` and `ops_after` are the calls in it and in the graphs after the break, which take
@@ -59,7 +59,7 @@ def breaks(record: Record) -> pd.DataFrame:
 
 
 def guards(record: Record) -> pd.DataFrame:
-    """One row a guard: in words, what it is about (`argument`), which line asked for it (`where`), the check as Python.
+    """One row per guard: in words, its `argument`, which line asked for it (`where`), the check as Python.
 
     `failed` counts the calls that it turned away from this code; `cost_us` is what this one check takes, in
     microseconds, warm. `symbols` are the open sizes that it is about. `internal` marks those about the insides of
@@ -73,7 +73,7 @@ def guards(record: Record) -> pd.DataFrame:
 
 
 def symbols(record: Record) -> pd.DataFrame:
-    """One row a size or number that compiled code leaves open: what it stands for, the value it had, its range.
+    """One row per size or number that compiled code leaves open: what it stands for, the value it had, its range.
 
     `low` and `high` are inclusive, and missing where there is no bound. `became` is what it was found to be if it could
     not stay open, and `specialized_by` the line that needed that; `conditions` are what was assumed of it, each with
@@ -83,17 +83,17 @@ def symbols(record: Record) -> pd.DataFrame:
 
 
 def recompiles(record: Record) -> pd.DataFrame:
-    """One row a recompilation: why (`cause`, `argument`, its `old` and `new` value), in which call, and what helps.
+    """One row per recompilation: why (`cause`, `argument`, its `old` and `new` value), in which call, and what helps.
 
     These are of the compiled code that came closest (`closest`); `failures` has all guards that failed, of all
-    `entries`. `graph_change` is what is different in the captured graph: `run.recompile_diff(frame)` shows it.
+    `entries`. `graph_change` is what is different in the captured graph: `run.diff(frame)` shows it.
     `plain_calls` are the calls that ran as plain Python once a `limit` was reached.
     """
     return table_of("recompiles", [_recompile_row(found) for found in record.recompiles])
 
 
 def frames(record: Record) -> pd.DataFrame:
-    """One row a compilation of a code object: compiled, skipped or failed, and why; its breaks and guards counted.
+    """One row per compilation of a code object: compiled, skipped or failed, and why; its breaks and guards counted.
 
     `resumes` is the id of the break after which the code goes on, if torch made it for that; `restarts` is why torch
     read the code anew. `caller` is the frame that called it, at the line `called_from`, and `plain` are the lines that
@@ -105,7 +105,7 @@ def frames(record: Record) -> pd.DataFrame:
 
 
 def stage_times(record: Record) -> pd.DataFrame:
-    """One row an artifact: how long torch.compile took to make it, in seconds, what was observed meanwhile included."""
+    """One row per artifact: how many seconds torch.compile took to make it, with what we observed meanwhile."""
     compiled = {item.subject: item.seconds for item in record.timings if item.what == "compile"}
     rows = [
         {"stage": artifact.stage, "artifact": artifact.id, "graph": artifact.graph, "seconds": compiled[artifact.id]}
@@ -128,12 +128,12 @@ def checks(record: Record) -> pd.DataFrame:
 
 
 def problems(record: Record) -> pd.DataFrame:
-    """One row a stage that could not be had, why, and what to do about it."""
+    """One row per stage that could not be had, why, and what to do about it."""
     return facts_table("problems", record.problems)
 
 
 def graphs(record: Record) -> pd.DataFrame:
-    """One row an FX graph: how many nodes, inputs, calls, different ops, outputs, and bytes that its calls write."""
+    """One row per FX graph: how many nodes, inputs, calls, different ops, outputs, and bytes that its calls write."""
     functions = {frame.id: frame.function for frame in record.frames}
     rows = [_graph_row(artifact, functions) for artifact in record.artifacts if is_graph(artifact)]
     return table_of("graphs", rows)
@@ -143,21 +143,22 @@ def ops(record: Record) -> pd.DataFrame:
     """How often each op is called in each stage: index `op`, one `Int64` column a stage, in pipeline order.
 
     Ops that are called most come first. The graphs of a stage are summed; those of `decomposed`, which show the same
-    computation at several levels, are left out (see `run.level_ops`).
+    computation at several levels, are left out (see `run.decompose().operators`).
     """
+    return count_table(ops_by_stage(record), "stage")
+
+
+def ops_by_stage(record: Record) -> dict[str, Counter[str]]:
+    """Stage, in pipeline order -> how often its graphs call each op."""
     counts: dict[str, Counter[str]] = {}
     for artifact in record.artifacts:
         if is_graph(artifact) and artifact.stage != "decomposed":
             counts.setdefault(artifact.stage, Counter()).update(op_counts(artifact))
-    table = pd.DataFrame(counts, dtype="Int64").fillna(0)
-    table.index = pd.Index(table.index, dtype="string", name="op")
-    table.columns = pd.Index(table.columns, dtype="string", name="stage")
-    most = dict(zip(table.index, table.max(axis=1), strict=True))
-    return table.loc[sorted(most, key=lambda op: (-most[op], op)), sorted(table.columns, key=ranked_stage)]
+    return {stage: counts[stage] for stage in sorted(counts, key=ranked_stage)}
 
 
 def kernels(record: Record) -> pd.DataFrame:
-    """One row a generated kernel: what it is, how often it is called, the bytes that one call reads and writes.
+    """One row per generated kernel: what it is, how often it is called, the bytes that one call reads and writes.
 
     What is in its binary (registers, …) is there once it has been compiled, and missing before.
     """
@@ -166,28 +167,20 @@ def kernels(record: Record) -> pd.DataFrame:
 
 
 def _kernel_row(kernel: Kernel, binary: Binary | None) -> dict[str, Any]:
-    return {
-        "name": kernel.name,
-        "graph": kernel.graph,
-        "artifact": kernel.artifact,
-        "language": kernel.language,
-        "category": kernel.category,
-        "calls": kernel.calls,
+    facts = ("registers", "spill_bytes", "shared_memory")
+    return own_cells("kernels", kernel) | {
         "bytes": kernel.bytes or None,
         "nodes": len(kernel.nodes),
         "first_line": kernel.lines[0],
         "last_line": kernel.lines[1],
-        "registers": binary and binary.registers,
-        "spill_bytes": binary and binary.spill_bytes,
-        "shared_memory": binary and binary.shared_memory,
+        **{name: binary and getattr(binary, name) for name in facts},
         "occupancy_percent": binary and occupancy_percent(binary),
         "bound_us": binary and bound_microseconds(binary),
-        "id": kernel.id,
     }
 
 
 def binaries(record: Record) -> pd.DataFrame:
-    """One row a compiled kernel and launch configuration: registers, spills, memory, occupancy, roofline, instructions.
+    """One row per compiled kernel and launch configuration: registers, spills, occupancy, roofline, instructions.
 
     Registers and spilled bytes are those of one thread, shared memory of one block, `bytes` and `flops` of one launch;
     `bound_us` is the least time for it that the GPU's peak rates allow, in microseconds.
@@ -201,8 +194,7 @@ def binaries(record: Record) -> pd.DataFrame:
 
 
 def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
-    same = {name: getattr(binary, name) for name in COLUMNS["binaries"] if hasattr(binary, name)}
-    return same | {
+    return own_cells("binaries", binary) | {
         "kernel": kernel.name,
         "graph": half(kernel),
         "config": config_text(binary.config),
@@ -210,14 +202,13 @@ def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
         "occupancy_percent": occupancy_percent(binary),
         "intensity": intensity(binary),
         "bound_us": bound_microseconds(binary),
-        "bound": binary.bound or None,
         "configs": len(binary.configs),
         "id": kernel.id,
     }
 
 
 def linked(record: Record, ids: Iterable[str]) -> pd.DataFrame:
-    """One row an entity that is linked to one of these: stage, artifact, its first line there, label."""
+    """One row per entity that is linked to one of these: stage, artifact, its first line there, label."""
     chosen = frozenset[str]().union(*(record.linked_ids(entity_id) for entity_id in with_source_kernels(record, ids)))
     return table_of("linked", [row for artifact in record.artifacts for row in _linked_rows(artifact, chosen)])
 
@@ -235,7 +226,7 @@ def _first_lines(artifact: Artifact) -> dict[str, int]:
 
 
 def decisions(record: Record) -> pd.DataFrame:
-    """One row a decision of a pass about some entities, and why; one more column for each number it was based on."""
+    """One row per decision of a pass about some entities, and why; one more column for each number it was based on."""
     table = facts_table("decisions", record.decisions)
     for name in sorted({name for decision in record.decisions for name in decision.numbers}):
         values = [decision.numbers.get(name) for decision in record.decisions]
@@ -244,7 +235,7 @@ def decisions(record: Record) -> pd.DataFrame:
 
 
 def saved(record: Record) -> pd.DataFrame:
-    """One row a tensor that the forward graph keeps for the backward; empty where the record doesn't show it.
+    """One row per tensor that the forward graph keeps for the backward; empty where the record doesn't show it.
 
     `source` says where an input that is kept comes from, as Python: `L['x']`.
     """
@@ -290,18 +281,13 @@ def _graph_row(artifact: Artifact, functions: dict[str, str]) -> dict[str, Any]:
 
 def _saved_row(artifact: Artifact, entity: Entity, source: str | None) -> dict[str, Any]:
     attrs = entity.attrs
-    return {
+    return {name: attrs.get(name) for name in ("bytes", "module", "file", "line", "code")} | {
         "name": entity.label,
         "graph": artifact.graph,
         "op": op_name(entity) if entity.kind == "call" else "input",
         "dtype": dtype_name(attrs.get("dtype")) or None,
         "shape": shape_text(attrs["shape"]) if "shape" in attrs else None,
-        "bytes": attrs.get("bytes"),
         "source": source,
-        "module": attrs.get("module"),
-        "file": attrs.get("file"),
-        "line": attrs.get("line"),
-        "code": attrs.get("code"),
         "id": entity.id,
     }
 
@@ -337,7 +323,7 @@ def _guard_row(guard: Guard) -> dict[str, Any]:
 
 
 def microseconds(seconds: float | None) -> float | None:
-    """To the nanosecond."""
+    """Seconds as microseconds, to the nanosecond."""
     return None if seconds is None else round(seconds * 1e6, 3)
 
 
@@ -369,3 +355,43 @@ def _frame_row(frame: Frame, breaks: Mapping[str, int], guards: Mapping[str, int
         "plain": ", ".join(map(str, frame.plain)) or None,
     }
     return own_cells("frames", frame) | counted | more
+
+
+def steps(record: Record) -> pd.DataFrame:
+    """One row per bytecode instruction that TorchDynamo read (`--step`): what it pushed, changed and added."""
+    rows = [
+        own_cells("steps", step) | {"changed": "; ".join(f"{name} = {value}" for name, value in step.changed.items())}
+        for step in record.steps
+    ]
+    return table_of("steps", rows)
+
+
+TABLES: dict[str, Callable[[Record], pd.DataFrame]] = {
+    table.__name__: table
+    for table in (
+        breaks, recompiles, guards, symbols, frames, graphs, ops, decisions, saved, kernels, binaries, checks, problems,
+        steps,
+    )
+}  # fmt: skip
+
+
+class Tables:
+    """The tables of a run, each a DataFrame: `run.tables.frames`. Prints as a list of them."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        if name not in TABLES:
+            raise AttributeError(f"there is no table {name!r}; there are: {', '.join(TABLES)}")
+        if name == "binaries":
+            self._run.compile_kernels()
+        return TABLES[name](self._run.record)
+
+    def __dir__(self) -> list[str]:
+        return list(TABLES)
+
+    def __str__(self) -> str:
+        return "\n".join(columns([(name, (table.__doc__ or "").splitlines()[0]) for name, table in TABLES.items()]))
+
+    __repr__ = __str__

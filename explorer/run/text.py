@@ -47,10 +47,10 @@ def summary(record: Record, width: int = WIDTH) -> str:
 
 
 def heading(record: Record) -> str:
-    return "\n".join(part for part in (record.title or "tcompile", explored(record), settings(record)) if part)
+    return "\n".join(part for part in (record.title or "tcompile", explored_line(record), settings(record)) if part)
 
 
-def explored(record: Record) -> str:
+def explored_line(record: Record) -> str:
     """Which call of the cell is explored and how to explore another; "" where the cell has no other."""
     call = record.explored
     if call is None or not (call.others or call.scripts or call.inside):
@@ -68,21 +68,15 @@ def settings(record: Record) -> str:
 
 def versions(environment: Environment) -> list[str]:
     named = {"torch": environment.torch, "triton": environment.triton, "python": environment.python}
-    return [f"{name} {version}" for name, version in named.items() if version] + (
-        [environment.gpu] if environment.gpu else []
-    )
+    return [*(f"{name} {version}" for name, version in named.items() if version), *filter(None, [environment.gpu])]
 
 
 def changed_options(options: Options) -> list[str]:
     """`mode=max-autotune` for each option that is not at its default."""
     default = Options()
     names = Options.__dataclass_fields__
-    return [f"{name}={_option(options, name)}" for name in names if getattr(options, name) != getattr(default, name)]
-
-
-def _option(options: Options, name: str) -> str:
-    value = getattr(options, name)
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    changed = {name: value for name in names if (value := getattr(options, name)) != getattr(default, name)}
+    return [f"{name}={','.join(value) if isinstance(value, tuple) else value}" for name, value in changed.items()]
 
 
 def stages_table(record: Record) -> Table:
@@ -102,7 +96,7 @@ def _stages(record: Record) -> str:
 
 
 def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:
-    """Kernels of the same name together: name, kind, calls, bytes of all calls; those that move most come first."""
+    """Kernels by name: name, kind, calls, bytes of all calls; those that move most come first."""
     calls: Counter[tuple[str, str]] = Counter()
     moved: Counter[tuple[str, str]] = Counter()
     names = _kernel_names(record)
@@ -114,7 +108,7 @@ def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:
 
 
 def _kernel_names(record: Record) -> dict[str, str]:
-    """By id, the name of a kernel; with its graph, where another graph has another kernel of that name."""
+    """Kernel id -> its name, with its graph where another graph has a kernel of that name."""
     homes: dict[str, set[str]] = {}
     for kernel in record.kernels:
         homes.setdefault(kernel.name, set()).add(kernel.artifact)
@@ -134,7 +128,7 @@ def _kernels(record: Record) -> str:
     shown = [(clip(name, 40 if facts else 56), *rest, *facts.get(name, ())) for name, *rest in totals[:KERNELS_SHOWN]]
     head = ("kernel", "kind", "calls", "bytes", *(("registers", "spills", "occupancy") if facts else ()))
     rows = columns([(*row, *[""] * (len(head) - len(row))) for row in (head, *shown)], right=range(2, 7))
-    return "\n".join([*rows, *_left_out(totals, KERNELS_SHOWN, "run.kernels")])
+    return "\n".join([*rows, *_more_line(totals, KERNELS_SHOWN, "run.kernels")])
 
 
 def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
@@ -152,7 +146,7 @@ def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
 
 
 def _breaks(record: Record) -> str:
-    """Each line that ended graphs once, how often, and the first thing to change."""
+    """The lines that ended graphs, how often, and the first thing to change."""
     advice = {_break_line(found): _first_change(found) for found in reversed(record.breaks)}
     times = Counter(_break_line(found) for found in record.breaks)
     lines = [f"  {line}{_times(count)}{advice[line]}" for line, count in times.items()]
@@ -169,7 +163,7 @@ def _first_change(found: GraphBreak) -> str:
 
 
 def _recompiles(record: Record) -> str:
-    """What is compiled again and again for one reason is told once, with the last values."""
+    """The recompilations, those with the same reason once, with the last values."""
     groups = recompile_groups(record.recompiles)
     lines = [f"  {recompile_reason(group[-1])}{_times(len(group))}{_advice(group[-1])}" for group in groups]
     return _titled_section(recompile_count(record.recompiles), lines, "print(run.cards)")
@@ -192,11 +186,11 @@ def _plain_python(record: Record) -> str:
         for why in frame.reason.splitlines()[:1]
         if frame.outcome != "compiled"
     }
-    return _section("function", list(left), list(left), "run.frames", " left to Python")
+    return _section("function", list(left), list(left), "run.tables.frames", " left to Python")
 
 
 def _problems(record: Record) -> str:
-    """Each problem of a stage once, with the graphs that have it, and what to do."""
+    """The problems of stages, each once, with the graphs that have it and what to do."""
     graphs: dict[tuple[str, str], list[str]] = {}
     for problem in record.problems:
         card = card_number(problem, record)
@@ -204,7 +198,7 @@ def _problems(record: Record) -> str:
         hint = f"\n    {one_line(told)}" if told else ""
         graphs.setdefault((stage_title(problem.stage), f"{one_line(problem.reason)}{hint}"), []).append(problem.graph)
     lines = [f"  {stage} {', '.join(found)}".rstrip(" ,") + f": {words}" for (stage, words), found in graphs.items()]
-    return _section("problem", record.problems, lines, "run.problems")
+    return _section("problem", record.problems, lines, "run.tables.problems")
 
 
 def _section(name: str, facts: Sequence[object], lines: list[str], where: str, how: str = "") -> str:
@@ -213,10 +207,10 @@ def _section(name: str, facts: Sequence[object], lines: list[str], where: str, h
 
 def _titled_section(title: str, lines: list[str], where: str) -> str:
     """The first lines under a title; nothing where there are none."""
-    return "\n".join([title, *lines[:FACTS_SHOWN], *_left_out(lines, FACTS_SHOWN, where)]) if lines else ""
+    return "\n".join([title, *lines[:FACTS_SHOWN], *_more_line(lines, FACTS_SHOWN, where)]) if lines else ""
 
 
-def _left_out(facts: Sequence[object], shown: int, where: str) -> list[str]:
+def _more_line(facts: Sequence[object], shown: int, where: str) -> list[str]:
     return [f"  … and {len(facts) - shown} more: {where}"] if len(facts) > shown else []
 
 
@@ -258,5 +252,5 @@ def _colourful(text: str, language: str) -> str:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to colour what is written there: a terminal, and `NO_COLOR` is not set."""
+    """Whether to colour text written to a stream: it is a terminal, and `NO_COLOR` is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

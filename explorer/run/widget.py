@@ -16,8 +16,7 @@ from compiler.record import MACHINE_STAGES, Problem, Record
 from explorer.kernel_lab.cell import NoSuchKernelError, cell_text
 from explorer.reading.stages import stage_words
 from explorer.run import frontend
-from explorer.run.compiling import KernelCompiler
-from explorer.run.measured_run import MeasuredRun
+from explorer.run.compiling import KernelCompiler, RecordHolder
 from explorer.run.payload import Payload
 from explorer.run.payload_part import Part
 
@@ -62,15 +61,14 @@ class Explorer(anywidget.AnyWidget):
 
     def __init__(self, record: Record | KernelCompiler, running: str = "") -> None:
         self.compiler = record if isinstance(record, KernelCompiler) else KernelCompiler(record)
-        compiler = self.compiler
-        self._payload = Payload(compiler.record, compiler.known, pending=compiler.pending(), makes=compiler.makes())
-        self._payload.trees = STAGES_OF_CALLS if self.compiler.tree is not None else ()
+        self._payload = Payload(self.compiler.record, self.compiler.known)
+        self._offer_stages(running)
         self._sent: set[tuple[str, str, str]] = set()
         self._sending = threading.RLock()  # a cell, a thread that compiles kernels, and Jupyter's for messages
         self._made = self._running_since = time.monotonic()
         super().__init__(manifest=self._payload.manifest(), running=self._runs(running), parts=self._unsent())
         self.on_msg(self._on_message)
-        self.compiler.listen(self._compiled)
+        self.compiler.listen(self._on_progress)
 
     def update(self, record: Record, running: str = "", words: str = "") -> None:
         """Show a record that has grown. `running` is the stage being made now, or "" when all is done; `words` say what
@@ -80,23 +78,21 @@ class Explorer(anywidget.AnyWidget):
         self._show(record, {}, running, words)
 
     def hear_progress(self, progress: object) -> None:
-        """Show how far a measurement is; "" ends that."""
+        """Show the progress of a measurement; "" ends it."""
         words = str(progress)
-        with self._told():
+        with self._one_message():
             self.running = self._runs("timing" if words else "", words)
 
-    def _compiled(self, record: Record, progress: dict[str, Any]) -> None:
+    def _on_progress(self, record: Record, progress: dict[str, Any]) -> None:
         if record is self._payload.record:
-            with self._told():
+            with self._one_message():
                 self.compiling = progress
         else:
             self._show(record, progress)
 
     def _show(self, record: Record, compiling: dict[str, Any], running: str = "", words: str = "") -> None:
-        with self._told():
-            self._payload.pending = {} if running else self.compiler.pending()
-            self._payload.makes = {} if running else self.compiler.makes()
-            self._payload.trees = () if running or self.compiler.tree is None else STAGES_OF_CALLS
+        with self._one_message():
+            self._offer_stages(running)
             self._payload.update(record)
             self.manifest = self._payload.manifest()
             self.running = self._runs(running, words)
@@ -104,9 +100,15 @@ class Explorer(anywidget.AnyWidget):
             if unsent := self._unsent():
                 self.parts = unsent
 
+    def _offer_stages(self, running: str) -> None:
+        """Tell the front end which stages can be made when opened: none while a cell runs."""
+        self._payload.pending = {} if running else self.compiler.pending_stages()
+        self._payload.makes = {} if running else self.compiler.makes()
+        self._payload.trees = () if running or self.compiler.tree is None else STAGES_OF_CALLS
+
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What is set inside is one message, of the next version."""
+    def _one_message(self) -> Iterator[None]:
+        """Send all that is set inside as one message, of the next version."""
         with self._sending, self.hold_sync():
             self.version += 1
             yield
@@ -187,7 +189,7 @@ class Explorer(anywidget.AnyWidget):
         self.send({"type": "lab", "text": text})
 
     def _switch(self, callee: str) -> None:
-        """Explore another call of the cell; the variables that hold the run hold the new one then."""
+        """Explore another call of the cell, and let the variables that hold the run hold the new one."""
         shown = self._runs_shown()
         try:
             if not shown:
@@ -202,7 +204,7 @@ class Explorer(anywidget.AnyWidget):
             self.update(record.with_fields(problems=(*record.problems, problem)))
 
     def _show_running(self, stage: str) -> None:
-        with self._told():
+        with self._one_message():
             self.running = self._runs(stage)
 
     def _runs_shown(self) -> dict[str, Run]:
@@ -210,12 +212,12 @@ class Explorer(anywidget.AnyWidget):
         return {name: run for name, run in _user_names().items() if self._shows(run)}
 
     def _shows(self, value: object) -> TypeGuard[Run]:
-        """Whether it is the view of this run: beside another backend's its own record has both sides."""
-        return isinstance(value, MeasuredRun) and (value.compiler is self.compiler or value._widget is self)
+        """Whether this is the view of a run; with two backends the view has a record of its own."""
+        return isinstance(value, RecordHolder) and (value.compiler is self.compiler or value._widget is self)
 
     def close(self) -> None:
-        """Take it off the page, and let go of the record."""
-        self.compiler.forget(self._compiled)
+        """Remove the view from the page, and release the record."""
+        self.compiler.forget(self._on_progress)
         super().close()
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 import explorer
 from compiler.record import Record
 from explorer import explore
-from explorer.run.both_sides import shown
+from explorer.run.both_sides import with_other_side
 from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
@@ -78,7 +78,7 @@ def chain_rule() -> Record:
 
 @cache
 def two_backends() -> Record:
-    return shown(explore(MLP(), torch.randn(32, 64), vs="tcompile", stages=("forward", "kernels")).record)
+    return with_other_side(explore(MLP(), torch.randn(32, 64), vs="tcompile", stages=("forward", "kernels")).record)
 
 
 RECORDS: dict[str, Callable[[], Record]] = {

@@ -20,7 +20,7 @@ timing.IN_TURNS_SECONDS = 0.1"""
 EXPLORE = """%%tcompile -o run --backend aot_eager --time aot_eager
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 model(torch.randn(32, 64)).square().mean().backward()"""
-SWEEP = "run.sweep(batch=[4, 64], rounds=1)"
+SWEEP = "run.timing.sweep(batch=[4, 64], rounds=1)"
 
 
 @pytest.mark.usefixtures("console_errors")

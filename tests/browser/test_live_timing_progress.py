@@ -19,8 +19,8 @@ def slow(module, inputs):
 EXPLORE = """%%tcompile -o run --backend aot_eager --time aot_eager
 model = torch.nn.Linear(64, 8)
 model(torch.randn(32, 64)).sum().backward()"""
-AGAIN = "run.time(['aot_eager', slow])"
-SAYS = "print(list(run.timings['name']), run.record.measurement.interrupted)"
+AGAIN = "run.timing.measure(['aot_eager', slow])"
+SAYS = "print(list(run.timing.candidates['name']), run.record.measurement.interrupted)"
 
 
 @pytest.mark.usefixtures("console_errors")

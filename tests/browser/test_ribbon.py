@@ -29,7 +29,9 @@ def gate(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def record() -> Record:
     inputs = [torch.randn(8, 8, requires_grad=True) for _ in range(2)]
-    return both_sides.shown(explorer.explore(gate, *inputs, backend="tcompile", vs="inductor", target="h100").record)
+    return both_sides.with_other_side(
+        explorer.explore(gate, *inputs, backend="tcompile", vs="inductor", target="h100").record
+    )
 
 
 def panes(view: ExplorerView) -> tuple[Locator, Locator]:

@@ -1,4 +1,4 @@
-"""`run.advice` and `run.try_advice(k)`: what would make a call faster, with evidence, and the proof."""
+"""`run.advice`: what would make a call faster, with evidence; `run.advice.measure(k)` is the proof."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from compiler.calls.call import Call
 
+Grow = Callable[[Callable[[Record], Record]], Record]
 NO_CALL = (
     "this run has no call to try advice on: it was loaded from a file, or its code calls torch.compile itself. Explore "
     "the call here first: %%tcompile, or tcompile.explore(model, x)"
@@ -30,8 +31,9 @@ class AdviceList(Sequence[Advice]):
     `run.advice[0]` is the first: its `evidence`, `gain` and `change` are plain data.
     """
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    def __init__(self, record: Record, grow: Grow | None = None, call: Call | None = None) -> None:
+        """`grow` keeps what is measured in the run's record, `call` is the run's call."""
+        self._record, self._grow, self._call = record, grow or (lambda longer: longer(record)), call
         self._found = advise(record)
         self._trials = {trial.advice: trial for trial in record.trials}
 
@@ -49,9 +51,23 @@ class AdviceList(Sequence[Advice]):
         """What trying it showed; None where it was not tried."""
         return self._trials.get(advice.id)
 
+    def measure(self, number: int) -> Tried:
+        """Make the change of `run.advice[number]` to the run's own call, on fresh copies, and measure what it gains.
+
+        The call as it is and with the change are compiled anew, their results compared, and both timed in turns. The
+        result is in `run.advice` and in the live view from then on. Nothing of the process changes. Raises IndexError
+        for a number that there is not, ValueError for what is to be done by hand, and for a run without a call.
+        """
+        from explorer.findings.timing.again import progress_line
+
+        with progress_line() as line:
+            record = self._grow(lambda record: with_trial(record, self._call, number, line))
+        advice = self[number]
+        return Tried(advice, next(trial for trial in record.trials if trial.advice == advice.id))
+
     @property
     def table(self) -> pd.DataFrame:
-        """One row a finding: what it gains, what to change, and what trying it showed."""
+        """One row per finding: what it gains, what to change, and what trying it showed."""
         from explorer.reading.data_frames import table_of
 
         return table_of("advice", [self._row(number, advice) for number, advice in enumerate(self)])

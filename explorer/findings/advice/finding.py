@@ -90,7 +90,7 @@ def _trial(number: int, trial: Trial | None, can_be_tried: bool) -> list[Parts]:
         return [Text(trial_words(trial), "short" if fell_short or trial.problem else "trial", label)]
     if not can_be_tried:
         return []
-    call = f"run.try_advice({number})"
+    call = f"run.advice.measure({number})"
     shown = Only(("view",), (Text("Measure it on this call:", "why"), Code((call,), copy=call)))
     return [Only(("text",), (Text(call, label="try it: "),)), Only(("html",), (Text(f"`{call}` measures it."),)), shown]
 

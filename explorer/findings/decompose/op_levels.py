@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from compiler.decompose.one_op import Decomposition, Level
 
 
-def decompose(operator: str | Callable[..., Any], *args: Any, **kwargs: Any) -> OpLevels:
+@overload
+def decompose() -> pd.DataFrame: ...
+@overload
+def decompose(operator: str | Callable[..., Any], /, *args: Any, **kwargs: Any) -> OpLevels: ...
+def decompose(
+    operator: str | Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any
+) -> OpLevels | pd.DataFrame:
     """Decompose one call of an operator, level by level down to prims.
 
     >>> print(tcompile.decompose("gelu", torch.randn(8)))
@@ -22,14 +28,32 @@ def decompose(operator: str | Callable[..., Any], *args: Any, **kwargs: Any) -> 
     others ("aten.native_layer_norm_backward"). Nothing is changed by it: neither the arguments nor the state of random
     numbers.
 
+    Without an operator: how many operators this torch has, one row per set of them. `overloads` counts
+    `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is what pytorch.org says of PyTorch 2
+    (https://pytorch.org/get-started/pytorch-2-x/), `method` is how it was counted here.
+
     Raises OperatorError (a ValueError) for a name that torch does not have, and for arguments that it can't be called
     with; TypeError for what can't be called.
     """
     from compiler.decompose.one_op import decompose_call
     from compiler.decompose.operators import operator_named
 
+    if operator is None:
+        return _count_operators()
     name, function = operator_named(operator)
     return OpLevels(decompose_call(name, function, args, kwargs))
+
+
+def _count_operators() -> pd.DataFrame:
+    import pandas as pd
+
+    from compiler.decompose.counts import totals
+
+    rows = [(total.what, total.overloads, total.names, total.quoted, total.method) for total in totals()]
+    table = pd.DataFrame(rows, columns=["what", "overloads", "names", "quoted", "method"])
+    return table.set_index("what").astype(
+        {"overloads": "Int64", "names": "Int64", "quoted": "string", "method": "string"}
+    )
 
 
 class OpLevel:
@@ -75,7 +99,7 @@ class OpLevels:
 
     @property
     def numbers(self) -> pd.DataFrame:
-        """One row a level and dtype: the largest errors against eager, and what is allowed."""
+        """One row per level and dtype: the largest errors against eager, and what is allowed."""
         import pandas as pd
 
         names = ("dtype", "count", "max_absolute", "max_relative", "tolerance", "verdict", "worst", "note")

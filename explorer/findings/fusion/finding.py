@@ -16,7 +16,7 @@ from explorer.render.text import document_finding
 
 STAGE = "fusion"
 MOST_PAIRS = 12
-"""So many pairs that were not fused are listed in the text of each half; `run.unfused` has them all."""
+"""So many pairs that were not fused are listed in the text of each half; `run.fusion.unfused` has them all."""
 ORDERS = ("as they run", "by bytes moved", "by bytes saved", "by potential saving")
 LIMITS = (
     "One kernel in place of two would save at most the bytes in front of a pair. Their sum counts tensors that several "

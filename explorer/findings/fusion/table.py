@@ -28,8 +28,10 @@ PAIRS = columns(
 
 
 def fusion(record: Record) -> pd.DataFrame:
-    """One row a kernel, in the order in which they run: the nodes fused in it and in how many rounds, the bytes that it
-    moves (`bytes`), that its nodes would move on their own (`bytes_before`), and the least.
+    """One row per kernel, in execution order: the nodes fused in it and in how many rounds.
+
+    `bytes` are those that it moves, `bytes_before` those that its nodes would move on their own, `least_bytes` the
+    minimum for any implementation.
 
     `read_again` are bytes that it reads more than once, `saved_by_score` the sum of Inductor's own scores of its steps.
     `not_joined` counts neighbours that it was not fused with; one kernel for each such pair would save `at_stake` in
@@ -40,7 +42,7 @@ def fusion(record: Record) -> pd.DataFrame:
 
 
 def unfused_pairs(record: Record) -> pd.DataFrame:
-    """One row a pair of kernels that was not fused: what one kernel would save at most, why in plain words, torch's
+    """One row per pair of kernels that was not fused: what one kernel would save at most, why in plain words, torch's
     own text, and in which round it said so. The most bytes first.
     """
     pairs = [(half, item) for half in fusions(record) for item in half.refusals]

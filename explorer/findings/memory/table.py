@@ -35,16 +35,20 @@ PEAK = columns(
 
 
 def memory(record: Record) -> pd.DataFrame:
-    """One row a step of the whole call: what happens to which buffer, and the bytes in use after it (`in_use`), on top
-    of parameters and inputs. `side` is "compiled", "eager" or "measured".
+    """One row per step of the whole call: what happens to which buffer.
+
+    `in_use` are the bytes in use after it, on top of parameters and inputs. `side` is "compiled", "eager" or
+    "measured".
     """
     rows = [row for line in _lines(record) for row in _steps(line)]
     return pd.DataFrame(rows, columns=list(STEPS)).astype(STEPS)
 
 
 def peak_memory(record: Record) -> pd.DataFrame:
-    """One row a tensor that is in memory at the peak of its side, the biggest first; which steps it is there for, what
-    makes it, and the line of Python that it comes from. Parameters and inputs are left out.
+    """One row per tensor that is in memory at the peak of its side, the biggest first.
+
+    Says for which steps it is there, what makes it, and the line of Python that it comes from. Parameters and
+    inputs are left out.
     """
     known = Known(record)
     rows = [row for line in _lines(record) if line.side != "measured" for row in _at_peak(line, known)]

@@ -1,4 +1,4 @@
-"""`run.sweep(...)`: the run's call at other sizes and in other number formats; where compiling begins to pay."""
+"""`run.timing.sweep(...)`: the run's call at other sizes and in other number formats; where compiling begins to pay."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What `run.sweep` returns. `table` has all numbers, `print(sweep)` says what they come to, `plot()` draws them.
+    """What `run.timing.sweep` returns. `table` has all numbers, `print(sweep)` says what they come to, `plot()`
+    draws them.
 
     `where` is what it was measured on, `elsewhere` says if the run's code is for another device. `spots` are the points
     in the order in which they were measured, `total` is how many were asked for.
@@ -86,7 +87,7 @@ class Sweep:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a candidate at each point: `batch`, `dtype`, and what `run.timings` has; `noise` is the point's."""
+        """One row per candidate at each point: size, dtype, columns of `run.timing.candidates`, the point's `noise`."""
         return sweep_table(self.spots)
 
     @property
@@ -233,7 +234,7 @@ def _spot(point: Point) -> Spot:
 
 
 def sweep_table(spots: Iterable[Spot]) -> pd.DataFrame:
-    """One row a candidate at each point of a sweep, as in `timings`; one with `problem` for a point without any."""
+    """One row per candidate at each point of a sweep, as in `timings`; one with `problem` for a point without any."""
     rows = []
     for spot in spots:
         where = {"batch": spot.size, "dtype": spot.dtype or None, "noise": "; ".join(spot.noise) or None}

@@ -1,4 +1,4 @@
-"""`run.time(...)`: the run's call timed again, in other ways, with progress where the user looks."""
+"""`run.timing.measure(...)`: the run's call timed again, in other ways, with progress where the user looks."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _amounts(found: Estimate) -> str:
 
 
 def estimates(record: Record) -> pd.DataFrame:
-    """One row a kernel: launches, bytes, operations, the least seconds at the GPU's peak rates, and what bounds it.
+    """One row per kernel: launches, bytes, operations, the least seconds at the GPU's peak rates, and what bounds it.
 
     `attrs` say what the whole is: the GPU, the sums, the cost of launches and where that is from.
     """

@@ -1,4 +1,4 @@
-"""`run.phases`: where torch's compile time went."""
+"""`run.timing.phases`: where torch's compile time went."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.reading.data_frames import table_of
 
 
 def phases(record: Record) -> pd.DataFrame:
-    """One row a phase of a compilation, those that took longest by themselves first."""
+    """One row per phase of a compilation, those that took longest by themselves first."""
     rows = [_row(phase, record) for phase in record.phases]
     return table_of("phases", sorted(rows, key=lambda row: -row["own_seconds"]))
 

@@ -19,7 +19,7 @@ UNMATCHED = "unmatched: "
 
 
 def kernel_times(record: Record) -> pd.DataFrame:
-    """One row a kernel and half of the call, in eager a function of the device and the line that it is for.
+    """One row per kernel and half of the call, in eager a function of the device and the line that it is for.
 
     The longest come first. `us` are microseconds in one call, `share` that of all of its side, `bandwidth_percent` and
     `peak_percent` how much of the GPU's peak bandwidth and peak rate its bytes and operations come to.
@@ -83,7 +83,7 @@ def _percent(times: Sequence[KernelTime], share: str) -> float | None:
 
 
 def line_times(record: Record) -> pd.DataFrame:
-    """One row a line of Python, side (eager, compiled) and half of the call, the longest first.
+    """One row per line of Python, side (eager, compiled) and half of the call, the longest first.
 
     `us` are microseconds of what stands on the line itself, `total_us` with all that it calls; `share` is that of `us`
     in all of its side.
@@ -112,7 +112,7 @@ def line_times(record: Record) -> pd.DataFrame:
 
 
 def timings(record: Record) -> pd.DataFrame:
-    """One row a candidate (`--time`): a way to run the call, and what was measured of it.
+    """One row per candidate (`--time`): a way to run the call, and what was measured of it.
 
     `seconds` is the median of one call, `low` and `high` are the quartiles. `speedup` is how many times as fast as
     eager it is, round by round, with its quartiles `speedup_low` and `speedup_high`; `break_even_calls` calls make up

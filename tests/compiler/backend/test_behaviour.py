@@ -75,9 +75,9 @@ def test_unknown_mode_or_option_is_named() -> None:
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], mode="training")
     with pytest.raises(OptionError, match="mode='defalt': did you mean 'default'"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], mode="defalt")
-    with pytest.raises(OptionError, match="did you mean fused_loops"):
+    with pytest.raises(OptionError, match="did you mean 'fused_loops'"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"fuse_loops": 3})
-    with pytest.raises(OptionError, match="did you mean interpret"):
+    with pytest.raises(OptionError, match="did you mean 'interpret'"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"interprte": True})
     for wrong in ("tile", {3: 4}):
         with pytest.raises(OptionError, match="must be a dict of names and values"):

@@ -272,7 +272,7 @@ def test_illegal_pass_is_refused_on_replace(trained: Opened) -> None:
 @pytest.mark.parametrize(
     ("ask", "error", "words"),
     [
-        (lambda p: p.with_thresholds(fused_lops=3), OptionError, "no option 'fused_lops'; did you mean fused_loops"),
+        (lambda p: p.with_thresholds(fused_lops=3), OptionError, "no option 'fused_lops'; did you mean 'fused_loops'"),
         (lambda p: p.with_thresholds(fused_loops=0), OptionError, "fused_loops=0 must be a whole number above 0"),
         (lambda p: p.with_thresholds(fused_loops=2.5), OptionError, "fused_loops=2.5 must be a whole number"),
         (lambda p: p.why("gellu", "mm"), BackendError, r"no value 'gellu'; did you mean gelu\?$"),

@@ -13,7 +13,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from explorer.entry.choice import copied
+from explorer.entry.choice import copy_tree
 from tests.explorer.entry.comparison import Comparison
 
 SETUP = """
@@ -328,7 +328,7 @@ def test_copying_a_tree_copies_no_other() -> None:
     shared = ast.parse("x").body[0].value.ctx
     shared.parent = other = ast.parse("another(cell)")
     try:
-        copy = copied(ast.parse("net(x)"))
+        copy = copy_tree(ast.parse("net(x)"))
     finally:
         del shared.parent
     assert ast.unparse(copy) == "net(x)"

@@ -298,7 +298,7 @@ def test_uncompiled_cell_explains_why(shell: Shell, code: str, reason: str, what
         ("-o 1st", "this must be a name"),
         ("-o class", "this must be a name"),
         ("--fn h", "the cell does not call it. It calls: noted, f"),
-        ("--fn ff", "did you mean f?"),
+        ("--fn ff", "did you mean 'f'?"),
         ("--fn f(", "name what is called as the cell writes it"),
         ("f(x)", "takes options on its line and the code below"),
     ],
@@ -359,7 +359,7 @@ def test_help_shows_the_options_and_runs_nothing(shell: Shell) -> None:
         ran = shell.ran(cell)
         assert ran.error == ""
         assert "--no-widget" in ran.text
-        assert "%tcompile [--target TARGET]" in ran.text
+        assert "%tcompile [--target NAME]" in ran.text
     assert "y" not in shell
 
 
@@ -432,7 +432,7 @@ def test_terminal_prints_a_summary(shell: Shell) -> None:
 
 
 def test_failing_display_does_not_break_the_cell(ipython: InteractiveShell, shell: Shell) -> None:
-    class Broken(magics.TextOutput):
+    class Broken(magics.Output):
         heard = 0
 
         def hear(self, *_: object) -> None:

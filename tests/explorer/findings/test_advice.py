@@ -57,12 +57,12 @@ def test_failed_trial_keeps_the_claimed_gain(run: Run) -> None:
 
 
 def test_trial_on_an_absent_gpu_is_not_offered(run: Run) -> None:
-    assert "run.try_advice" not in str(run.advice)
+    assert "run.advice.measure" not in str(run.advice)
     number = next(index for index, advice in enumerate(run.advice) if advice.rule == "tf32")
     with pytest.raises(ValueError, match="which is not here"):
-        run.try_advice(number)
+        run.advice.measure(number)
     with pytest.raises(IndexError):
-        run.try_advice(99)
+        run.advice.measure(99)
 
 
 def test_table_has_the_claimed_gains(run: Run) -> None:
@@ -81,7 +81,7 @@ def test_advice_stage_links_findings_to_evidence(run: Run) -> None:
         assert set(entity.origins) <= known
     first = parts_of(finding.data, "card")[0]
     assert parts_of(parts_of(first, "items")[0]["items"][0], "link")
-    assert not any("run.try_advice" in str(text["words"]) for text in parts_of(first, "text"))
+    assert not any("run.advice.measure" in str(text["words"]) for text in parts_of(first, "text"))
     assert stage_title("advice") == "Advice"
     assert str(run["advice"]) == finding.artifact.text
 
@@ -98,7 +98,7 @@ def test_break_advice_links_to_the_break_card(broken: Run) -> None:
 
 def test_trying_advice_adds_the_result(broken: Run) -> None:
     number = next(index for index, advice in enumerate(broken.advice) if advice.rule == "break")
-    result = broken.try_advice(number)
+    result = broken.advice.measure(number)
     assert result.trial.same == "equal"
     assert result.holds is None  # nothing was claimed
     assert "rounds in turns" in str(result)
@@ -112,7 +112,7 @@ def test_loaded_run_has_advice_but_no_trials(broken: Run) -> None:
     loaded = Run(broken.record)
     assert len(loaded.advice) == len(broken.advice)
     with pytest.raises(ValueError, match="no call to try advice on"):
-        loaded.try_advice(0)
+        loaded.advice.measure(0)
 
 
 def test_trial_result_is_stated_against_the_claim() -> None:
@@ -134,7 +134,7 @@ def test_a_claim_holds_within_the_noise() -> None:
 
 
 def test_phases_table_has_own_seconds(run: Run) -> None:
-    phases = run.phases
+    phases = run.timing.phases
     assert phases["own_seconds"].is_monotonic_decreasing
     whole = phases.loc[phases["parent"].isna(), "seconds"].sum()
     assert phases["own_seconds"].sum() == pytest.approx(whole, rel=0.02)

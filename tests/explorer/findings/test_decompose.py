@@ -90,7 +90,7 @@ def test_level_of_an_operator_prints_its_trees() -> None:
 
 
 def test_operators_table_has_method_and_quoted_counts() -> None:
-    table = explorer.operators()
+    table = explorer.decompose()
     assert table.loc["registered in aten", "quoted"] == "2000+ overloads, 1200+ names"
     assert (table.overloads >= table.names).all()
     assert table.method.str.len().gt(10).all()
@@ -115,9 +115,7 @@ def run() -> Run:
     torch.manual_seed(0)
     with Exploration() as exploration:
         exploration.compile(Classifier())(torch.randn(3, 8)).sum().backward()
-    made = Run(exploration.record)
-    made.kept = exploration.kept
-    return made
+    return Run(exploration.record, kept=exploration.kept)
 
 
 def test_levels_are_computed_on_request_and_listeners_notified(run: Run) -> None:
@@ -126,12 +124,12 @@ def test_levels_are_computed_on_request_and_listeners_notified(run: Run) -> None
     run.compiler.listen(lambda record, _: heard.append(record))
     assert run["decomposed[0/0 forward prims]"].attrs["level"] == "prims"
     assert heard == [run.record]
-    assert [artifact.id for artifact in run.at_level("prims")] == [
+    assert [artifact.id for artifact in run.decompose("prims")] == [
         "decomposed[0/0 forward prims]",
         "decomposed[0/0 backward prims]",
     ]
-    assert "torch.ops.prims.erf" in str(run.at_level("prims"))
-    assert run.at_level("captured")[0].id == "captured[0/0]"
+    assert "torch.ops.prims.erf" in str(run.decompose("prims"))
+    assert run.decompose("captured")[0].id == "captured[0/0]"
     assert len(heard) == 1
 
 
@@ -188,12 +186,12 @@ def test_failed_level_is_reported_on_its_chip() -> None:
 
 
 def test_levels_table_has_counts_and_numbers(run: Run) -> None:
-    table = run.levels
+    table = run.decompose().table
     assert list(dict.fromkeys(table.level)) == LEVELS
     assert set(table.half) == {"", "forward", "backward"}
     assert table[table.level != "torch"].verdict.isin(["equal", "close"]).all()
     assert (table.ops >= table.different).all()
-    ops = run.level_ops
+    ops = run.decompose().operators
     assert list(ops.columns) == LEVELS
     assert ops.loc["aten.gelu_backward.default", "ATen"] == 1
     assert ops.loc["aten.gelu_backward.default", "prims"] == 0
@@ -210,7 +208,7 @@ def test_node_names_its_decomposition_and_why_it_stays(run: Run) -> None:
 
 
 def test_frontend_gets_levels_as_a_drawable_stage(run: Run) -> None:
-    run.at_level("ATen")
+    run.decompose("ATen")
     stage = next(stage for stage in manifest(run.record)["stages"] if stage["name"] == "decomposed")
     assert (stage["title"], stage["count"], stage["unit"]) == ("Decomposed", 8, "graphs")
     assert all(artifact["drawable"] for artifact in stage["artifacts"])
@@ -234,7 +232,7 @@ def test_aot_autograd_nodes_can_be_decomposed(run: Run, stage: str) -> None:
 
 
 def test_nodes_of_a_level_can_be_decomposed_further(run: Run) -> None:
-    found = run.decompose(f"{run.at_level('ATen')[1].id}.gelu_backward")
+    found = run.decompose(f"{run.decompose('ATen')[1].id}.gelu_backward")
     assert "aten.erf.default" in found.levels[3].ops()
     assert found.found.note == ""
 
@@ -243,7 +241,7 @@ def test_unknown_node_suggests_a_similar_name(run: Run) -> None:
     with pytest.raises(KeyError, match=r"no entity 'captured.gelo': did you mean captured\.gelu\?"):
         run.decompose("captured.gelo")
     with pytest.raises(ValueError, match="the levels are: torch, ATen, core ATen, Inductor, prims"):
-        run.at_level("assembler")
+        run.decompose("assembler")
 
 
 def test_loaded_run_has_only_its_saved_levels(run: Run, tmp_path: Path) -> None:
@@ -251,12 +249,12 @@ def test_loaded_run_has_only_its_saved_levels(run: Run, tmp_path: Path) -> None:
         artifact for artifact in run.record.artifacts if artifact.stage != "decomposed"
     ))).save(tmp_path / "bare.json"))  # fmt: skip
     with pytest.raises(ValueError, match="a saved record has the text of its graphs"):
-        _ = bare.levels
+        _ = bare.decompose().table
     with pytest.raises(LevelError, match="a saved record has its text, and no graph or inputs"):
         bare.decompose(run["captured"].entities[-2].id)
-    run.at_level("prims")
+    run.decompose("prims")
     loaded = explorer.load(run.save(tmp_path / "run.json"))
-    pd.testing.assert_frame_equal(loaded.levels, run.levels)
+    pd.testing.assert_frame_equal(loaded.decompose().table, run.decompose().table)
 
 
 def test_command_decomposes_an_operator(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,13 +28,13 @@ def test_summary_separates_measured_from_estimated(run: Run) -> None:
 
 
 def test_estimates_are_separate_from_timings(run: Run) -> None:
-    assert set(run.estimates["basis"]) == {"estimate"}
-    assert run.estimates.attrs["target"] == "h100"
-    assert run.estimates.attrs["launches"] == run.estimates["launches"].sum() == 5
-    assert set(run.timings["device"]) == {"cpu"}
-    assert not {"h100", "cuda"} & set(run.timings["name"])
+    assert set(run.timing.estimates["basis"]) == {"estimate"}
+    assert run.timing.estimates.attrs["target"] == "h100"
+    assert run.timing.estimates.attrs["launches"] == run.timing.estimates["launches"].sum() == 5
+    assert set(run.timing.candidates["device"]) == {"cpu"}
+    assert not {"h100", "cuda"} & set(run.timing.candidates["name"])
 
 
 def test_local_code_has_no_estimates() -> None:
     run = explore(MLP().eval(), torch.randn(64, 64), target="cpu", stages="captured")
-    assert run.estimates.empty
+    assert run.timing.estimates.empty

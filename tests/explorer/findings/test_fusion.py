@@ -151,17 +151,17 @@ def test_view_has_every_kernel_and_pair_by_reason() -> None:
 def test_tables_have_rows_per_kernel_and_pair() -> None:
     run = Run(mlp_record())
     halves = fusions(mlp_record())
-    assert len(run.fusion) == sum(len(half.kernels) for half in halves)
-    assert len(run.unfused) == sum(len(half.refusals) for half in halves)
-    assert (run.fusion["bytes"] >= run.fusion["least_bytes"]).all()
-    assert run.unfused["bytes"].is_monotonic_decreasing
-    assert run.fusion["not_joined"].sum() == 2 * len(run.unfused)
+    assert len(run.fusion.kernels) == sum(len(half.kernels) for half in halves)
+    assert len(run.fusion.unfused) == sum(len(half.refusals) for half in halves)
+    assert (run.fusion.kernels["bytes"] >= run.fusion.kernels["least_bytes"]).all()
+    assert run.fusion.unfused["bytes"].is_monotonic_decreasing
+    assert run.fusion.kernels["not_joined"].sum() == 2 * len(run.fusion.unfused)
 
 
 def test_record_without_loops_has_no_fusion_finding() -> None:
     record = explore(chain, torch.randn(4), stages=("captured",)).record
     assert "fusion" not in {finding.artifact.stage for finding in findings(record)}
     run = Run(record)
-    assert run.fusion.empty
-    assert run.unfused.empty
-    assert list(run.unfused.columns)
+    assert run.fusion.kernels.empty
+    assert run.fusion.unfused.empty
+    assert list(run.fusion.unfused.columns)

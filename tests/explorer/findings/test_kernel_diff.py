@@ -138,12 +138,12 @@ def test_each_side_compiles_for_its_target(compiled: list[str]) -> None:
     both = BothSides(*sides, ("h100", "a100"))
     heard: list[dict[str, Any]] = []
     both.listen(lambda _, progress: heard.append(progress))
-    assert both.pending()["ptx"] == 4
+    assert both.pending_stages()["ptx"] == 4
     both.compile()
     assert compiled == ["h100", "a100"]
     assert [binary.registers for binary in both.record.binaries] == [26, 26, 31, 31]
     assert [progress.get("done") for progress in heard] == [0, 1, 2, 2, 3, 4, None]
-    assert both.pending() == {}
+    assert both.pending_stages() == {}
 
 
 def test_diff_view_opens_at_the_first_difference() -> None:

@@ -78,13 +78,13 @@ def test_view_has_steps_and_tensor_lifetimes() -> None:
 def test_tables_and_chart_cover_the_whole_call() -> None:
     run = Run(mlp_record())
     line = timelines(mlp_record())[0].lines["compiled"]
-    mine = run.memory[run.memory["side"] == "compiled"]
+    mine = run.memory.steps[run.memory.steps["side"] == "compiled"]
     assert mine["in_use"].max() == line.peak_bytes
     assert len(mine) == len(line.steps)
-    peak = run.peak_memory[run.peak_memory["side"] == "compiled"]
+    peak = run.memory.peak[run.memory.peak["side"] == "compiled"]
     assert peak["bytes"].sum() == line.peak_bytes
     assert peak["where"].notna().any()
-    assert isinstance(run.plot_memory(), Figure)
+    assert isinstance(run.memory.plot(), Figure)
 
 
 def test_trace_of_a_real_call_is_compared() -> None:
@@ -94,7 +94,7 @@ def test_trace_of_a_real_call_is_compared() -> None:
         doubled = x * 2
         return doubled.sin()
 
-    table = run.trace_memory(call)
+    table = run.memory.trace(call)
     measured = table[table["side"] == "measured"]
     assert measured["in_use"].max() == 2 * x.nbytes
     assert "what was measured" in str(run["memory"])
@@ -104,7 +104,7 @@ def test_record_without_code_has_no_memory_timeline() -> None:
     record: Record = explore(lambda x: x + 1, torch.randn(4), stages=("captured",)).record
     assert "memory" not in {finding.artifact.stage for finding in findings(record)}
     run = Run(record)
-    assert run.memory.empty
-    assert run.peak_memory.empty
+    assert run.memory.steps.empty
+    assert run.memory.peak.empty
     with pytest.raises(ValueError, match="no generated code"):
-        run.plot_memory()
+        run.memory.plot()

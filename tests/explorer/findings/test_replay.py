@@ -1,4 +1,4 @@
-"""run.replay() and run.steps: forward, back, to the break, as text."""
+"""run.replay() and run.tables.steps: forward, back, to the break, as text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_replay_state_is_printable(run: Run) -> None:
 
 
 def test_steps_table_has_a_row_per_step(run: Run) -> None:
-    table = run.steps
+    table = run.tables.steps
     assert len(table) == len(run.record.steps)
     assert table["nodes"].str.contains("mul").any()
     assert table["frame"].tolist()[0] == "0/0"
@@ -57,4 +57,4 @@ def test_invalid_positions_are_refused(run: Run) -> None:
         run.replay().before_break(99)
     with pytest.raises(ValueError, match="--step"):
         Replay(run.record.with_fields(steps=()))
-    assert Run(run.record.with_fields(steps=())).steps.empty
+    assert Run(run.record.with_fields(steps=())).tables.steps.empty

@@ -54,7 +54,7 @@ def classifier() -> Run:
 
 @pytest.fixture(scope="module")
 def swept(classifier: Run) -> Sweep:
-    return classifier.sweep(batch=[2, 16], dtype=[torch.float32, torch.float64], rounds=1)
+    return classifier.timing.sweep(batch=[2, 16], dtype=[torch.float32, torch.float64], rounds=1)
 
 
 # Real calls
@@ -92,7 +92,7 @@ def test_user_state_is_unchanged() -> None:
     run = explored(model, x, labels)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     state = torch.get_rng_state()
-    run.sweep(batch=3, dtype="bfloat16", rounds=1)
+    run.timing.sweep(batch=3, dtype="bfloat16", rounds=1)
     assert [parameter.dtype for parameter in model.parameters()] == [torch.float32] * 2
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in (*model.parameters(), x))
@@ -101,7 +101,7 @@ def test_user_state_is_unchanged() -> None:
 
 
 def test_failing_point_keeps_its_reason_and_others_continue() -> None:
-    swept = explored(OnlyEvenRows(), torch.randn(4, 4)).sweep(batch=[3, 8], rounds=1)
+    swept = explored(OnlyEvenRows(), torch.randn(4, 4)).timing.sweep(batch=[3, 8], rounds=1)
     table = swept.table.set_index("batch")
     assert "shape '[-1, 2, 4]' is invalid" in table.loc[3, "problem"]
     assert table.loc[8, "seconds"].notna().all()
@@ -120,7 +120,7 @@ def test_interrupt_keeps_finished_points(classifier: Run, monkeypatch: pytest.Mo
         yield hear
 
     monkeypatch.setattr(timing, "progress_line", interrupting)
-    swept = classifier.sweep(batch=[2, 4, 8], rounds=1)
+    swept = classifier.timing.sweep(batch=[2, 4, 8], rounds=1)
     assert swept.table["batch"].unique().tolist() in ([2], [2, 4])
     assert swept.table.loc[swept.table["batch"] == 2, "seconds"].notna().all()
     assert "It was stopped after 1 of 3 points." in str(swept)
@@ -133,7 +133,7 @@ def test_inputs_can_be_made_by_a_function(classifier: Run) -> None:
         made.append(size)
         return torch.ones(size, 4), torch.zeros(size, dtype=torch.int64)
 
-    swept = classifier.sweep(batch=[1, 5], inputs=inputs, rounds=1)
+    swept = classifier.timing.sweep(batch=[1, 5], inputs=inputs, rounds=1)
     assert set(made) == {1, 5}
     assert swept.table["seconds"].notna().all()
 
@@ -141,13 +141,13 @@ def test_inputs_can_be_made_by_a_function(classifier: Run) -> None:
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda run: run.sweep(batch=0), "a size is a whole number, at least 1"),
-        (lambda run: run.sweep(batch=2.5), "a size is a whole number"),
-        (lambda run: run.sweep(dtype=torch.int64), "floating-point dtypes"),
-        (lambda run: run.sweep(batch=2, dims={"y": 0}), "no such argument; it has x, labels"),
-        (lambda run: run.sweep(batch=2, dims={"x": 2}), "no such dimension in \\[6, 4\\]"),
-        (lambda run: run.sweep(dims={"x": 0}), "give sizes too"),
-        (lambda run: run.sweep(batch=2, mode="fastest"), "fastest"),
+        (lambda run: run.timing.sweep(batch=0), "a size is a whole number, at least 1"),
+        (lambda run: run.timing.sweep(batch=2.5), "a size is a whole number"),
+        (lambda run: run.timing.sweep(dtype=torch.int64), "floating-point dtypes"),
+        (lambda run: run.timing.sweep(batch=2, dims={"y": 0}), "no such argument; it has x, labels"),
+        (lambda run: run.timing.sweep(batch=2, dims={"x": 2}), "no such dimension in \\[6, 4\\]"),
+        (lambda run: run.timing.sweep(dims={"x": 0}), "give sizes too"),
+        (lambda run: run.timing.sweep(batch=2, mode="fastest"), "fastest"),
     ],
 )
 def test_invalid_arguments_are_refused_in_words(
@@ -159,7 +159,7 @@ def test_invalid_arguments_are_refused_in_words(
 
 def test_loaded_run_has_no_call_to_sweep(classifier: Run, tmp_path: object) -> None:
     with pytest.raises(ValueError, match="no call to time"):
-        load(classifier.save(f"{tmp_path}/run.json")).sweep(batch=2)
+        load(classifier.save(f"{tmp_path}/run.json")).timing.sweep(batch=2)
 
 
 # Inputs of another size

@@ -195,8 +195,8 @@ def test_chart_is_deterministic_with_text_as_text() -> None:
 
 def test_run_plots_its_timings() -> None:
     run = Run(timed_record())
-    assert len(run.plot_timings()._repr_png_()) > 1000
-    assert len(run.timings) == 6
+    assert len(run.timing.plot()._repr_png_()) > 1000
+    assert len(run.timing.candidates) == 6
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import explorer
-from explorer.entry import check_flag
+from explorer.entry.options import join_values
 from explorer.kernel_lab import cell as kernel_cell
 from explorer.kernel_lab.trial import KernelTrial
 from explorer.run.run import Run
@@ -384,9 +384,9 @@ def test_loaded_kernel_runs_on_random_inputs(shell: InteractiveShell, tmp_path: 
     ("line", "message"),
     [
         ("run", "%tkernel takes a run and a kernel"),
-        ("rum softmax", "rum is no result of %%tcompile. Did you mean run?"),
+        ("rum softmax", "rum is no result of %%tcompile; did you mean 'run'?"),
         ("f softmax", "f is no result of %%tcompile"),
-        ("run triton_per_fused_softmax_prepare_softmax_online_0", f"did you mean {NAME}?"),
+        ("run triton_per_fused_softmax_prepare_softmax_online_0", f"did you mean '{NAME}'?"),
         ("trained triton", "kernels have 'triton' in their names"),
     ],
 )
@@ -429,8 +429,8 @@ def test_check_kernels_in_the_magic(shell: InteractiveShell) -> None:
     run = shell.user_ns["checked"]
     assert isinstance(run, Run)
     assert run.record.options.check == "kernels"
-    assert set(run.checks["verdict"]) <= {"equal", "close"}
-    assert len(run.checks) == 1
+    assert set(run.tables.checks["verdict"]) <= {"equal", "close"}
+    assert len(run.tables.checks) == 1
 
 
 @pytest.mark.parametrize(
@@ -444,4 +444,4 @@ def test_check_kernels_in_the_magic(shell: InteractiveShell) -> None:
     ],
 )
 def test_check_flag_takes_one_word(words: list[str], expected: list[str]) -> None:
-    assert check_flag.joined(words) == expected
+    assert join_values(words) == expected

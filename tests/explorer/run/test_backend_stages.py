@@ -29,7 +29,7 @@ from explorer.findings.versus import totals
 from explorer.glossary import for_text
 from explorer.reading.stages import stage_title, stage_words
 from explorer.run import files, page_record
-from explorer.run.both_sides import shown
+from explorer.run.both_sides import with_other_side
 from explorer.run.payload import Payload
 from explorer.run.run import Run
 
@@ -83,14 +83,14 @@ def test_kernels_computing_the_same_nodes_are_paired() -> None:
 
 
 def test_versus_diff_names_sides_by_backend() -> None:
-    diff = beside_inductor().versus
+    diff = beside_inductor().diff()
     assert diff.labels == ("tcompile", "inductor")
     assert diff["fused"].verdict.startswith("only in")
     assert diff["captured"].verdict == "the same"
 
 
 def test_python_line_highlights_code_of_both_backends() -> None:
-    both = shown(beside_inductor().record)
+    both = with_other_side(beside_inductor().record)
     line = next(entity.id for artifact in both.of_stage("source") for entity in artifact.entities
                 if "gelu(nn.functional" in entity.label)  # fmt: skip
     reached = both.linked_ids(line)
@@ -99,7 +99,7 @@ def test_python_line_highlights_code_of_both_backends() -> None:
 
 
 def test_view_opens_with_both_codes_and_their_numbers() -> None:
-    manifest = Payload(shown(beside_inductor().record)).manifest()
+    manifest = Payload(with_other_side(beside_inductor().record)).manifest()
     assert manifest["first"] == ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"]
     assert manifest["versus"]["names"] == ("tcompile", "inductor")
     rows = {title: values for title, *values in manifest["versus"]["rows"]}
@@ -124,7 +124,7 @@ def named_in(data: Any) -> set[str]:
 def test_findings_of_both_sides_have_their_views(stage: str, view: str) -> None:
     record = beside_inductor().record
     assert record.versus is not None
-    both = shown(record)
+    both = with_other_side(record)
     payload = Payload(both)
     found = next(each for each in payload.manifest()["stages"] if each["name"] == stage)["artifacts"]
     assert [(each["id"], each["view"], each["opens"], each["pair"]) for each in found] == [
@@ -146,14 +146,14 @@ def test_findings_of_both_sides_have_their_views(stage: str, view: str) -> None:
 
 
 def test_frames_of_both_sides_are_distinct() -> None:
-    view = Payload(shown(beside_inductor().record)).parts_of("bytecode[0/0]")["view"].content()
+    view = Payload(with_other_side(beside_inductor().record)).parts_of("bytecode[0/0]")["view"].content()
     assert [title for _, title in view["frames"]] == ["tcompile: norm_and_gelu (0/0)", "inductor: norm_and_gelu (0/0)"]
 
 
 def test_shared_stages_are_counted_per_side() -> None:
     record = beside_inductor().record
     assert record.versus is not None
-    manifest = Payload(shown(record)).manifest()
+    manifest = Payload(with_other_side(record)).manifest()
     stages = {stage["name"]: stage for stage in manifest["stages"]}
     kernels = [[kernel for kernel in side.kernels if kernel.category != "extern"] for side in (record, record.versus)]
     assert stages["kernels"]["sides"] == [sum(each.calls for each in side) for side in kernels]
@@ -171,7 +171,7 @@ def test_side_without_code_has_no_numbers() -> None:
     record = beside_inductor().record
     kept = tuple(artifact for artifact in record.artifacts if artifact.stage != "kernels")
     failed = record.with_fields(artifacts=kept, kernels=())
-    manifest = Payload(shown(failed)).manifest()
+    manifest = Payload(with_other_side(failed)).manifest()
     rows = {title: values for title, *values in manifest["versus"]["rows"]}
     assert [rows[title][0] for title in ("kernel launches", "extern calls", "bytes moved by kernels")] == ["", "", ""]
     assert rows["kernel launches"][1] != ""
@@ -204,9 +204,9 @@ def test_both_sides_round_trip_through_files(tmp_path: Path, suffix: str) -> Non
 
 
 def test_saved_comparison_has_views_of_both_sides_once(tmp_path: Path) -> None:
-    diff = beside_inductor().versus
+    diff = beside_inductor().diff()
     path = diff.save(tmp_path / "both.html")
-    loaded, made = explorer.load(path).record, shown(beside_inductor().record)
+    loaded, made = explorer.load(path).record, with_other_side(beside_inductor().record)
     for name in ("fusion", "inductor: fusion", "inductor: guards"):
         parts = [{key: part.digest for key, part in Payload(each).parts_of(name).items()} for each in (loaded, made)]
         assert parts[0] == parts[1]
@@ -239,7 +239,7 @@ def test_versus_table_is_a_printable_stage() -> None:
     launches = next(line for line in str(Run(twice)["versus"]).splitlines() if line.startswith("kernel launches"))
     assert int(launches.split()[-1]) == 2 * len(kernels)
     with pytest.raises(ValueError, match="--vs inductor"):
-        _ = Run(beside_inductor().record.with_fields(versus=None)).versus
+        _ = Run(beside_inductor().record.with_fields(versus=None)).diff()
 
 
 def test_fusion_steps_have_their_saved_bytes() -> None:

@@ -117,17 +117,17 @@ def test_recompile_diff_compares_with_the_closest_graph() -> None:
     run = called((X, 2), (torch.ones(6), 2))
     (found,) = run.record.recompiles
     assert (found.closest, found.frame) == ("0/0", "0/1")
-    lines = str(run.recompile_diff()).splitlines()
+    lines = str(run.diff("")).splitlines()
     assert lines[:2] == ["--- 0/0: captured[0/0]", "+++ 0/1: captured[0/1]"]
     assert any(line.startswith('-def forward(self, l_x_: "f32[4]') for line in lines)
     assert any(line.startswith("+def forward(self, s") for line in lines)
-    assert run.recompile_diff("0/1") == run.recompile_diff()
-    assert f"graph, against 0/0: {found.graph_change} (run.recompile_diff('0/1')" in " ".join(str(run.cards).split())
+    assert run.diff("0/1") == run.diff("")
+    assert f"graph, against 0/0: {found.graph_change} (run.diff('0/1')" in " ".join(str(run.cards).split())
     assert run.recompiles.graph_change.to_list() == [found.graph_change]
     with pytest.raises(KeyError, match="no recompilation 7/7 in this record; it has: 0/1"):
-        run.recompile_diff("7/7")
+        run.diff("7/7")
     with pytest.raises(KeyError, match="no recompilation at all"):
-        called((X, 2)).recompile_diff()
+        called((X, 2)).diff("")
 
 
 def test_recompile_limit_card_lists_the_plain_python_calls() -> None:

@@ -101,8 +101,8 @@ def test_failed_kernel_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) ->
     run = Run(fused.fused_record())
     with pytest.raises(KeyError, match="too much shared memory"):
         run["ptx"]
-    assert run.compiler.pending() == {}
-    assert list(run.problems["stage"]) == ["ptx"]
+    assert run.compiler.pending_stages() == {}
+    assert list(run.tables.problems["stage"]) == ["ptx"]
 
 
 def test_interrupt_keeps_finished_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_interrupt_keeps_finished_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(KeyboardInterrupt):
         run.compile_kernels()
     assert [item.kernel for item in run.record.binaries] == [f"{fused.ARTIFACT}.{fused.DOUBLE}"]
-    assert run.compiler.pending()["ptx"] == 1
+    assert run.compiler.pending_stages()["ptx"] == 1
 
 
 def test_stages_depend_on_the_target() -> None:
@@ -181,7 +181,7 @@ def test_cancelled_compilation_keeps_finished_kernels(gate: Gate) -> None:
 def test_compiling_resumes_after_a_cancel(run: Run) -> None:
     run.compiler.cancel()
     run.compile_kernels()
-    assert run.compiler.pending() == {}
+    assert run.compiler.pending_stages() == {}
     assert len(run.record.binaries) == 2
 
 

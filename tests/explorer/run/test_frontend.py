@@ -28,7 +28,7 @@ def test_every_module_is_in_the_widget_or_page() -> None:
 
 @pytest.mark.parametrize("entry", ["widget.js", "page.js"])
 def test_bundling_removes_imports_and_comment_blocks(entry: str) -> None:
-    text = frontend.joined(entry)
+    text = frontend.join_modules(entry)
     assert not re.search(r"^\s*import\s", text, re.MULTILINE)
     assert "/**" not in text
     assert len(re.findall(r"^export ", text, re.MULTILINE)) == (entry == "widget.js")
@@ -55,13 +55,13 @@ def test_packed_script_unpacks_to_the_bundle(packed: Callable[[], str], script: 
     path = tmp_path / "read.mjs"
     path.write_text(f"{reading}process.stdout.write(await new Response(stream).text());")
     read = subprocess.run(["node", path], check=True, capture_output=True, text=True).stdout
-    assert read == frontend.joined(script)
+    assert read == frontend.join_modules(script)
 
 
 def test_lazy_modules_import_only_shared_core_names() -> None:
     """A late module imports only other late modules, or names that the core exports to them."""
     core = frontend.in_order("widget.js")
-    given = re.search(r"Object\.assign\(CORE, \{ (.*?) \}\)", frontend.joined("widget.js"))
+    given = re.search(r"Object\.assign\(CORE, \{ (.*?) \}\)", frontend.join_modules("widget.js"))
     assert given is not None
     for name in set(frontend.in_order(frontend.LATE)).difference(core):
         for names, module in re.findall(
@@ -82,7 +82,7 @@ def test_duplicate_exports_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(frontend, "static_text", files.__getitem__)
     with pytest.raises(frontend.FrontendError, match=r"'size' is exported by both b\.js and a\.js"):
-        frontend.joined("a.js")
+        frontend.join_modules("a.js")
 
 
 def test_bundling_keeps_unexported_names_private(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_bundling_keeps_unexported_names_private(monkeypatch: pytest.MonkeyPatch
         "b.js": "/**\n * Text.\n */\nexport const one = 1; // stays\nexport async function two() {\n  return 2;\n}\n",
     }
     monkeypatch.setattr(frontend, "static_text", files.__getitem__)
-    assert frontend.joined("a.js") == (
+    assert frontend.join_modules("a.js") == (
         "const { one, two } = (() => {\nconst one = 1; // stays\nasync function two() {\nreturn 2;\n}\n"
         "return { one, two };\n})();\nexport default () => one + two;\n"
     )

@@ -34,7 +34,7 @@ def blocks(html: str) -> dict[tuple[str, str], object]:
 def test_the_page_holds_the_whole_record() -> None:
     record = mlp_record()
     found = blocks(page(record))
-    payload = Payload(record, pending=KernelCompiler(record).pending())
+    payload = Payload(record, pending=KernelCompiler(record).pending_stages())
     assert {key: found[key] for key in found if key[0] and key[1] != "words"} == {
         (part.artifact, part.name): part.content() for part in payload.parts()
     }

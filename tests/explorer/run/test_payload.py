@@ -158,6 +158,6 @@ def test_an_unknown_artifact_is_a_key_error() -> None:
 
 
 def test_part_has_its_uncompressed_size() -> None:
-    part = Part.of("a", "text", {"text": "x" * 1000})
+    part = Part.pack("a", "text", {"text": "x" * 1000})
     assert part.size == len(json.dumps({"text": "x" * 1000}, separators=(",", ":")))
     assert len(part.data) < part.size

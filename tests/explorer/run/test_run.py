@@ -11,6 +11,7 @@ import graphviz
 import pandas as pd
 import pytest
 
+import explorer
 from compiler.record import Record, RecordError
 from compiler.record.options import Options
 from explorer.reading.columns import COLUMNS
@@ -21,7 +22,9 @@ from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 
-TABLES = [name for name in (*COLUMNS, "ops") if name != "linked"]
+TABLES = [name for name in (*COLUMNS, "ops") if name not in ("linked", "stage_times", "timings")]
+MOST_NAMES = 28
+"""Public names of `Run`: of 40 in all, the functions of the package take the rest."""
 
 
 class FakeWidget:
@@ -37,9 +40,53 @@ def run() -> Run:
     return Run(small_record(), value=42)
 
 
-def test_every_table_is_a_property(run: Run) -> None:
-    assert all(isinstance(getattr(run, name), pd.DataFrame) for name in TABLES)
-    assert all(len(getattr(run, name)) for name in TABLES)
+def test_every_table_is_in_tables(run: Run) -> None:
+    assert dir(run.tables) == sorted([*TABLES, "steps"])
+    assert all(len(getattr(run.tables, name)) for name in TABLES)
+    assert run.tables.steps.empty
+    assert len(run.timing.stages)
+    assert len(run.timing.candidates)
+
+
+def test_tables_print_as_a_list_with_their_meaning(run: Run) -> None:
+    lines = str(run.tables).splitlines()
+    assert sorted(line.split()[0] for line in lines) == dir(run.tables)
+    assert all("One row " in line or "How often" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["breaks", "recompiles", "guards", "graphs", "ops", "kernels", "binaries"])
+def test_much_used_tables_are_properties_too(run: Run, name: str) -> None:
+    pd.testing.assert_frame_equal(getattr(run, name), getattr(run.tables, name))
+
+
+def test_run_has_few_public_names() -> None:
+    assert len([name for name in dir(Run) if not name.startswith("_")]) <= MOST_NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "new"),
+    [("timings", "run.timing.candidates"), ("level_ops", "run.decompose().operators"), ("frames", "run.tables.frames")],
+)
+def test_old_name_of_a_run_says_the_new_one(run: Run, name: str, new: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"run.{name} is no more: use {new}")):
+        getattr(run, name)
+
+
+def test_old_name_of_the_package_says_the_new_one() -> None:
+    with pytest.raises(AttributeError, match=re.escape("explorer.operators is no more: tcompile.decompose()")):
+        _ = explorer.operators
+
+
+def test_unknown_names_are_errors(run: Run) -> None:
+    with pytest.raises(AttributeError, match="a run has no attribute 'timming'"):
+        _ = run.timming  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="there is no table 'kernals'; there are: breaks, "):
+        _ = run.tables.kernals
+
+
+def test_untimed_run_says_how_to_time_it(run: Run) -> None:
+    untimed = Run(run.record.with_fields(candidates=(), measurement=None))
+    assert str(untimed.timing) == "nothing was timed: run.timing.measure() does it"
 
 
 def test_a_stage_prints_as_its_text(run: Run) -> None:

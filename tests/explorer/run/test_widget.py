@@ -56,7 +56,7 @@ def long_record() -> Record:
 def test_new_widget_has_manifest_and_small_parts() -> None:
     record = mlp_record()
     made = Explorer(record)
-    payload = Payload(record, pending=KernelCompiler(record).pending())
+    payload = Payload(record, pending=KernelCompiler(record).pending_stages())
     assert made.manifest == payload.manifest()
     assert made.parts == [(part.data, part.artifact, part.name, part.digest) for part in payload.parts()]
 
@@ -140,7 +140,7 @@ def test_each_update_is_one_message_and_one_version(monkeypatch: pytest.MonkeyPa
     first = made.version
     made.update(small_record())
     made.hear_progress("measuring")
-    made._compiled(made._payload.record, {"done": 1, "total": 2})
+    made._on_progress(made._payload.record, {"done": 1, "total": 2})
     assert made.version == first + 3
     assert [state - {"manifest", "parts"} for state in states] == [
         {"version", "running"},

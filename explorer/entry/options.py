@@ -1,0 +1,107 @@
+"""The options of an exploration, for the magics and the command line: names, help and values."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_YES, _NO = ("", "true", "1", "yes"), ("false", "0", "no", "none")
+
+
+def strip_quotes(text: str) -> str:
+    """The text without the quotes around it: IPython leaves them where they are."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _true_or_text(text: str) -> bool | str:
+    """The value of a flag that may have one; `parse_options` rejects a wrong one."""
+    return True if text == "yes" else strip_quotes(text)
+
+
+_YES_NO = argparse.BooleanOptionalAction
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--target": {
+        "type": strip_quotes, "metavar": "NAME",
+        "help": "What to generate code for: cpu, cuda, cuda:0, or a GPU that is not here, such as h100 "
+                "(tcompile.targets() lists them); default: the GPU that the tensors are on, else an h100.",
+    },
+    "--mode": {"type": strip_quotes, "help": "default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs."},
+    "--dynamic": {
+        "action": _YES_NO, "help": "All sizes symbolic, or none; default: those that are seen to change.",
+    },
+    "--fullgraph": {
+        "action": "store_true", "help": "Ask for one graph: where there would be a break, say why.",
+    },
+    "--backend": {
+        "type": strip_quotes,
+        "help": "A backend of torch.compile, or the name of a function that is one; default: inductor.",
+    },
+    "--vs": {
+        "type": strip_quotes, "metavar": "BACKEND",
+        "help": "Compile the same call with this backend too, inductor or tcompile, and show both side by side.",
+    },
+    "--options": {
+        "type": strip_quotes, "metavar": "KEY=VALUE", "action": "append",
+        "help": "One of the backend's settings, as often as needed: --options max_autotune=True",
+    },
+    "--stages": {
+        "type": strip_quotes, "metavar": "A,B",
+        "help": "Only these stages, for example captured,forward,ptx; all of them with all, kernels compiled.",
+    },
+    "--grad": {"action": _YES_NO, "help": "With gradients, or under torch.no_grad(); default: as the inputs ask."},
+    "--time": {
+        "type": _true_or_text, "metavar": "A,B", "nargs": "?",
+        "help": "Time the call, eager and compiled: the candidates that make sense here, --time=all, or names of "
+                "modes and backends: --time=default,reduce-overhead,aot_eager.",
+    },
+    "--check": {
+        "type": _true_or_text, "metavar": "kernels", "nargs": "?",
+        "help": "Build the code and compare its results with eager; --check kernels compares what each Triton kernel "
+                "stores, which needs no GPU.",
+    },
+    "--step": {
+        "action": "store_true",
+        "help": "Record how TorchDynamo reads the code, instruction by instruction: run.replay(), run.tables.steps.",
+    },
+}  # fmt: skip
+"""Flag -> arguments of argparse's `add_argument`."""
+
+
+def asked_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, by name. Raises OptionError for a setting of the backend that can't be read."""
+    from compiler.option_checks import assignments  # it imports torch
+
+    asked = {name: getattr(args, name) for name in (flag[2:] for flag in OPTIONS) if getattr(args, name) is not None}
+    return asked | ({"options": assignments(args.options)} if args.options else {})
+
+
+def join_values(words: Sequence[str]) -> list[str]:
+    """Join flags that may have a value with it: `--time all` becomes `--time=all`, `--check` alone `--check=yes`.
+
+    A word after such a flag that can't be its value is the next argument.
+    """
+    found: list[str] = []
+    for word in words:
+        before = found[-1].removesuffix("=yes") if found else ""
+        flag, _, value = word.lower().partition("=")
+        if before in _VALUES and found[-1] != before and _VALUES[before](word):
+            found[-1] = f"{before}={word}"
+        elif flag not in _VALUES or value not in (*_YES, *_NO):
+            found.append(word)
+        elif value in _YES:
+            found.append(f"{flag}=yes")
+    return found
+
+
+def _are_candidates(word: str) -> bool:
+    if word.startswith("-"):
+        return False
+    from compiler.torch_api import settings  # it imports torch
+
+    known = {"all", "inductor", *settings.modes(), *settings.backends()}
+    return all(part in known for part in word.split(","))
+
+
+_VALUES: dict[str, Callable[[str], bool]] = {"--time": _are_candidates, "--check": "kernels".__eq__}
+"""Flag that may stand alone -> whether the word after it is its value."""
