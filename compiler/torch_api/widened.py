@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from compiler.torch_api.decomposition_tables import is_random
+from compiler.torch_api.decomposition_tables import is_operator, is_random
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 Drawn = tuple[str, bool, list[Tensor]]
@@ -29,25 +29,30 @@ def random_state() -> tuple[bytes, ...]:
 
 
 class Recording(TorchDispatchMode):
-    """Keeps in `drawn` what each random operator gave, in order."""
+    """Keeps in `drawn` what each random operator gave, in order; of a higher-order operator only whether it drew."""
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
         self.drawn: list[Drawn] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not is_random(func):
+        nested = not is_operator(func)
+        if not (nested or is_random(func)):
             return func(*args, **(kwargs or {}))
         before = random_state()
         result = func(*args, **(kwargs or {}))
-        tensors = [leaf.detach().clone() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        tensors = [] if nested else [leaf.detach().clone() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         drew = random_state() != before
         self.drawn.append((str(func), drew, tensors if drew else []))
         return result
 
 
 class Widened(TorchDispatchMode):
-    """Runs operators in float64. Raises WidenedError where a random operator computes on."""
+    """Runs operators in float64. Raises WidenedError where a random operator computes on, or draws in a body."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, drawn: Sequence[Drawn]) -> None:
         super().__init__()
@@ -55,6 +60,11 @@ class Widened(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not is_operator(func):
+            if self._next_draw(func) is not None:
+                raise WidenedError(f"{func} draws its random numbers inside")
+            args, kwargs = tree_map(wide, (args, kwargs))
+            return tree_map(wide, func(*args, **kwargs))
         if is_random(func) and (results := self._next_draw(func)) is not None:
             return _given_result(func, args, results)
         if _is_view(func):
