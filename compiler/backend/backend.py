@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 LAYOUTS = Rules(RULES.__contains__, row_pitch)
 COLLECTED = 5
 """One in 5 compilations has full garbage collections. With none the process would grow."""
+KINDS = ("forward", "backward", "inference")
 CALL = 4
 """Launches of a kernel that take the host as long as a call of PyTorch."""
 _COMPILATIONS = count()
@@ -71,13 +72,10 @@ def tcompile(
     without_marks()
     graphs = cache(_graphs) if chosen.graphs else None
     _wake(inputs)
-    forward, backward, inference = (
-        partial(compile_graph, name=name, options=chosen, graphs=graphs)
-        for name in ("forward", "backward", "inference")
-    )
+    halves = (partial(compile_graph, name=name, options=chosen, graphs=graphs) for name in KINDS)
     is_direct = (told := watcher()) is None or not told.replaces
-    with with_backward(), build_cpp.stopped_on_error():
-        return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random, is_direct)
+    with with_backward(), build_cpp.stop_on_error():
+        return compile_with_autograd(module, inputs, *halves, random=chosen.random, is_direct=is_direct)
 
 
 @contextmanager
@@ -190,7 +188,7 @@ def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: B
     count, cache = properties(module)
     ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=count, cache=cache)
     if ctx.processors and (changed := with_layouts(module, inputs, name, LAYOUTS)):
-        ctx.decide((name,), "laid out", f"{changed} values lie in memory as convolutions and padded products like it")
+        ctx.decide((name,), "laid out", f"{changed} values have layouts that convolutions and padded matmuls prefer")
     ctx.is_small = (bool(ctx.processors) or options.code == "triton") and is_below(module, MOST_32)
     return ctx
 

@@ -1,4 +1,4 @@
-"""The passes, in order. `run` alone times, names and verifies them and keeps what each one made.
+"""The passes, in order. `run` times and verifies them and keeps the program after each.
 
 A `Watcher` tells an exploration what the backend makes of each graph.
 """
@@ -33,19 +33,19 @@ from compiler.backend.passes.verify import BrokenProgramError, verify
 Pass: TypeAlias = Callable[[Program, Context], Program]
 
 PASSES: Mapping[str, Pass] = {
-    "simplify": simplify,  # constants folded, what nothing needs left out
-    "fold_padding": fold_padding,  # what a call reads padded, computed where the padded copy is
-    "inline": inline,  # cheap expressions in place of reads of them
-    "split": split,  # on GPUs, long reductions with few results in two steps
-    "fuse": fuse,  # kernels merged that share what they read and write
-    "fission": fission,  # on GPUs, kernels split again that would access memory in short runs
-    "one_hot": one_hot,  # one-hot sums as their only non-zero term
-    "recompute": recompute,  # on GPUs, values computed again where that moves fewer bytes
-    "matmuls": fuse_small_matmuls,  # on GPUs, small matmuls in one kernel with what reads them
-    "order": order,  # loops walk memory in its order, and as few of them as it takes
-    "combine": combine,  # on GPUs, small kernels that do not need each other share a launch
-    "reorder": reorder,  # on GPUs, steps in the order that holds least memory at once
-    "schedule": schedule,  # when buffers are freed, and who takes over whose memory
+    "simplify": simplify,  # fold constants, merge equal loops, remove unused steps
+    "fold_padding": fold_padding,  # compute values directly in the padded copies that extern calls read
+    "inline": inline,  # put cheap expressions in place of loads
+    "split": split,  # on GPUs: split long reductions with few results in two
+    "fuse": fuse,  # merge kernels that share buffers
+    "fission": fission,  # on GPUs: split kernels again that would access memory in short runs
+    "one_hot": one_hot,  # replace one-hot sums by their only non-zero term
+    "recompute": recompute,  # on GPUs: recompute values where that moves fewer bytes than loading them
+    "matmuls": fuse_small_matmuls,  # on GPUs: fuse small matmuls with the kernels that read them
+    "order": order,  # sort and merge the ranges of loops to follow memory
+    "combine": combine,  # on GPUs: small independent kernels share a launch
+    "reorder": reorder,  # on GPUs: run steps in the order with the lowest peak memory
+    "schedule": schedule,  # plan when buffers are freed and which memory is reused
 }
 """A pass is a pure function: Program, Context -> Program. It returns the same object if it changes nothing."""
 
@@ -56,7 +56,7 @@ _STAGES = {
 
 
 def stage_name(pass_name: str) -> str:
-    """What a program is called after a pass: `fused` after `fuse`; else by the pass's own name."""
+    """The name of the stage after a pass: `fused` after `fuse`; the pass's own name for others."""
     return _STAGES.get(pass_name, pass_name)
 
 
@@ -67,14 +67,14 @@ def passes_for_tuning(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What each pass made, "lowered" first, and how long it took, in seconds."""
+    """The program after each pass, "lowered" first, and how many seconds the pass took."""
 
     programs: Mapping[str, Program]
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def last(self) -> Program:
-        """The program that code is written for."""
+        """The program after the last pass, which code is written for."""
         return list(self.programs.values())[-1]
 
 

@@ -1,1 +1,1 @@
-"""Our own backend as a record shows it: the program after each pass, the code, and what was decided on the way."""
+"""Our own backend in a record: the program after each pass, the generated code, the decisions of the passes."""

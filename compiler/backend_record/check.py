@@ -1,5 +1,6 @@
-"""`--check kernels` for our own backend: each Triton kernel, run by Triton's interpreter on what the explored call
-gives it, against the reference interpreter.
+"""`--check kernels` for our own backend: compare each Triton kernel with the reference interpreter.
+
+Kernels run in Triton's interpreter, on the arguments of the explored call.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def own_checks(
         for name, launch in launches(frame, kind):
             if waiting is not None:
                 yield _compare(*waiting)
-            waiting = _ran(artifact, known.pop(name), launch, interpreter) if name in known else None
+            waiting = _run_kernel(artifact, known.pop(name), launch, interpreter) if name in known else None
     except ProgramError as error:
         why = str(error)
     if waiting is not None:
@@ -42,10 +43,10 @@ def own_checks(
     yield from (Check(kernel.id, None, None, "not comparable", why) for kernel in known.values())
 
 
-def _ran(
+def _run_kernel(
     artifact: Artifact, kernel: Kernel, launch: Launched, interpreter: Interpreter
 ) -> tuple[Check, Launched, Sequence[Any]]:
-    """The kernel run on copies. The check is of what it did wrong by itself: its numbers are still to be compared."""
+    """Run a kernel on copies of its arguments. The check has only its errors: its results are compared later."""
     how: Mapping[str, Any] = launch_of(artifact, kernel)
     mine, grid = own_copies(launch.arguments), grid_of(how, 0)
     if prod(grid) > MOST_PROGRAMS:
@@ -53,15 +54,12 @@ def _ran(
         return Check(kernel.id, None, None, "not comparable", note), launch, mine
     source = own_source(artifact, kernel)
     outcome = interpreter.run_plain(source, kernel.name, mine, how["types"], constants_of(how, 0), grid)
-    if outcome.error is None:
-        return Check(kernel.id, None, None, "equal", launch.note), launch, mine
-    where = f"line {outcome.error.line} of the kernel: " if outcome.error.line else ""
-    verdict = "not comparable" if outcome.error.kind == "missing" or not where else "differs"
-    return Check(kernel.id, None, None, verdict, f"{where}{outcome.error.message}"), launch, mine
+    ran = Check(kernel.id, None, None, "equal", launch.note)
+    return ran if outcome.error is None else outcome.error.as_check(kernel.id), launch, mine
 
 
 def _compare(check: Check, launch: Launched, mine: Sequence[Any]) -> Check:
-    """With the worst of what it stores, once the reference interpreter has stored it too."""
+    """Compare the results, once the reference interpreter has computed them too; the worst counts."""
     if check.verdict != "equal":
         return check
     scope = Scope.of_results(launch.arguments[place] for place in launch.written)

@@ -1,4 +1,4 @@
-"""A program of our own backend as an artifact: what one pass made of one graph, linked to what it was made of.
+"""Write a program of our own backend as an artifact, with links to the program before its pass.
 
 An entity is a kernel or a call of PyTorch; where a kernel has several loops, each loop is an entity inside of it. Data
 flows between the outer ones (`inputs`), and loops lead back to loops of the pass before, or to nodes of the graph.
@@ -34,15 +34,9 @@ class Made:
     names: Mapping[str, str]
 
 
-def program_artifact(
-    program: Program, ctx: Context, *, artifact_id: str, stage: str, title: str, graph: str, before: Made | Artifact
-) -> Made:
-    """The artifact of a program. `before` is what its pass was given, or the graph that it was lowered from."""
-    writer = _Writer(program, ctx, artifact_id, before)
-    return writer.artifact(stage, title, graph)
+class ProgramWriter:
+    """Writes a program's artifact. `before` is what its pass was given, or the graph that it was lowered from."""
 
-
-class _Writer:
     def __init__(self, program: Program, ctx: Context, artifact_id: str, before: Made | Artifact) -> None:
         self.program, self.ctx, self.id = program, ctx, artifact_id
         self.before = before
@@ -56,7 +50,7 @@ class _Writer:
         self.ids: dict[int, str] = {}
         self.entities: list[Entity] = []
 
-    def artifact(self, stage: str, title: str, graph: str) -> Made:
+    def write(self, stage: str, title: str, graph: str) -> Made:
         self.inputs()
         for step in self.program.steps:
             self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
@@ -101,7 +95,7 @@ class _Writer:
 
     def kernel(self, kernel: Kernel) -> None:
         identity = self.ids[id(kernel)] = self.unique_id(kernel.name)
-        found = [self.product(kernel, identity)] if isinstance(kernel, MatmulKernel) else []
+        found = [self.matmul(kernel, identity)] if isinstance(kernel, MatmulKernel) else []
         found += [self.loop(loop, identity, kernel) for loop in kernel.loops]
         sources = (self.steps[name] for name in kernel.reads if name in self.steps)
         inputs = tuple(dict.fromkeys(source for source in sources if source != identity))
@@ -117,27 +111,28 @@ class _Writer:
         self.names.setdefault(kernel.name, identity)  # which may be a buffer's name too, and that of another step
 
     def loop(self, loop: Loop, kernel: str, around: Kernel) -> Entity:
-        buffer = self.program.by_name[loop.target]
-        identity = self.unique_id(loop.target, kernel) if len(around.targets) > 1 else kernel
-        inputs = dict.fromkeys(self.loops[load.buffer] for load in loads(loop.value) if load.buffer in self.loops)
+        reads = [load.buffer for load in loads(loop.value)]
         attrs: Attrs = {"what": loop.reduction or "pointwise", "inside": kernel, "code": str(loop)}
-        if loop.target in around.local:
-            attrs["memory"] = "none: only this kernel reads it"
-        origins = self.origins(loop)
-        self.loops[loop.target] = identity
-        return Entity(identity, "loop", loop.target, attrs | self.tensor(buffer), tuple(inputs), origins)
+        identity = self.unique_id(loop.target, kernel) if len(around.targets) > 1 else kernel
+        return self.inner(identity, loop.target, attrs, reads, self.origins(loop), around)
 
-    def product(self, kernel: MatmulKernel, inside: str) -> Entity:
-        """What a kernel multiplies, as the first of its loops."""
-        identity = self.loops[kernel.made] = self.unique_id(kernel.made, inside)
-        inputs = dict.fromkeys(self.loops[name] for name in kernel.call.reads if name in self.loops)
-        attrs: Attrs = {"what": "product", "inside": inside, "code": str(kernel.call), "target": kernel.call.name}
-        if kernel.made in kernel.local:
-            attrs["memory"] = "none: only this kernel reads it"
-        attrs |= self.tensor(self.program.by_name[kernel.made])
+    def inner(
+        self, identity: str, target: str, attrs: Attrs, reads: Iterable[str], origins: Ids, around: Kernel
+    ) -> Entity:
+        """The entity of what a kernel computes for one of its targets."""
+        inputs = dict.fromkeys(self.loops[name] for name in reads if name in self.loops)
+        memory = {"memory": "none: only this kernel reads it"} if target in around.local else {}
+        self.loops[target] = identity
+        facts = attrs | memory | self.tensor(self.program.by_name[target])
+        return Entity(identity, "loop", target, facts, tuple(inputs), origins)
+
+    def matmul(self, kernel: MatmulKernel, inside: str) -> Entity:
+        """A kernel's matmul, as the first of its loops."""
+        identity, call = self.unique_id(kernel.made, inside), kernel.call
+        attrs: Attrs = {"what": "matmul", "inside": inside, "code": str(call), "target": call.name}
         known = self.before.loops.get(kernel.made, "") if isinstance(self.before, Made) else ""
-        origins = (known,) if known else self.extern_origins(kernel.call)
-        return Entity(identity, "loop", kernel.made, attrs, tuple(inputs), origins)
+        origins = (known,) if known else self.extern_origins(call)
+        return self.inner(identity, kernel.made, attrs, call.reads, origins, kernel)
 
     def extern(self, extern: Extern) -> None:
         label = extern.origins[0] if extern.origins else (extern.targets or ("call",))[0]
@@ -158,7 +153,7 @@ class _Writer:
     # What it was made of
 
     def same(self, name: str) -> Ids:
-        """What has the same name in what came before."""
+        """The entity of the same name in the program before, or in the graph."""
         if not isinstance(self.before, Made):
             return (self.graph[name],) if name in self.graph else ()
         if name == "output":
@@ -166,8 +161,8 @@ class _Writer:
         return (self.before.names[name],) if name in self.before.names else ()
 
     def origins(self, loop: Loop) -> Ids:
-        """Loops of the pass before: that of the same target and those that were put into it; of one that is new the
-        loops of the same nodes, or the call that made its target; or nodes of the graph.
+        """Loops of the program before: that of the same target and those inlined into it. For a new loop: those of the
+        same nodes, or the call that made its target. For a lowered loop: nodes of the graph.
         """
         if not isinstance(self.before, Made):
             return tuple(self.graph[name] for name in loop.origins if name in self.graph)
@@ -175,13 +170,13 @@ class _Writer:
         return tuple(found) or self.by_nodes(loop.origins) or self.same(loop.target)
 
     def whole(self, loop: Loop) -> Ids:
-        """As `origins`, of a kernel: the kernels that it was made of, and loops where they are alone."""
+        """Like `origins`, for a kernel: the kernels before, or their loops where a kernel has one."""
         if not isinstance(self.before, Made):
             return self.origins(loop)
         return tuple(self.before.steps[name] for name in self.ancestors(loop)) or self.by_nodes(loop.origins)
 
     def ancestors(self, loop: Loop) -> Iterator[str]:
-        """Targets in the program before: the loop's own, and what that read and is no more."""
+        """Targets in the program before: the loop's own, and those it read that are gone now."""
         todo, seen = [loop.target], {loop.target}
         while todo:
             name = todo.pop()
@@ -194,7 +189,7 @@ class _Writer:
             todo += fresh
 
     def by_nodes(self, nodes: Iterable[str]) -> Ids:
-        """Loops of the program before that implement the same nodes: of a loop that the pass has made anew."""
+        """Loops of the program before that implement the same nodes, for a loop that is new."""
         assert isinstance(self.before, Made)
         wanted = set(nodes)
         return tuple(self.before.loops[name] for name, loop in self.earlier.items() if wanted & set(loop.origins))
@@ -231,7 +226,7 @@ class _Writer:
                 "moves": moves, "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
 
     def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:
-        """Bytes by buffer: those of the views that it is given, and of what it makes."""
+        """Bytes by buffer: of the views among the arguments, and of the results."""
         for view in strided_views((extern.args, dict(extern.kwargs))):
             size = self.ctx.number(product(view.shape))
             yield view.buffer, size * self.program.by_name[view.buffer].dtype.itemsize
@@ -241,7 +236,7 @@ class _Writer:
 
 
 def category_of(kernel: Kernel) -> str:
-    """As a record names kinds of kernels: a "template" is one with a product."""
+    """The record's name for a kind of kernel: a "template" contains a matmul."""
     if isinstance(kernel, MatmulKernel):
         return "template"
     return "reduction" if any(loop.reduction for loop in kernel.loops) else "pointwise"

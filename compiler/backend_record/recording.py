@@ -1,4 +1,4 @@
-"""Listens to our own backend and puts what its passes make of a graph, and the code, into a record."""
+"""Record the programs of our own backend after each pass, and its generated code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from compiler.backend.runtime.launch import Launcher, by_kernel
 from compiler.backend.triton.emit import TritonCode, TritonFunction
 from compiler.backend.triton.emit import emit as emit_triton
 from compiler.backend_record.code import Written, call_artifact, kernels_artifact
-from compiler.backend_record.launch import launch_facts
-from compiler.backend_record.memory import memory_facts
-from compiler.backend_record.merges import merges
-from compiler.backend_record.program import Made, program_artifact
+from compiler.backend_record.facts import launch_facts, memory_facts, merges
+from compiler.backend_record.program import Made, ProgramWriter
 from compiler.backend_record.rerun import KeptProgram
 from compiler.record import Artifact, Decision
 
@@ -42,83 +40,68 @@ class PassRecorder:
         self._compiled: Counter[str] = Counter()
 
     def after_passes(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
-        kind, frame = self._kind(ctx), self.recorder.frame
+        # The pieces of a forward with data-dependent sizes are compiled as those of an inference graph are.
+        kind = cast("Kind", ctx.graph if ctx.graph in self.recorder.latest else "forward")
+        frame = self.recorder.frame
         self._compiled[kind] += 1
-        part = self._part(kind)
+        piece = f"piece {self._compiled[kind]}" if self._compiled[kind] > 1 else ""
+        part = f"{kind} {piece}".rstrip()  # what ids and titles call the program
         seconds = self.recorder.clock.lap() - sum(stages.seconds.values())
         before: Made | Artifact = self.recorder.latest[kind]
         known: dict[str, Mapping[str, str]] = {}
-        fused = list(stages.programs).index("fuse") if "fuse" in stages.programs else 0
-        if fused:
-            given, made_of = list(stages.programs.values())[fused - 1 : fused + 1]
-            self.builder.merges.extend(merges(ctx.decisions, given, made_of, graph=frame, kind=kind))
+        programs = [*stages.programs.values()]
+        if fused := [*stages.programs].index("fuse") if "fuse" in stages.programs else 0:
+            found = merges(ctx.decisions, programs[fused - 1], programs[fused], graph=frame, kind=kind)
+            self.builder.merges.extend(found)
         for name, program in stages.programs.items():
             stage = stage_name(name)
-            made = program_artifact(
-                program, ctx, artifact_id=f"{stage}[{frame} {part}]", stage=stage, graph=frame, before=before,
-                title=f"{part}, {'lowered to loops' if name == 'lowered' else f'after the pass {name}'}",
-            )  # fmt: skip
+            title = f"{part}, {'lowered to loops' if name == 'lowered' else f'after the pass {name}'}"
+            made = ProgramWriter(program, ctx, f"{stage}[{frame} {part}]", before).write(stage, title, frame)
             self.recorder.add(stage, kind, made.artifact, stages.seconds.get(name, seconds))
             known["lower" if name == "lowered" else name] = {**made.names, **_names(before)}
             before = made
         assert isinstance(before, Made)
         known[""] = before.names
-        told = len(ctx.decisions)
+        count = len(ctx.decisions)
         self.builder.decisions.extend(_decision(found, frame, known) for found in ctx.decisions)
-        self._code(before, ctx, options)
+        self._record_code(before, ctx, options, kind, piece)
         if self.builds:  # kernels are timed when the code is first called
-            self.recorder.later.append(lambda: [_decision(found, frame, known) for found in ctx.decisions[told:]])
+            self.recorder.later.append(lambda: [_decision(found, frame, known) for found in ctx.decisions[count:]])
         self.recorder.clock.resume()
 
-    def _kind(self, ctx: Context) -> Kind:
-        """The graph of AOTAutograd that is compiled. The pieces of a forward with data-dependent sizes are compiled as
-        those of an inference graph are.
-        """
-        return cast("Kind", ctx.graph if ctx.graph in self.recorder.latest else "forward")
-
-    def _part(self, kind: Kind) -> str:
-        """What ids and titles call the program: its graph, and from the second piece of a divided graph on which."""
-        return f"{kind} {self._piece(kind)}".rstrip()
-
-    def _piece(self, kind: Kind) -> str:
-        number = self._compiled[kind]
-        return "" if number == 1 else f"piece {number}"
-
-    def _code(self, made: Made, ctx: Context, options: BackendOptions) -> None:
+    def _record_code(self, made: Made, ctx: Context, options: BackendOptions, kind: Kind, piece: str) -> None:
         self.recorder.clock.resume()
-        kind, frame = self._kind(ctx), self.recorder.frame
-        part = self._part(kind)
+        frame, part = self.recorder.frame, f"{kind} {piece}".rstrip()
         texts = list(codes(made.program, ctx, options))
-        functions = [function for code in texts for function in code.functions]
-        named = by_kernel(*texts)
-        call = Launcher(made.program, named).text
+        functions = by_kernel(*texts)
+        launcher = Launcher(made.program, functions)
         seconds = self.recorder.clock.lap()
-        found: list[Written] = []
-        launches = {named[kernel.name].name: launch_facts(made.program, kernel, named[kernel.name], ctx)
+        launches = {functions[kernel.name].name: launch_facts(made.program, kernel, functions[kernel.name], ctx)
                     for kernel in made.program.kernels}  # fmt: skip
+        written: list[Written] = []
         for code in texts:
             language = "" if len(texts) == 1 else "C++" if isinstance(code, Code) else "Triton"
-            written = kernels_artifact(
-                code, launches, made, artifact_id=f"kernels[{frame} {f'{part} {language}'.rstrip()}]",
-                title=f"{part}, generated kernels", graph=frame,
+            identity, variant = (f"{name} {language}".strip() for name in (part, piece))
+            found = kernels_artifact(
+                code, launches, made, artifact_id=f"kernels[{frame} {identity}]", title=f"{part}, generated kernels",
+                graph=frame,
             )  # fmt: skip
-            variant = f"{self._piece(kind)} {language}".strip()
-            found.append(Written(written.artifact, tuple(replace(k, variant=variant) for k in written.kernels)))
-        ids = {kernel.name: kernel.id for written in found for kernel in written.kernels}
+            written.append(Written(found.artifact, tuple(replace(k, variant=variant) for k in found.kernels)))
+        ids = {kernel.name: kernel.id for found in written for kernel in found.kernels}
         if options.tuned and not self.builds:
-            self.builder.decisions.extend(_configurations(functions, ids, frame))
-        found.append(call_artifact(
-            call, functions, made, ids, artifact_id=f"kernels[{frame} {part} call]",
+            self.builder.decisions.extend(_configurations(functions.values(), ids, frame))
+        written.append(call_artifact(
+            launcher, made, ids, artifact_id=f"kernels[{frame} {part} call]",
             title=f"{part}, the call: allocates and launches", graph=frame,
         ))  # fmt: skip
-        kept = KeptProgram(made.program, named, self.recorder.outputs.get(kind, ()))
-        self.recorder.kept.programs[kind] = kept
-        for place, written in enumerate(found):
-            self.builder.kernels.extend(replace(kernel, half=kind) for kernel in written.kernels)
-            self.recorder.add("kernels", kind, written.artifact, seconds if place == 0 else 0.0)
+        outputs = self.recorder.outputs.get(kind, ())
+        self.recorder.kept.programs[kind] = KeptProgram(made.program, functions, outputs)
+        for place, found in enumerate(written):
+            self.builder.kernels.extend(replace(kernel, half=kind) for kernel in found.kernels)
+            self.recorder.add("kernels", kind, found.artifact, seconds if place == 0 else 0.0)
         graph = self.recorder.latest[kind]
         entities = {**made.steps, **{name: f"{graph.id}.{name}" for name in made.program.inputs}}
-        self.recorder.timeline(kind, memory_facts(made.program, ctx), entities, call)
+        self.recorder.timeline(kind, memory_facts(made.program, ctx), entities, launcher.text)
 
 
 def _configurations(
@@ -136,7 +119,7 @@ def _configurations(
 
 
 def codes(program: Program, ctx: Context, options: BackendOptions) -> Iterator[Code | TritonCode]:
-    """What is written for the program's kernels: Triton for those on a GPU, C++ for the others."""
+    """Generate code for a program's kernels: Triton for those on a GPU, C++ for the others."""
     on_gpu, on_cpu = (kernels_on(program, device) for device in ("cuda", "cpu"))
     if options.code == "triton" and on_cpu.kernels and not on_gpu.kernels:
         yield emit_triton(program, ctx)
@@ -154,8 +137,8 @@ def _names(before: Made | Artifact) -> Mapping[str, str]:
 
 
 def _decision(found: Decision, frame: str, known: Mapping[str, Mapping[str, str]]) -> Decision:
-    """With entities of the program that the pass was given as its subjects, or of what it made; of the last program
-    ("") for what is decided after the passes.
+    """A decision with entities as its subjects: of the programs before and after its pass, or of the last program ("")
+    for decisions after the passes.
     """
     names = known.get(found.pass_name, known[""])
     subjects = tuple(names.get(name, name) for name in found.subjects)

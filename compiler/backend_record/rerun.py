@@ -1,4 +1,4 @@
-"""A program of our own backend run again on the CPU, as far as one of its kernels: what that one is launched with."""
+"""Run a program of our own backend again on the CPU to get the arguments of its kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from compiler.backend.cpp.emit import Function
 from compiler.backend.ir import Buffer, Extern, Kernel, Program
 from compiler.backend.ir.reference_interpreter import State
-from compiler.backend.ir.symbols import sources
 from compiler.backend.runtime.run_triton_interpreted import launch_arguments
 from compiler.backend.triton.emit import TritonFunction
 from compiler.calls.kept_graphs import KeptFrame
@@ -20,6 +19,7 @@ from compiler.torch_api.inductor import Kind
 from compiler.triton_interpreter import gpu_attention
 from compiler.triton_interpreter.inputs import MADE_UP, argument
 from compiler.triton_interpreter.program import ProgramError
+from compiler.triton_interpreter.reference import first_line
 
 _GENERATED_AS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -44,8 +44,8 @@ class Launched:
 
 
 def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
-    """What the function of this name is launched with, when the graph is called as the exploration called it. Steps
-    before it run in the reference interpreter. Raises ProgramError where that can't be.
+    """The arguments of a function when the graph is called as in the exploration. Steps before it run in the reference
+    interpreter. Raises ProgramError where they can't.
     """
     for found, launch in launches(frame, kind):
         if found == name:
@@ -54,8 +54,8 @@ def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
 
 
 def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
-    """What each function of a graph is launched with, by name. Its arguments are live: when the next one is asked for,
-    those that it stores to are what they should be. Raises ProgramError where that can't be.
+    """The arguments of each function of a graph, by name. They are live: before the next one is yielded, the reference
+    interpreter writes the expected results to them. Raises ProgramError where a step can't run.
     """
     own = frame.programs[kind]
     with torch.random.fork_rng(devices=()), torch.no_grad():
@@ -64,28 +64,23 @@ def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
         for step in host.steps():
             if isinstance(step, Kernel):
                 function = own.functions[step.name]
-                yield function.name, _launch_at(host, step, function, note)
-
-
-def _launch_at(state: State, kernel: Kernel, function: Function | TritonFunction, note: str) -> Launched:
-    written = tuple(place for place, name in enumerate(function.buffers) if name in kernel.writes)
-    return Launched(launch_arguments(state, kernel, function), function.buffers + function.symbols, written, note)
+                written = tuple(place for place, name in enumerate(function.buffers) if name in step.writes)
+                arguments = launch_arguments(host, step, function)
+                yield function.name, Launched(arguments, function.buffers + function.symbols, written, note)
 
 
 class _Host(State):
-    """A run on the CPU, of a program that may be for a GPU."""
+    """A run on the CPU of a program that may be for a GPU."""
 
     @staticmethod
     def start(program: Program, given: Sequence[Any]) -> _Host:
-        """A run that has not begun."""
+        """Start a run; no step has run yet."""
         program = replace(program, buffers=tuple(replace(buffer, device="cpu") for buffer in program.buffers))
-        host = _Host(program, {name: source.read(given) for name, source in sources(program).items()})
-        host.memory.update(zip(program.inputs, given, strict=True))
-        host.memory.update(program.constants)
-        return host
+        started = State.start(program, given)
+        return _Host(program, started.sizes, started.memory)
 
     def steps(self) -> Iterator[Kernel | Extern]:
-        """Each step, before it is run."""
+        """Yield each step before it runs."""
         steps, frees = self.program.steps, self.program.frees or ((),) * len(self.program.steps)
         for step, freed in zip(steps, frees, strict=True):
             yield step
@@ -94,7 +89,7 @@ class _Host(State):
                 del self.memory[name]
 
     def outputs(self) -> list[Any]:
-        """What the program returns."""
+        """Run all steps and return the outputs."""
         for _ in self.steps():
             pass
         return [self.argument(output) for output in self.program.outputs]
@@ -107,15 +102,15 @@ class _Host(State):
             else:
                 super().run(step)
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ProgramError(f"{step.name}, which comes before it, can't be run on the CPU: {reason}") from error
+            reason = f"{step.name}, which comes before it, can't be run on the CPU: {first_line(error)}"
+            raise ProgramError(reason) from error
 
     def argument(self, value: Any) -> Any:
         return torch.device("cpu") if isinstance(value, torch.device) else super().argument(value)
 
 
 def _inputs(frame: KeptFrame, kind: Kind) -> tuple[list[Any], str]:
-    """The arguments of a graph's first call, with memory of their own, and what of them is not the user's."""
+    """Copies of the arguments of a graph's first call, and a note on those that are not the user's."""
     program: Program = frame.programs[kind].program
     if frame.arguments is None:
         raise ProgramError("its graph was not called")

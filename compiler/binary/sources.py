@@ -173,7 +173,7 @@ def _grids(artifact: Artifact) -> dict[str, dict[str, int]]:
     return found
 
 
-# Kernels of our own backend: their entity has types, configurations and grid (compiler.backend_record.launch)
+# Kernels of our own backend: their entity has types, configurations and grid (compiler.backend_record.facts)
 
 
 def launch_of(artifact: Artifact, kernel: Kernel) -> Mapping[str, Any]:

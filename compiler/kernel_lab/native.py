@@ -105,11 +105,7 @@ class Native:
     def _map_arguments(self, arguments: Sequence[Any]) -> tuple[dict[str, arena.Placed], torch.Tensor]:
         tensors = _tensors(arguments)
         places = arena.place_tensors(tensors)
-        with self._memory.open("wb") as file:
-            file.truncate(arena.size_of(places))  # gaps are holes
-        memory = arena.map_file(self._memory, arena.size_of(places))
-        arena.copy_in(memory, tensors, places)
-        return places, memory
+        return places, arena.map_tensors(self._memory, tensors, places)
 
     @property
     def _memory(self) -> Path:

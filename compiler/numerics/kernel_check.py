@@ -18,7 +18,6 @@ from compiler.record import Artifact, Check, Kernel, Problem, Record
 from compiler.record.builder import Builder
 from compiler.targets.destination import has_triton
 from compiler.triton_interpreter.inputs import Programs
-from compiler.triton_interpreter.launch import Outcome
 from compiler.triton_interpreter.process import Interpreter, InterpreterError
 from compiler.triton_interpreter.program import Launch, ProgramError
 from compiler.triton_interpreter.wrapper import fill_value
@@ -84,9 +83,9 @@ def _artifact_checks(
     checking = _Checking({kernel.name: kernel for kernel in kernels}, interpreter)
     reason = "it was not launched"
     try:
-        real = programs.of(artifact)
-        checking.inputs = real.note
-        real.program.run(checking.launch)
+        program = programs.of_half(artifact.half)
+        checking.inputs = program.note
+        program.run(checking.launch)
     except ProgramError as error:
         reason = str(error)
     yield from checking.checks()
@@ -123,7 +122,7 @@ class _Checking:
         before = {index: launch.arguments[index].clone() for index in launch.written} if most else {}
         outcome = self._interpreter.run(launch.source, launch.function, launch.arguments, most=most)
         if outcome.error is not None:
-            known.checks.append(_failed_check(self._kernels[launch.kernel].id, outcome))
+            known.checks.append(outcome.error.as_check(self._kernels[launch.kernel].id))
             return
         if not outcome.is_whole:
             known.notes.append(f"checked the first {outcome.ran:,} of {outcome.programs:,} programs")
@@ -153,14 +152,6 @@ def _programs_to_run(launch: Launch) -> int | None:
     """Number of programs to run; None for all, as where programs add to the same memory."""
     whole = any(value is None for value in launch.written.values()) or "atomic_" in launch.source
     return None if whole else MOST_PROGRAMS
-
-
-def _failed_check(subject: str, outcome: Outcome) -> Check:
-    error = outcome.error
-    assert error is not None
-    where = f"line {error.line} of the kernel: " if error.line else ""
-    verdict = "not comparable" if error.kind == "missing" or not error.line else "differs"
-    return Check(subject, None, None, verdict, f"{where}{error.message}")
 
 
 def _comparison(launch: Launch, index: int, value: Tensor, before: Tensor | None) -> Check:

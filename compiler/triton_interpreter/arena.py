@@ -6,10 +6,9 @@ are holes of a sparse file: they take no space.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -30,40 +29,24 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A tensor argument: its storage's region, and its own place in there, in elements."""
+    """A tensor argument: its storage's region, its offset in there in elements, the name of its dtype, its layout."""
 
     region: Region
     offset: int
-    dtype: torch.dtype
+    format: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
-    def described(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        region = self.region
-        return {
-            "region": [region.name, region.start, region.size],
-            "offset": self.offset,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "shape": self.shape,
-            "stride": self.stride,
-        }
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.format)
+        return found
 
-    @classmethod
-    def of(cls, described: Mapping[str, Any]) -> Placed:
-        dtype = getattr(torch, described["dtype"])
-        return cls(
-            Region(*described["region"]), described["offset"], dtype,
-            tuple(described["shape"]), tuple(described["stride"]),
-        )  # fmt: skip
-
-    def within(self, memory: torch.Tensor) -> torch.Tensor:
+    def tensor_in(self, memory: torch.Tensor) -> torch.Tensor:
         """The tensor itself, in the mapped file (a tensor of bytes)."""
         mine = memory[self.region.start : self.region.start + self.region.size]
-        return mine.view(self.dtype).as_strided(self.shape, self.stride, self._offset_within(memory))
-
-    def _offset_within(self, memory: torch.Tensor) -> int:
-        return (memory.storage_offset() + self.region.start) // self.dtype.itemsize + self.offset
+        start = (memory.storage_offset() + self.region.start) // self.dtype.itemsize + self.offset
+        return mine.view(self.dtype).as_strided(self.shape, self.stride, start)
 
 
 def place_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Placed]:
@@ -76,16 +59,23 @@ def place_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Placed]:
         key = storage.data_ptr() or name
         if key not in regions:
             regions[key] = Region(name, end, storage.nbytes())
-            end = _round_up(end + storage.nbytes() + GAP + storage.nbytes() // 8)
-        found[name] = Placed(
-            regions[key], int(tensor.storage_offset()), tensor.dtype, tuple(tensor.shape), tensor.stride()
-        )
+            end += storage.nbytes() + GAP + storage.nbytes() // 8
+            end = -(-end // ALIGNMENT) * ALIGNMENT
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        layout = tuple(tensor.shape), tensor.stride()
+        found[name] = Placed(regions[key], int(tensor.storage_offset()), dtype, *layout)
     return found
 
 
-def size_of(places: Mapping[str, Placed]) -> int:
-    """Bytes of the file that holds these."""
-    return GAP + max((place.region.start + place.region.size for place in places.values()), default=0)
+def map_tensors(path: Path, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]) -> torch.Tensor:
+    """Make the file, with the tensors copied to their places: a tensor of bytes that shares its memory."""
+    size = GAP + max((place.region.start + place.region.size for place in places.values()), default=0)
+    with path.open("wb") as file:
+        file.truncate(size)  # gaps are holes
+    memory = map_file(path, size)
+    for inside, own in _storages(memory, tensors, places):
+        inside.copy_(own)
+    return memory
 
 
 def map_file(path: Path, size: int) -> torch.Tensor:
@@ -93,27 +83,17 @@ def map_file(path: Path, size: int) -> torch.Tensor:
     return torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
 
 
-def copy_in(memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]) -> None:
-    """Copy whole storages to their regions: a kernel may read around a view."""
-    for name in _first_of_each(places):
-        region = places[name].region
-        memory[region.start : region.start + region.size].copy_(_bytes(tensors[name]))
-
-
 def copy_back(memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]) -> None:
     """Copy the regions back to the tensors' storages."""
-    for name in _first_of_each(places):
-        region = places[name].region
-        _bytes(tensors[name]).copy_(memory[region.start : region.start + region.size])
+    for inside, own in _storages(memory, tensors, places):
+        own.copy_(inside)
 
 
-def _first_of_each(places: Mapping[str, Placed]) -> list[str]:
-    return [name for name, place in places.items() if place.region.name == name]
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-
-
-def _round_up(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def _storages(
+    memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The bytes of each region and of its storage: whole ones, as a kernel may read around a view."""
+    for name, place in places.items():
+        if (region := place.region).name == name:
+            own = torch.empty(0, dtype=torch.uint8).set_(tensors[name].untyped_storage())
+            yield memory[region.start : region.start + region.size], own

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from compiler.torch_api.pytrees import tree_map
 
 NAMES = frozenset(
     f"aten._scaled_dot_product_{kernel}_attention{suffix}.default"
@@ -21,23 +24,20 @@ NAMES = frozenset(
 _SEED = 20_260_705
 
 
-def compute(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The results of one of the operators in NAMES for CPU tensors."""
-    names = [argument.name for argument in target._schema.arguments]
-    defaults = {argument.name: argument.default_value for argument in target._schema.arguments}
-    given = defaults | dict(zip(names, args, strict=False)) | kwargs
-    laid_out = _meta_results(target, args, kwargs)
-    results = _gradients(given) if "grad_out" in names or "grad_out_" in names else _attention_and_logsumexp(given)
-    return tuple(
-        _in_layout(meta, results[index] if index < len(results) else None) for index, meta in enumerate(laid_out)
+def compute(target: Any, args: Sequence[Any], kwargs: dict[str, Any], *_how: Any) -> tuple[Any, ...]:
+    """The results of one of the operators in NAMES for CPU tensors; 0 for those that have no meaning here."""
+    schema = target._schema.arguments
+    names = [argument.name for argument in schema]
+    given = (
+        {argument.name: argument.default_value for argument in schema} | dict(zip(names, args, strict=False)) | kwargs
     )
+    metas = target(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
+    results = _gradients(given) if "backward" in str(target) else _attention_and_logsumexp(given)
+    return tuple(map(_in_layout, metas, chain(results, repeat(None))))
 
 
-def _meta_results(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    def on_meta(value: Any) -> Any:
-        return value.to("meta") if isinstance(value, Tensor) else value
-
-    return tuple(target(*map(on_meta, args), **{name: on_meta(value) for name, value in kwargs.items()}))
+def _on_meta(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, Tensor) else value
 
 
 def _in_layout(meta: Any, value: Tensor | None) -> Any:
@@ -45,9 +45,7 @@ def _in_layout(meta: Any, value: Tensor | None) -> Any:
     if not isinstance(meta, Tensor):
         return meta
     result = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu").zero_()
-    if value is not None and value.shape == result.shape:
-        result.copy_(value)
-    return result
+    return result.copy_(value) if value is not None and value.shape == result.shape else result
 
 
 def _attention_and_logsumexp(given: dict[str, Any]) -> list[Tensor]:
@@ -57,14 +55,12 @@ def _attention_and_logsumexp(given: dict[str, Any]) -> list[Tensor]:
 
 
 def _gradients(given: dict[str, Any]) -> list[Tensor]:
-    inputs = [given[name].detach().float().requires_grad_() for name in ("query", "key", "value")]
-    bias = given.get("attn_bias")
-    if bias is not None:
-        inputs.append(bias.detach().float().requires_grad_())
+    names = ["query", "key", "value"] + ["attn_bias"] * (given.get("attn_bias") is not None)
+    inputs = {name: given[name].detach().float().requires_grad_() for name in names}
     gradient = given["grad_out"] if "grad_out" in given else given["grad_out_"]
     with torch.enable_grad():
-        output, _ = _forward({**given, "attn_bias": inputs[3] if bias is not None else None}, *inputs[:3])
-        return list(torch.autograd.grad(output, inputs, gradient.float().reshape(output.shape)))
+        output, _ = _forward({**given, **inputs}, *(inputs[name] for name in names[:3]))
+        return list(torch.autograd.grad(output, [*inputs.values()], gradient.float().reshape(output.shape)))
 
 
 def _forward(given: dict[str, Any], query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

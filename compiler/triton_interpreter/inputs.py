@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,77 +19,53 @@ _INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
 MADE_UP = "gradients of the outputs are made up: the exploration saw none"
 
 
-@dataclass(frozen=True, slots=True)
-class RealProgram:
-    """A compiled graph with real inputs; `note` says which are not the user's own, or is ""."""
-
-    program: Program
-    note: str = ""
-
-
 class Programs:
     """The programs of one capture; eager's forward values are computed once, for both halves."""
 
     def __init__(self, frame: KeptFrame | None, artifacts: Sequence[Artifact]) -> None:
         self._frame = frame
         written = (each for each in artifacts if any(entity.kind == "kernel" for entity in each.entities))
-        self._codes = {_kind(artifact): artifact.text for artifact in written}  # without autotuning's candidates
-        self._made: dict[Kind, RealProgram] = {}
+        self._codes = {artifact.half: artifact.text for artifact in written}  # without autotuning's candidates
+        self._made: dict[str, Program] = {}
 
-    def of(self, artifact: Artifact) -> RealProgram:
-        """The program of a kernels artifact. Raises ProgramError where its inputs are not to be had."""
-        return self._program_of_half(_kind(artifact))
-
-    def _program_of_half(self, kind: Kind) -> RealProgram:
-        if kind not in self._made:
+    def of_half(self, half: Any) -> Program:
+        """The program of one half with real inputs. Raises ProgramError where its inputs are not to be had."""
+        if half not in self._made:
             with torch.random.fork_rng(devices=()):
-                self._made[kind] = self._make(kind)
-        return self._made[kind]
+                self._made[half] = self._make(half)
+        return self._made[half]
 
-    def _make(self, kind: Kind) -> RealProgram:
-        if self._frame is None or kind not in self._frame.graphs or kind not in self._codes:
+    def _make(self, half: Kind) -> Program:
+        frame = self._frame
+        if frame is None or half not in frame.graphs or half not in self._codes:
             raise ProgramError("its graph was not kept")
-        graph = self._frame.graphs[kind]
-        if kind == "backward":
-            values, note = self._backward(graph)
-        else:
-            values, note = self._of_call(graph), ""
-        laid_out = [_fit_layout(layout, value) for layout, value in zip(graph.inputs, values, strict=True)]
-        return RealProgram(Program(graph, self._codes[kind], laid_out), note)
-
-    def _of_call(self, graph: KeptGraph) -> list[Any]:
-        assert self._frame is not None
-        arguments = self._frame.arguments
-        if arguments is None:
+        graph, note = frame.graphs[half], ""
+        if half == "backward":
+            values, note = self._backward(frame, graph)
+        elif frame.arguments is None:
             raise ProgramError("its graph was not called")
-        return [argument(layout.name, arguments) for layout in graph.inputs]
+        else:
+            values = [argument(layout.name, frame.arguments) for layout in graph.inputs]
+        laid_out = [_fit_layout(layout, value) for layout, value in zip(graph.inputs, values, strict=True)]
+        return Program(graph, self._codes[half], laid_out, note)
 
-    def _backward(self, graph: KeptGraph) -> tuple[list[Any], str]:
+    def _backward(self, frame: KeptFrame, graph: KeptGraph) -> tuple[list[Any], str]:
         """What the forward saved, in the partitioner's order (sizes first), and the gradients."""
         saved = [layout for layout in graph.inputs if not layout.name.startswith("tangents")]
         tangents = [layout for layout in graph.inputs if layout.name.startswith("tangents")]
         if graph.inputs != (*saved, *tangents):
             raise ProgramError("its inputs are not in the order that is known")
-        outputs = self._program_of_half("forward").program.outputs
+        outputs = self.of_half("forward").outputs
         tail = outputs[len(outputs) - len(saved) :] if saved else []
         values = sorted(tail, key=lambda value: isinstance(value, Tensor | Unknown))
-        gradients, note = self._gradients(tangents)
-        return [*values, *gradients], note
-
-    def _gradients(self, tangents: Sequence[InputLayout]) -> tuple[list[Tensor], str]:
-        assert self._frame is not None
-        found = [self._frame.gradients.get(index) for index in self._frame.trained]
-        fits = len(found) == len(tangents) and all(
-            value is not None and layout.fits(value) for layout, value in zip(tangents, found, strict=True)
-        )
-        if fits:
-            return [value for value in found if value is not None], ""
-        return [_random_input(layout) for layout in tangents], MADE_UP
+        found = [frame.gradients.get(index) for index in frame.trained]
+        if len(found) == len(tangents) and all(map(_is_gradient, tangents, found)):
+            return [*values, *found], ""
+        return [*values, *map(_random_input, tangents)], MADE_UP
 
 
-def _kind(artifact: Artifact) -> Kind:
-    kind: Any = artifact.half
-    return kind
+def _is_gradient(layout: InputLayout, value: Tensor | None) -> bool:
+    return value is not None and layout.fits(value)
 
 
 def argument(name: str, arguments: Sequence[Any]) -> Any:

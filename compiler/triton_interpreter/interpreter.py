@@ -11,8 +11,10 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice, product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -140,12 +142,8 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
     def unary_op(self, arg: Any, op: Callable[..., Any]) -> Any:
         return TensorHandle(_round(op(_values(arg)), arg.dtype), arg.dtype.scalar)
 
-    def create_select(self, condition: Any, lhs: Any, rhs: Any) -> Any:
-        return TensorHandle(np.where(condition.data, lhs.data, rhs.data), rhs.dtype.scalar)
-
-    def create_clampf(self, arg: Any, low: Any, high: Any, _propagate: Any) -> Any:
-        clipped = np.clip(_values(arg), _values(low), _values(high))
-        return TensorHandle(_round(clipped, arg.dtype), arg.dtype.scalar)
+    def ternary_op(self, lhs: Any, rhs: Any, other: Any, op: Callable[..., Any]) -> Any:
+        return TensorHandle(_round(op(_values(lhs), _values(rhs), _values(other)), other.dtype), other.dtype.scalar)
 
     def create_minnumf(self, lhs: Any, rhs: Any) -> Any:
         return self.binary_op(lhs, rhs, np.fmin)
@@ -156,12 +154,6 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
     def create_fma(self, x: Any, y: Any, z: Any) -> Any:
         exact = _values(x).astype(np.float64) * _values(y) + _values(z)
         return TensorHandle(_round(exact, z.dtype), z.dtype.scalar)
-
-    def create_rsqrt(self, arg: Any) -> Any:
-        return self.unary_op(arg, lambda x: 1 / np.sqrt(x))
-
-    def create_erf(self, arg: Any) -> Any:
-        return self.unary_op(arg, lambda x: libdevice.call("__nv_erf", [x], x.dtype))
 
     def create_umulhi(self, lhs: Any, rhs: Any) -> Any:
         if lhs.data.dtype.itemsize == 4:
@@ -196,10 +188,9 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
 
 
 class _Results(list[Any]):
-    """What inline assembly gives, as Triton's `Operation` does."""
+    """The results of inline assembly, as Triton's `Operation` has them."""
 
-    def get_result(self, index: int) -> Any:
-        return self[index]
+    get_result = list[Any].__getitem__
 
 
 def _undefined_values(ptrs: Any) -> Any:
@@ -223,55 +214,55 @@ def _width(ptrs: Any) -> int:
 
 def _reduce_by(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = False, **_: Any) -> Any:
     """tl.reduce: neighbours are combined, then neighbours of those, as by a GPU's threads."""
-    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
-    rank = len(tensors[0].handle.data.shape)
-    parts = [tensor.handle.data.reshape(-1) if axis is None else tensor.handle.data for tensor in tensors]
-    at = 0 if axis is None else int(axis)
+    parts, types = _parts_of(inputs)
+    rank, at = parts[0].ndim, int(axis or 0)
     if not 0 <= at < max(rank, 1):
         raise ValueError(f"axis {at} is out of bounds: the tensor has {rank} dimensions")
-    types_ = [tensor.dtype for tensor in tensors]
-    while parts[0].shape[at] > 1:
-        size = parts[0].shape[at]
+    if axis is None:
+        parts = [part.reshape(-1) for part in parts]
+    while (size := parts[0].shape[at]) > 1:
         pairs = [np.take(part, range(start, size, 2), at) for start in (0, 1) for part in parts]
-        parts = _combine(combine, pairs, types_)
-    kept = [part if keep_dims and axis is not None else np.squeeze(part, at) for part in parts]
-    if keep_dims and axis is None:
-        kept = [part.reshape((1,) * rank) for part in kept]
-    results = tuple(_tensor(part, dtype) for part, dtype in zip(kept, types_, strict=True))
-    return results if isinstance(inputs, tuple) else results[0]
+        parts = _combine(combine, pairs, types)
+    if not keep_dims:
+        parts = [np.squeeze(part, at) for part in parts]
+    elif axis is None:
+        parts = [part.reshape((1,) * rank) for part in parts]
+    return _tensors(inputs, parts, types)
 
 
 def _scan_by(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: Any) -> Any:
     """tl.associative_scan (Hillis and Steele, 1986): each step doubles the distance."""
-    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
-    types_ = [tensor.dtype for tensor in tensors]
-    turned = [np.flip(tensor.handle.data, axis) if reverse else tensor.handle.data for tensor in tensors]
-    parts, distance = turned, 1
+    parts, types = _parts_of(inputs)
+    turn = partial(np.flip, axis=axis) if reverse else np.asarray
+    parts, distance = [turn(part) for part in parts], 1
     size = parts[0].shape[axis]
     places = np.arange(size).reshape([-1 if i == axis % parts[0].ndim else 1 for i in range(parts[0].ndim)])
     while distance < size:
-        combined = _combine(combine, [*(np.roll(part, distance, axis) for part in parts), *parts], types_)
+        combined = _combine(combine, [*(np.roll(part, distance, axis) for part in parts), *parts], types)
         parts = [np.where(places >= distance, new, old) for new, old in zip(combined, parts, strict=True)]
         distance *= 2
-    ordered = [np.flip(part, axis) if reverse else part for part in parts]
-    results = tuple(_tensor(part, dtype) for part, dtype in zip(ordered, types_, strict=True))
+    return _tensors(inputs, [turn(part) for part in parts], types)
+
+
+def _parts_of(inputs: Any) -> tuple[list[NDArray[Any]], list[Any]]:
+    """The data and the type of a tensor, or of each in a tuple."""
+    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    return [tensor.handle.data for tensor in tensors], [tensor.dtype for tensor in tensors]
+
+
+def _tensors(inputs: Any, parts: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> Any:
+    """A tensor, or a tuple of them where the inputs are one."""
+    results = tuple(map(_tensor, parts, dtypes))
     return results if isinstance(inputs, tuple) else results[0]
 
 
 def _combine(combine: Any, parts: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
-    given = [_tensor(part, dtype) for part, dtype in zip(parts, [*dtypes, *dtypes], strict=True)]
+    """The results of a combine function, in the types of its arguments."""
+    given, semantic = list(map(_tensor, parts, [*dtypes, *dtypes])), interpreter.interpreter_semantic
     result = combine(*given)
     results = result if isinstance(result, tuple) else (result,)
-    return [
-        np.broadcast_to(_in_dtype(one, dtype), given[0].handle.data.shape)
-        for one, dtype in zip(results, dtypes, strict=True)
-    ]
-
-
-def _in_dtype(value: Any, dtype: Any) -> NDArray[Any]:
-    """What a combine function gave, in the type of its arguments."""
-    tensor = interpreter.interpreter_semantic.to_tensor(value)
-    return interpreter.interpreter_semantic.cast(tensor, dtype).handle.data
+    converted = (semantic.cast(semantic.to_tensor(one), dtype) for one, dtype in zip(results, dtypes, strict=True))
+    return [np.broadcast_to(one.handle.data, given[0].handle.data.shape) for one in converted]
 
 
 def _tensor(data: NDArray[Any], dtype: Any) -> Any:
@@ -280,16 +271,12 @@ def _tensor(data: NDArray[Any], dtype: Any) -> Any:
     return tl.core.tensor(TensorHandle(np.ascontiguousarray(data), dtype), tl.block_type(dtype, list(data.shape)))
 
 
-def _sum(tensor: Any, axis: int | None, keep_dims: bool) -> Any:
+def _reduce(inputs: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **_: Any) -> Any:
+    if combine_fn is not tl.standard._sum_combine:
+        return _reduce_by(inputs, axis, combine_fn, keep_dims)
+    tensor = inputs[0] if isinstance(inputs, tuple) else inputs
     data = np.sum(_values(tensor.handle), axis=axis, keepdims=keep_dims)
     return _tensor(_round(np.asarray(data), tensor.dtype), tensor.dtype)
-
-
-def _reduce(inputs: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **_: Any) -> Any:
-    if combine_fn is tl.standard._sum_combine:
-        tensor = inputs[0] if isinstance(inputs, tuple) else inputs
-        return _sum(tensor, axis, keep_dims)
-    return _reduce_by(inputs, axis, combine_fn, keep_dims)
 
 
 class _Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
@@ -303,10 +290,8 @@ class _Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:  # noqa: N802
         self.generic_visit(node)
         function = "_tcompile_and" if isinstance(node.op, ast.And) else "_tcompile_or"
-        every: list[ast.expr] = [
-            ast.Lambda(ast.arguments([], [], None, [], [], None, []), value) for value in node.values
-        ]
-        return ast.Call(ast.Name(function, ast.Load()), every, [])
+        nothing = ast.arguments([], [], None, [], [], None, [])
+        return ast.Call(ast.Name(function, ast.Load()), [ast.Lambda(nothing, value) for value in node.values], [])
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:  # noqa: N802
         self.generic_visit(node)
@@ -315,24 +300,16 @@ class _Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
         return ast.Call(ast.Name("_tcompile_not", ast.Load()), [node.operand], [])
 
 
-def _all_of(*operands: Callable[[], Any]) -> Any:
-    return _lane_by_lane(operands, "logical_and", False)
-
-
-def _any_of(*operands: Callable[[], Any]) -> Any:
-    return _lane_by_lane(operands, "logical_or", True)
-
-
-def _lane_by_lane(operands: Sequence[Callable[[], Any]], operation: str, decides: bool) -> Any:
+def _combine_lanes(operation: str, decides: bool, *operands: Callable[[], Any]) -> Any:
     """Python's `and` and `or`, lane by lane for blocks, with short circuit for single values."""
     result = operands[0]()
     for operand in operands[1:]:
-        if not _is_block(result):
-            if bool(result) is decides:
-                return result
-            result = operand()
-        else:
+        if _is_block(result):
             result = getattr(result, operation)(operand())
+        elif bool(result) is decides:
+            return result
+        else:
+            result = operand()
     return result
 
 
@@ -370,12 +347,10 @@ def install() -> None:
         scope.set_attr(tl_cuda, name, lambda **_: None)
     scope.set_attr(interpreter.InterpretedFunction, "__call__", _call_function)
     scope.set_attr(interpreter.FunctionRewriter, "ast_transformer", _Transformer())
-    for name, operation in (
-        ("and", _all_of),
-        ("or", _any_of),
-        ("not", _logical_not),
-    ):  # seen by every rewritten function
-        scope.set_attr(interpreter, f"_tcompile_{name}", operation)
+    # Every rewritten function sees these.
+    scope.set_attr(interpreter, "_tcompile_and", partial(_combine_lanes, "logical_and", False))
+    scope.set_attr(interpreter, "_tcompile_or", partial(_combine_lanes, "logical_or", True))
+    scope.set_attr(interpreter, "_tcompile_not", _logical_not)
     _install_in_inductor(scope)
 
 
@@ -408,36 +383,15 @@ def _install_in_inductor(scope: Any) -> None:
     scope.set_attr(triton_helpers, "x_grid_barrier", x_grid_barrier)
 
 
-# Kernels: what Inductor's decorators say of one, and its launch.
-
-
-def configurations(kernel: Any) -> list[dict[str, Any]]:
-    """The block sizes that Inductor's heuristics try, in order, with those of the user's call."""
-    declared = kernel.inductor_meta.get("declared_constexpr_names", ())
-    given = {name: value for name, value in kernel.triton_meta["constants"].items() if name in declared}
-    return [given | config.kwargs for config in kernel.configs]
-
-
-def signature_of(kernel: Any) -> dict[str, str]:
-    """Triton's type of each argument: `*fp32`, `i32`, `constexpr`."""
-    return {name: str(kind) for name, kind in kernel.triton_meta["signature"].items()}
-
-
-def launch_arguments(kernel: Any, config: Mapping[str, Any]) -> list[str]:
-    """The names of what is passed at a launch, in order; grids that are passed too come last."""
-    own = [name for name in kernel.fn.arg_names if name not in config and name not in ("num_warps", "num_stages")]
-    return [*own, *kernel.inductor_meta.get("extra_launcher_args", ())]
-
-
 def run_programs(
     function: Any,
     arguments: Mapping[str, Any],
     types_: Mapping[str, str],
     grid: tuple[int, int, int],
     bounds: Bounds,
-    most: int,
+    most: int | None,
 ) -> int:
-    """Run at most `most` programs of a @triton.jit function in sequence; returns how many ran.
+    """Run at most `most` programs of a @triton.jit function in sequence, None for all; returns how many ran.
 
     `arguments` are tensors, numbers, and block sizes; `types_` gives Triton's type of all but the latter.
     """
@@ -445,35 +399,18 @@ def run_programs(
     builder.bounds = bounds
     builder.set_grid_dim(*grid)
     given = {name: _argument(value, types_.get(name, "constexpr")) for name, value in arguments.items()}
-    body = function.rewrite()
-    count = 0
+    body, count = function.rewrite(), prod(grid) if most is None else min(most, prod(grid))
     with np.errstate(all="ignore"):
-        for place in _places(grid):
-            if count == most:
-                break
+        for place in islice(product(*map(range, grid)), count):
             builder.set_grid_idx(*place)
             body(**given)
-            count += 1
     return count
 
 
-def _places(grid: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
-    return ((x, y, z) for x in range(grid[0]) for y in range(grid[1]) for z in range(grid[2]))
-
-
 def _argument(value: Any, kind: str) -> Any:
-    if kind == "constexpr":
+    if kind == "constexpr" or value is None:
         return value
     dtype = tl.str_to_ty(kind, None)
     if isinstance(value, torch.Tensor):
-        return tl.core.tensor(TensorHandle(np.array([value.data_ptr()], dtype=np.uint64), dtype), dtype)
-    if value is None:
-        return None
-    handle = TensorHandle(np.array([value], dtype=_np_dtype(dtype)), dtype)
-    return tl.core.tensor(handle, dtype)
-
-
-def define_kernel(module: types.ModuleType, source: str, path: str) -> None:
-    """Execute a kernel's source in a module. Raises what it raises, a SyntaxError with its line."""
-    module.__file__ = path
-    exec(compile(source, path, "exec", dont_inherit=True), vars(module))
+        return _tensor(np.array(value.data_ptr(), dtype=np.uint64), dtype)
+    return _tensor(np.array(value, dtype=_np_dtype(dtype)), dtype)

@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule
 from compiler.calls.kept_graphs import KeptFrame, KeptGraph
 from compiler.record import Kernel, Record
 from compiler.triton_interpreter import wrapper
-from compiler.triton_interpreter.inputs import Programs, RealProgram
+from compiler.triton_interpreter.inputs import Programs
 from compiler.triton_interpreter.process import Interpreter
 from compiler.triton_interpreter.program import Launch, Program, ProgramError
 from compiler.untrusted.host_code import executable_host_code
@@ -44,7 +44,7 @@ def kernel_inputs(
 
     Kernels before it run in the interpreter where eager's values of their results are unknown.
     """
-    real = _program(record, kernel, kept)
+    program = _program(record, kernel, kept)
 
     def launch(found: Launch) -> None:
         if found.kernel == kernel.name:
@@ -57,33 +57,33 @@ def kernel_inputs(
                 raise ProgramError(f"{found.kernel}, which comes before it, fails: {outcome.error.message}")
 
     try:
-        real.program.run(launch)
+        program.run(launch)
     except RefusedSourceError as error:
         raise ProgramError(f"a kernel that comes before it is refused: {error}") from None
     except _Reached as reached:
-        return KernelInputs(replace(reached.launch, arguments=own_copies(reached.launch.arguments)), real.note)
+        return KernelInputs(replace(reached.launch, arguments=own_copies(reached.launch.arguments)), program.note)
     raise ProgramError(f"{kernel.name} is not launched")
 
 
 def own_copies(arguments: Any) -> list[Any]:
     """The arguments with memory of their own; those that share memory still do."""
     storages: dict[int, Any] = {}
-    copies = []
-    for value in arguments:
-        if isinstance(value, Tensor):
-            storage = value.untyped_storage()
-            known = storages.setdefault(storage.data_ptr(), storage.clone())
-            made = torch.empty(0, dtype=value.dtype).set_(known, value.storage_offset(), value.shape, value.stride())
-            copies.append(made)
-        else:
-            copies.append(value)
-    return copies
+
+    def own_copy(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        storage = value.untyped_storage()
+        known = storages.setdefault(storage.data_ptr(), storage.clone())
+        return torch.empty(0, dtype=value.dtype).set_(known, value.storage_offset(), value.shape, value.stride())
+
+    return [*map(own_copy, arguments)]
 
 
-def _program(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame]) -> RealProgram:
+def _program(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame]) -> Program:
     artifact = record[kernel.artifact]
     try:
-        return Programs(kept.get(kernel.graph), _siblings(record, kernel)).of(artifact)
+        siblings = [other for other in record.of_stage("kernels") if other.graph == kernel.graph]
+        return Programs(kept.get(kernel.graph), siblings).of_half(artifact.half)
     except ProgramError as error:
         note = RANDOM if kernel.graph not in kept else f"{RANDOM} ({error})"
     try:
@@ -91,14 +91,6 @@ def _program(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame]) -> R
         inputs = wrapper.random_inputs(code)
     except Exception as error:
         raise ProgramError(f"its inputs are not known: {type(error).__name__}: {error}") from error
-    return RealProgram(Program(KeptGraph(_empty()), code, inputs), note)
-
-
-def _siblings(record: Record, kernel: Kernel) -> list[Any]:
-    return [artifact for artifact in record.of_stage("kernels") if artifact.graph == kernel.graph]
-
-
-def _empty() -> GraphModule:
     graph = Graph()
     graph.output(())
-    return GraphModule(torch.nn.Module(), graph)
+    return Program(KeptGraph(GraphModule(torch.nn.Module(), graph)), code, inputs, note)

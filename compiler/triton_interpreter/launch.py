@@ -1,12 +1,38 @@
-"""Questions to the interpreter's process and its answers: plain data, JSON on the wire."""
+"""Requests to the interpreter's process and its answers: plain data, MessagePack on the wire."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
+from compiler.record import Check
+from compiler.triton_interpreter.arena import Placed
+
 ErrorKind = Literal["syntax", "bounds", "error", "missing"]
+TILE = 1 << 16
+"""Elements of one program: large enough that Python's part is small, small enough for a processor's caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One launch of the function `name` of a file, with tensors in the file `memory` of `size` bytes.
+
+    A kernel of Inductor's runs in the configuration with the number `config`, None to choose block sizes, and at most
+    `most` of its programs run. A plain `@triton.jit` function has the `types` of its arguments, `blocks` and `grid`.
+    """
+
+    path: str
+    name: str
+    memory: str
+    size: int
+    arguments: list[Placed | bool | int | float | str | None]
+    config: int | None = None
+    most: int | None = None
+    types: dict[str, str] | None = None
+    blocks: dict[str, Any] = field(default_factory=dict)
+    grid: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +47,18 @@ class KernelError:
     message: str
     line: int = 0
 
+    def as_check(self, subject: str) -> Check:
+        """The check of a kernel that has failed so."""
+        where = f"line {self.line} of the kernel: " if self.line else ""
+        verdict = "not comparable" if self.kind == "missing" or not self.line else "differs"
+        return Check(subject, None, None, verdict, f"{where}{self.message}")
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One launch: block sizes, programs of the whole grid, programs that ran, printed text.
+    """One launch: block sizes, the grid, programs that ran, printed text, and what went wrong."""
 
-    `written` has, by argument, which bytes were stored to; only where not all programs ran.
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     grid: tuple[int, int, int] = (0, 0, 0)
     ran: int = 0
     printed: str = ""
@@ -37,8 +66,8 @@ class Outcome:
 
     @property
     def programs(self) -> int:
-        x, y, z = self.grid
-        return x * y * z
+        """Programs of the whole grid."""
+        return prod(self.grid)
 
     @property
     def is_whole(self) -> bool:
@@ -50,31 +79,15 @@ def tile(config: Mapping[str, int], numels: Mapping[str, int], largest: Mapping[
     """Block sizes for few programs: as large as sizes and limits allow, TILE elements in all.
 
     `config` is the heuristics' first choice; what is no block size stays. `numels` are elements by dimension
-    (XBLOCK).
+    (XBLOCK): the source fixes the blocks of reductions that the configuration does not name (persistent reductions).
     """
     chosen = dict(config)
-    room = TILE // _fixed_elements(config, numels)
-    for name in sorted(set(config) & set(numels) & set(largest), key=_reductions_first):
+    fixed = [_power_of_two(size) for name, size in numels.items() if name.startswith("R") and name not in config]
+    room = TILE // min(prod(fixed), TILE)
+    for name in sorted(set(config) & set(numels) & set(largest), key=lambda name: (not name.startswith("R"), name)):
         chosen[name] = max(1, min(_power_of_two(numels[name]), largest[name], room))
         room = max(1, room // chosen[name])
     return chosen
-
-
-TILE = 1 << 16
-"""Elements of one program: large enough that Python's part is small, small enough for a processor's caches."""
-
-
-def _fixed_elements(config: Mapping[str, int], numels: Mapping[str, int]) -> int:
-    """A program's elements in dimensions whose block the source fixes (persistent reductions)."""
-    size = 1
-    for name, numel in numels.items():
-        if name.startswith("R") and name not in config:
-            size *= _power_of_two(numel)
-    return min(size, TILE)
-
-
-def _reductions_first(name: str) -> tuple[bool, str]:
-    return (not name.startswith("R"), name)
 
 
 def _power_of_two(number: int) -> int:

@@ -93,141 +93,88 @@ def _norm(*parts: Array) -> Array:
     return np.sqrt(sum(part * part for part in parts))
 
 
-FUNCTIONS: dict[str, Function] = {
+def _multiply_add(x: Array, y: Array, z: Array) -> Array:
+    return x * y + z
+
+
+_SAME_NAME = (
+    "abs", "cbrt", "ceil", "copysign", "cos", "cosh", "exp", "exp2", "expm1", "floor", "fmod", "hypot", "isinf",
+    "isnan", "log", "log10", "log1p", "log2", "rint", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+_EXACT: dict[str, Function] = {
     "abs": np.abs,
-    "acos": np.arccos,
-    "acosh": np.arccosh,
-    "add_rn": np.add,
-    "asin": np.arcsin,
-    "asinh": np.arcsinh,
-    "atan": np.arctan,
-    "atan2": np.arctan2,
-    "atanh": np.arctanh,
-    "cbrt": np.cbrt,
-    "ceil": np.ceil,
-    "copysign": np.copysign,
+    "add": np.add,
     "cos": np.cos,
-    "cosh": np.cosh,
+    "div": np.divide,
+    "fma": _multiply_add,
+    "mul": np.multiply,
+    "rcp": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "sqrt": np.sqrt,
+    "sub": np.subtract,
+    "tanh": np.tanh,
+}
+"""What libdevice and PTX have under one name."""
+_OF_TORCH = {
+    "cyl_bessel_i0": torch.special.i0,
+    "cyl_bessel_i1": torch.special.i1,
+    "erf": torch.special.erf,
+    "erfc": torch.special.erfc,
+    "erfcx": torch.special.erfcx,
+    "erfinv": torch.special.erfinv,
+    "j0": torch.special.bessel_j0,
+    "j1": torch.special.bessel_j1,
+    "lgamma": torch.lgamma,
+    "normcdf": torch.special.ndtr,
+    "normcdfinv": torch.special.ndtri,
+    "y0": torch.special.bessel_y0,
+    "y1": torch.special.bessel_y1,
+}
+_PLAIN: dict[str, Function] = {
+    **{name: getattr(np, name) for name in _SAME_NAME},
+    **{f"a{name}": getattr(np, f"arc{name}") for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
+    **{name: _by_torch(function) for name, function in _OF_TORCH.items()},
     "cospi": lambda x: np.cos(np.pi * np.fmod(x, 2)),
-    "cyl_bessel_i0": _by_torch(torch.special.i0),
-    "cyl_bessel_i1": _by_torch(torch.special.i1),
-    "dadd_rn": np.add,
-    "ddiv_rn": np.divide,
-    "div_rn": np.divide,
-    "dmul_rn": np.multiply,
-    "drcp_rn": np.reciprocal,
-    "dsqrt_rn": np.sqrt,
-    "dsub_rn": np.subtract,
-    "erf": _by_torch(torch.special.erf),
-    "erfc": _by_torch(torch.special.erfc),
     "erfcinv": lambda x: _by_torch(torch.special.erfinv)(1 - x),
-    "erfcx": _by_torch(torch.special.erfcx),
-    "erfinv": _by_torch(torch.special.erfinv),
-    "exp": np.exp,
     "exp10": lambda x: np.power(10.0, x),
-    "exp2": np.exp2,
-    "expm1": np.expm1,
-    "fabs": np.abs,
-    "fadd_rn": np.add,
-    "fast_cos": np.cos,
-    "fast_exp": np.exp,
-    "fast_exp10": lambda x: np.power(10.0, x),
-    "fast_fdivide": np.divide,
-    "fast_log": np.log,
-    "fast_log10": np.log10,
-    "fast_log2": np.log2,
-    "fast_pow": np.power,
-    "fast_sin": np.sin,
-    "fast_tan": np.tan,
-    "fast_tanh": np.tanh,
     "fdim": lambda x, y: np.where(x > y, x - y, np.where(x <= y, 0.0, np.nan)),
-    "fdiv_rn": np.divide,
+    "fdivide": np.divide,
     "finite": np.isfinite,
-    "floor": np.floor,
-    "fma": lambda x, y, z: x * y + z,
-    "fmaf_rn": lambda x, y, z: x * y + z,
-    "fma_rn": lambda x, y, z: x * y + z,
-    "fmod": np.fmod,
-    "fmul_rn": np.multiply,
-    "frcp_rn": np.reciprocal,
-    "frsqrt_rn": lambda x: 1 / np.sqrt(x),
-    "fsqrt_rn": np.sqrt,
-    "fsub_rn": np.subtract,
-    "hypot": np.hypot,
+    "fma": _multiply_add,
     "ilogb": _exponent,
-    "isfinited": np.isfinite,
-    "isinf": np.isinf,
-    "isinfd": np.isinf,
-    "isnan": np.isnan,
-    "isnand": np.isnan,
-    "j0": _by_torch(torch.special.bessel_j0),
-    "j1": _by_torch(torch.special.bessel_j1),
     "ldexp": _scale,
-    "lgamma": _by_torch(torch.lgamma),
-    "llabs": np.abs,
-    "llrint": np.rint,
-    "llround": _away_from_zero,
-    "log": np.log,
-    "log10": np.log10,
-    "log1p": np.log1p,
-    "log2": np.log2,
-    "logb": _exponent,
-    "mul_rn": np.multiply,
-    "nearbyint": np.rint,
     "norm3d": _norm,
-    "norm4d": _norm,
-    "normcdf": _by_torch(torch.special.ndtr),
-    "normcdfinv": _by_torch(torch.special.ndtri),
     "pow": np.power,
-    "powi": np.power,
     "rcbrt": lambda x: 1 / np.cbrt(x),
-    "rcp_rn": np.reciprocal,
     "remainder": _ieee_remainder,
     "rhypot": lambda x, y: 1 / np.hypot(x, y),
-    "rint": np.rint,
     "rnorm3d": lambda *parts: 1 / _norm(*parts),
-    "rnorm4d": lambda *parts: 1 / _norm(*parts),
     "round": _away_from_zero,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rsqrt": _EXACT["rsqrt"],
     "saturate": lambda x: np.clip(np.nan_to_num(x, nan=0.0), 0.0, 1.0),
-    "scalbn": _scale,
-    "signbit": np.signbit,
-    "signbitd": np.signbit,
-    "sin": np.sin,
-    "sinh": np.sinh,
     "sinpi": lambda x: np.sin(np.pi * np.fmod(x, 2)),
-    "sqrt": np.sqrt,
-    "sqrt_rn": np.sqrt,
-    "sub_rn": np.subtract,
-    "tan": np.tan,
-    "tanh": np.tanh,
     "tgamma": _gamma,
-    "trunc": np.trunc,
-    "y0": _by_torch(torch.special.bessel_y0),
-    "y1": _by_torch(torch.special.bessel_y1),
+}
+_OTHER_NAMES = {
+    "fabs": "abs", "fmaf_rn": "fma", "isfinited": "finite", "isinfd": "isinf", "isnand": "isnan", "llabs": "abs",
+    "llrint": "rint", "llround": "round", "logb": "ilogb", "nearbyint": "rint", "norm4d": "norm3d", "powi": "pow",
+    "rnorm4d": "rnorm3d", "scalbn": "ldexp", "signbitd": "signbit",
+}  # fmt: skip
+_FAST = ("cos", "exp", "exp10", "fdivide", "log", "log10", "log2", "pow", "sin", "tan", "tanh")
+FUNCTIONS: dict[str, Function] = {
+    **_PLAIN,
+    **{other: _PLAIN[name] for other, name in _OTHER_NAMES.items()},
+    **{f"fast_{name}": _PLAIN[name] for name in _FAST},
+    **{f"{width}{name}_rn": function for width in ("", "d", "f") for name, function in _EXACT.items()},
 }
 """By name without `__nv_`: functions of numbers, whatever their format."""
 
 
-def _count_of_bits(x: Array) -> Array:
-    return np.vectorize(lambda value: int(value).bit_count(), otypes=[np.int32])(_unsigned_view(x))
-
-
-def _leading_zeros(x: Array) -> Array:
-    bits = x.dtype.itemsize * 8
-    return np.vectorize(lambda value: bits - int(value).bit_length(), otypes=[np.int32])(_unsigned_view(x))
-
-
-def _first_set(x: Array) -> Array:
-    """The place of the lowest set bit, from 1; 0 where there is none."""
-    return np.vectorize(lambda value: (int(value) & -int(value)).bit_length(), otypes=[np.int32])(_unsigned_view(x))
-
-
-def _reversed_bits(x: Array) -> Array:
-    bits = x.dtype.itemsize * 8
-    unsigned = _unsigned_view(x)
-    turned = np.vectorize(lambda value: int(f"{int(value):0{bits}b}"[::-1], 2), otypes=[unsigned.dtype])(unsigned)
-    return turned.view(x.dtype)
+def _of_bits(compute: Callable[[int, int], int]) -> Function:
+    """A function of each element's bits, as a number, and of their count."""
+    function = np.vectorize(compute, otypes=[np.uint64])
+    return lambda x: function(np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").astype(object), x.dtype.itemsize * 8)
 
 
 def _high_half(x: Array, y: Array) -> Array:
@@ -235,40 +182,33 @@ def _high_half(x: Array, y: Array) -> Array:
     return np.vectorize(lambda a, b: (int(a) * int(b)) >> bits, otypes=[x.dtype])(x, y)
 
 
-def _unsigned_view(x: Array) -> Array:
-    return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
-
-
 def _bits_as(dtype: str) -> Function:
     return lambda x: np.ascontiguousarray(x).view(dtype)
 
 
-OF_FORMAT: dict[str, Function] = {
-    "brev": _reversed_bits,
-    "brevll": _reversed_bits,
-    "clz": _leading_zeros,
-    "clzll": _leading_zeros,
-    "double_as_longlong": _bits_as("int64"),
-    "ffs": _first_set,
-    "ffsll": _first_set,
-    "float_as_int": _bits_as("int32"),
-    "float_as_uint": _bits_as("uint32"),
+_OF_BITS = {
+    "brev": _of_bits(lambda value, bits: int(f"{value:0{bits}b}"[::-1], 2)),
+    "clz": _of_bits(lambda value, bits: bits - value.bit_length()),
+    "ffs": _of_bits(lambda value, _: (value & -value).bit_length()),  # the lowest set bit, from 1; 0 for none
+    "popc": _of_bits(lambda value, _: value.bit_count()),
+}
+_OF_INTEGERS: dict[str, Function] = {
     "hadd": lambda x, y: (x.astype(np.int64) + y) >> 1,
-    "int_as_float": _bits_as("float32"),
-    "longlong_as_double": _bits_as("float64"),
-    "mul24": lambda x, y: x * y,
+    "mul24": np.multiply,
     "mul64hi": _high_half,
     "mulhi": _high_half,
-    "nextafter": np.nextafter,
-    "popc": _count_of_bits,
-    "popcll": _count_of_bits,
     "rhadd": lambda x, y: (x.astype(np.int64) + y + 1) >> 1,
+}
+OF_FORMAT: dict[str, Function] = {
+    **{f"{name}{long}": function for long in ("", "ll") for name, function in _OF_BITS.items()},
+    **{f"{sign}{name}": function for sign in ("", "u") for name, function in _OF_INTEGERS.items()},
+    "double_as_longlong": _bits_as("int64"),
+    "float_as_int": _bits_as("int32"),
+    "float_as_uint": _bits_as("uint32"),
+    "int_as_float": _bits_as("float32"),
+    "longlong_as_double": _bits_as("float64"),
+    "nextafter": np.nextafter,
     "uint_as_float": _bits_as("float32"),
-    "uhadd": lambda x, y: (x.astype(np.int64) + y) >> 1,
-    "umul24": lambda x, y: x * y,
-    "umul64hi": _high_half,
-    "umulhi": _high_half,
-    "urhadd": lambda x, y: (x.astype(np.int64) + y + 1) >> 1,
 }
 """By name without `__nv_`: functions of a format's bits."""
 
@@ -276,29 +216,18 @@ OF_FORMAT: dict[str, Function] = {
 _INSTRUCTION = re.compile(r"\s*(?P<name>[\w.]+)\s+(?P<operands>\$\d+(?:\s*,\s*\$\d+)*)\s*;?\s*")
 _MODIFIERS = {"approx", "ftz", "rn", "sat", "lo", "full", "b16", "b32", "b64"}
 
-OPERATIONS: dict[str, Callable[..., Array]] = {
-    "abs": np.abs,
-    "add": np.add,
+OPERATIONS: dict[str, Function] = {
+    **_EXACT,
     "and": np.bitwise_and,
-    "cos": np.cos,
-    "div": np.divide,
     "ex2": np.exp2,
-    "fma": lambda x, y, z: x * y + z,
     "lg2": np.log2,
-    "mad": lambda x, y, z: x * y + z,
+    "mad": _multiply_add,
     "max": np.fmax,
     "min": np.fmin,
     "mov": np.positive,
-    "mul": np.multiply,
     "neg": np.negative,
     "not": np.invert,
     "or": np.bitwise_or,
-    "rcp": np.reciprocal,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "sin": np.sin,
-    "sqrt": np.sqrt,
-    "sub": np.subtract,
-    "tanh": np.tanh,
     "xor": np.bitwise_xor,
 }
 
@@ -308,8 +237,8 @@ def call_inline(
 ) -> list[Array]:
     """The result of one PTX instruction, as a list of one array. Raises NoEquivalentError."""
     found = _INSTRUCTION.fullmatch(assembly)
-    operation, known = _operation(found["name"]) if found else (None, False)
-    if found is None or operation is None or not known or pack != 1 or len(dtypes) != 1:
+    operation = _operation(found["name"]) if found else None
+    if found is None or operation is None or pack != 1 or len(dtypes) != 1:
         raise NoEquivalentError(
             f"the inline assembly {assembly.strip()!r} ({constraints}) has no equivalent in the interpreter: this "
             "kernel can only be run on a GPU"
@@ -317,12 +246,12 @@ def call_inline(
     places = [int(place[1:]) for place in re.findall(r"\$\d+", found["operands"])]
     chosen = [arguments[place - 1] for place in places[1:]]
     if dtypes[0].kind == "f":
-        return [np.asarray(operation(*(x.astype(np.float64) for x in chosen))).astype(dtypes[0])]
+        chosen = [argument.astype(np.float64) for argument in chosen]
     return [np.asarray(operation(*chosen)).astype(dtypes[0])]
 
 
-def _operation(name: str) -> tuple[Callable[..., Array] | None, bool]:
-    """The function for `fma.rn.f32`, and whether all its modifiers are known."""
+def _operation(name: str) -> Function | None:
+    """The function for `fma.rn.f32`; None where it, or one of its modifiers, is unknown."""
     base, *modifiers = name.split(".")
     known = all(modifier in _MODIFIERS or re.fullmatch(r"[fus]\d+", modifier) for modifier in modifiers)
-    return OPERATIONS.get(base), known
+    return OPERATIONS.get(base) if known else None

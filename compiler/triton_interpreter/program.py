@@ -18,9 +18,8 @@ from compiler.calls.graph_runs import copy_to_cpu
 from compiler.calls.kept_graphs import KeptGraph
 from compiler.torch_api.buffers import mutated_inputs
 from compiler.triton_interpreter import wrapper
-from compiler.triton_interpreter.reference import Reference, Unknown, evaluate
+from compiler.triton_interpreter.reference import HALF, Reference, Unknown, Unrounded, evaluate, first_line
 from compiler.triton_interpreter.signature import signature
-from compiler.triton_interpreter.unrounded import HALF, Unrounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,7 @@ class Launch:
 
 
 Launcher = Callable[[Launch], None]
+_DRAWS_FOUR = re.compile(r"n4x\(|rand4x\(")
 _PART = re.compile(r"(\w+) = reinterpret_tensor\((\w+), .*# alias$", re.MULTILINE)
 
 
@@ -55,10 +55,13 @@ class ProgramError(RuntimeError):
 
 
 class Program:
-    """A compiled graph with its inputs and eager's values; `run` executes its output code."""
+    """A compiled graph with its inputs and eager's values; `run` executes its output code.
 
-    def __init__(self, graph: KeptGraph, code: str, inputs: Sequence[Any]) -> None:
-        self.graph = graph
+    `note` says which inputs are not the user's own, or is "".
+    """
+
+    def __init__(self, graph: KeptGraph, code: str, inputs: Sequence[Any], note: str = "") -> None:
+        self.graph, self.note = graph, note
         self._code = code
         self._inputs = [copy_to_cpu(value) for value in inputs]
         self._buffers = {buffer.name: buffer for buffer in graph.buffers}
@@ -68,7 +71,7 @@ class Program:
         by_four = self._by_four()
         self.values, self.outputs = evaluate(graph.module, self._inputs, wanted, by_four)
         self.unrounded = Unrounded(graph.module, Reference(graph.module, (), by_four).compute_node)
-        self._nodes = self._values_held()
+        self.nodes = self._values_held()
 
     def run(self, launch: Launcher) -> None:
         """Execute the output code; `launch` is given each launch, and makes it. Raises ProgramError."""
@@ -76,34 +79,30 @@ class Program:
         externs = [name for name, buffer in self._buffers.items() if buffer.is_extern]
         try:
             call = wrapper.runner(self._code, host, externs)
-            call(host.given([copy_to_cpu(value) for value in self._inputs]))
+            call(host.hold_inputs([copy_to_cpu(value) for value in self._inputs]))
         except (ProgramError, KeyboardInterrupt):
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             raise ProgramError(f"its output code could not be run on the CPU: {reason}") from error
 
-    def expected(self, name: str) -> Tensor | None:
+    def expected_value(self, name: str) -> Tensor | None:
         """Eager's value of what is to be stored in a buffer or input; None where it is not known."""
-        value = self.values.get(self.node_of(name))
+        value = self.values.get(self.nodes.get(name, ""))
         return value if isinstance(value, Tensor) else None
 
-    def stored(self, name: str, buffer: Tensor) -> Tensor | None:
+    def stored_value(self, name: str, buffer: Tensor) -> Tensor | None:
         """Eager's value for the memory of this name; None where unknown."""
-        value = _if_it_fits(self.expected(name), buffer)
+        value = _if_it_fits(self.expected_value(name), buffer)
         if value is not None:
             return value
         joined = self._buffers.get(self._joined.get(name, ""))
-        whole = self.expected(joined.name) if joined is not None and joined.is_joined else None
+        whole = self.expected_value(joined.name) if joined is not None and joined.is_joined else None
         if joined is None or whole is None or whole.dtype != buffer.dtype:
             return None
-        return self.laid_out(joined.name, whole).as_strided(buffer.shape, buffer.stride(), buffer.storage_offset())
+        return self.in_layout(joined.name, whole).as_strided(buffer.shape, buffer.stride(), buffer.storage_offset())
 
-    def node_of(self, name: str) -> str:
-        """The FX node whose value a buffer or an input is to hold; "" where there is none."""
-        return self._nodes.get(name, "")
-
-    def laid_out(self, name: str, value: Any) -> Any:
+    def in_layout(self, name: str, value: Any) -> Any:
         """A value in the layout that the program expects of this buffer."""
         buffer = self._buffers.get(name)
         if not isinstance(value, Tensor) or buffer is None or buffer.size is None or buffer.stride is None:
@@ -119,8 +118,7 @@ class Program:
 
     def _values_held(self) -> dict[str, str]:
         """The node of each name, once written. Mutated values are complete after their mutations."""
-        copies = mutated_inputs(self.graph.module)
-        found = copies | {buffer.name: buffer.value for buffer in self.graph.buffers}
+        found = mutated_inputs(self.graph.module) | {buffer.name: buffer.value for buffer in self.graph.buffers}
         latest: dict[str, str] = {}
         for buffer in self.graph.buffers:
             for mutated in buffer.mutates:
@@ -132,22 +130,15 @@ class Program:
     def mutations_of(self, kernel: str) -> dict[str, str]:
         """For what a kernel mutates, the buffer that stands for it afterwards."""
         nodes = self.graph.nodes.get(kernel, set())
-        return {
-            mutated: buffer.name
-            for buffer in self.graph.buffers
-            if nodes & set(buffer.nodes)
-            for mutated in buffer.mutates
-        }
+        buffers = (buffer for buffer in self.graph.buffers if nodes & set(buffer.nodes))
+        return {mutated: buffer.name for buffer in buffers for mutated in buffer.mutates}
 
     def _by_four(self) -> set[str]:
         """Nodes whose kernels draw four random numbers at once: triton_helpers.rand4x, randn4x."""
-        drawing = {name for name in self.graph.nodes if "n4x(" in self._source(name) or "rand4x(" in self._source(name)}
+        sources = {name: self._code.partition(f"async_compile.triton('{name}', '''")[2] for name in self.graph.nodes}
+        drawing = [name for name, source in sources.items() if _DRAWS_FOUR.search(source.partition("'''")[0])]
         nodes = set().union(*(self.graph.nodes[name] for name in drawing))
         return {buffer.value for buffer in self.graph.buffers if nodes & set(buffer.nodes)}
-
-    def _source(self, kernel: str) -> str:
-        _, _, after = self._code.partition(f"async_compile.triton('{kernel}', '''")
-        return after.partition("'''")[0]
 
 
 class _Host:
@@ -158,12 +149,11 @@ class _Host:
         self._launch = launch
         self._holds: dict[int, str] = {}  # the node whose value is at an address
 
-    def given(self, inputs: Sequence[Any]) -> list[Any]:
-        """The program's inputs, whose values are known."""
-        names = [layout.name for layout in self._program.graph.inputs]
-        self._holds |= {
-            value.data_ptr(): name for name, value in zip(names, inputs, strict=False) if isinstance(value, Tensor)
-        }
+    def hold_inputs(self, inputs: Sequence[Any]) -> list[Any]:
+        """Note that the program's inputs are in memory; returns them."""
+        for layout, value in zip(self._program.graph.inputs, inputs, strict=False):
+            if isinstance(value, Tensor):
+                self._holds[value.data_ptr()] = layout.name
         return list(inputs)
 
     def launch(self, kernel: str, function: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
@@ -174,8 +164,8 @@ class _Host:
         for index, argument in enumerate(own.arguments[: len(arguments)]):
             if argument in own.written and isinstance(arguments[index], Tensor):
                 variable = mutations.get(names[index], names[index])
-                written[index] = self._program.stored(variable, arguments[index])
-                nodes[index] = self._program.node_of(variable)
+                written[index] = self._program.stored_value(variable, arguments[index])
+                nodes[index] = self._program.nodes.get(variable, "")
         known = self._read(arguments)
         self._launch(
             Launch(kernel, function, source, arguments, names, written, lambda index: self._exact(nodes[index], known))
@@ -196,30 +186,25 @@ class _Host:
         has_half = any(isinstance(value, Tensor) and value.dtype in HALF for value in known.values())
         return self._program.unrounded.values(node, known) if has_half else []
 
-    def settled(self, name: str, compute: Callable[[], Any]) -> Any:
+    def compute_value(self, name: str, compute: Callable[[], Any]) -> Any:
         value = self._program.value(name)
-        if value is not None and not isinstance(value, Unknown):
-            return self._hold(name, self._program.laid_out(name, copy_to_cpu(value)))
+        if not isinstance(value, Unknown | None):
+            return self._hold(name, self._program.in_layout(name, copy_to_cpu(value)))
         try:
-            return self._program.laid_out(name, compute())
+            return self._program.in_layout(name, compute())
         except Exception as error:  # noqa: BLE001 - ATen's operators for GPUs fail in many ways
             return Unknown(str(error))
 
-    def filled(self, name: str, buffer: Tensor, compute: Callable[[], Any]) -> None:
-        value = _if_it_fits(self._program.expected(name), buffer)
-        if value is None:
-            compute()
-        else:
-            self._hold(name, buffer.copy_(value))
+    def fill_buffer(self, name: str, buffer: Tensor, compute: Callable[[], Any]) -> None:
+        value = _if_it_fits(self._program.expected_value(name), buffer)
+        compute() if value is None else self._hold(name, buffer.copy_(value))
 
     def _hold(self, name: str, value: Any) -> Any:
         if isinstance(value, Tensor):
-            self._holds[value.data_ptr()] = self._program.node_of(name)
+            self._holds[value.data_ptr()] = self._program.nodes.get(name, "")
         return value
 
 
 def _if_it_fits(value: Tensor | None, buffer: Tensor) -> Tensor | None:
     """The value if it fits the buffer: parts of values and packed ones have other shapes."""
-    if value is None or value.dtype != buffer.dtype or value.numel() != buffer.numel():
-        return None
-    return value if value.shape == buffer.shape else None
+    return value if value is not None and (value.dtype, value.shape) == (buffer.dtype, buffer.shape) else None

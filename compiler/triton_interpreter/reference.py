@@ -15,7 +15,11 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from compiler.calls.graph_runs import Hook, HookedInterpreter, copy_to_cpu
+from compiler.torch_api.decomposition_tables import is_mutable
+from compiler.torch_api.pytrees import tree_map
 from compiler.triton_interpreter import gpu_attention, philox
+
+HALF = (torch.bfloat16, torch.float16)
 
 
 class Unknown:
@@ -49,44 +53,35 @@ class Reference(HookedInterpreter):
         self.values: dict[str, Any] = {}
         self._wanted = frozenset(wanted)
         self._by_four = frozenset(by_four)
-        self._changes_in_place = any(_is_mutable(node.target) for node in module.graph.nodes)
+        self._mutates = any(is_mutable(node.target) for node in module.graph.nodes)
 
     def run_node(self, n: Node) -> Any:
         value = self._value(n)
         if n.name in self._wanted:
-            self.values[n.name] = self._keep(value)
+            self.values[n.name] = value.clone() if self._mutates and isinstance(value, Tensor) else value
         return value
 
     def _value(self, node: Node) -> Any:
         if node.op == "output":
             return map_arg(node.args[0], lambda argument: self.env[argument])
-        unknown = next((self.env[source] for source in node.all_input_nodes if _is_unknown(self.env[source])), None)
-        if unknown is not None:
-            return unknown
+        for source in node.all_input_nodes:
+            if isinstance(unknown := self.env[source], Unknown):
+                return unknown
         try:
-            return self._run(node)
+            if node.op == "placeholder":
+                return super(HookedInterpreter, self).run_node(node)
+            args, kwargs = self.fetch_args_kwargs_from_env(node)
+            return self.run_hooked(node, lambda: self.compute_node(node, args, kwargs))
         except Exception as error:  # noqa: BLE001 - ATen fails in many ways, and the other nodes don't care
-            return Unknown(f"{node.target} can't be run on the CPU: {_first_line(error)}")
-
-    def _run(self, node: Node) -> Any:
-        if node.op == "placeholder":
-            return super(HookedInterpreter, self).run_node(node)
-        args, kwargs = self.fetch_args_kwargs_from_env(node)
-        return self.run_hooked(node, lambda: self.compute_node(node, args, kwargs))
+            return Unknown(f"{node.target} can't be run on the CPU: {first_line(error)}")
 
     def compute_node(self, node: Node, args: Any, kwargs: Any) -> Any:
         """The result of a node for these arguments. Raises what the operator does."""
         if (own := self._special.get(str(node.target))) is not None:
             return own(*args)
-        special = _SPECIAL.get(str(node.target))
-        if special is None:
-            return getattr(self, node.op)(node.target, args, kwargs)
-        return special(node.target, args, kwargs, node.name in self._by_four)
-
-    def _keep(self, value: Any) -> Any:
-        if self._changes_in_place and isinstance(value, Tensor):
-            return value.clone()
-        return value
+        if (special := _SPECIAL.get(str(node.target))) is not None:
+            return special(node.target, args, kwargs, node.name in self._by_four)
+        return getattr(self, node.op)(node.target, args, kwargs)
 
 
 def evaluate(
@@ -99,16 +94,8 @@ def evaluate(
     return reference.values, list(outputs) if isinstance(outputs, tuple | list) else [outputs]
 
 
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, Unknown)
-
-
-def _is_mutable(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, its type's name where it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -125,11 +112,7 @@ def _random_integers(_target: Any, args: Sequence[Any], _kwargs: Any, _by_four: 
     return philox.integers(int(seed), torch.Size(size).numel(), low, high).reshape(size)
 
 
-def _attention(target: Any, args: Sequence[Any], kwargs: dict[str, Any], _by_four: bool) -> Any:
-    return gpu_attention.compute(target, args, kwargs)
-
-
-def _wide_product(target: Any, args: Sequence[Any], kwargs: dict[str, Any], _by_four: bool) -> Tensor:
+def _wide_matmul(target: Any, args: Sequence[Any], kwargs: dict[str, Any], _by_four: bool) -> Tensor:
     """mm, bmm, addmm and baddbmm with a format of their own for the result, which CPUs lack."""
     *tensors, out_dtype = args
     plain = getattr(torch.ops.aten, target.overloadpacket.__name__).default
@@ -140,6 +123,65 @@ def _wide_product(target: Any, args: Sequence[Any], kwargs: dict[str, Any], _by_
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "prims.inductor_random.default": _random,
     "prims.inductor_randint.default": _random_integers,
-    **dict.fromkeys(gpu_attention.NAMES, _attention),
-    **{f"aten.{name}.dtype": _wide_product for name in ("mm", "bmm", "addmm", "baddbmm")},
+    **dict.fromkeys(gpu_attention.NAMES, gpu_attention.compute),
+    **{f"aten.{name}.dtype": _wide_matmul for name in ("mm", "bmm", "addmm", "baddbmm")},
 }
+
+
+class Unrounded:
+    """Computes what a kernel stores from what it reads in float32, without eager's rounding to 16 bits.
+
+    Eager PyTorch rounds every intermediate of a 16-bit model to 16 bits; a fused kernel rounds once, when it stores. A
+    comparison (`random > 0.1`) may then fall on the other side, which is no mistake of the kernel's. Inductor rounds
+    before some conversions to float32 that the graph asks for, and not before others: both are computed. `compute` runs
+    a node on arguments.
+    """
+
+    def __init__(self, module: GraphModule, compute: Callable[[Node, Any, Any], Any]) -> None:
+        self._nodes = {node.name: node for node in module.graph.nodes}
+        self._compute = compute
+
+    def values(self, name: str, known: Mapping[str, Any]) -> list[Tensor]:
+        """The node's value from `known` ones, in both ways; none where it can't be computed."""
+        found = (self._value_from(name, known, rounds) for rounds in (False, True))
+        return [value for value in found if value is not None]
+
+    def _value_from(self, name: str, known: Mapping[str, Any], rounds: bool) -> Tensor | None:
+        node = self._nodes.get(name)
+        if node is None:
+            return None
+        values = {key: _widen(value) for key, value in known.items() if key != name}
+        try:
+            computed = self._value(node, values, rounds)
+        except (KeyError, RuntimeError, TypeError, NotImplementedError, RecursionError):
+            return None
+        return computed if isinstance(computed, Tensor) else None
+
+    def _value(self, node: Node, values: dict[str, Any], rounds: bool) -> Any:
+        if node.name not in values:
+            if node.op == "placeholder":
+                raise KeyError(node.name)
+            for source in node.all_input_nodes:
+                self._value(source, values, rounds)
+            is_rounded = rounds and _widens(node)
+
+            def given_value(source: Node) -> Any:
+                value, dtype = values[source.name], source.meta.get("dtype")
+                return value.to(dtype).float() if is_rounded and dtype in HALF and isinstance(value, Tensor) else value
+
+            args, kwargs = tree_map(_wide_format, map_arg((node.args, node.kwargs), given_value))
+            values[node.name] = _widen(self._compute(node, args, kwargs))
+        return values[node.name]
+
+
+def _widens(node: Node) -> bool:
+    return node.target is torch.ops.prims.convert_element_type.default and node.args[1] not in HALF
+
+
+def _widen(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
+
+
+def _wide_format(argument: Any) -> Any:
+    """An argument with float32 in place of a 16-bit dtype: nothing is rounded on the way."""
+    return torch.float32 if argument in HALF else argument

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from types import TracebackType
 
 from compiler.record import Problem
 from compiler.torch_api.user_triton import NoGpuError, PlainLaunch
@@ -30,12 +28,10 @@ class InterpretedLaunches:
     def __enter__(self) -> InterpretedLaunches:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         interpreter, self._interpreter = self._interpreter, None
         if interpreter is not None:
-            interpreter.__exit__(kind, error, traceback)
+            interpreter.__exit__(*error)
 
     def launch(self, asked: PlainLaunch) -> None:
         """Run the launch, and change its tensors in place. Raises NoGpuError where it can't."""
@@ -54,12 +50,7 @@ class InterpretedLaunches:
 
     def _failure(self, asked: PlainLaunch) -> str:
         """Run it. Returns why that failed, "" where it did not."""
-        try:
-            json.dumps([*asked.blocks.values(), *(value for value in asked.arguments if not hasattr(value, "shape"))])
-        except TypeError as error:
-            return f"can't be given its arguments: {error}"
-        if self._interpreter is None:
-            self._interpreter = Interpreter().__enter__()
+        self._interpreter = self._interpreter or Interpreter()
         try:
             outcome = self._interpreter.run_plain(
                 asked.source, asked.name, asked.arguments, asked.types, asked.blocks, asked.grid

@@ -10,13 +10,13 @@ import ast
 import contextlib
 import re
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
 _FUNCTION = re.compile(r"call|partition_\d+")
-_NAMES, _SETTLED, _FILLED = "_names_", "_settled_", "_filled_"
+_NAMES, _COMPUTED, _FILLED = "_names_", "_computed_", "_filled_"
 
 
 class Host(Protocol):
@@ -28,10 +28,10 @@ class Host(Protocol):
         `names` are those of the arguments' variables, "" for what is none.
         """
 
-    def settled(self, name: str, compute: Callable[[], Any]) -> Any:
+    def compute_value(self, name: str, compute: Callable[[], Any]) -> Any:
         """The value for the variable `name`, which an ATen call gives."""
 
-    def filled(self, name: str, buffer: torch.Tensor, compute: Callable[[], Any]) -> None:
+    def fill_buffer(self, name: str, buffer: torch.Tensor, compute: Callable[[], Any]) -> None:
         """Let an ATen call write the buffer `name`."""
 
 
@@ -40,39 +40,49 @@ def runner(code: str, host: Host, externs: Collection[str]) -> Callable[[list[An
 
     `externs` are the variables that hold results of ATen calls. Raises what executing the code raises.
     """
-    run: Callable[[list[Any]], Any] = _execute(code, host, externs)["call"]
-    return run
+    hooks = {_COMPUTED: host.compute_value, _FILLED: host.fill_buffer}
+    call: Callable[[list[Any]], Any] = _execute(code, host.launch, externs, hooks)["call"]
+    return call
 
 
-def _execute(code: str, host: Host, externs: Collection[str]) -> dict[str, Any]:
-    stand_ins = _stand_ins(host)
+def random_inputs(code: str) -> list[Any]:
+    """Random inputs of the sizes, strides and dtypes that the code is for. Raises KeyError."""
+    return list(_execute(code, None)["get_args"]())
+
+
+def _execute(
+    code: str, launch: Callable[..., None] | None, externs: Collection[str] = (), hooks: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    stand_ins = {**_stand_ins(), "async_compile": _AsyncCompile(launch), **(hooks or {})}
     tree = _Rewriting(set(stand_ins), set(externs)).visit(ast.parse(code))
     module = types.ModuleType("output_code")
-    namespace = vars(module)
-    namespace.update(stand_ins)
-    exec(compile(ast.fix_missing_locations(tree), "<output code>", "exec"), namespace)
-    return namespace
+    vars(module).update(stand_ins)
+    exec(compile(ast.fix_missing_locations(tree), "<output code>", "exec"), vars(module))
+    return vars(module)
 
 
-def _stand_ins(host: Host) -> dict[str, Any]:
+def _stand_ins() -> dict[str, Any]:
+    def cpu(*_args: Any, **_kwargs: Any) -> torch.device:
+        return torch.device("cpu")
+
+    def ignore(*_args: Any) -> None:
+        pass
+
+    cuda = _StandIn(torch.cuda, _DeviceGuard=contextlib.nullcontext, set_device=ignore, synchronize=ignore)
     return {
-        "torch": _Torch(),
-        "async_compile": _AsyncCompile(host),
-        "device": lambda *_args, **_kwargs: torch.device("cpu"),
+        "torch": _StandIn(torch, cuda=cuda, device=cpu),
+        "device": cpu,
         "get_raw_stream": lambda _index: 0,
-        "empty_strided_cuda": empty,
-        "assert_alignment": lambda *_args: None,
+        "empty_strided_cuda": _empty,
+        "assert_alignment": ignore,
         "rand_strided": _random,
-        _SETTLED: host.settled,
-        _FILLED: host.filled,
     }
 
 
-def empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def _empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """New memory, filled with what no kernel should leave: not a number, or the largest one."""
     made = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
-    flat = torch.empty(0, dtype=dtype).set_(made.untyped_storage())
-    flat.fill_(fill_value(dtype))
+    torch.empty(0, dtype=dtype).set_(made.untyped_storage()).fill_(fill_value(dtype))
     return made
 
 
@@ -81,24 +91,6 @@ def fill_value(dtype: torch.dtype) -> Any:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.nan
     return True if dtype == torch.bool else torch.iinfo(dtype).max
-
-
-def random_inputs(code: str) -> list[Any]:
-    """Random inputs of the sizes, strides and dtypes that the code is for. Raises KeyError."""
-    return list(_execute(code, _Nobody(), ())["get_args"]())
-
-
-class _Nobody:
-    """A host for code of which nothing is launched."""
-
-    def launch(self, kernel: str, *_how: Any) -> None:
-        raise NotImplementedError(f"{kernel} is not launched here")
-
-    def settled(self, _name: str, compute: Callable[[], Any]) -> Any:
-        return compute()
-
-    def filled(self, _name: str, _buffer: torch.Tensor, compute: Callable[[], Any]) -> None:
-        compute()
 
 
 def _random(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_device: Any) -> torch.Tensor:
@@ -110,36 +102,31 @@ def random_values(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(tuple(size)) if dtype.is_floating_point else torch.randint(0, 2, tuple(size))
 
 
-class _Torch(types.ModuleType):
-    """torch, but for the current GPU, which is not here, and devices, which are all the CPU."""
+class _StandIn(types.ModuleType):
+    """A module with some attributes in place of its own."""
 
-    def __init__(self) -> None:
-        super().__init__("torch")
-        self.cuda = _Cuda("torch.cuda")
-        self.device = lambda *_args, **_kwargs: torch.device("cpu")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-class _Cuda(types.ModuleType):
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._DeviceGuard = lambda _index: contextlib.nullcontext()
-        self.set_device = self.synchronize = lambda *_args: None
+    def __init__(self, module: types.ModuleType, **attributes: Any) -> None:
+        super().__init__(module.__name__)
+        self._module = module
+        vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(torch.cuda, name)
+        return getattr(self._module, name)
 
 
 class _AsyncCompile:
-    """What output code defines its kernels with."""
+    """What output code defines its kernels with; `launch` is None where none is launched."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, launch: Callable[..., None] | None) -> None:
+        self._launch = launch
 
-    def triton(self, name: str, source: str, **_options: Any) -> _Kernel:
-        return _Kernel(self._host, name, source)
+    def triton(self, name: str, source: str, **_options: Any) -> types.SimpleNamespace:
+        def run(*arguments: Any, _names_: Sequence[str] = (), **_stream: Any) -> None:
+            kernel, *names = _names_
+            assert self._launch is not None
+            self._launch(kernel, name, source, names, arguments)
+
+        return types.SimpleNamespace(run=run)
 
     def wait(self, _scope: dict[str, Any]) -> None:
         pass
@@ -149,15 +136,6 @@ class _AsyncCompile:
             raise NotImplementedError(f"a kernel in {language.removesuffix('_pybinding')} is not run here")
 
         return lambda *_args, **_kwargs: refuse
-
-
-class _Kernel:
-    def __init__(self, host: Host, name: str, source: str) -> None:
-        self._host, self._name, self._source = host, name, source
-
-    def run(self, *arguments: Any, _names_: Sequence[str] = (), **_stream: Any) -> None:
-        kernel, *names = _names_
-        self._host.launch(kernel, self._name, self._source, names, arguments)
 
 
 class _Rewriting(ast.NodeTransformer):
@@ -170,20 +148,15 @@ class _Rewriting(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         before, self._in_function = self._in_function, bool(_FUNCTION.fullmatch(node.name))
-        try:
-            return self.generic_visit(node)
-        finally:
-            self._in_function = before
+        changed = self.generic_visit(node)
+        self._in_function = before
+        return changed
 
-    def visit_Import(self, node: ast.Import) -> ast.AST | None:
-        return self._without_stand_ins(node)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return self._without_stand_ins(node)
-
-    def _without_stand_ins(self, node: ast.Import | ast.ImportFrom) -> ast.AST | None:
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> ast.AST | None:
         node.names = [alias for alias in node.names if (alias.asname or alias.name) not in self._stand_ins]
         return node if node.names else None
+
+    visit_ImportFrom = visit_Import  # noqa: N815 - ast's name
 
     def visit_Delete(self, node: ast.Delete) -> ast.AST | None:
         kept = [target for target in node.targets if _name(target) not in self._stand_ins]
@@ -194,13 +167,13 @@ class _Rewriting(ast.NodeTransformer):
         if not self._in_function:
             return None if target in self._stand_ins else self.generic_visit(node)
         if target in self._externs and not _is_memory(node.value):
-            node.value = _call(_SETTLED, ast.Constant(target), _as_lambda(node.value))
+            node.value = _call(_COMPUTED, node.value, ast.Constant(target))
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        if not self._in_function or not isinstance(node.value, ast.Call):
-            return node
         call = node.value
+        if not self._in_function or not isinstance(call, ast.Call):
+            return node
         if isinstance(call.func, ast.Attribute) and call.func.attr == "run" and _name(call.func.value):
             variables = [_name(call.func.value), *map(_variable, call.args)]
             names: list[ast.expr] = [ast.Constant(variable) for variable in variables]
@@ -208,7 +181,7 @@ class _Rewriting(ast.NodeTransformer):
             return node
         out = next((_name(keyword.value) for keyword in call.keywords if keyword.arg == "out"), "")
         if out:
-            node.value = _call(_FILLED, ast.Constant(out), ast.Name(out, ast.Load()), _as_lambda(call))
+            node.value = _call(_FILLED, call, ast.Constant(out), ast.Name(out, ast.Load()))
         return node
 
 
@@ -231,10 +204,7 @@ def _is_memory(value: ast.expr) -> bool:
     )
 
 
-def _as_lambda(value: ast.expr) -> ast.Lambda:
-    arguments = ast.arguments([], [], None, [], [], None, [])
-    return ast.Lambda(arguments, value)
-
-
-def _call(function: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(function, ast.Load()), list(arguments), [])
+def _call(function: str, value: ast.expr, *arguments: ast.expr) -> ast.Call:
+    """A call with the arguments, and a function that computes a value."""
+    compute = ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
+    return ast.Call(ast.Name(function, ast.Load()), [*arguments, compute], [])

@@ -19,7 +19,7 @@ from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 from compiler.option_checks import parse_options
 from compiler.record.options import OptionError, Options
 from compiler.torch_api import settings
-from explorer.entry import opened_html
+from explorer.entry import inspection_html
 from explorer.entry.cell import Cell
 from explorer.entry.kernel_magics import KernelMagics
 from explorer.entry.options import OPTIONS, asked_options, join_values, strip_quotes
@@ -233,12 +233,12 @@ def load(shell: Any) -> None:
     shell.register_magics(magics)
     shell.register_magics(KernelMagics(shell))
     shell.input_transformers_post.append(magics.rewrite_call)
-    opened_html.register(shell)
+    inspection_html.register(shell)
 
 
 def unload(shell: Any) -> None:
     """Remove the magics from a shell."""
-    opened_html.unregister(shell)
+    inspection_html.unregister(shell)
     for owner in (TcompileMagics, KernelMagics):
         magics = shell.magics_manager.registry.pop(owner.__name__, None)
         if isinstance(magics, TcompileMagics):

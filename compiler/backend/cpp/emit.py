@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -36,7 +36,8 @@ _VECTOR = '__attribute__((simd("notinbranch"))) '
 @dataclass(frozen=True, slots=True)
 class Function:
     """A kernel's function: it takes pointers to `buffers`, the values of `symbols`, and the number of threads. It
-    returns 1 where an index that a tensor holds was out of range, if it `checks` that.
+    returns 1 where an index that a tensor holds was out of range, if it `checks` that. `lines` are its first and its
+    last in the text, from 1.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Function:
     buffers: tuple[str, ...]
     symbols: tuple[str, ...]
     checks: bool
+    lines: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,12 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
         writer.write()
     body = "\n\n".join("\n".join(writer.lines) for writer in writers)
     text = shared_text(program.name, {name for writer in writers for name in writer.called}, vector_math)
-    number, lines = text.count("\n") + 1, {}
+    number, lines, made = text.count("\n") + 1, {}, []
     for writer in writers:
         lines.update({number + line: target for line, target in writer.targets.items()})
+        made.append(replace(writer.function, lines=(number, number + len(writer.lines) - 1)))
         number += len(writer.lines) + 1
-    return Code(text + body + "\n", tuple(writer.function for writer in writers), lines)
+    return Code(text + body + "\n", tuple(made), lines)
 
 
 def shared_text(name: str, called: Set[str], vector_math: bool) -> str:

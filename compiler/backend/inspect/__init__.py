@@ -1,1 +1,1 @@
-"""A call opened: its graphs, the program after each pass, passes replaced, results compared."""
+"""Inspect a call: its graphs, the program after each pass, passes replaced, results compared."""

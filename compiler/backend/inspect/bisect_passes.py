@@ -1,4 +1,4 @@
-"""Which pass is the first to change a number: each stage of a graph, in the reference interpreter, against eager."""
+"""Find the first pass that changes a number: compare each stage, in the reference interpreter, with eager."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.fx import Node
 
 from compiler.backend.inspect.graph_capture import CapturedGraph
@@ -44,14 +45,33 @@ class StageNumbers:
     where: str = ""
 
     @property
-    def departs(self) -> bool:
+    def differs(self) -> bool:
         """Whether its results differ from eager's."""
         return bool(self.error) or worst_verdict(self.numbers) == "differs"
 
+    @property
+    def words(self) -> str:
+        """How its results differ."""
+        if self.error:
+            return self.error
+        worst = next(item for item in self.numbers if item.verdict == "differs")
+        if worst.max_relative is None:
+            return f"{worst.worst}: {worst.note}"
+        off = f"{worst.worst} is off by {worst.max_absolute:.2g}, {worst.max_relative:.2g} of the largest magnitude"
+        return f"{off} (allowed {worst.tolerance:g})"
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """A row a dtype, for a table."""
+        head = (self.graph, self.stage, self.changed_by)
+        if self.error:
+            yield (*head, "", "fails", None, None, None)
+        for item in self.numbers:
+            yield (*head, item.dtype, item.verdict, item.max_absolute, item.max_relative, item.tolerance)
+
 
 @dataclass(frozen=True, repr=False, slots=True)
-class Departures:
-    """All stages of all graphs, in order. Prints as a table and a sentence."""
+class PassComparison:
+    """All stages of all graphs, in order, against eager. Prints as a table and a sentence."""
 
     stages: tuple[StageNumbers, ...]
     drawing: tuple[str, ...] = ()
@@ -61,17 +81,16 @@ class Departures:
     @property
     def first(self) -> StageNumbers | None:
         """The first stage that computes something else than eager; None if all compute the same."""
-        return next((stage for stage in self.stages if stage.departs), None)
+        return next((stage for stage in self.stages if stage.differs), None)
 
     @property
     def table(self) -> pd.DataFrame:
         """One row a graph, stage and dtype: verdict, largest errors, and what is allowed of the largest magnitude."""
         import pandas as pd
 
-        rows = [row for stage in self.stages for row in _rows(stage)]
         columns = ["graph", "stage", "pass", "dtype", "verdict", "max_absolute", "max_relative", "tolerance"]
-        floats = dict.fromkeys(columns[-3:], "float64")
-        return pd.DataFrame(rows, columns=columns).astype(floats)
+        rows = [row for stage in self.stages for row in stage.rows()]
+        return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[-3:], "float64"))
 
     @property
     def verdict(self) -> str:
@@ -81,7 +100,8 @@ class Departures:
             drawn = f" ({', '.join(self.drawing)}: as lowered, since it draws random numbers)" if self.drawing else ""
             return f"Every stage computes what eager does{drawn}, on the call's own inputs."
         where = f" The first value that differs is {found.where}." if found.where else ""
-        return f"The pass {found.changed_by} is the first to depart, in the {found.graph}: {_error(found)}.{where}"
+        who = f"The pass {found.changed_by} is the first whose result differs, in the {found.graph}"
+        return f"{who}: {found.words}.{where}"
 
     def __str__(self) -> str:
         table = self.table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.2g}")
@@ -90,27 +110,7 @@ class Departures:
     __repr__ = __str__
 
 
-def _rows(stage: StageNumbers) -> Iterator[tuple[Any, ...]]:
-    head = (stage.graph, stage.stage, stage.changed_by)
-    if stage.error:
-        yield (*head, "", "fails", None, None, None)
-    for item in stage.numbers:
-        yield (*head, item.dtype, item.verdict, item.max_absolute, item.max_relative, item.tolerance)
-
-
-def _error(stage: StageNumbers) -> str:
-    if stage.error:
-        return stage.error
-    worst = next(item for item in stage.numbers if item.verdict == "differs")
-    if worst.max_relative is None:
-        return f"{worst.worst}: {worst.note}"
-    return (
-        f"{worst.worst} is off by {worst.max_absolute:.2g}, {worst.max_relative:.2g} of the largest magnitude "
-        f"(allowed {worst.tolerance:g})"
-    )
-
-
-def departures(graphs: Iterable[tuple[CapturedGraph, Mapping[str, Program]]]) -> Departures:
+def compare_passes(graphs: Iterable[tuple[CapturedGraph, Mapping[str, Program]]]) -> PassComparison:
     """Run each distinct stage of each graph, and compare. A backward that was never called gets random gradients."""
     results: dict[str, Named] = {}
     found: list[StageNumbers] = []
@@ -123,45 +123,51 @@ def departures(graphs: Iterable[tuple[CapturedGraph, Mapping[str, Program]]]) ->
             drawing.append(captured.name)
             eager.results = _interpret(programs["lowered"], inputs)
         found += _stages(programs, inputs, eager)
-    return Departures(tuple(found), tuple(drawing))
+    return PassComparison(tuple(found), tuple(drawing))
 
 
 class _Eager:
-    """A graph run by eager PyTorch: its `results` to compare with, and its `values` by name, to hand on."""
+    """A graph run by eager PyTorch: `results` to compare with, and `values` by name, for its backward."""
 
     def __init__(self, captured: CapturedGraph, lowered: Program, inputs: Sequence[Any]) -> None:
         self.captured, self.lowered, self.inputs = captured, lowered, inputs
-        given = copies(inputs, lowered.inputs, lowered.mutated)
-        with torch.no_grad(), seed_and_restore(), Recording() as recorded:
-            outputs = list(captured.module(*given))
+        with seed_and_restore(), Recording() as recorded:
+            given, outputs = self.run()
         self.drawn = recorded.drawn
         names = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
-        self.values = [*zip(names, given, strict=True), *zip(_output_names(captured), outputs, strict=True)]
-        self.results = _results(outputs, given, lowered.inputs, lowered.mutated)
+        [output] = captured.module.graph.find_nodes(op="output")
+        results = (value.name if isinstance(value, Node) else "" for value in output.args[0])
+        self.values = [*zip(names, given, strict=True), *zip(results, outputs, strict=True)]
+        self.results = _results(outputs, given, lowered)
+
+    def run(self) -> tuple[list[Any], list[Any]]:
+        """The inputs afterwards, and the outputs."""
+        given = copy_written(self.inputs, self.lowered)
+        with torch.no_grad():
+            return given, list(self.captured.module(*given))
 
     @cached_property
     def exact(self) -> Named | None:
-        """The results in float64: what is zero but for rounding can't be judged without. None where there are none."""
+        """The results in float64, to judge values that are zero but for rounding; None where they can't be had."""
         if self.drawn:
             return None
-        given = copies(self.inputs, self.lowered.inputs, self.lowered.mutated)
         try:
-            with torch.no_grad(), Widened(()):
-                outputs = self.captured.module(*given)
+            with Widened(()):
+                given, outputs = self.run()
         except (RuntimeError, NotImplementedError):
             return None
-        return _results(outputs, given, self.lowered.inputs, self.lowered.mutated)
+        return _results(outputs, given, self.lowered)
 
 
 def _stages(programs: Mapping[str, Program], inputs: Sequence[Any], eager: _Eager) -> Iterator[StageNumbers]:
     before: Program | None = None
-    departed = False
+    is_known = False
     for change, program in programs.items():
         if program is not before:
             found = _compare_stage(change, program, inputs, eager)
-            if found.departs and not departed and before is not None:
-                found = _with_first(found, before, program, inputs)
-            departed |= found.departs
+            if found.differs and not is_known and before is not None:
+                found = replace(found, where=_first_difference(before, program, inputs))
+            is_known |= found.differs
             yield found
         before = program
 
@@ -173,51 +179,51 @@ def _compare_stage(change: str, program: Program, inputs: Sequence[Any], eager: 
     except Exception as error:  # noqa: BLE001 a pass of the user's may make anything: this is the finding
         return StageNumbers(*head, error=f"{type(error).__name__}: {error}")
     found = StageNumbers(*head, numbers(mine, eager.results))
-    return StageNumbers(*head, numbers(mine, eager.results, eager.exact)) if found.departs else found
+    return StageNumbers(*head, numbers(mine, eager.results, eager.exact)) if found.differs else found
 
 
 def _interpret(program: Program, inputs: Sequence[Any]) -> Named:
     """What the interpreter makes of a program: its results, and the inputs that it changes."""
-    given = copies(inputs, program.inputs, program.mutated)
+    given = copy_written(inputs, program)
     with torch.no_grad(), seed_and_restore():
         outputs = interpret(program, given)
-    return _results(outputs, given, program.inputs, program.mutated)
+    return _results(outputs, given, program)
 
 
-def _results(outputs: Sequence[Any], given: Sequence[Any], names: Sequence[str], changed: Iterable[str]) -> Named:
-    own = [(f"output {place}", value) for place, value in enumerate(outputs)]
-    return own + [(f"input {name}", value) for name, value in zip(names, given, strict=True) if name in changed]
+def _results(outputs: Sequence[Any], given: Sequence[Any], program: Program) -> Named:
+    named = zip(program.inputs, given, strict=True)
+    changed = [(f"input {name}", value) for name, value in named if name in program.mutated]
+    return [*((f"output {place}", value) for place, value in enumerate(outputs)), *changed]
 
 
-def copies(inputs: Sequence[Any], names: Sequence[str], changed: Iterable[str]) -> list[Any]:
-    """The inputs, with copies of those that the graph writes to."""
+def copy_written(inputs: Sequence[Any], program: Program) -> list[Any]:
+    """The inputs, with copies of those that a program writes to."""
+    named = zip(program.inputs, inputs, strict=True)
     return [
-        copy_tensor(value) if name in changed and isinstance(value, torch.Tensor) else value
-        for name, value in zip(names, inputs, strict=True)
+        copy_tensor(value) if name in program.mutated and isinstance(value, Tensor) else value for name, value in named
     ]
 
 
-def _with_first(found: StageNumbers, before: Program, program: Program, inputs: Sequence[Any]) -> StageNumbers:
-    """The numbers with the first value, by name, that differs from the program before."""
+def _first_difference(before: Program, program: Program, inputs: Sequence[Any]) -> str:
+    """The first value, by name, that differs from the program before; "" for none."""
     known = dict(_values(before, inputs))
     for name, value in _values(program, inputs):
         if name in known and judge(name, value, known[name]).verdict == "differs":
-            return replace(found, where=name)
-    return found
+            return name
+    return ""
 
 
 def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """What each step of a program computes, until one fails."""
-    state = State.start(program, copies(inputs, program.inputs, program.mutated))
+    state = State.start(program, copy_written(inputs, program))
     with torch.no_grad(), seed_and_restore():
         for step in program.steps:
             try:
                 state.run(step)
             except Exception:  # noqa: BLE001 the stage's own error says what failed
                 return
-            for name in step.targets:
-                if isinstance(value := state.memory[name], torch.Tensor):
-                    yield name, value.clone()
+            made = ((name, state.memory[name]) for name in step.targets)
+            yield from ((name, value.clone()) for name, value in made if isinstance(value, Tensor))
 
 
 def _inputs(captured: CapturedGraph, results: Mapping[str, Named]) -> list[Any]:
@@ -228,13 +234,7 @@ def _inputs(captured: CapturedGraph, results: Mapping[str, Named]) -> list[Any]:
     return [known[node.name] if node.name in known else _gradient(node, generator) for node in nodes]
 
 
-def _gradient(node: Node, generator: torch.Generator) -> torch.Tensor:
-    like: torch.Tensor = fx.value_of(node)
+def _gradient(node: Node, generator: torch.Generator) -> Tensor:
+    like: Tensor = fx.value_of(node)
     shape = [size if isinstance(size, int) else size.node.hint for size in like.shape]
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
-
-
-def _output_names(captured: CapturedGraph) -> list[str]:
-    [output] = captured.module.graph.find_nodes(op="output")
-    values: Any = output.args[0]
-    return [value.name if isinstance(value, Node) else "" for value in values]

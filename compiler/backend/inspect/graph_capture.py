@@ -1,43 +1,35 @@
-"""The graphs of one call as AOTAutograd gives them, captured with what they were called with."""
+"""Capture the graphs of one call as AOTAutograd gives them, with the arguments that they were called with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from compiler.backend.backend import context_of, saved_for_backward_only
+from compiler.backend.backend import KINDS, context_of, saved_for_backward_only
 from compiler.backend.ir import BackendError, Program
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
 from compiler.backend.passes.context import Context
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.calls import call as calls
-from compiler.calls.call import Surroundings
 from compiler.record import Decision
 from compiler.targets import Target
 from compiler.torch_api.aot import Call, mark_boxed, with_backward
-from compiler.torch_api.dynamo import BreakCounter, is_restart, observe
-from compiler.torch_api.dynamo import compile_function as observed
+from compiler.torch_api.dynamo import BreakCounter, compile_function, is_restart, observe
 from compiler.virtual_gpu.retargeting import NoInstructionsError, retarget_backends
 
-KINDS = ("forward", "backward", "inference")
 
+@dataclass(frozen=True)
+class InspectedCall(calls.Call):
+    """A call, and whether its sizes are symbolic."""
 
-@dataclass(frozen=True, slots=True)
-class OpenedCall:
-    """A call: the function, its arguments, whether sizes are symbolic, and the modes that are active."""
-
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
     dynamic: bool | None = None
-    surroundings: Surroundings = field(default_factory=Surroundings.current)
 
     @property
     def title(self) -> str:
@@ -49,15 +41,17 @@ class OpenedCall:
 
     def compile(self, backend: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled by a backend, with cache entries of its own."""
-        found: Callable[..., Any] = observed(self.fn, backend, dynamic=self.dynamic, fullgraph=False)
+        found: Callable[..., Any] = compile_function(self.fn, backend, dynamic=self.dynamic, fullgraph=False)
         return found
 
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """A graph of ATen operators, the program that it was lowered to while guards could still be had for its sizes, and
-    what passes start with. `inputs` are what it was called with: empty as long as it was not. `forward` is the graph
-    that a backward belongs to; `saved` is what a forward saves for it alone, by the place among its results.
+    """A graph of ATen operators, and its lowered program, made while guards could still be added for its sizes.
+
+    `start` is the context that passes start with. `inputs` are the arguments of its first call, empty before that.
+    `forward` is the graph that a backward belongs to; `saved` has the names of values that a forward saves for its
+    backward alone, by index among its results.
     """
 
     name: str
@@ -78,7 +72,7 @@ class CapturedGraph:
         return found
 
 
-def capture_graphs(asked: OpenedCall, gpu: Target | None = None) -> list[CapturedGraph]:
+def capture_graphs(asked: InspectedCall, gpu: Target | None = None) -> list[CapturedGraph]:
     """Run a call, graph by graph in eager mode. Caches, counters and history of torch.compile are put back.
 
     With `gpu`, graphs are as on a machine that has that GPU: with its kernels for attention, in the layouts that it
@@ -101,35 +95,33 @@ def capture_graphs(asked: OpenedCall, gpu: Target | None = None) -> list[Capture
         return mark_boxed(partial(graph.call))
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        forward, backward, inference = (partial(keep, name=name) for name in KINDS)
         try:
-            compiled = compile_with_autograd(module, inputs, forward, backward, inference)
+            compiled = compile_with_autograd(module, inputs, *(partial(keep, name=name) for name in KINDS))
         except Exception as error:
             if not is_restart(error):  # of which TorchDynamo calls again
                 errors.append(error)
             raise
         return compiled if gpu is None else module.forward
 
-    def tell(pass_name: str, verdict: str, why: str) -> None:
+    def record_choice(pass_name: str, verdict: str, why: str) -> None:
         chosen.append(Decision(pass_name, "", (), verdict, why))
 
-    with observe(BreakCounter()), with_backward(), retarget_backends(gpu, tell) if gpu else nullcontext():
+    with observe(BreakCounter()), with_backward(), retarget_backends(gpu, record_choice) if gpu else nullcontext():
         asked.compile(backend)(*asked.args, **asked.kwargs)
     if errors:
         raise errors[0]
     return found
 
 
-def capture_for_gpu(asked: OpenedCall, gpu: Target) -> list[CapturedGraph]:
-    """The graphs of a call for a GPU that need not be here. The call is repeated on the CPU: what it changes is put
-    back, what it prints goes nowhere. Raises BackendError where the GPU lacks a format, or tensors are on one.
+def capture_for_gpu(asked: InspectedCall, gpu: Target) -> list[CapturedGraph]:
+    """Capture the graphs of a call for a GPU that need not be here. The call is repeated on the CPU: its changes are
+    undone, its output is dropped. Raises BackendError where the GPU lacks a format, or tensors are on one.
     """
-    call = calls.Call(asked.fn, asked.fn, asked.args, asked.kwargs, asked.surroundings)
-    if elsewhere := sorted(call.devices() - {"cpu"}):
+    if elsewhere := sorted(asked.devices() - {"cpu"}):
         raise BackendError(f"the call's tensors are on {', '.join(elsewhere)}: open one whose tensors are on the CPU")
-    with calls.leave_no_trace(call):
-        args, kwargs = call.copied_arguments()
+    with calls.leave_no_trace(asked):
+        args, kwargs = asked.copied_arguments()
         try:
-            return capture_graphs(OpenedCall(asked.fn, tuple(args), kwargs, asked.dynamic), gpu)
+            return capture_graphs(replace(asked, args=args, kwargs=kwargs), gpu)
         except NoInstructionsError as error:
             raise BackendError(str(error)) from None

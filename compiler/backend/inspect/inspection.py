@@ -1,4 +1,4 @@
-"""A call opened up: what the backend makes of it, stage by stage, with passes that can be replaced."""
+"""Inspect a call stage by stage in our own backend, and replace its passes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.fx import GraphModule
-from torch.utils.benchmark import Timer
 
 from compiler.backend import pipeline
-from compiler.backend.backend import compile_graph, compile_program, donatable_buffers, donated_inputs
+from compiler.backend.backend import KINDS, compile_graph, donatable_buffers, donated_inputs
 from compiler.backend.cpp.emit import Code
 from compiler.backend.cpp.emit import emit as emit_cpp
-from compiler.backend.inspect.bisect_passes import Departures, copies, departures
-from compiler.backend.inspect.graph_capture import KINDS, CapturedGraph, OpenedCall, capture_for_gpu, capture_graphs
+from compiler.backend.inspect.bisect_passes import PassComparison, compare_passes
+from compiler.backend.inspect.graph_capture import CapturedGraph, InspectedCall, capture_for_gpu, capture_graphs
 from compiler.backend.inspect.why_not_fused import Lookup
 from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.options import BackendOptions, check_thresholds
@@ -35,8 +33,8 @@ from compiler.backend.runtime.launch import Launcher, by_kernel
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.backend.triton.emit import TritonCode
 from compiler.backend.triton.emit import emit as emit_triton
-from compiler.decompose.random_draws import seed_and_restore
 from compiler.record import Decision
+from compiler.record.plain_text import pluralize
 from compiler.targets import Target, target
 from compiler.torch_api.aot import Call
 from compiler.torch_api.dynamo import inner_function
@@ -44,13 +42,12 @@ from compiler.torch_api.dynamo import inner_function
 if TYPE_CHECKING:
     import pandas as pd
 
-MEASURED_SECONDS = 0.2
 HOME = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One graph of the call: its program as lowered, what each pass made of it, and what they decided."""
+    """One graph of the call: the program after each pass, and the decisions of the passes."""
 
     captured: CapturedGraph
     stages: pipeline.Stages
@@ -66,18 +63,23 @@ class Graph:
         """The programs by stage: "lowered" first."""
         return {pipeline.stage_name(name): program for name, program in self.stages.programs.items()}
 
-    def context(self, thresholds: Thresholds) -> Context:
-        """What passes are given for it."""
-        return replace(self.captured.start, thresholds=thresholds, decisions=[])
+    @property
+    def last(self) -> Program:
+        """The program after the last pass."""
+        return self.stages.last
 
     @property
-    def processors(self) -> int:
-        """How many multiprocessors the GPU has that it is for, 0 for a CPU."""
-        return self.captured.start.processors
+    def is_on_gpu(self) -> bool:
+        """Whether it has buffers on a GPU."""
+        return any(buffer.device.startswith("cuda") for buffer in self.last.buffers)
+
+    def context(self, thresholds: Thresholds) -> Context:
+        """The context of its passes."""
+        return replace(self.captured.start, thresholds=thresholds, decisions=[])
 
 
 @dataclass(slots=True)
-class _Runs:
+class _ContextWatcher:
     """Implements `compiler.backend.pipeline.Watcher`: keeps the contexts of graphs that are compiled to run."""
 
     found: list[Context]
@@ -89,7 +91,7 @@ class _Runs:
 
 
 @dataclass(frozen=True, repr=False)
-class Opened:
+class Inspection:
     """What the backend makes of a call. Stages print; each is of the graph `selected`, the first one unless told.
 
     >>> p = tcompile.open(torch.nn.functional.gelu, torch.randn(8))
@@ -99,7 +101,7 @@ class Opened:
     Nothing in it changes: `replace`, `with_thresholds` and `on` give another one.
     """
 
-    asked: OpenedCall
+    asked: InspectedCall
     graphs: tuple[Graph, ...]
     passes: Mapping[str, pipeline.Pass] = field(default_factory=lambda: pipeline.PASSES)
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -112,20 +114,20 @@ class Opened:
         """The graph whose stages are shown."""
         return self.graphs[self.selected]
 
-    def of(self, name: str) -> Opened:
+    def of(self, name: str) -> Inspection:
         """The same for another graph: "forward", "backward" or "inference". Raises BackendError if there is none."""
-        for number, graph in enumerate(self.graphs):
-            if graph.name == name:
-                return replace(self, selected=number)
-        raise BackendError(f"there is no {name} graph, only {', '.join(graph.name for graph in self.graphs)}")
+        names = [graph.name for graph in self.graphs]
+        if name not in names:
+            raise BackendError(f"there is no {name} graph, only {', '.join(names)}")
+        return replace(self, selected=names.index(name))
 
     @property
-    def backward(self) -> Opened:
+    def backward(self) -> Inspection:
         """The stages of the backward. Raises BackendError if there is none."""
         return self.of("backward")
 
     def stage(self, name: str) -> Program:
-        """A stage, or what a pass made. Raises BackendError for a name of neither."""
+        """The program of a stage or after a pass, by name. Raises BackendError for any other name."""
         programs = self.graph.programs
         for known in (name, pipeline.stage_name(name)):
             if known in programs:
@@ -143,41 +145,32 @@ class Opened:
         return [*super().__dir__(), *self.graph.programs]
 
     def diff(self, before: str, after: str) -> TextDiff:
-        """How the texts of two stages differ. Raises BackendError for a stage that there is not."""
+        """The difference between the texts of two stages. Raises BackendError for an unknown stage."""
         old, new = (str(self.stage(name)).splitlines() for name in (before, after))
         return TextDiff((before, after), tuple(difflib.unified_diff(old, new, before, after, lineterm="")))
 
     @property
     def totals(self) -> Totals:
         """Kernels, calls of PyTorch, and bytes that the kernels move: of all graphs together, after the last pass."""
-        return sum((self.totals_of(graph, graph.stages.last) for graph in self.graphs), Totals())
-
-    def totals_of(self, graph: Graph, program: Program) -> Totals:
-        """The same for one program of one of the graphs."""
-        return totals(program, graph.context(self.thresholds))
+        return sum((totals(graph.last, graph.context(self.thresholds)) for graph in self.graphs), Totals())
 
     @property
     def stages(self) -> pd.DataFrame:
         """One row a stage: the pass that made it, kernels, calls of PyTorch, its kernels' bytes, and seconds."""
-        import pandas as pd
-
         rows = []
         for change, program in self.graph.stages.programs.items():
-            found = self.totals_of(self.graph, program)
+            found = totals(program, self.graph.context(self.thresholds))
             made_by = "lower" if change == "lowered" else change
             seconds = self.graph.stages.seconds.get(change)
             rows.append((pipeline.stage_name(change), made_by, found.kernels, found.calls, found.bytes, seconds))
-        columns = ["stage", "pass", "kernels", "calls", "bytes", "seconds"]
-        return pd.DataFrame(rows, columns=columns).set_index("stage").astype({"seconds": "Float64"})
+        return _table(rows, "stage pass kernels calls bytes seconds", seconds="Float64").set_index("stage")
 
     @property
     def kernels(self) -> pd.DataFrame:
         """One row a step, after the last pass: a kernel or a call of PyTorch, what it computes, the bytes that a kernel
         moves, and the lines of Python that it implements.
         """
-        import pandas as pd
-
-        program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
+        program, ctx = self.graph.last, self.graph.context(self.thresholds)
         rows: list[tuple[Any, ...]] = []
         for step in program.steps:
             made = ", ".join(step.targets)
@@ -186,19 +179,16 @@ class Opened:
                 rows.append((step.name, "kernel", len(step.loops), traffic(step, program, ctx), made, lines))
             else:
                 rows.append((step.name, "call of PyTorch", None, None, made, step.source))
-        columns = ["name", "kind", "loops", "bytes", "computes", "lines"]
-        return pd.DataFrame(rows, columns=columns).set_index("name").astype({"loops": "Int64", "bytes": "Int64"})
+        return _table(rows, "name kind loops bytes computes lines", loops="Int64", bytes="Int64").set_index("name")
 
     @property
     def decisions(self) -> pd.DataFrame:
         """One row a decision of a pass: on which loops or calls, what, why, and the potential saving in bytes."""
-        import pandas as pd
-
         rows = [
             (found.pass_name, found.verdict, ", ".join(found.subjects), found.why, found.numbers.get("bytes"))
             for found in self._all_decisions(self.graph)
         ]
-        return pd.DataFrame(rows, columns=["pass", "verdict", "subjects", "why", "bytes"]).astype({"bytes": "Int64"})
+        return _table(rows, "pass verdict subjects why bytes", bytes="Int64")
 
     @property
     def code(self) -> Text:
@@ -208,29 +198,30 @@ class Opened:
     @property
     def call(self) -> Text:
         """The Python function that allocates and launches."""
-        program = self.graph.stages.last
-        return Text(Launcher(program, by_kernel(self._emit())).text)
+        return Text(Launcher(self.graph.last, by_kernel(self._emit())).text)
 
     def _emit(self) -> Code | TritonCode:
-        program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
-        return emit_triton(program, ctx) if _is_on_gpu(program) else emit_cpp(program, ctx, build_cpp.has_vector_math())
+        program, ctx = self.graph.last, self.graph.context(self.thresholds)
+        return (
+            emit_triton(program, ctx) if self.graph.is_on_gpu else emit_cpp(program, ctx, build_cpp.has_vector_math())
+        )
 
     @property
     def triton(self) -> Text:
         """The kernels in Triton: for an H100, where the call is on the CPU. `on("a100").triton` is for another GPU."""
-        return self.code if _is_on_gpu(self.graph.stages.last) else self.on("h100").code
+        return self.code if self.graph.is_on_gpu else self.on("h100").code
 
-    def on(self, gpu: str) -> Opened:
+    def on(self, gpu: str) -> Inspection:
         """The same call for a GPU that need not be here (`tcompile.targets()` lists them): captured once more, with
         the kernels that torch chooses there and the layouts that the GPU likes. Its graphs run nowhere.
 
         Raises UnknownTargetError, BackendError where the GPU lacks a format that the call uses.
         """
         found = target(gpu)
-        graphs = _all_run(capture_for_gpu(self.asked, found), self.passes, self.thresholds)
+        graphs = _run_all(capture_for_gpu(self.asked, found), self.passes, self.thresholds)
         return replace(self, graphs=graphs, target=found, ran=[])
 
-    def replace(self, name: str, change: pipeline.Pass) -> Opened:
+    def replace(self, name: str, change: pipeline.Pass) -> Inspection:
         """The same call with another function as one of the passes. Raises BackendError for a name that no pass has,
         for what can't be called with a program and a context, and if what it makes breaks a rule of the IR: the message
         names the loop, and the rule.
@@ -244,18 +235,18 @@ class Opened:
         try:
             return self._run_again({**self.passes, name: change}, self.thresholds)
         except Exception as error:  # noqa: BLE001 whatever a pass of the user's raises goes on, shown where it was
-            raise error.with_traceback(_of_the_pass(error))  # noqa: B904 it is the same error
+            raise error.with_traceback(_traceback_of_pass(error))  # noqa: B904 it is the same error
 
     @property
-    def tuned(self) -> Opened:
-        """The same call as mode="max-autotune" compiles it for a GPU: with products that may be part of kernels. On the
-        CPU that mode is the default.
+    def tuned(self) -> Inspection:
+        """The same call as mode="max-autotune" compiles it for a GPU: kernels may contain matmuls. On the CPU that mode
+        changes nothing.
         """
-        if not any(_is_on_gpu(graph.stages.last) for graph in self.graphs):
+        if not any(graph.is_on_gpu for graph in self.graphs):
             return self
         return self._run_again(pipeline.passes_for_tuning(self.passes), self.thresholds)
 
-    def with_thresholds(self, **changes: int) -> Opened:
+    def with_thresholds(self, **changes: int) -> Inspection:
         """The same call with other thresholds: see `compiler.backend.passes.context.Thresholds`.
 
         Raises OptionError for a name or value that there is not.
@@ -295,9 +286,9 @@ class Opened:
         on a GPU), else the reference interpreter. Without arguments it is the call that was opened. The first run
         compiles, and so does one of other sizes; the next ones don't. Raises BackendError on a GPU that is not here.
         """
-        self._has_to_be_here()
+        self._require_device()
         if not args and not kwargs:
-            args, kwargs = self.asked.args, dict(self.asked.kwargs)
+            args, kwargs = tuple(self.asked.args), dict(self.asked.kwargs)
         try:
             return self._compiled(*args, **kwargs)
         except Exception as error:
@@ -307,53 +298,35 @@ class Opened:
 
     @cached_property
     def _compiled(self) -> Callable[..., Any]:
+        options = BackendOptions(self.thresholds, tuned=self.passes["matmuls"] is fuse_matmuls)
+
+        def compile_one(module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
+            with watch(_ContextWatcher(self.ran)):
+                return compile_graph(module, inputs, name=name, options=options, passes=self.passes)
+
         def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            forward, backward, inference = (partial(self._compile, name=name) for name in KINDS)
-            return compile_with_autograd(module, inputs, forward, backward, inference)
+            return compile_with_autograd(module, inputs, *(partial(compile_one, name=name) for name in KINDS))
 
         return self.asked.compile(backend)
-
-    def _compile(self, module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
-        options = self._options
-        with watch(_Runs(self.ran)):
-            return compile_graph(module, inputs, name=name, options=options, passes=self.passes)
-
-    @property
-    def _options(self) -> BackendOptions:
-        return BackendOptions(self.thresholds, tuned=self.passes["matmuls"] is fuse_matmuls)
 
     def _all_decisions(self, graph: Graph) -> Sequence[Decision]:
         """Decisions of the passes, and those measured when the call was run."""
         late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
         return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
 
-    def seconds_a_call(self) -> float:
-        """The median time that the code of the selected graph takes, launch included, for the inputs of the call; 0.0
-        where the call did not run the graph. Raises BackendError on a GPU that is not here.
-        """
-        self._has_to_be_here()
-        if not self.graph.captured.inputs:
-            return 0.0
-        program = self.graph.stages.last
-        call = compile_program(program, self.graph.context(self.thresholds), self._options)
-        args = copies(self.graph.captured.inputs, program.inputs, program.mutated)
-        timer = Timer("call(list(args))", globals={"call": call, "args": args}, num_threads=torch.get_num_threads())
-        with torch.no_grad(), seed_and_restore():
-            return timer.blocked_autorange(min_run_time=MEASURED_SECONDS).median
-
-    def _has_to_be_here(self) -> None:
+    def _require_device(self) -> None:
         if self.target is not None:
             raise BackendError(f"{self.target.title} is not here: its code can be read, not run")
 
-    def check(self) -> Departures:
+    def check(self) -> PassComparison:
         """Each stage of each graph, run by the reference interpreter on the inputs of the call, against the graph in
         eager mode: which pass is the first to change a number. A backward that the call did not run gets random
         gradients. Nothing of the user's is changed by it.
         """
-        self._has_to_be_here()
-        return departures([(graph.captured, graph.stages.programs) for graph in self.graphs])
+        self._require_device()
+        return compare_passes((graph.captured, graph.stages.programs) for graph in self.graphs)
 
-    def _run_again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Opened:
+    def _run_again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Inspection:
         graphs = tuple(_run(graph.captured, passes, thresholds) for graph in self.graphs)
         return replace(self, graphs=graphs, passes=passes, thresholds=thresholds, ran=[])
 
@@ -361,7 +334,7 @@ class Opened:
         parts = [f"{self.asked.title}: {self.summary}"]
         for number, graph in enumerate(self.graphs):
             table = replace(self, selected=number).stages.drop(columns="pass")
-            seconds = table.seconds.map(_milliseconds)
+            seconds = table.seconds.map(lambda value: f"{1000 * value:.3f} ms", na_action="ignore").fillna("")
             parts.append(f"{graph.name}\n{table.assign(seconds=seconds).to_string()}")
         return "\n\n".join([*parts, "\n".join(self.next_steps())])
 
@@ -371,8 +344,8 @@ class Opened:
     def summary(self) -> str:
         """Kernels, calls and bytes of all graphs, and what the code is for."""
         found = self.totals
-        where = self.target.title if self.target else "the GPU" if _is_on_gpu(self.graph.stages.last) else "the CPU"
-        kernels, calls = _count_words(found.kernels, "kernel"), _count_words(found.calls, "call")
+        where = self.target.title if self.target else "the GPU" if self.graph.is_on_gpu else "the CPU"
+        kernels, calls = pluralize(found.kernels, "kernel"), pluralize(found.calls, "call")
         return f"{kernels}, {calls} of PyTorch, {found.bytes:,} bytes moved by kernels; for {where}"
 
     def next_steps(self) -> Iterator[str]:
@@ -405,14 +378,11 @@ class TextDiff:
     __repr__ = __str__
 
 
-def _count_words(count: int, name: str) -> str:
-    return f"{count} {name}{'s' * (count != 1)}"
-
-
-def _milliseconds(seconds: Any) -> str:
+def _table(rows: Sequence[tuple[Any, ...]], columns: str, **dtypes: str) -> pd.DataFrame:
+    """A table; `dtypes` are of columns that may lack numbers."""
     import pandas as pd
 
-    return "" if pd.isna(seconds) else f"{1000 * seconds:.3f} ms"
+    return pd.DataFrame(rows, columns=columns.split()).astype(dtypes)
 
 
 def _did_you_mean(name: str, known: Any) -> str:
@@ -420,7 +390,7 @@ def _did_you_mean(name: str, known: Any) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _of_the_pass(error: Exception) -> TracebackType | None:
+def _traceback_of_pass(error: Exception) -> TracebackType | None:
     """The traceback from the user's pass on, without the frames of the pipeline and the verifier."""
     found = error.__traceback__
     while found is not None and found.tb_frame.f_code.co_filename.startswith(HOME):
@@ -438,11 +408,7 @@ def _takes_two(change: Any) -> bool:
     return True
 
 
-def _is_on_gpu(program: Program) -> bool:
-    return any(buffer.device.startswith("cuda") for buffer in program.buffers)
-
-
-def _all_run(
+def _run_all(
     captured: Sequence[CapturedGraph], passes: Mapping[str, pipeline.Pass], thresholds: Thresholds
 ) -> tuple[Graph, ...]:
     """Run the passes on all graphs; a backward gets the names that its forward saved for it alone."""
@@ -461,7 +427,7 @@ def _run(captured: CapturedGraph, passes: Mapping[str, pipeline.Pass], threshold
     return Graph(captured, pipeline.run(captured.lowered, ctx, passes), tuple(ctx.decisions))
 
 
-def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:  # noqa: A001
+def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Inspection:  # noqa: A001
     """Compile a call with our own backend and keep the program after each pass.
 
     >>> p = tcompile.open(torch.nn.functional.gelu, torch.randn(8))
@@ -475,8 +441,8 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     """
     if not callable(fn):
         raise TypeError(f"tcompile.open takes a function or a module, and what to call it with; got {fn!r:.60}")
-    asked = OpenedCall(inner_function(fn) or fn, args, kwargs, dynamic)
-    captured = capture_graphs(asked)
-    if not captured:
+    function = inner_function(fn) or fn
+    asked = InspectedCall(function, function, args, kwargs, dynamic=dynamic)
+    if not (captured := capture_graphs(asked)):
         raise BackendError("the call has no tensor operations that torch.compile captures")
-    return Opened(asked, _all_run(captured, pipeline.PASSES, Thresholds()))
+    return Inspection(asked, _run_all(captured, pipeline.PASSES, Thresholds()))

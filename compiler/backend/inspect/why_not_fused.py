@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from torch.fx import GraphModule, Node
 
-from compiler.backend.ir import Extern, Kernel, Program
+from compiler.backend.ir import Extern, Kernel, Loop, Program
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.fit import Refusal
 from compiler.backend.passes.fuse import Pair, Steps, legal
@@ -45,7 +45,8 @@ class Lookup:
     def before(self) -> Mapping[str, Sequence[str]]:
         """Nodes by the name they had before decomposition in the user's code, PyTorch or ATen: layer_norm."""
         found: dict[str, list[str]] = {}
-        computed = {origin for step in self.programs["lowered"].steps for origin in _origins(step)}
+        steps = self.programs["lowered"].steps
+        computed = {origin for step in steps for part in _parts(step) for origin in part.origins}
         for node in self.nodes.values():
             for name in dict.fromkeys((*source_names(node), operator_of(node))) if node.name in computed else ():
                 if name not in self.nodes:
@@ -67,11 +68,9 @@ class Lookup:
 
     def find(self, name: str) -> Found:
         """The steps that compute a value, after fusion."""
-        made = tuple(number for number, step in self.steps.steps.items() if name in step.targets)
-        if made and isinstance(step := self.steps.steps[made[0]], Extern):
-            return (self._call(step),), made
-        if made:
-            return (), made
+        if made := tuple(number for number, step in self.steps.steps.items() if name in step.targets):
+            step = self.steps.steps[made[0]]
+            return (self._call(step),) if isinstance(step, Extern) else (), made
         if name in self.fused.inputs or name in self.fused.constants:
             what = "a constant that the graph holds" if name in self.fused.constants else "an input of the graph"
             return (f"{name} is {what}: no kernel computes it",), ()
@@ -85,15 +84,14 @@ class Lookup:
 
     def _removed_loop(self, name: str) -> Found | None:
         """A loop that a pass before fusion removed."""
-        had = [stage for stage, program in self.programs.items() if name in program.by_name]
         taken = [d for d in self.decisions if d.subjects[0] == name and d.verdict in ("inlined", "merged", "left out")]
-        if not had or not taken:
+        if not taken or not any(name in program.by_name for program in self.programs.values()):
             return None
-        last, others = taken[-1], taken[-1].subjects[1:]
+        last = taken[-1]
         if last.verdict == "left out" and not (inlined := [d for d in taken if d.verdict == "inlined"]):
             return (f"{name} was left out by the pass {last.pass_name}: {last.why}",), ()
-        if last.verdict == "left out":
-            last, others = inlined[-1], inlined[-1].subjects[1:]
+        last = inlined[-1] if last.verdict == "left out" else last
+        others = last.subjects[1:]
         how = "computes the same as" if last.verdict == "merged" else "is computed where it is read, in the loops of"
         notes = (f"{name} {how} {', '.join(others)} ({last.pass_name}: {last.why})",)
         return self._of_all(others, notes)
@@ -105,7 +103,7 @@ class Lookup:
         return told, tuple(dict.fromkeys(number for _, numbers in every for number in numbers))
 
     def _node(self, name: str) -> Found | None:
-        """A node of the graph without a loop of its name: it became several, or is a view."""
+        """A node of the graph that no loop is named after: it became several loops, or is a view."""
         if name not in self.nodes:
             return None
         if made := self._results_of_node(name):
@@ -117,19 +115,14 @@ class Lookup:
 
     def _results_of_node(self, name: str) -> list[str]:
         """What a node of the graph became after fusion."""
-        found: list[str] = []
-        for step in self.steps.steps.values():
-            if isinstance(step, Kernel):
-                found += [loop.target for loop in step.loops if name in loop.origins]
-            elif name in step.origins:
-                found += step.targets
-        return found
+        parts = (part for step in self.steps.steps.values() for part in _parts(step) if name in part.origins)
+        return [target for part in parts for target in (part.targets if isinstance(part, Extern) else (part.target,))]
 
     def _kernel(self, name: str) -> Found:
         """A kernel by its name; else a value of a stage without records."""
-        kernels = ((number, step) for number, step in self.steps.steps.items() if isinstance(step, Kernel))
-        made = tuple(number for number, step in kernels if step.name == name)
-        return ((), made) if made else ((f"{name} is in no kernel after fusion",), ())
+        steps = self.steps.steps.items()
+        made = tuple(number for number, step in steps if isinstance(step, Kernel) and step.name == name)
+        return () if made else (f"{name} is in no kernel after fusion",), made
 
     def _explain_pair(self, first: str, second: str, one: Sequence[int], two: Sequence[int], ctx: Context) -> str:
         steps = self.steps.steps
@@ -142,10 +135,10 @@ class Lookup:
         pairs = [(a, b) for a in one for b in two]
         kernels = [(a, b) for a, b in pairs if isinstance(steps[a], Kernel) and isinstance(steps[b], Kernel)]
         if not kernels:
-            return self._beside_a_product(one, two) or "kernels are not merged with calls of PyTorch"
+            return self._matmul_decision(one, two) or "kernels are not merged with calls of PyTorch"
         return self._explain_refusal(min(kernels[0]), max(kernels[0]), ctx)
 
-    def _beside_a_product(self, one: Sequence[int], two: Sequence[int]) -> str:
+    def _matmul_decision(self, one: Sequence[int], two: Sequence[int]) -> str:
         """Decision on a matmul and a kernel that reads it, as measured on a GPU; "" if there is none."""
         made = [{target for number in numbers for target in self.steps.steps[number].targets} for numbers in (one, two)]
         found = [d for d in self.decisions if d.pass_name in ("matmuls", "tune") and len(d.subjects) == 2]
@@ -184,19 +177,16 @@ class Lookup:
         shared = sorted({*one.reads, *one.targets} & {*two.reads, *two.targets})
         if not shared:
             return "they share nothing that would save bytes"
-        return (
-            f"they only share {', '.join(shared)}, and {second - first} steps lie between them, more than "
-            f"fusion_distance ({ctx.thresholds.fusion_distance})"
-        )
+        most = f"fusion_distance ({ctx.thresholds.fusion_distance})"
+        return f"they only share {', '.join(shared)}, and {second - first} steps lie between them, more than {most}"
 
 
 def _list_words(told: Sequence[str], between: str = ", ") -> str:
-    """The first names of a list: a model has many layers of one kind."""
+    """The first names of a list, and how many there are: a model has many layers of one kind."""
     more = f"{between}… {len(told)} in all" if len(told) > MOST_LISTED else ""
     return between.join(told[:MOST_LISTED]) + more
 
 
-def _origins(step: Kernel | Extern) -> Iterator[str]:
-    """Nodes of the graph that a step computes."""
-    for part in step.loops if isinstance(step, Kernel) else (step,):
-        yield from part.origins
+def _parts(step: Kernel | Extern) -> Sequence[Loop | Extern]:
+    """The loops of a kernel; a call as it is."""
+    return step.loops if isinstance(step, Kernel) else (step,)

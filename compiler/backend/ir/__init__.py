@@ -421,6 +421,10 @@ class Program(_Printed):
         used |= {*self.inputs, *self.constants, *self.returned}
         return replace(self, steps=steps, buffers=tuple(buffer for buffer in self.buffers if buffer.name in used))
 
+    def replace_steps(self, new: Mapping[int, tuple[Step, ...]]) -> Program:
+        """The program with other steps in place of some, by the identity of these; itself where there are none."""
+        return self.with_steps(tuple(one for step in self.steps for one in new.get(id(step), (step,)))) if new else self
+
     def __str__(self) -> str:
         return "\n".join(text for text, _ in self.rows())
 

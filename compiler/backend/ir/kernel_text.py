@@ -49,7 +49,7 @@ class Lines:
         """The line of Python that a loop implements, unless it is that of the loop before."""
         if loop.source and loop.source != self.source:
             self.source = loop.source
-            self.line(f"{self.mark} {loop.source}".rstrip("\\"))
+            self.line(f"{self.mark} {loop.source}".rstrip("\\"), loop.target)
 
 
 class KernelText(Lines, ABC):

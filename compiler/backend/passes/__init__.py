@@ -1,1 +1,1 @@
-"""The passes, and what they decide by. `compiler.backend.pipeline` has their order."""
+"""The passes, their thresholds and cost model. `compiler.backend.pipeline` has their order."""

@@ -1,4 +1,4 @@
-"""Pass, for GPUs: small pointwise kernels that do not need each other share a launch, each with programs of its own.
+"""Pass, for GPUs: small independent pointwise kernels share a launch, each with programs of its own.
 
 A launch takes some microseconds, in which a GPU moves millions of bytes: more than most weights that are cast to low
 precision, or their gradients. Kernels that read only the call's inputs move up to the first of them; kernels whose
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.backend.ir import ComboKernel, Kernel, Loop, Program
+from compiler.backend.ir import ComboKernel, Kernel, Loop, Program, Step
 from compiler.backend.ir.expr import Put, is_indirect
 from compiler.backend.ir.index import product
 from compiler.backend.ir.symbols import symbols_and_checks
@@ -25,16 +25,14 @@ def combine(program: Program, ctx: Context) -> Program:
     small = [kernel for kernel in program.kernels if _is_small(kernel, program, ctx)]
     early = [kernel for kernel in small if given.issuperset(kernel.reads)]
     late = [kernel for kernel in small if read.isdisjoint(kernel.writes) and not given.issuperset(kernel.reads)]
-    places: dict[int, Kernel] = {}
-    gone: set[int] = set()
+    new: dict[int, tuple[Step, ...]] = {}
     taken = {kernel.name for kernel in program.kernels}
     for kernels, place in ((early, 0), (late, -1)):
         for group in _groups(kernels, program, ctx):
-            one = places[id(group[place])] = combine_kernels(group, taken)
-            gone.update(map(id, group))
-            ctx.decide(one.writes, "combined", f"one launch of {len(group)} kernels that do not need each other")
-    steps = (places.get(id(step), step) for step in program.steps if id(step) in places or id(step) not in gone)
-    return program.with_steps(tuple(steps)) if places else program
+            one = combine_kernels(group, taken)
+            new |= dict.fromkeys(map(id, group), ()) | {id(group[place]): (one,)}
+            ctx.decide(one.writes, "combined", f"{len(group)} independent kernels in one launch")
+    return program.replace_steps(new)
 
 
 def combine_kernels(kernels: Sequence[Kernel], taken: set[str]) -> ComboKernel:
@@ -55,10 +53,10 @@ def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
     names = {*kernel.reads, *kernel.targets}
     gpus = {buffer.device for buffer in program.buffers} - {"cpu"} or {"cpu"}  # a GPU's code may run on a CPU
     on_gpu = gpus.issuperset(program.by_name[name].device for name in names)
-    return on_gpu and names.isdisjoint(program.mutated) and all(map(_is_plain, kernel.loops))
+    return on_gpu and names.isdisjoint(program.mutated) and all(map(_is_pointwise, kernel.loops))
 
 
-def _is_plain(loop: Loop) -> bool:
+def _is_pointwise(loop: Loop) -> bool:
     return not loop.reduction and not isinstance(loop.value, Put) and not is_indirect(loop.value)
 
 
@@ -67,13 +65,13 @@ def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> list[l
     found: dict[str, list[list[Kernel]]] = {}
     for kernel in kernels:
         groups = found.setdefault(program.by_name[kernel.targets[0]].device, [[]])
-        if _is_too_much([*groups[-1], kernel], ctx):
+        if _exceeds_limits([*groups[-1], kernel], ctx):
             groups.append([])
         groups[-1].append(kernel)
     return [group for groups in found.values() for group in groups if len(group) > 1]
 
 
-def _is_too_much(group: Sequence[Kernel], ctx: Context) -> bool:
+def _exceeds_limits(group: Sequence[Kernel], ctx: Context) -> bool:
     limits = ctx.thresholds
     points = sum(ctx.points(kernel.ranges) for kernel in group)
     buffers = {name for kernel in group for name in (*kernel.reads, *kernel.writes)}

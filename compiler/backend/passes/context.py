@@ -1,4 +1,4 @@
-"""What passes are given besides the program: thresholds, hints for symbolic sizes, and where to report decisions."""
+"""The context of passes: thresholds, example values of symbolic sizes, and the decisions that they report."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Thresholds:
 
 @dataclass(slots=True)
 class Context:
-    """For one run of the pipeline. `sizes` are example values of symbols, `graph` names the graph in decisions.
+    """The context of one run of the pipeline. `sizes` has example values of symbols, `graph` is its name in decisions.
 
     `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU, `cache` how many bytes its L2
     cache has: an H100's where that is not known. `is_small` says that symbolic sizes are guarded so that 32 bits are
@@ -135,7 +135,7 @@ class Context:
         self.decisions.append(Decision(self.pass_name, self.graph, subjects, verdict, why, numbers))
 
     def without_decisions(self) -> Context:
-        """The same, for what is tried and not reported."""
+        """A copy for trials, whose decisions are not reported."""
         return replace(self, decisions=[])
 
     def number(self, size: Index) -> int:

@@ -1,7 +1,7 @@
-"""The cost model: what memory accesses cost a GPU, which the passes and the emitters decide by.
+"""The cost model of memory accesses on a GPU, which the passes and the emitters decide by.
 
-Where memory is what bounds a program, its kernels cost the bytes that they move, and more where these are met in runs
-shorter than a line of the cache.
+Where memory bounds a program, a kernel costs the bytes that it moves, and more where it accesses them in runs shorter
+than a cache line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What programs cost where memory and launches bound them: `bytes` are those that their kernels move."""
+    """The cost of programs that memory and launches bound: kernels, calls of PyTorch, bytes that the kernels move."""
 
     kernels: int = 0
     calls: int = 0
@@ -53,7 +53,7 @@ def traffic(kernel: Kernel, program: Program, ctx: Context) -> int:
 
 
 def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
-    """The bytes of one buffer that a kernel touches; what it both reads and writes counts twice."""
+    """The bytes of one buffer that a kernel accesses; bytes that it both reads and writes count twice."""
     buffer = program.by_name[name]
     size, read = ctx.number(buffer.size), 0
     if name in kernel.reads:
@@ -94,12 +94,12 @@ def _points_at(place: Shape, ctx: Context) -> int:
 
 
 def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
-    """Where the kernel reads and writes memory: offsets in elements."""
+    """The offsets, in elements, at which a kernel reads and writes memory."""
     return (offset for _, offset in accesses(kernel, program))
 
 
 def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
-    """Number of points at the places where a step along the variable is a step in memory."""
+    """Number of points of the accesses that are contiguous along a variable."""
     return sum(ctx.points(variables(place)) for place in places if ctx.number(factor_of(place, var)) == 1)
 
 
@@ -114,7 +114,7 @@ def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]
 
 
 def walked_places(kernel: Kernel) -> set[tuple[str, Shape]]:
-    """Buffers and indices that change along the reduced ranges."""
+    """Buffers and indices of the accesses that vary along the reduced ranges."""
     inner = {*kernel.reduced}
     places = {(load.buffer, load.index) for load in kernel.loads if load.buffer not in kernel.targets}
     places |= {(loop.target, loop.place) for loop in kernel.loops if loop.target not in kernel.local}
@@ -128,8 +128,10 @@ def distinct_accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int
 
 
 def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether neighbours in memory belong to neighbouring results, not to one result: in most places that are read or
-    written, or in any large one where rows are walked once, as tiles of both are then as good for the other places.
+    """Whether adjacent elements in memory belong to adjacent results, rather than to one result.
+
+    It counts for most accesses; where rows are walked once, any large access is enough, because tiles of both are then
+    as good for the other accesses.
     """
     if not kernel.ranges or not kernel.reduced:
         return False
@@ -142,10 +144,10 @@ def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
 
 
 def strided_access_penalty(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str, int]:
-    """For buffers that a kernel of long rows meets in shorter runs than tiles would, the bytes moved in the time lost.
+    """For each buffer that a kernel of long rows accesses in shorter runs than tiles would: the time lost, in bytes.
 
-    A program walks its rows in one order, in which the kernel's ranges are sorted; what lies in memory in another one
-    is met in runs as short as that order leaves. Empty where a program takes neighbouring columns.
+    A program walks its rows in one order, in which the kernel's ranges are sorted; buffers with another memory order
+    are accessed in the short runs that this order leaves. Empty where a program takes adjacent columns.
     """
     if ctx.points(kernel.reduced) < ctx.thresholds.program_row:
         return {}

@@ -23,10 +23,7 @@ def fission(program: Program, ctx: Context) -> Program:
 
 
 def _split_kernel(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
-    """Split a kernel over rows whose memory runs are so short that re-reading what it reduces is cheaper.
-
-    Returns one kernel over rows, and one over points, which accesses memory in tiles, for what no reduction needs.
-    """
+    """A kernel over rows, and one over points for what no reduction needs; the step itself where that costs more."""
     if not isinstance(step, Kernel) or not step.reduced or step.taken or not program.mutated.isdisjoint(step.targets):
         return (step,)
     needed: set[str] = set()
@@ -55,8 +52,7 @@ def _over_points(step: Kernel, late: tuple[Loop, ...], program: Program, ctx: Co
     """
     whole = tuple(loop for loop in step.loops if not loop.reduction and len(loop.ranges) > len(step.ranges))
     points = Kernel(step.name, step.ranges + step.reduced, (), whole)
-    count = ctx.points(points.ranges)
+    count, kept = ctx.points(points.ranges), {loop.target for loop in late}
     small = {name for name in points.reads if 2 * ctx.number(program.by_name[name].size) < count}
-    kept = {loop.target for loop in late}
-    merge_kernels = merge_ranges(points, program, small)
-    return replace(merge_kernels, loops=tuple(loop for loop in merge_kernels.loops if loop.target in kept))
+    merged = merge_ranges(points, program, small)
+    return replace(merged, loops=tuple(loop for loop in merged.loops if loop.target in kept))

@@ -7,7 +7,7 @@ same point.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.backend.ir import Kernel, Loop
@@ -49,13 +49,13 @@ def merge_kernels(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refus
 
 
 def _reason_against(first: Kernel, second: Kernel, ctx: Context) -> str:
-    """Why an accumulation of one kernel keeps it apart from the other, "" if it does not."""
+    """Why a kernel that accumulates can't be merged with the other, "" if it can."""
     for one, other in ((first, second), (second, first)):
         if one.taken and not ctx.processors:
-            return "on a CPU, what adds to elements that are met often runs on one thread"
+            return "on a CPU, a kernel that may add to an element several times runs on one thread"
         made = {loop.target for loop in one.loops if isinstance(loop.value, Put)}
         if met := (one.taken | made) & {*other.targets, *other.reads}:
-            return f"{min(met)} is added to in no order, so that it is not known when an element is whole"
+            return f"{min(met)} is accumulated in no order: it is not known when an element is complete"
     return ""
 
 
@@ -65,14 +65,14 @@ def _join(host: Kernel, first: Kernel, second: Kernel) -> Kernel:
 
 
 def _fit_ranges(guest: Kernel, host: Kernel) -> Kernel | Refusal:
-    """The guest with its loops over the host's ranges."""
+    """The guest kernel with its loops over the host's ranges."""
     if guest.reduced:
         outer = _correspondence(guest, host, guest.ranges, host.ranges)
         inner = _correspondence(guest, host, guest.reduced, host.reduced)
         if outer is None or inner is None:
             return Refusal("they reduce over different elements")
         if any(loop.is_scan for loop in guest.loops) and [*inner.values()] != [*map(Index.of, host.reduced)]:
-            return Refusal("one goes along a range in its order, the other in another one")
+            return Refusal("they scan a range in different orders")
         return guest.with_ranges(host.ranges, host.reduced, {**outer, **inner})
     space = host.ranges + host.reduced
     for target in (space, host.ranges) if host.reduced else (space,):
@@ -107,22 +107,21 @@ def _correspondence(
 def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]) -> dict[str, Index]:
     """The correspondence that follows from buffers that both name: equal locations are equal points."""
     values: dict[str, Index] = {}
-    allowed = set(target)
-    theirs = _places(host)
+    allowed, theirs = set(target), _places(host)
     for name, places in _places(guest).items():
         for place, other in zip(places, theirs.get(name, ()), strict=False):
             pairs = [(mine, yours) for mine, yours in zip(place, other, strict=True) if variables(yours) <= allowed]
             for mine, yours in pairs:
-                if variables(yours):
-                    for var, value in solve_ranges(mine, yours, own):
-                        values.setdefault(var.name, value)
+                found = solve_digits(mine, yours) if variables(yours) else []
+                if {atom for atom, _ in found} <= {*own}:
+                    values = {**{atom.name: value for atom, value in found if isinstance(atom, Var)}, **values}
             for var in own:
-                if var.name not in values and (digits := _of_digits(var, pairs)) is not None:
+                if var.name not in values and (digits := _value_of_digits(var, pairs)) is not None:
                     values[var.name] = digits
     return values
 
 
-def _of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
+def _value_of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
     """A variable whose digits are the coordinates, as of two dimensions walked as one; None if some are missing."""
     digits = {unit: yours for mine, yours in pairs if (unit := _unit(mine, var)) is not None}
     value, step = Index.of(0), Index.of(1)
@@ -144,27 +143,20 @@ def _unit(digit: Index, var: Var) -> tuple[Index, Index] | None:
     return (Index.of(1), size) if atom == var and size else None
 
 
-def solve_ranges(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Var, Index]]:
-    """Solve `mine` = `yours` for the variables of `mine`: one variable, or several that are digits of one number."""
-    found = _by_digits(mine, yours)
-    if {atom for atom, _ in found} <= set(own):
-        yield from ((atom, value) for atom, value in found if isinstance(atom, Var))
-
-
 def values_at(loop: Loop, at: Shape) -> dict[str, Index] | None:
     """Values of a loop's variables where it stores at a location; None unless all of them follow."""
-    found = [pair for mine, yours in zip(loop.index, at, strict=True) for pair in _by_digits(mine, yours)]
+    found = [pair for mine, yours in zip(loop.index, at, strict=True) for pair in solve_digits(mine, yours)]
     values = {atom.name: value for atom, value in found if isinstance(atom, Var) and atom in loop.ranges}
     pairs = [(Index.of(atom), value) for atom, value in found]
     for var in loop.ranges:
         if var.name not in values:
-            if (told := _of_digits(var, pairs)) is None:
+            if (told := _value_of_digits(var, pairs)) is None:
                 return None
             values[var.name] = told
     return values
 
 
-def _by_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
+def solve_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
     """Values of the atoms of `mine` where it equals `yours`: its only atom, or the digits that it counts through."""
     if mine.atom is not None:
         return [(mine.atom, yours)]

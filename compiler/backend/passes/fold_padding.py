@@ -22,26 +22,24 @@ def fold_padding(program: Program, ctx: Context) -> Program:
     for name in [kernel.targets[0] for kernel in program.kernels if program.passed.issuperset(kernel.targets)]:
         padding = next(kernel.loops[0] for kernel in program.kernels if name in kernel.targets)
         if (maker := _maker(padding, program)) is not None:
-            ctx.decide((maker.target, padding.target), "padded", f"it is computed where {padding.target} has it")
+            ctx.decide((maker.target, padding.target), "padded", f"computed in its padded copy {padding.target}")
             program = _move_copy(program, maker, padding)
     return program
 
 
 def _maker(padding: Loop, program: Program) -> Loop | None:
     """The loop that produces a value for a padded copy, if its other readers may read the copy."""
-    match padding.value:
-        case Guard(_, Load(_, index) as source) if index == padding.index:
-            pass
-        case _:
-            return None
+    source = padding.value.value if isinstance(padding.value, Guard) else None
+    if not isinstance(source, Load) or source.index != padding.index:
+        return None
     value, copy = program.by_name[source.buffer], program.by_name[padding.target]
     if padding.value != fold(guard_bounds(padding.index, value.shape, source, 0)) or value.dtype != copy.dtype:
         return None
     loop = next((kernel.loops[0] for kernel in program.kernels if kernel.targets == (value.name,)), None)
     if loop is None or loop.reduction or isinstance(loop.value, Put):
         return None
-    seen = (call for call in program.calls if call.aliases or call.writes)
-    shared = program.mutated.union(name for call in seen for name in (*call.reads, *call.writes))
+    calls = (call for call in program.calls if call.aliases or call.writes)
+    shared = program.mutated.union(name for call in calls for name in (*call.reads, *call.writes))
     if shared.intersection((value.name, copy.name, *loop.reads)):
         return None
     by_memory = value.name in program.returned | program.passed
@@ -60,22 +58,22 @@ def _move_copy(program: Program, maker: Loop, padding: Loop) -> Program:
     loop = replace(padding, value=fold(value), origins=origins, source=maker.source, operator=maker.operator)
     made = Kernel(new, loop.ranges, (), (loop,))
     kept = (step for step in program.steps if new not in step.targets)
-    steps = tuple(made if old in step.targets else _with_buffer(step, old, new) for step in kept)
-    return replace(program, outputs=_with_view(program.outputs, old, new)).with_steps(steps)
+    steps = tuple(made if old in step.targets else _replace_buffer(step, old, new) for step in kept)
+    return replace(program, outputs=_replace_views(program.outputs, old, new)).with_steps(steps)
 
 
-def _with_buffer(step: Step, old: str, new: str) -> Step:
+def _replace_buffer(step: Step, old: str, new: str) -> Step:
     """A step with one buffer it reads replaced by another."""
     if old not in step.reads:
         return step
     if isinstance(step, Extern):
-        return replace(step, args=_with_view(step.args, old, new), kwargs=_with_view(step.kwargs, old, new))
-    return replace(
-        step, loops=tuple(replace(loop, value=rename_buffers(loop.value, {old: new})) for loop in step.loops)
-    )
+        args, kwargs = _replace_views((step.args, step.kwargs), old, new)
+        return replace(step, args=args, kwargs=kwargs)
+    loops = (replace(loop, value=rename_buffers(loop.value, {old: new})) for loop in step.loops)
+    return replace(step, loops=tuple(loops))
 
 
-def _with_view(value: Any, old: str, new: str) -> Any:
+def _replace_views(value: Any, old: str, new: str) -> Any:
     """An argument of a call, or an output, with views of one buffer replaced by views of another."""
 
     def change(leaf: Any) -> Any:

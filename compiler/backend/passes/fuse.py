@@ -7,10 +7,13 @@ reduction, and reductions of one shape are all one case: two loop nests that can
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import or_
 
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
 from compiler.backend.ir.expr import Put
@@ -32,7 +35,7 @@ def fuse(program: Program, ctx: Context) -> Program:
 
 
 def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:
-    """Merge pairs until every one left is refused.
+    """Merge pairs until all that are left are refused.
 
     Savings are computed again once a kernel of a pair was merged with a third, so that a kernel goes to the neighbour
     that it shares most with.
@@ -94,11 +97,13 @@ def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
     if graph.is_between(pair.first, pair.second):
         return Refusal("a step between them needs the first and is needed by the second")
     found = merge_kernels(first, second, ctx)
-    there = {*map(id, first.loops), *map(id, second.loops)}
-    if isinstance(found, Kernel) and not all(graph.is_certain(loop) for loop in found.loops if id(loop) not in there):
-        return Refusal("it is not certain that what one of them writes is still written once")
-    if isinstance(found, Kernel) and (name := graph.overwritten_early(found, pair)):
-        return Refusal(f"{name} would be overwritten before all that reads it is done with it")
+    if isinstance(found, Refusal):
+        return found
+    unchanged = {*map(id, first.loops + second.loops)}
+    if not all(id(loop) in unchanged or graph.is_certain(loop) for loop in found.loops):
+        return Refusal("the merged loops are not certain to write each element once")
+    if name := graph.overwritten_early(found, pair):
+        return Refusal(f"{name} would be overwritten before its last read")
     return found
 
 
@@ -114,17 +119,18 @@ class Steps:
     steps: dict[int, Step]
     needs: dict[int, set[int]]
     before: dict[int, int]
-    users: dict[str, list[int]] = field(default_factory=dict)
+    users: dict[str, list[int]]
 
     @staticmethod
     def from_program(program: Program) -> Steps:
-        needs = needs_of(program)
+        needs, steps = needs_of(program), dict(enumerate(program.steps))
         before: dict[int, int] = {}
-        for number, needed in needs.items():
-            before[number] = 0
-            for other in needed:
-                before[number] |= before[other] | 1 << other
-        return Steps(program, dict(enumerate(program.steps)), needs, before, _users(program))
+        users: dict[str, list[int]] = {}
+        for number, step in steps.items():
+            before[number] = reduce(or_, (before[other] | 1 << other for other in needs[number]), 0)
+            for name in sorted({*step.targets, *step.reads}):
+                users.setdefault(name, []).append(number)
+        return Steps(program, steps, needs, before, users)
 
     def names(self, pair: Pair) -> tuple[str, ...]:
         """Names of both loops, by their last targets."""
@@ -135,15 +141,13 @@ class Steps:
         found: set[tuple[int, int]] = set()
         for name, users in self.users.items():
             kernels = [number for number in users if isinstance(self.steps[number], Kernel)]
-            near = [(a, b) for a, b in pairwise(kernels) if b - a <= ctx.thresholds.fusion_distance]
-            found.update(near)
+            first = kernels[: ctx.thresholds.fusion_readers]
             writers = [number for number in kernels if name in self.steps[number].targets]
-            found.update(
-                (min(a, b), max(a, b)) for a in writers for b in kernels[: ctx.thresholds.fusion_readers] if a != b
-            )
-        for first, second in sorted(found):
-            if saved := self.saved_bytes(first, second, ctx):
-                yield Pair(first, second, saved)
+            found.update((a, b) for a, b in pairwise(kernels) if b - a <= ctx.thresholds.fusion_distance)
+            found.update((min(a, b), max(a, b)) for a in writers for b in first if a != b)
+        for early, late in sorted(found):
+            if saved := self.saved_bytes(early, late, ctx):
+                yield Pair(early, late, saved)
 
     def small(self, ctx: Context) -> Iterator[Pair]:
         """Pairs of kernels of one shape and device that take a GPU less time than a launch."""
@@ -200,46 +204,30 @@ class Steps:
         """Put the merged kernel at the second's position. The first one's bit stays, as nothing reads it any more."""
         first, second = pair.first, pair.second
         self.steps[second] = kernel
-        self.needs[second] = (self.needs[second] | self.needs.pop(first)) - {first, second}
-        bit, own = 1 << first, 1 << second
-        both = bit | own
-        whole = (self.before.pop(first) | self.before[second]) & ~both
         del self.steps[first]
-        self.before[second] = whole
+        self.needs[second] = (self.needs[second] | self.needs.pop(first)) - {first, second}
+        both = 1 << first | 1 << second
+        whole = self.before[second] = (self.before.pop(first) | self.before[second]) & ~both
         for number, before in self.before.items():
             if before & both:
-                self.before[number] = before | whole | own
-                if before & bit and first in self.needs[number]:
+                self.before[number] = before | whole | 1 << second
+                if first in self.needs[number]:
                     self.needs[number] = self.needs[number] - {first} | {second}
         for name in {*kernel.targets, *kernel.reads}:
             users = self.users[name]
             self.users[name] = sorted({second if user == first else user for user in users})
 
     def in_dependency_order(self) -> tuple[Step, ...]:
-        """The steps in dependency order, else in their own."""
+        """The steps in topological order; independent steps keep their order."""
         done: dict[int, Step] = {}
-        for number in sorted(self.steps):
-            self._place(number, done)
-        return tuple(done.values())
-
-    def _place(self, number: int, done: dict[int, Step]) -> None:
-        waiting = [number]
+        waiting = sorted(self.steps, reverse=True)
         while waiting:
             last = waiting[-1]
-            missing = [other for other in sorted(self.needs[last]) if other not in done]
-            if missing:
-                waiting += missing[::-1]
+            if missing := sorted(self.needs[last] - done.keys(), reverse=True):
+                waiting += missing
             else:
                 done.setdefault(waiting.pop(), self.steps[last])
-
-
-def _users(program: Program) -> dict[str, list[int]]:
-    """The steps that name each buffer, in order."""
-    users: dict[str, list[int]] = {}
-    for number, step in enumerate(program.steps):
-        for name in sorted({*step.targets, *step.reads}):
-            users.setdefault(name, []).append(number)
-    return users
+        return tuple(done.values())
 
 
 def needs_of(program: Program) -> dict[int, set[int]]:
@@ -273,15 +261,12 @@ def _stored_buffers(program: Program) -> set[str]:
 def localize(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
     """Name each kernel after what it computes, and make buffers local that only one kernel names."""
     steps = tuple(steps)
-    readers: dict[str, int] = {}
-    for step in steps:
-        for name in {*step.reads, *step.targets}:
-            readers[name] = readers.get(name, 0) + 1
+    readers = Counter(name for step in steps for name in {*step.reads, *step.targets})
     kept = _stored_buffers(program)
     taken: set[str] = set()
     return tuple(_localize_kernel(step, readers, kept, taken) if isinstance(step, Kernel) else step for step in steps)
 
 
-def _localize_kernel(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: set[str]) -> Kernel:
+def _localize_kernel(kernel: Kernel, readers: Counter[str], kept: set[str], taken: set[str]) -> Kernel:
     local = frozenset(name for name in kernel.targets if readers[name] == 1 and name not in kept)
     return replace(kernel, name=unique(name_of(kernel), taken), local=local)

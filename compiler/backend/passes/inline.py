@@ -1,8 +1,8 @@
-"""Pass: compute cheap expressions where they are read instead of storing and loading them.
+"""Pass: put cheap expressions in place of the loads of their values, so that they need not be stored.
 
-Only where merging kernels can't do it: a read of each element once is left to `fuse`, which computes nothing twice.
-What remains are broadcasts, gathers, pads and concatenations. An expression is inlined into all of these readers or
-none, as it is stored as long as one reads it; constants and indices need no memory anyway.
+A reader that loads each element once is left to `fuse`, which computes nothing twice. What remains are broadcasts,
+gathers, pads and concatenations. An expression is inlined into all of these readers or none, because it is stored as
+long as one of them loads it; constants and indices need no memory anyway.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def inline(program: Program, ctx: Context) -> Program:
             state.consider(state.loops[kernel.targets[0]], ctx)
     if not state.changed:
         return program
-    steps = tuple(state.step(step) if isinstance(step, Kernel) else step for step in program.steps)
-    return remove_unused(program, steps, ctx)
+    changed = {id(kernel): state.kernel(kernel) for kernel in program.kernels}
+    return remove_unused(program, tuple(changed.get(id(step), step) for step in program.steps), ctx)
 
 
 @dataclass(slots=True)
@@ -73,17 +73,15 @@ class _Inlining:
                 found.update(load.buffer for load in late if self.is_once(load, self.loops[target]))
         return found
 
-    def step(self, kernel: Kernel) -> Kernel:
-        if self.changed.isdisjoint(kernel.targets):
-            return kernel
-        return replace(kernel, loops=tuple(self.loops[target] for target in kernel.targets))
+    def kernel(self, kernel: Kernel) -> Kernel:
+        loops = tuple(self.loops[target] for target in kernel.targets)
+        return kernel if self.changed.isdisjoint(kernel.targets) else replace(kernel, loops=loops)
 
     def consider(self, producer: Loop, ctx: Context) -> None:
         """Inline a loop's value into its readers, if that is worth it."""
         readers = [self.loops[name] for name in sorted(self.readers.get(producer.target, ()))]
-        if producer.reduction or isinstance(producer.value, Put) or producer.target in self.program.mutated:
-            return
-        if producer.reads & self.program.mutated:
+        is_fixed = self.program.mutated & {producer.target, *producer.reads}
+        if producer.reduction or isinstance(producer.value, Put) or is_fixed:
             return
         is_free = not loads(producer.value)
         if not is_free:

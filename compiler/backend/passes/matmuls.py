@@ -16,15 +16,16 @@ import torch
 
 from compiler.backend.ir import Extern, Kernel, Loop, MatmulKernel, Program, Step, Strided
 from compiler.backend.ir.expr import Load, Put, Shape
-from compiler.backend.ir.index import Index, Var, factor_of
+from compiler.backend.ir.index import Index, Var, product
 from compiler.backend.passes.context import Context
+from compiler.backend.passes.fit import solve_digits
 from compiler.backend.passes.names import unique
 from compiler.backend.passes.order import sort_ranges
 from compiler.backend.passes.reorder import reorder
 from compiler.backend.passes.schedule import schedule
 
 CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1}
-"""The products that kernels compute, and which argument of each is the left one."""
+"""The matmuls that kernels compute, and which argument of each is the left one."""
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
@@ -33,8 +34,9 @@ MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What is multiplied: `left` [.., m, k] by `right` [.., k, n], in `shape` [.., m, n]. A `bias` is added before the
-    sum is rounded, if there is one: it has the product's shape, less dimensions at the front, or 1 in place of some.
+    """The operands of a matmul: `left` [.., m, k], `right` [.., k, n]; the result has `shape` [.., m, n]. A `bias`, if
+    there is one, is added before the sum is rounded: it has the result's shape, less dimensions at the front, or 1 in
+    place of some.
     """
 
     left: Strided
@@ -59,7 +61,7 @@ class Factors:
 
     @property
     def axes(self) -> tuple[Var, ...]:
-        """A variable for each dimension of the product."""
+        """A variable for each dimension of the result."""
         names = ("b", "m", "n")[-len(self.shape) :]
         return tuple(Var(name, size) for name, size in zip(names, self.shape, strict=True))
 
@@ -73,14 +75,14 @@ def fuse_small_calls(program: Program, ctx: Context) -> Program:
     """Fuse small matmuls with the first kernels that read them, else make them standalone kernels."""
     program, refused = _merge_all(program, ctx, [call for call in _calls(program) if _is_small(call, program, ctx)])
     taken = {kernel.name for kernel in program.kernels}
-    own: dict[int, Step] = {}
+    new: dict[int, tuple[Step, ...]] = {}
     buffers = [*program.buffers]
     for call, _, why in reversed(refused):
-        product = own[id(call)] = _standalone_matmul(call, program, unique(_operator(call), taken))
-        buffers.append(replace(program.by_name[call.targets[0]], name=product.made))
-        ctx.decide(call.targets, "product", f"{call.name} is a kernel of its own: {why}")
-    steps = tuple(own.get(id(step), step) for step in program.steps)
-    return replace(program, steps=steps, buffers=tuple(buffers)) if own else program
+        matmul = _standalone_matmul(call, program, _kernel_name(call, taken=taken))
+        new[id(call)] = (matmul,)
+        buffers.append(replace(program.by_name[call.targets[0]], name=matmul.made))
+        ctx.decide(call.targets, "matmul", f"{call.name} is a kernel of its own: {why}")
+    return replace(program, buffers=tuple(buffers)).replace_steps(new) if new else program
 
 
 def fuse_matmuls(program: Program, ctx: Context) -> Program:
@@ -94,21 +96,21 @@ def fuse_matmuls(program: Program, ctx: Context) -> Program:
 
 
 Refused: TypeAlias = tuple[Extern, Kernel | None, str]
-"""A product, the kernel that reads it first, and why it is not merged with that."""
+"""A matmul, the kernel that reads it first, and why the two are not fused."""
 
 
 def _calls(program: Program) -> list[Extern]:
     return [call for call in program.calls if call.name in CALLS]
 
 
-def _operator(call: Extern) -> str:
-    return call.name.split(".")[1]
+def _kernel_name(call: Extern, *rest: str, taken: set[str]) -> str:
+    return unique("_".join((call.name.split(".")[1], *rest)), taken)
 
 
 def _merge_all(
     program: Program, ctx: Context, calls: Sequence[Extern], unless: str = ""
 ) -> tuple[Program, list[Refused]]:
-    """The program with these products in the first kernels that read them, but for what is refused: last ones first."""
+    """The program with these matmuls in the first kernels that read them, and those that are not, last ones first."""
     steps: dict[int, Step] = dict(enumerate(program.steps))
     places = {id(step): place for place, step in steps.items()}
     taken = {kernel.name for kernel in program.kernels}
@@ -126,12 +128,12 @@ def _merge_all(
             continue
         only = len(later) == 1 and buffer.name not in program.returned
         local = kernel.local | {buffer.name} if only else kernel.local
-        name = unique(f"{_operator(call)}_{kernel.name}", taken)
+        name = _kernel_name(call, kernel.name, taken=taken)
         steps[later[0]] = MatmulKernel(name, kernel.ranges, (), kernel.loops, local, call=call)
         del steps[place]
         size = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
-        said = f"{call.name} and {kernel.name} are one kernel{unless}"
-        ctx.decide((buffer.name, kernel.targets[-1]), "product", said, bytes=size)
+        why = f"{call.name} and {kernel.name} are one kernel{unless}"
+        ctx.decide((buffer.name, kernel.targets[-1]), "matmul", why, bytes=size)
     return program if len(steps) == len(program.steps) else replace(program, steps=tuple(steps.values())), refused
 
 
@@ -139,13 +141,9 @@ def _is_small(call: Extern, program: Program, ctx: Context) -> bool:
     """Whether our kernels take a matmul, and it has few multiplications and a short inner dimension."""
     factors = Factors.from_call(call)
     sizes = [size.constant for size in (*factors.shape, factors.inner)]
-    is_known = None not in sizes and not _unfit(call, program) and not _is_off_gpu(call, program, ctx)
+    is_known = None not in sizes and not _reason_unfit(call, program, ctx)
     is_short = (factors.inner.constant or 0) <= ctx.thresholds.own_matmul_sum
     return is_known and is_short and prod(size or 0 for size in sizes) <= ctx.thresholds.own_matmul
-
-
-def _is_off_gpu(call: Extern, program: Program, ctx: Context) -> bool:
-    return bool(ctx.processors) and program.by_name[call.targets[0]].device == "cpu"
 
 
 def _standalone_matmul(call: Extern, program: Program, name: str) -> MatmulKernel:
@@ -160,45 +158,38 @@ def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -
     """A scheduled program with some fused matmuls, by kernel name, split into PyTorch's matmul and a kernel."""
     if not names:
         return program
-    steps: list[Step] = []
-    for step in program.steps:
-        if isinstance(step, MatmulKernel) and step.name in names:
-            steps += [step.call, kernel_after_matmul(step, program, ctx)]
-        else:
-            steps.append(step)
+    fused = [kernel for kernel in program.kernels if isinstance(kernel, MatmulKernel) and kernel.name in names]
+    new = {id(kernel): (kernel.call, kernel_after_matmul(kernel, program, ctx)) for kernel in fused}
     adding = {loop.target for kernel in program.kernels for loop in kernel.loops if isinstance(loop.value, Put)}
-    buffers = [buffer if buffer.name in adding else replace(buffer, reuses="") for buffer in program.buffers]
-    found = replace(program, steps=tuple(steps), buffers=tuple(buffers))
+    buffers = (buffer if buffer.name in adding else replace(buffer, reuses="") for buffer in program.buffers)
+    found = replace(program, buffers=tuple(buffers)).replace_steps(new)
     return schedule(reorder(found, ctx.without_decisions()), ctx.without_decisions())
 
 
 def with_alternatives(program: Program, ctx: Context) -> Program:
     """A program of kernels, with the kernels that would follow PyTorch's matmuls appended."""
-    others = tuple(
-        kernel_after_matmul(kernel, program, ctx) for kernel in program.kernels if isinstance(kernel, MatmulKernel)
-    )
-    return replace(program, steps=(*program.steps, *others)) if others else program
+    matmuls = [kernel for kernel in program.kernels if isinstance(kernel, MatmulKernel)]
+    others = tuple(kernel_after_matmul(kernel, program, ctx) for kernel in matmuls)
+    return replace(program, steps=program.steps + others)
 
 
-def kernel_after_matmul(product: MatmulKernel, program: Program, ctx: Context) -> Kernel:
+def kernel_after_matmul(matmul: MatmulKernel, program: Program, ctx: Context) -> Kernel:
     """The kernel that follows PyTorch's matmul if the two are not fused."""
-    return sort_ranges(product.parts[1], program, ctx.without_decisions())
+    return sort_ranges(matmul.parts[1], program, ctx.without_decisions())
 
 
-def coordinates(product: MatmulKernel) -> Mapping[str, Index]:
-    """The product's ranges by the variables of `Factors.axes`. Raises ValueError where these do not give them."""
-    [place] = product.places(product.made)
-    found = _solve_axes(place, product.ranges, Factors.from_call(product.call).axes)
+def coordinates(matmul: MatmulKernel) -> Mapping[str, Index]:
+    """A matmul kernel's ranges by the variables of `Factors.axes`. Raises ValueError where these do not give them."""
+    [place] = matmul.places(matmul.made)
+    found = _solve_axes(place, matmul.ranges, Factors.from_call(matmul.call).axes)
     if found is None:
-        raise ValueError(f"{product.name} does not walk {product.made}")
+        raise ValueError(f"{matmul.name} does not walk {matmul.made}")
     return found
 
 
 def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Program, ctx: Context) -> str:
     """Why a matmul is not fused with the kernel that reads it, "" if it may be."""
-    if _is_off_gpu(call, program, ctx):
-        return "it is on the CPU"
-    if why := _unfit(call, program):
+    if why := _reason_unfit(call, program, ctx):
         return why
     if isinstance(kernel, MatmulKernel):
         return f"it computes {kernel.made}"
@@ -206,7 +197,7 @@ def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Pro
         return "it reduces, or adds to memory"
     places = [*kernel.places(call.targets[0])]
     if len(places) != 1 or _solve_axes(places[0], kernel.ranges, Factors.from_call(call).axes) is None:
-        return "its points are not those of the product, each element read once"
+        return "its points are not those of the matmul, each element read once"
     changed = {name for step in (*between, kernel) for name in step.targets}
     changed |= {name for step in between for name in (step.writes if isinstance(step, Extern) else step.taken)}
     if late := sorted(changed & {*call.reads}):
@@ -214,10 +205,12 @@ def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Pro
     return ""
 
 
-def _unfit(call: Extern, program: Program) -> str:
+def _reason_unfit(call: Extern, program: Program, ctx: Context) -> str:
     """Why our kernels can't compute a matmul, "" if they can."""
     factors, buffer = Factors.from_call(call), program.by_name[call.targets[0]]
     used = [program.by_name[view.buffer] for view in (factors.left, factors.right)]
+    if ctx.processors and buffer.device == "cpu":
+        return "it is on the CPU"
     if call.kwargs or buffer.dtype not in DTYPES or any(other.dtype != buffer.dtype for other in used):
         return "it is scaled, or of other dtypes than float16, bfloat16 and float32"
     if any(size.constant in (0, 1) for size in (*factors.shape[-2:], factors.inner)):
@@ -231,15 +224,11 @@ def _unfit(call: Extern, program: Program) -> str:
 
 def _solve_axes(place: Shape, ranges: Sequence[Var], axes: Sequence[Var]) -> Mapping[str, Index] | None:
     """Each range in terms of the axes, where coordinate by coordinate the ranges count the axes' points."""
-    values: dict[str, Index] = {}
+    found: list[tuple[Var, Index]] = []
     for axis, coordinate in zip(axes, place, strict=True):
-        rest, covered = coordinate, Index.of(1)
-        while rest.terms:
-            new = (var for var in ranges if var.name not in values and factor_of(rest, var) == covered)
-            if (var := next(new, None)) is None:
-                return None
-            values[var.name] = Index.of(axis) // covered % var.size
-            rest, covered = rest - Index.of(var) * covered, covered * var.size
-        if covered != axis.size:
+        digits = [(atom, value) for atom, value in solve_digits(coordinate, Index.of(axis)) if isinstance(atom, Var)]
+        if product(var.size for var, _ in digits) != axis.size:
             return None
-    return values if len(values) == len(ranges) else None
+        found += digits
+    values = {var.name: value for var, value in found}
+    return values if len(found) == len(ranges) and values.keys() == {var.name for var in ranges} else None

@@ -1,4 +1,4 @@
-"""What kernels are called: after the operators of the user's code that they compute. `dropout_add_layer_norm`."""
+"""Name kernels after the operators of the user's code that they compute: `dropout_add_layer_norm`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def unique(name: str, taken: set[str]) -> str:
 
 
 def name_of(kernel: Kernel) -> str:
-    """After the operators that it computes, in their order, without copies and then without arithmetic where there are
-    others and too many. `backward` is said once, at the end, then how an operator's part reduces that ends the kernel:
+    """A name from a kernel's operators, in order: without copies where there are others, without arithmetic where there
+    are too many. `backward` comes once, at the end, then the reduction that the kernel ends with:
     `layer_norm_backward_sum`.
     """
     operators = [loop.operator for loop in kernel.loops if loop.operator]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.ir import Kernel, Loop, Program, Step
 from compiler.backend.ir.expr import Const, Expr, Load, Op, indices, operation, parts
 from compiler.backend.ir.index import Index, Var, atoms_of
 from compiler.backend.passes.context import Context
@@ -19,12 +19,12 @@ from compiler.backend.passes.simplify import fold
 
 def one_hot(program: Program, ctx: Context) -> Program:
     """Rewrite kernels that walk a range only for a one-hot sum so that they compute its term."""
-    found = {kernel.name: term for kernel in program.kernels if (term := _of_one_term(kernel)) is not None}
+    new: dict[int, tuple[Step, ...]] = {}
     for kernel in program.kernels:
-        if kernel.name in found:
+        if (found := _of_one_term(kernel)) is not None:
+            new[id(kernel)] = (found,)
             ctx.decide(kernel.writes, "one term", f"of {kernel.reduced[0].size} terms all but one are 0")
-    steps = (found.get(step.name, step) if isinstance(step, Kernel) else step for step in program.steps)
-    return program.with_steps(tuple(steps)) if found else program
+    return program.replace_steps(new)
 
 
 def _of_one_term(kernel: Kernel) -> Kernel | None:
@@ -34,17 +34,17 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
         return None
     if not set(kernel.targets).isdisjoint(kernel.reads):
         return None  # what it writes over is not what it read
-    search = _Search({loop.target: loop for loop in kernel.loops}, sums[0].reduced[0])
-    if (term := search.term(sums[0].value)) is None:
+    var = sums[0].reduced[0]
+    if (term := _Search({loop.target: loop for loop in kernel.loops}, var).term(sums[0].value)) is None:
         return None
-    inside = operation("and", operation("ge", term.at, Const(0, term.at.dtype)), operation("lt", term.at, search.end))
+    least, end = Const(0, term.at.dtype), fold(var.size)
+    inside = operation("and", operation("ge", term.at, least), operation("lt", term.at, end))
     value = operation("where", inside, term.value, Const(0.0, term.value.dtype))
     if not isinstance(term.other, Const):
         value = operation("add", value, term.other)
-    loops = (
-        replace(loop, value=fold(value), reduction="", reduced=()) if loop is sums[0] else loop for loop in kernel.loops
-    )
-    found = replace(kernel, reduced=(), loops=tuple(loops)).without_unused_loops()
+    plain = replace(sums[0], value=fold(value), reduction="", reduced=())
+    loops = tuple(plain if loop is sums[0] else loop for loop in kernel.loops)
+    found = replace(kernel, reduced=(), loops=loops).without_unused_loops()
     return found if all(loop.ranges == kernel.ranges for loop in found.loops) else None
 
 
@@ -61,21 +61,16 @@ class _Term:
 
     def apply(self, by: Op, others: tuple[Expr, ...]) -> _Term:
         """An operation's result with the term as its first argument."""
-        return replace(
-            self, value=replace(by, args=(self.value, *others)), other=replace(by, args=(self.other, *others))
-        )
+        value, other = (replace(by, args=(argument, *others)) for argument in (self.value, self.other))
+        return _Term(self.at, value, other)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Search among the loops of a kernel, which read each other at the same point."""
+    """Search for a one-hot term in the loops of a kernel, which read each other at the same point."""
 
     loops: Mapping[str, Loop]
     var: Var
-
-    @property
-    def end(self) -> Expr:
-        return fold(self.var.size)
 
     def term(self, value: Expr) -> _Term | None:
         """The non-zero value of an expression, if it is non-zero at one point of the variable only."""

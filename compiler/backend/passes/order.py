@@ -1,12 +1,12 @@
-"""Pass: loops walk memory in its order, and as few of them as it takes.
+"""Pass: sort and merge the ranges of loops so that they walk memory in order.
 
-Of a kernel's ranges, the one along which most accesses are next to each other becomes the innermost, and the others
-follow by their strides. Then neighbouring ranges that every access walks as if they were one become one.
+The range along which most accesses are contiguous becomes the innermost; the others are sorted by stride. Adjacent
+ranges that every access walks as if they were one are merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from itertools import pairwise, permutations
 
 from compiler.backend.ir import Kernel, MatmulKernel, Program
@@ -18,14 +18,13 @@ from compiler.backend.passes.cost import accesses
 
 def order(program: Program, ctx: Context) -> Program:
     """Sort and merge the ranges of all kernels."""
-    steps = tuple(sort_ranges(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
-    unchanged = all(new is old for new, old in zip(steps, program.steps, strict=True))
-    return program if unchanged else program.with_steps(steps)
+    sorted_kernels = {id(kernel): sort_ranges(kernel, program, ctx) for kernel in program.kernels}
+    return program.replace_steps({key: (kernel,) for key, kernel in sorted_kernels.items() if id(kernel) != key})
 
 
 def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     """A kernel with its ranges sorted and merged; a matmul keeps its rows and columns."""
-    if isinstance(kernel, MatmulKernel) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
+    if isinstance(kernel, MatmulKernel) or _is_empty(kernel):
         return kernel
     kernel = merge_ranges(kernel, program)
     ranges, reduced = (_sort_group(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
@@ -38,6 +37,10 @@ def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     return kernel
 
 
+def _is_empty(kernel: Kernel) -> bool:
+    return any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced)
+
+
 def merge_ranges(kernel: Kernel, program: Program, passing: Set[str] = frozenset()) -> Kernel:
     """A kernel with ranges merged that all accesses walk as one, except accesses to `passing` buffers."""
     while (pair := _mergeable(kernel, program, passing)) is not None:
@@ -47,7 +50,7 @@ def merge_ranges(kernel: Kernel, program: Program, passing: Set[str] = frozenset
 
 def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     """A kernel with only its reduced ranges sorted."""
-    if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
+    if _is_empty(kernel):
         return kernel
     return kernel.with_ranges(kernel.ranges, _sort_group(kernel.reduced, kernel, program, ctx), {})
 
@@ -68,8 +71,10 @@ def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
 
 
 def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
-    """On a GPU, what is reduced with a short range last that memory is walked along, as the channels of a group are in
-    channels-last memory: one thread takes all of it, and the threads beside it what follows along the next range.
+    """On a GPU, move a short contiguous range last among the reduced ones.
+
+    Such are the channels of a group in channels-last memory: one thread takes all of them, and the next threads take
+    the elements along the next range.
     """
     if not ctx.processors or len(group) < 2:
         return group
@@ -86,14 +91,14 @@ def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
 def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var, Var] | None:
     """Two ranges (outer, inner) that all accesses walk as if they were one."""
     inside = [part for loop in kernel.loops for part in parts(loop.value)]
-    offsets = [offset for buffer, offset in accesses(kernel, program) if buffer.name not in passing]
-    places = [*offsets, *(part for part in inside if isinstance(part, Index))]
-    others = [index for part in inside for index in _guarded_indices(part)]
+    places = [offset for buffer, offset in accesses(kernel, program) if buffer.name not in passing]
+    places += [part for part in inside if isinstance(part, Index)]
+    guarded = (inner for part in inside if isinstance(part, Guard) for inner in parts(part.value))
+    fixed = {var for part in guarded for index in indices(part) for var in atoms_of(index)}  # loads that are not whole
     is_free = not any(loop.is_scan or loop.reduction.startswith("arg") for loop in kernel.loops)
     reduced = permutations(kernel.reduced, 2) if is_free else pairwise(kernel.reduced)
     for outer, inner in (*permutations(kernel.ranges, 2), *reduced):
-        is_guarded = any(var in (outer, inner) for index in others for var in atoms_of(index))
-        if not is_guarded and all(_as_one(place, outer, inner) for place in places):
+        if fixed.isdisjoint((outer, inner)) and all(_as_one(place, outer, inner) for place in places):
             is_plain = len(outer.size.terms) == len(inner.size.terms) == 1
             if is_plain or _is_certain(_merge_pair(kernel, outer, inner), program):
                 return outer, inner
@@ -104,13 +109,6 @@ def _is_certain(kernel: Kernel, program: Program) -> bool:
     """Whether its loops are known to write each element once, which is harder to prove for sums of symbols."""
     loops = [loop for loop in kernel.loops if not isinstance(loop.value, Put)]
     return all(is_bijective(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
-
-
-def _guarded_indices(part: object) -> Sequence[Index]:
-    """Indices inside of a guard, where loads are not whole."""
-    if isinstance(part, Guard):
-        return [index for inner in parts(part.value) for index in indices(inner)]
-    return ()
 
 
 def _as_one(place: Index, outer: Var, inner: Var) -> bool:

@@ -1,8 +1,8 @@
-"""Pass, for GPUs: a value that one kernel stores and others load is computed again where that moves fewer bytes.
+"""Pass, for GPUs: recompute a value in the kernels that load it, instead of storing it, where that moves fewer bytes.
 
-Fused kernels often hold what a value is made of anyway: a normalized input beside the input, a masked gradient beside
-mask and gradient. Then its readers get the loops that make it, and its kernel does not store it. Only what has no
-reduction in it, and costs little, is computed again; all readers do so, or none.
+Fused kernels often load the operands of a value anyway: a normalized input and the input, a masked gradient, its mask
+and the gradient. Then the readers get the loops that compute it, and its kernel does not store it. Only cheap values
+without reductions are recomputed, and by all readers or none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import count
 
-from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program
+from compiler.backend.ir import Buffer, Kernel, Loop, Program
 from compiler.backend.ir.expr import Expr, Put, Shape, cost, is_indirect, loads, rename_buffers, with_index, with_loads
 from compiler.backend.ir.index import Index, Var, is_bijective, substitute
 from compiler.backend.passes.context import Context
@@ -35,7 +35,7 @@ def recompute(program: Program, ctx: Context) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stored value: who makes it, with the loops that are needed for it, the last one its own, and who reads it."""
+    """A stored value: the kernel that makes it, the loops it takes, its own last, and the kernels that read it."""
 
     maker: Kernel
     loops: tuple[Loop, ...]
@@ -64,7 +64,7 @@ def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
 
 
 def _needed_loops(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
-    """The loop and those of its kernel that make what it reads and nothing stores; () if a reduction is among them."""
+    """The loop and the loops whose local values it needs; () if a reduction is among them."""
     found: list[Loop] = []
     needed = {last.target}
     for loop in reversed(kernel.loops):
@@ -93,24 +93,21 @@ def _recompute(program: Program, found: Candidate, ctx: Context) -> Program | No
         else:
             return None
     made[id(found.maker)] = replace(found.maker, local=found.maker.local | {found.target}).without_unused_loops()
-    new = (made.get(id(step), step) for step in program.steps)
-    steps = tuple(step for step in new if isinstance(step, Extern) or step.loops)
-    changed = replace(program, steps=steps, buffers=program.buffers + tuple(buffers))
-    before, after = (
-        sum(traffic(kernel, one, ctx) for kernel in kernels)
-        for one, kernels in ((program, (found.maker, *found.readers)), (changed, made.values()))
-    )
+    extended = replace(program, buffers=program.buffers + tuple(buffers))
+    changed = extended.replace_steps({old: (kernel,) if kernel.loops else () for old, kernel in made.items()})
+    before = sum(traffic(kernel, program, ctx) for kernel in (found.maker, *found.readers))
+    after = sum(traffic(kernel, extended, ctx) for kernel in made.values())
     if after >= before:
         return None
     names = (found.target, *(reader.name for reader in found.readers))
     ctx.decide(names, "computed again", f"saves {before - after:,} bytes, costs {price}", bytes=before - after)
-    return changed.with_steps(steps)
+    return changed
 
 
 def _with_loops(
     reader: Kernel, found: Candidate, program: Program, ctx: Context, taken: Set[str]
 ) -> tuple[Kernel, tuple[Buffer, ...]] | None:
-    """A reader with loops that make the value in place of loads, and their buffers: `taken` are the names of others."""
+    """A reader that recomputes the value in loops of its own, and their new buffers; `taken` are names of others."""
     places = reader.places(found.target)
     shape = program.by_name[found.target].shape
     first = next(number for number, loop in enumerate(reader.loops) if found.target in loop.reads)
@@ -122,11 +119,9 @@ def _with_loops(
     if (values := values_at(found.loops[-1], at)) is None:
         return None
     names = {loop.target: _name(loop.target, reader, taken) for loop in found.loops}
+    own = {names[loop.target]: program.by_name[loop.target] for loop in found.loops}
     moved = tuple(_move_loop(loop, space, values, names) for loop in found.loops)
-    if not all(
-        is_bijective(new.index, program.by_name[old.target].shape, space)
-        for new, old in zip(moved, found.loops, strict=True)
-    ):
+    if not all(is_bijective(loop.index, own[loop.target].shape, space) for loop in moved):
         return None
     there = {loop.target: loop.index for loop in reader.loops}
     if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
@@ -135,21 +130,20 @@ def _with_loops(
     reading = tuple(replace(loop, value=rename_buffers(loop.value, new)) for loop in reader.loops)
     early = {loop.target for loop in reading[:first]}
     inserted = tuple(loop for loop in moved if loop.target not in early)
-    again = {loop.target for loop in inserted}
-    loops = reading[:first] + inserted + tuple(loop for loop in reading[first:] if loop.target not in again)
-    own = {names[loop.target]: program.by_name[loop.target] for loop in found.loops}
+    late = tuple(loop for loop in reading[first:] if loop.target not in own.keys() - early)
+    loops = reading[:first] + inserted + late
     buffers = tuple(replace(buffer, name=name) for name, buffer in own.items() if name not in there)
     return replace(reader, loops=loops, local=reader.local.union(own)), buffers
 
 
 def _name(target: str, reader: Kernel, taken: Set[str]) -> str:
-    """What a value is called that a reader computes again: the same each time."""
+    """The name of a value that a reader recomputes: the same each time."""
     names = (f"{target}_again{f'_{number}' if number else ''}" for number in count())
     return next(name for name in names if name in reader.targets or name not in taken)
 
 
 def _with_value(reader: Kernel, found: Candidate, program: Program, ctx: Context) -> Kernel | None:
-    """A reader with the value in place of its only load, which is not of all elements: it pads, or takes a part."""
+    """A reader with the value inlined into its only load, which pads the value or takes a part of it."""
     sites = [(loop, load) for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target]
     (loop, load), last = sites[0], found.loops[-1]
     if len(sites) > 1 or ctx.points(loop.space) > 2 * ctx.number(program.by_name[found.target].size):

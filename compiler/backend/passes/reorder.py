@@ -39,10 +39,8 @@ def reorder(program: Program, ctx: Context) -> Program:
 def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
     """A lower bound of peak bytes in any order: operands and results of the largest extern call."""
     made = {name for step in program.steps for name in step.targets} | ctx.donated
-    calls = (step for step in program.steps if isinstance(step, Extern))
-    return max(
-        (sum(sizes[name] for name in made.intersection((*call.targets, *call.reads))) for call in calls), default=0
-    )
+    used = (made.intersection((*call.targets, *call.reads)) for call in program.calls)
+    return max((sum(sizes[name] for name in names) for names in used), default=0)
 
 
 @dataclass(slots=True)
@@ -108,7 +106,7 @@ def _memories(program: Program, sizes: Mapping[str, int], given: frozenset[str])
     return found
 
 
-class _Line:
+class _Queue:
     """A queue of steps: those that free more than they allocate come first, then the original order.
 
     `cost` is the bytes that a step allocates less those that it frees.
@@ -121,22 +119,18 @@ class _Line:
         self.users: dict[int, list[int]] = {number: [] for number in needed}
         self.freeing: list[tuple[int, int]] = []
         self.ready: list[int] = []
+        for memory in memories:
+            for number in memory.begins | memory.ends:
+                self.named[number].append(memory)
+            for number in memory.begins:
+                self.cost[number] += memory.size
+            if memory.left == 1:
+                self.cost[next(iter(memory.ends))] -= memory.size
         for number, others in needed.items():
             for other in others:
                 self.users[other].append(number)
-        for memory in memories:
-            self.add(memory)
-        for number, others in needed.items():
             if not others:
                 self.can_run(number)
-
-    def add(self, memory: _Memory) -> None:
-        for number in memory.begins | memory.ends:
-            self.named[number].append(memory)
-        for number in memory.begins:
-            self.cost[number] += memory.size
-        if memory.left == 1:
-            self.cost[next(iter(memory.ends))] -= memory.size
 
     def can_run(self, number: int) -> None:
         heappush(self.ready, number)
@@ -157,8 +151,9 @@ class _Line:
             pass
         return number
 
-    def run(self, number: int) -> None:
-        """Run a step: update the costs of others and queue the steps that waited for it."""
+    def run(self) -> int:
+        """Run the first step: update the costs of others and queue the steps that waited for it."""
+        number = self.pop()
         self.waiting[number] = -1
         for memory in self.named[number]:
             if number in memory.begins and not memory.is_held:
@@ -173,12 +168,9 @@ class _Line:
             self.waiting[user] -= 1
             if not self.waiting[user]:
                 self.can_run(user)
+        return number
 
 
 def _greedy(needed: Needs, memories: Sequence[_Memory]) -> list[int]:
-    line = _Line(needed, memories)
-    found = []
-    for _ in needed:
-        found.append(number := line.pop())
-        line.run(number)
-    return found
+    queue = _Queue(needed, memories)
+    return [queue.run() for _ in needed]

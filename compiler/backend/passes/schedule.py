@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from compiler.backend.ir import Buffer, ComboKernel, Extern, Kernel, Loop, MatmulKernel, Program, Step
-from compiler.backend.ir.expr import loads
-from compiler.backend.ir.index import Index
+from compiler.backend.ir import Buffer, ComboKernel, Extern, Kernel, MatmulKernel, Program, Step
 from compiler.backend.ir.sweeps import in_order
 from compiler.backend.lower.value import contiguous
 from compiler.backend.passes.context import Context
@@ -29,13 +27,11 @@ def schedule(program: Program, ctx: Context) -> Program:
     frees = lifetimes(program)
     taken = _reuse(program, frees, sizes, ctx)
     for new, old in taken.items():
-        ctx.decide((new, old), "reused", f"{new} takes over the memory of {old}", bytes=sizes[new])
-    over = {*taken.values(), *program.taken}
-    kept = tuple(tuple(name for name in names if name not in over) for names in frees)
-    buffers = tuple(
-        replace(buffer, reuses=taken[buffer.name]) if buffer.name in taken else buffer for buffer in program.buffers
-    )
-    return replace(program, buffers=buffers, frees=kept)
+        ctx.decide((new, old), "reused", f"{new} reuses the memory of {old}", bytes=sizes[new])
+    gone = {*taken.values(), *program.taken}
+    kept = tuple(tuple(name for name in names if name not in gone) for names in frees)
+    buffers = (replace(buffer, reuses=taken.get(buffer.name, buffer.reuses)) for buffer in program.buffers)
+    return replace(program, buffers=tuple(buffers), frees=kept)
 
 
 def bytes_of_buffers(program: Program, ctx: Context) -> Sizes:
@@ -70,14 +66,12 @@ def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[s
     free: dict[str, list[tuple[str, int]]] = {}
     for number, step in enumerate(program.steps):
         for name in _buffers_to_allocate(step, program):
-            older = free.get(_kind(program.by_name[name]), []) if name not in taken else []
-            size = sizes[name]
+            older = free.get(_kind(program.by_name[name]), [])
             while older and name not in taken:
                 old, since = older.pop()
-                if not _has_room(program.by_name[old].span, program.by_name[name].span):
-                    continue
-                if all(bytes_ + size <= most for bytes_ in held[since + 1 : number]):
-                    held[since + 1 : number] = [bytes_ + size for bytes_ in held[since + 1 : number]]
+                between = [bytes_ + sizes[name] for bytes_ in held[since + 1 : number]]
+                if _has_room(program.by_name[old], program.by_name[name]) and max(between, default=0) <= most:
+                    held[since + 1 : number] = between
                     taken[name] = old
         for name in spare[number]:
             free.setdefault(_kind(program.by_name[name]), []).append((name, number))
@@ -152,15 +146,13 @@ def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
     """
     before, after = program.by_name[old], program.by_name[name]
     (index,) = (loop.index for loop in kernel.loops if loop.target == name)
-    at = {before.offset(load.index) for loop in kernel.loops for load in loads(loop.value) if load.buffer == old}
-    if at != {after.offset(index)}:
+    if {*map(before.offset, kernel.places(old))} != {after.offset(index)}:
         return False
-    return not any(_is_read_late(order, name, old) for order in (kernel.loops, in_order(kernel)))
-
-
-def _is_read_late(loops: Sequence[Loop], name: str, old: str) -> bool:
-    written = next(number for number, loop in enumerate(loops) if loop.target == name)
-    return any(load.buffer == old for loop in loops[written + 1 :] for load in loads(loop.value))
+    for loops in (kernel.loops, in_order(kernel)):
+        written = [loop.target for loop in loops].index(name)
+        if any(old in loop.reads for loop in loops[written + 1 :]):
+            return False
+    return True
 
 
 def _is_dense(buffer: Buffer) -> bool:
@@ -176,9 +168,10 @@ def _is_dense(buffer: Buffer) -> bool:
     return True
 
 
-def _has_room(old: Index, new: Index) -> bool:
-    """Whether a buffer has room for as many elements, whatever the symbols are."""
-    return old == new or (old.constant is not None and new.constant is not None and old.constant > new.constant)
+def _has_room(old: Buffer, new: Buffer) -> bool:
+    """Whether a buffer has room for another's elements, whatever the symbols are."""
+    have, need = old.span.constant, new.span.constant
+    return old.span == new.span or (have is not None and need is not None and have > need)
 
 
 def _kind(buffer: Buffer) -> str:

@@ -1,4 +1,4 @@
-"""Pass: constants folded, casts that change nothing dropped, equal loops computed once, what nothing needs left out."""
+"""Pass: fold constants, drop casts that change nothing, merge equal loops, remove unused steps."""
 
 from __future__ import annotations
 
@@ -35,21 +35,18 @@ def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
     values = [fold(rename_buffers(loop.value, same) if same else loop.value) for loop in kernel.loops]
     if values == [loop.value for loop in kernel.loops]:
         return kernel
-    loops = zip(kernel.loops, values, strict=True)
-    return replace(kernel, loops=tuple(replace(loop, value=value) for loop, value in loops))
+    return replace(kernel, loops=tuple(map(lambda loop, value: replace(loop, value=value), kernel.loops, values)))
 
 
 def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, str]) -> str | None:
     """The target of an earlier loop that computes the same, where only loops read this one's."""
     target, loop = kernel.targets[0], kernel.loops[0]
-    if len(kernel.loops) > 1 or target in program.mutated or target in program.taken:
+    if len(kernel.loops) > 1 or target in program.taken or program.mutated & {target, *loop.reads}:
         return None
-    if loop.reads & program.mutated:
-        return None
-    over = ", ".join(var.key for var in (*loop.ranges, *loop.reduced))
+    space = ", ".join(var.key for var in loop.space)
     buffer = program.by_name[target]
     shape = [size.key for size in buffer.shape]
-    twin = known.setdefault(f"{loop.reduction} {over} {loop.value.key} {shape} {buffer.device}", target)
+    twin = known.setdefault(f"{loop.reduction} {space} {loop.value.key} {shape} {buffer.device}", target)
     return twin if twin != target and target not in stored else None
 
 
@@ -65,7 +62,7 @@ def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Pr
         else:
             ctx.decide(step.targets, "left out", "nothing needs it")
     kept.reverse()
-    unchanged = len(kept) == len(program.steps) and all(a is b for a, b in zip(kept, program.steps, strict=True))
+    unchanged = [*map(id, kept)] == [*map(id, program.steps)]
     return program if unchanged else program.with_steps(tuple(kept))
 
 

@@ -1,14 +1,14 @@
-"""Pass, for GPUs: a long reduction with few results becomes two, so that all multiprocessors have work.
+"""Pass, for GPUs: split a long reduction with few results in two, so that all multiprocessors have work.
 
-So does one whose rows lie in memory in runs that are shorter than a line of the cache, as a group of channels does in
-channels-last memory: there each place in a run has parts of its own, which neighbours in memory make together.
+A reduction whose rows lie in memory in runs shorter than a cache line is split too, such as groups of channels in
+channels-last memory: each place in a run gets parts of its own, so that adjacent elements are reduced together.
 
-The first reduces parts of what was reduced, each to one value in a buffer, the second these values. Where sizes allow
-it the parts are equal: a whole loop, or a divisor of one; then what comes before the reduction can still be fused with
-the first. Else the last part is shorter, and a guard says where it ends. Places (`argmax`) are found whole.
+The first reduction reduces parts, each to one value in a buffer; the second reduces these values. Where sizes allow it
+the parts are equal: a whole loop, or a divisor of one; then the producer of the reduction can still be fused with the
+first. Otherwise the last part is shorter, and a guard says where it ends. `argmax` and `argmin` are not split.
 
-A variance over equal parts is made of those of the parts, by the formula of Chan, Golub and LeVeque (1979): squared
-distances from the mean of a part, and of the means from the mean of all. So one kernel reads everything, once.
+A variance over equal parts is combined from the variances of the parts (Chan, Golub and LeVeque, 1979): squared
+distances from the mean of each part, and of these means from the mean of all. So one kernel reads everything, once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class _Splitting:
         """The steps that replace a step."""
         if not isinstance(step, Kernel):
             yield step
-        elif (variance := self.variance(step.loops[0])) is not None:
-            yield from self.of_parts(variance, ctx)
+        elif (found := self.mean_and_parts(step.loops[0])) is not None:
+            yield from self.combine_variance(step.loops[0], *found, ctx)
         elif (parts := self.parts(step, ctx)) is not None:
             self.made[step.targets[0]] = parts
             self.buffers.append(parts.buffer)
@@ -62,9 +62,37 @@ class _Splitting:
             yield step
 
     def parts(self, kernel: Kernel, ctx: Context) -> Parts | None:
-        """A reduction in two loops; equal parts at least of a sum that is split for the sake of its variance alone."""
+        """A reduction in two loops, if that is worth it; in equal parts where only its variance makes it worth it."""
+        if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
+            return None
         width = self.width(kernel.loops[0])
-        return _parts(kernel, self.program, ctx, width, kernel.targets[0] in self.centered)
+        kernel = sort_reduced_ranges(kernel, self.program, ctx)
+        (loop,) = kernel.loops
+        if (short := _short_range(kernel, self.program, ctx, width)) is not None:
+            by_columns, reduced = True, (short, *(var for var in loop.reduced if var != short))
+            wanted = ctx.number(short.size) * _count_column_parts(loop, short, ctx)
+            reason = f"lie in runs of {ctx.number(short.size) * width} bytes"
+        else:
+            by_columns, reduced = _is_by_columns(kernel, self.program, ctx), loop.reduced
+            wanted, reason = _count_parts(loop, by_columns, ctx), "leave multiprocessors idle"
+        if (
+            is_walked_again := wanted < 2
+            and loop.target in self.centered
+            and not by_columns
+            and _outgrows_cache(loop, width, ctx)
+        ):
+            wanted = ctx.points(loop.reduced) // ctx.thresholds.split_mean
+            reason = "are too many for the cache until they are read again"
+        if wanted < 2:
+            return None
+        division = _divide(reduced, wanted, ctx)
+        made = _two_loops(loop, division, self.program, by_columns)
+        if is_walked_again and not made.equal:
+            return None
+        rows, length, count = (ctx.points(group) for group in (loop.ranges, loop.reduced, division.outer))
+        why = f"{rows:,} results of {length:,} elements each {reason}: each is made of {count:,} parts"
+        ctx.decide((loop.target, made.buffer.name), "split", why, parts=count, bytes=ctx.number(made.buffer.size))
+        return made
 
     def width(self, loop: Loop) -> int:
         """Bytes of the largest element that is reduced, as it lies in memory: what is cast is not stored before that.
@@ -72,27 +100,26 @@ class _Splitting:
         """
         if _distance(loop)[1] is not None:
             return 0
-        widths = [load.dtype.itemsize for read in loads(loop.value) for load in self.cast(read)]
+        widths = [load.dtype.itemsize for read in loads(loop.value) for load in self.before_cast(read)]
         return max(widths, default=loop.value.dtype.itemsize)
 
-    def cast(self, read: Load) -> Sequence[Load]:
+    def before_cast(self, read: Load) -> Sequence[Load]:
         """What a value is made of that is a cast, or the value."""
         made = self.loops.get(read.buffer)
         return [*loads(made.value)] if made and isinstance(made.value, Op) and made.value.name == "cast" else [read]
 
-    def variance(self, loop: Loop) -> Variance | None:
-        """What a loop sums up, if that are squared distances from a mean whose sum was made of equal parts."""
+    def mean_and_parts(self, loop: Loop) -> tuple[Load, Loop, Parts] | None:
+        """Of a sum of squared distances from a mean: the load of the mean, its loop, and the equal parts of its sum."""
         found, distance = _center(loop, self.loops), _distance(loop)[0]
         if found is None or found[2] not in self.made:
             return None
         center, mean, sums = found
         total, parts = self.loops[sums], self.made[sums]
         is_same = (total.ranges, total.reduced, total.value) == (loop.ranges, loop.reduced, distance)
-        return Variance(loop, mean, center, parts) if is_same and total.reduction == "sum" and parts.equal else None
+        return (center, mean, parts) if is_same and total.reduction == "sum" and parts.equal else None
 
-    def of_parts(self, found: Variance, ctx: Context) -> Iterator[Step]:
-        """Squared distances from the mean, made of those of the parts."""
-        loop, mean, parts = found.squares, found.mean, found.parts
+    def combine_variance(self, loop: Loop, of_all: Load, mean: Loop, parts: Parts, ctx: Context) -> Iterator[Step]:
+        """A sum of squared distances from the mean of all, made of those of the parts."""
         means, squares = (replace(parts.buffer, name=f"{one.target}_parts") for one in (mean, loop))
         self.buffers += [means, squares]
         of, at = parts.first, parts.first.index
@@ -100,21 +127,11 @@ class _Splitting:
         length = fold(cast(product(var.size for var in of.reduced), sums.dtype))
         pointwise: dict[str, Any] = {"reduction": "", "reduced": (), "order": mean.order}
         yield _kernel(replace(of, target=means.name, value=operation("div", sums, length), **pointwise))
-        apart = _square(operation("sub", of.value, center))
-        yield _kernel(replace(of, target=squares.name, value=apart, order=loop.order))
-        between = operation("mul", _square(operation("sub", center, found.center)), length)
+        distance = operation("sub", of.value, center)
+        yield _kernel(replace(of, target=squares.name, value=_square(distance), order=loop.order))
+        between = operation("mul", _square(operation("sub", center, of_all)), length)
         yield _kernel(replace(loop, value=operation("add", square, between), reduced=parts.second.reduced))
         ctx.decide((loop.target, squares.name), "split", f"as {parts.second.target} is, of whose parts it takes means")
-
-
-@dataclass(frozen=True, slots=True)
-class Variance:
-    """A sum of squared distances from `center`, the `mean` of the same values, whose sum was made of `parts`."""
-
-    squares: Loop
-    mean: Loop
-    center: Load
-    parts: Parts
 
 
 def _square(value: Expr) -> Expr:
@@ -166,39 +183,7 @@ def _kernel(loop: Loop) -> Kernel:
     return Kernel(loop.target, loop.ranges, loop.reduced, (loop,))
 
 
-def _parts(kernel: Kernel, program: Program, ctx: Context, width: int, is_centered: bool) -> Parts | None:
-    """The two loops, if it is one reduction that is worth it. An element has `width` bytes; `is_centered` says that
-    distances from a mean that is made of it are summed, too.
-    """
-    if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
-        return None
-    kernel = sort_reduced_ranges(kernel, program, ctx)
-    (loop,) = kernel.loops
-    if (short := _short(kernel, program, ctx, width)) is not None:
-        by_columns, reduced = True, (short, *(var for var in loop.reduced if var != short))
-        wanted = ctx.number(short.size) * _of_column(loop, short, ctx)
-        reason = f"lie in runs of {ctx.number(short.size) * width} bytes"
-    else:
-        by_columns, reduced = _is_by_columns(kernel, program, ctx), loop.reduced
-        wanted, reason = _count_parts(loop, by_columns, ctx), "leave multiprocessors idle"
-    if is_walked_again := wanted < 2 and is_centered and not by_columns and _outgrows_cache(loop, width, ctx):
-        wanted, reason = (
-            ctx.points(loop.reduced) // ctx.thresholds.split_mean,
-            "are too many for the cache until they are read again",
-        )
-    if wanted < 2:
-        return None
-    division = _divide(reduced, wanted, ctx)
-    made = _two_loops(loop, division, program, by_columns)
-    if is_walked_again and not made.equal:
-        return None
-    rows, length, count = (ctx.points(group) for group in (loop.ranges, loop.reduced, division.outer))
-    why = f"{rows:,} results of {length:,} elements each {reason}: each is made of {count:,} parts"
-    ctx.decide((loop.target, made.buffer.name), "split", why, parts=count, bytes=ctx.number(made.buffer.size))
-    return made
-
-
-def _short(kernel: Kernel, program: Program, ctx: Context, width: int) -> Var | None:
+def _short_range(kernel: Kernel, program: Program, ctx: Context, width: int) -> Var | None:
     """What counts the elements of a run, where a row that no program holds lies in runs so short that reading it takes
     longer than two more launches; None where it does not, and where what follows a run is not of another row.
     """
@@ -219,7 +204,7 @@ def _outgrows_cache(loop: Loop, width: int, ctx: Context) -> bool:
     return length > ctx.thresholds.longest_row and rows * length * width > ctx.cache
 
 
-def _of_column(loop: Loop, short: Var, ctx: Context) -> int:
+def _count_column_parts(loop: Loop, short: Var, ctx: Context) -> int:
     """How many parts the elements at one place of all runs of a row should be made of."""
     columns = ctx.points((*loop.ranges, short))
     enough = -(-ctx.processors * ctx.thresholds.programs * ctx.thresholds.split_columns // columns)
@@ -228,12 +213,9 @@ def _of_column(loop: Loop, short: Var, ctx: Context) -> int:
 
 def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
     """Whether neighbours in what it reads belong to neighbouring results."""
-    places = [*offsets(kernel, program)][:-1]
-
-    def count_along(group: Sequence[Var]) -> int:
-        return sum(points_along(places, var, ctx) for var in group)
-
-    return count_along(kernel.ranges) > count_along(kernel.reduced)
+    *places, _ = offsets(kernel, program)
+    across, along = (sum(points_along(places, var, ctx) for var in group) for group in (kernel.ranges, kernel.reduced))
+    return across > along
 
 
 def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:

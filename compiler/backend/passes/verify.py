@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -37,8 +36,8 @@ def verify(program: Program, before: Program | None = None) -> None:
     `before` is the verified program that a pass started from: it has to have the same interface, and what has not
     changed since is not checked again.
     """
-    unchanged, otherwise = (_unchanged_steps(program, before), _changes(program, before)) if before else ((), ())
-    if wrong := [*_wrong(program, frozenset(unchanged)), *otherwise]:
+    unchanged = _unchanged_steps(program, before) if before else frozenset[int]()
+    if wrong := [*_wrong(program, unchanged), *(_changes(program, before) if before else ())]:
         raise BrokenProgramError("\n".join(wrong))
 
 
@@ -50,29 +49,23 @@ def _changes(program: Program, before: Program) -> Iterator[str]:
         yield f"it no longer writes to {', '.join(missing)}, which the call changes in place"
     if len(program.outputs) != len(before.outputs):
         yield f"it has {len(program.outputs)} outputs, and had {len(before.outputs)}"
-    for place, (now, was) in enumerate(zip(_kinds(program), _kinds(before), strict=False)):
+    for place, (now, was) in enumerate(zip(_describe_outputs(program), _describe_outputs(before), strict=False)):
         if now != was:
-            yield f"output {place} is {_describe(*now)}, and was {_describe(*was)}"
+            yield f"output {place} is {now}, and was {was}"
 
 
-def _kinds(program: Program) -> Iterator[tuple[Any, ...]]:
-    """Dtype, shape and device of each output; of one that is no tensor, what it is."""
+def _describe_outputs(program: Program) -> Iterator[str]:
+    """Dtype, shape and device of each output; the value of one that is no tensor."""
     for output in program.outputs:
         buffer = program.by_name.get(output.buffer) if isinstance(output, Strided) else None
-        yield (buffer.dtype, output.shape, buffer.device) if buffer else (output,)
-
-
-def _describe(what: Any, shape: Shape = (), device: str = "") -> str:
-    return f"{what} [{', '.join(map(str, shape))}] on {device}" if device else str(what)
+        yield f"{buffer.dtype} [{', '.join(map(str, output.shape))}] on {buffer.device}" if buffer else str(output)
 
 
 def _unchanged_steps(program: Program, before: Program) -> frozenset[int]:
     """Identities of steps and loops that are unchanged and name the same buffers."""
-    for buffer in program.buffers:
-        known = before.by_name.get(buffer.name, buffer)
-        if known is not buffer and replace(buffer, reuses=known.reuses) != known:
-            return frozenset()
-    if (program.mutated, program.returned) != (before.mutated, before.returned):
+    known = ((buffer, before.by_name.get(buffer.name, buffer)) for buffer in program.buffers)
+    is_same = all(now is was or replace(now, reuses=was.reuses) == was for now, was in known)
+    if not is_same or (program.mutated, program.returned) != (before.mutated, before.returned):
         return frozenset()
     return frozenset(map(id, (*before.steps, *(loop for kernel in before.kernels for loop in kernel.loops))))
 
@@ -89,9 +82,7 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
         yield from (f"{_name(step)} reads {name} before it is written" for name in step.reads if name not in written)
         yield from (f"{_name(step)} reads {name} after it was overwritten" for name in step.reads if name in rewritten)
         yield from (f"{_name(step)} reads {name}, which is local to a kernel" for name in step.reads if name in hidden)
-        changed = {name for name in step.targets if name in written} | (
-            set(step.writes) if isinstance(step, Extern) else set()
-        )
+        changed = written.intersection(step.targets) | {*_extern_writes(step)}
         yield from (f"{_name(step)} overwrites {name}" for name in sorted(changed - program.mutated))
         if isinstance(step, Kernel):
             for kernel in step.parts if isinstance(step, ComboKernel) else (step,):
@@ -128,11 +119,7 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
                 yield f"{where}: reads {load} where the same kernel writes {before.target} at another place"
         if loop.target in done:
             yield f"{where}: writes what another loop of the kernel writes"
-        if loop.target in program.mutated and any(
-            load.buffer == loop.target and load.index != loop.index
-            for other in kernel.loops
-            for load in loads(other.value)
-        ):
+        if loop.target in program.mutated and kernel.places(loop.target) - {loop.index}:
             yield f"{where}: overwrites {loop.target}, which the kernel reads at another place"
         done[loop.target] = loop
     devices = sorted({program.by_name[name].device for name in (*kernel.targets, *kernel.reads)})
@@ -141,7 +128,7 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
     if isinstance(kernel, MatmulKernel):
         yield from (f"kernel {kernel.name}: {what}" for what in _wrong_matmul(kernel, program))
     if name := overwritten_early(kernel, program.mutated):
-        yield f"kernel {kernel.name}: overwrites {name} before all that reads it is done with it"
+        yield f"kernel {kernel.name}: overwrites {name} before its last read"
     never = kernel.local - set(kernel.targets)
     yield from (f"kernel {kernel.name}: {name} is local and never written" for name in never)
     yield from (f"kernel {kernel.name}: {name} is local and an output" for name in kernel.local & program.returned)
@@ -149,14 +136,13 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
 
 def _wrong_matmul(kernel: MatmulKernel, program: Program) -> Iterator[str]:
     """Errors of a matmul kernel: each element reaches the loops at one point, where a program of the kernel has it."""
-    found = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == kernel.made}
-    shape = program.by_name[kernel.made].shape
+    found, shape = kernel.places(kernel.made), program.by_name[kernel.made].shape
     if len(found) != 1 or not all(is_bijective(index, shape, kernel.ranges) for index in found):
         yield f"its loops do not read each element of {kernel.made} at one point"
     if kernel.reduced or any(isinstance(loop.value, Put) for loop in kernel.loops):
-        yield "reduces, or adds to memory, beside a product"
-    if over := {*kernel.call.reads} & {*kernel.targets, *kernel.taken}:
-        yield f"overwrites {', '.join(sorted(over))}, which is multiplied"
+        yield "reduces, or adds to memory, beside a matmul"
+    if overwritten := {*kernel.call.reads} & {*kernel.targets, *kernel.taken}:
+        yield f"overwrites {', '.join(sorted(overwritten))}, which is multiplied"
 
 
 def _wrong_combo(kernel: ComboKernel) -> Iterator[str]:
@@ -185,14 +171,10 @@ def _wrong_place(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
 def _wrong_loop(loop: Loop, program: Program) -> Iterator[str]:
     """Errors of a loop wherever it is."""
     target = program.by_name[loop.target]
-    is_put = isinstance(loop.value, Put)
-    if not is_put and len(loop.index) != len(target.shape):
+    is_free = isinstance(loop.value, Put) or any(size.constant == 0 for size in target.shape)
+    if not isinstance(loop.value, Put) and len(loop.index) != len(target.shape):
         yield f"{len(loop.index)} coordinates for {target}"
-    elif (
-        not is_put
-        and not any(size.constant == 0 for size in target.shape)
-        and not is_bijective(loop.index, target.shape, loop.stored)
-    ):
+    elif not is_free and not is_bijective(loop.index, target.shape, loop.stored):
         yield f"does not write each element of {target} once"
     if (dtype := result_dtype(loop)) != target.dtype:
         yield f"makes {dtype} for {target}"
@@ -203,15 +185,15 @@ def _wrong_loop(loop: Loop, program: Program) -> Iterator[str]:
 def _wrong_put(put: Put, loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
     target, before = program.by_name[loop.target], program.by_name[put.onto]
     if (target.dtype, target.shape, target.strides) != (before.dtype, before.shape, before.strides):
-        yield f"adds to {before}, which is not like {target}"
+        yield f"adds to {before}, which differs from {target}"
     if target.reuses != put.onto or put.onto in {*program.inputs, *program.constants, *program.returned}:
-        yield f"adds to {put.onto} without taking over its memory"
+        yield f"adds to {put.onto} without reusing its memory"
     if put.adds and put.dtype not in ADDED:
         yield f"adds in {put.dtype}"
     if loop.index or loop.reduction or len(put.index) != len(target.shape):
         yield f"{put} is no place in {target}"
-    others = {load.buffer for other in kernel.loops for load in loads(other.value)} | set(kernel.targets)
-    if put.onto in others or any(load.buffer == loop.target for other in kernel.loops for load in loads(other.value)):
+    read = {load.buffer for load in kernel.loads}
+    if put.onto in read.union(kernel.targets) or loop.target in read:
         yield f"{loop.target} is added to, and used, by one kernel"
 
 
@@ -221,7 +203,7 @@ def result_dtype(loop: Loop) -> torch.dtype:
 
 
 def _wrong_value(value: Expr, known: set[str], program: Program, runs: bool) -> Iterator[str]:
-    guards = [part for part in parts(value) if isinstance(part, Guard)]
+    guards = (part for part in parts(value) if isinstance(part, Guard))
     guarded = {inner for guard in guards for each in (guard.value, guard.other) for inner in parts(each)}
     for part in parts(value):
         for index in indices(part):
@@ -259,11 +241,9 @@ def _wrong_operation(value: Op) -> Iterator[str]:
     if operation is None or operation.arity != len(value.args):
         yield f"there is no operation {value.name} of {len(value.args)} arguments"
         return
-    if operation.kind == "cast":
-        return
-    if operation.kind == "random":
-        if any(arg.dtype != torch.int64 for arg in value.args):
-            yield f"{value} counts in other numbers than int64"
+    if operation.kind == "random" and any(arg.dtype != torch.int64 for arg in value.args):
+        yield f"{value} has arguments of other dtypes than int64"
+    if operation.kind in ("cast", "random"):
         return
     args = value.args[1:] if operation.kind == "where" else value.args
     expected = torch.bool if operation.kind == "compare" else args[0].dtype

@@ -1,1 +1,1 @@
-"""From written code to calls: builds, launches, measurements, and what is kept on disk."""
+"""From generated code to calls: build, launch, tune, and the cache on disk."""

@@ -89,9 +89,9 @@ def has_vector_math() -> bool:
 
 
 def command_for(program: Sequence[str], source: Path, library: Path) -> list[str]:
-    """How a compiler makes a shared library of generated code."""
-    native = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
-    vector = ["-lmvec"] if has_vector_math() else []
+    """The command that compiles generated code to a shared library."""
+    native = ["-march=native"] * (platform.machine() in ("x86_64", "AMD64"))
+    vector = ["-lmvec"] * has_vector_math()
     return [*program, *_FLAGS, *native, str(source), "-o", str(library), *vector, "-lm"]
 
 
@@ -145,7 +145,7 @@ _BEGUN: ContextVar[list[Build] | None] = ContextVar("begun", default=None)
 
 
 @contextmanager
-def stopped_on_error() -> Iterator[None]:
+def stop_on_error() -> Iterator[None]:
     """Stop what the block began to compile if it ends in an error or an interrupt: nobody will ask for it."""
     begun: list[Build] = []
     token = _BEGUN.set(begun)
@@ -171,13 +171,11 @@ class _Compilation(threading.Thread):
 
     def run(self) -> None:
         try:
-            library = self._load()
+            self.library.set_result(self._load())
         except OSError as error:
             self.library.set_exception(CompilerUnavailableError(_os_error_words(error)))
         except Exception as error:  # noqa: BLE001 - whoever waits gets it
             self.library.set_exception(error)
-        else:
-            self.library.set_result(library)
         finally:
             _RUNNING.discard(self)
 
@@ -200,22 +198,18 @@ class _Compilation(threading.Thread):
         with tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True) as folder:
             source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
             source.write_text(self.code.text + entries(self.code), encoding="utf-8")
-            status, messages = self._run(command_for(self.program, source, library), folder)
-            if status:
+            environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}
+            command = command_for(self.program, source, library)
+            self._process = start_in_own_group(command, stderr=subprocess.PIPE, text=True, env=environment)
+            if self._is_stopped:
+                kill_group(self._process)
+            try:
+                _, messages = self._process.communicate()
+            finally:
+                kill_group(self._process)
+            if status := self._process.returncode:
                 raise _compiler_error(self.program, status, messages.replace(f"{folder}/", ""))
             return _load(self.program, library)
-
-    def _run(self, command: Sequence[str], folder: str) -> tuple[int, str]:
-        """The exit status and the messages of a command, whose own temporary files lie in the folder."""
-        environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}
-        self._process = start_in_own_group(command, stderr=subprocess.PIPE, text=True, env=environment)
-        if self._is_stopped:
-            kill_group(self._process)
-        try:
-            _, messages = self._process.communicate()
-        finally:
-            kill_group(self._process)
-        return self._process.returncode, messages
 
 
 _RUNNING: WeakSet[_Compilation] = WeakSet()
@@ -234,35 +228,29 @@ if hasattr(os, "register_at_fork"):
 def _compiler_error(program: Sequence[str], status: int, messages: str) -> Exception:
     """What the end of the compiler means: rejected code, or a failure of the compiler or the machine."""
     said = "\n".join(messages.strip().splitlines()[:_SHOWN_LINES])
+    command = shlex.join(program)
     if os.strerror(errno.ENOSPC) in messages:
         return CompilerUnavailableError(_os_error_words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     if status > 0 and _REJECTION.search(messages):
         return BackendError(f"the C++ compiler rejected the generated code (exit status {status}):\n{said}")
-    command = shlex.join(program)
     if status < 0:
         why = "; memory may have run out" if status == -signal.SIGKILL else ""
-        return CompilerUnavailableError(f"the C++ compiler ({command}) was ended by {_signal_name(-status)}{why}")
+        name = {number.value: number.name for number in signal.Signals}.get(-status, f"signal {-status}")
+        return CompilerUnavailableError(f"the C++ compiler ({command}) was ended by {name}{why}")
     said = f"with this message:\n{said}" if said else "and no message"
     advice = "check the variable CXX, and the space that is free in the temporary folder"
     return CompilerUnavailableError(f"the C++ compiler ({command}) ended with exit status {status} {said}\n{advice}")
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def _load(program: Sequence[str], library: Path) -> ctypes.CDLL:
     """Load a library that is whole: to load a part of one ends the process. Raises CompilerUnavailableError."""
-    command = shlex.join(program)
+    wrote = f"the C++ compiler ({shlex.join(program)}) wrote"
     if not library.exists():
-        raise CompilerUnavailableError(f"the C++ compiler ({command}) wrote no library; check the variable CXX")
+        raise CompilerUnavailableError(f"{wrote} no library; check the variable CXX")
     if missing := missing_bytes(library):
         why = "bytes are missing at its end" if missing > 0 else "it is no shared library"
         advice = f"check the variable CXX, and the space that is free in {tempfile.gettempdir()}"
-        raise CompilerUnavailableError(f"the C++ compiler ({command}) wrote a broken library: {why}; {advice}")
+        raise CompilerUnavailableError(f"{wrote} a broken library: {why}; {advice}")
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
@@ -303,24 +291,19 @@ def _entry(function: Function) -> str:
 
 
 class _Definition(ctypes.Structure):
-    """PyMethodDef."""
+    """PyMethodDef: name, entry, flags, documentation."""
 
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("entry", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("text", ctypes.c_char_p),
-    )
+    _fields_ = tuple(zip("nefd", (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p), strict=True))
 
 
 def _builtin(library: ctypes.CDLL, name: str) -> Callable[..., int]:
     """A kernel as a function of Python, that keeps what it needs alive."""
     entry = ctypes.cast(getattr(library, f"python_{name}"), ctypes.c_void_p)
     definition = _Definition(name.encode(), entry, _METH_FASTCALL, None)
-    made: Callable[..., int] = _made(ctypes.byref(definition), (library, definition), None)
-    return made
+    function: Callable[..., int] = _new_function(ctypes.byref(definition), (library, definition), None)
+    return function
 
 
-_made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Definition), ctypes.py_object, ctypes.c_void_p)(
+_new_function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Definition), ctypes.py_object, ctypes.c_void_p)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )

@@ -6,7 +6,7 @@ Binaries are kept on disk (`disk_cache`), by all that they depend on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -64,7 +64,7 @@ def specify_kernel(
     made = function.canonical()
     (own,) = made.code.functions
     types = signature(made.program, own)
-    pointers = zip(function.buffers, _alignments(program, function, assumed), strict=True)
+    pointers = zip(function.buffers, assumed.alignments(program, function.buffers), strict=True)
     multiples = [is_aligned and name not in made.starts for name, is_aligned in pointers]
     multiples += [name in assumed.multiples for name in function.symbols]
     attributes = {(place,): [["tt.divisibility", 16]] for place, holds in enumerate(multiples) if holds}
@@ -77,14 +77,6 @@ def specify_kernel(
     job = Job(own.name, _FILE, made.code.text, arguments, options, "cuda", target, 32, to_run=True)
     starts = (made.starts.get(name, 0) * program.by_name[name].dtype.itemsize for name in function.buffers)
     return Wanted(function, config, types, job, tuple(starts))
-
-
-def _alignments(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:
-    """Memory of our own is aligned, and what PyTorch's calls make anew; inputs where that is checked."""
-    unknown = {name for step in program.steps if getattr(step, "aliases", False) for name in step.targets}
-    inputs = {*program.inputs, *program.constants}
-    for name in function.buffers:
-        yield assumed.aligned if name in inputs else name not in unknown
 
 
 @dataclass(frozen=True, slots=True)

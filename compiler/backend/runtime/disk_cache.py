@@ -7,11 +7,13 @@ folder, else it is `tcompile` in TorchInductor's.
 
 from __future__ import annotations
 
+import atexit
 import grp
 import hashlib
 import json
 import os
 import pwd
+import shutil
 import stat
 import tempfile
 import warnings
@@ -30,15 +32,9 @@ from compiler.torch_api.cuda_launch import driver_version
 
 def folder() -> Path:
     """The folder of the cache, which is made; a private one for this process where others could change that."""
-    chosen = _chosen_folder()
-    return _check_folder(chosen, chosen.exists())
-
-
-def _chosen_folder() -> Path:
-    if named := os.environ.get("TCOMPILE_CACHE_DIR"):
-        return Path(named).absolute()
     inductors = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
-    return Path(inductors, "tcompile").absolute()
+    chosen = Path(os.environ.get("TCOMPILE_CACHE_DIR") or Path(inductors, "tcompile")).absolute()
+    return _check_folder(chosen, chosen.exists())
 
 
 def _user() -> str:
@@ -67,13 +63,9 @@ def _check_folder(chosen: Path, exists: bool) -> Path:
 
 @cache
 def _private_folder() -> Path:
-    made = tempfile.TemporaryDirectory(prefix="tcompile-cache-", ignore_cleanup_errors=True)
-    _kept.append(made)
-    return Path(made.name)
-
-
-_kept: list[tempfile.TemporaryDirectory[str]] = []
-"""What is removed when the process ends."""
+    made = tempfile.mkdtemp(prefix="tcompile-cache-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
 
 
 def reason_untrusted(path: Path) -> str:
@@ -122,7 +114,7 @@ def key(*parts: str) -> str:
 
 def binary_path(content: bytes) -> Path:
     """Where a binary is kept."""
-    return folder() / f"{hashlib.sha256(content).hexdigest()}.cubin"
+    return folder() / f"{_name(content)}.cubin"
 
 
 def read(key: str) -> tuple[Mapping[str, Any], bytes] | None:

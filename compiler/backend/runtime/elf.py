@@ -6,12 +6,11 @@ import struct
 import sys
 from pathlib import Path
 
-_OFFSETS = {1: "I", 2: "Q"}
-"""The format of an offset by the class of a file, 32 or 64 bits."""
-_HEADERS = 28
-"""Where a file says at which offset the headers of its segments are."""
-_SIZES = {"I": (4, 16), "Q": (8, 32)}
-"""Where the header of a segment says at which offset it begins, and how large it is."""
+_HEADER = struct.Struct("=QQ4x2x4H")
+"""From byte 32 of a 64-bit file: where the headers of its segments and of its sections begin; then the size and number
+of each, after four bytes of flags and the size of this header."""
+_SEGMENT = struct.Struct("=8xQ16xQ")
+"""The header of a segment: where it begins in the file, and its size there."""
 
 
 def missing_bytes(library: Path) -> int:
@@ -22,21 +21,11 @@ def missing_bytes(library: Path) -> int:
     if sys.platform != "linux":
         return 0
     content = library.read_bytes()
-    if content[:4] != b"\x7fELF" or len(content) < 64 or content[4] not in _OFFSETS:
+    if content[:5] != b"\x7fELF\x02" or len(content) < 64:
         return -1
-    return max(0, _promised_size(content, _OFFSETS[content[4]]) - len(content))
-
-
-def _promised_size(content: bytes, offset: str) -> int:
-    """Where the last segment and the table of sections end, which linkers write last."""
-    order = "<" if content[5] == 1 else ">"
-    at = _HEADERS if offset == "I" else 32
-    segments, sections = struct.unpack_from(f"{order}2{offset}", content, at)
-    counts = at + 2 * struct.calcsize(f"{order}{offset}") + 6
-    size, count, section_size, section_count = struct.unpack_from(f"{order}4H", content, counts)
-    ends = [segments + size * count, sections + section_size * section_count]
+    segments, sections, size, count, section_size, section_count = _HEADER.unpack_from(content, 32)
+    ends = [segments + size * count, sections + section_size * section_count]  # linkers write these last
     if ends[0] <= len(content):
-        for header in range(segments, ends[0], size):
-            begin, length = (struct.unpack_from(f"{order}{offset}", content, header + at)[0] for at in _SIZES[offset])
-            ends.append(begin + length)
-    return int(max(ends))
+        headers = (_SEGMENT.unpack_from(content, at) for at in range(segments, ends[0], size))
+        ends += [begin + length for begin, length in headers]
+    return max(0, *(end - len(content) for end in ends))

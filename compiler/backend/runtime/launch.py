@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count, repeat
+from itertools import count
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -53,9 +53,14 @@ class Assumed:
     def from_checks(program: Program, found: Sequence[bool], inputs: bool) -> Assumed:
         """The assumptions that hold in a call, from its checks in order: inputs if checked, then each symbol."""
         aligned, multiples = (found[0], found[1:]) if inputs else (True, found)
-        return Assumed(
-            aligned, frozenset(name for name, holds in zip(sources(program), multiples, strict=True) if holds)
-        )
+        named = zip(sources(program), multiples, strict=True)
+        return Assumed(aligned, frozenset(name for name, holds in named if holds))
+
+    def alignments(self, program: Program, buffers: Sequence[str]) -> list[bool]:
+        """Whether each buffer is aligned: memory of our own is, and what PyTorch's calls make anew."""
+        unknown = {name for call in program.calls if call.aliases for name in call.targets}
+        inputs = {*program.inputs, *program.constants}
+        return [self.aligned if name in inputs else name not in unknown for name in buffers]
 
 
 def gpu_of(program: Program) -> int | None:
@@ -67,12 +72,6 @@ def gpu_of(program: Program) -> int | None:
 def by_kernel(*codes: Code | TritonCode) -> Mapping[str, Function | TritonFunction]:
     """Functions of a program's code, by kernel."""
     return {function.kernel: function for code in codes for function in code.functions}
-
-
-def given_pointers(program: Program, functions: Iterable[Function | TritonFunction]) -> list[str]:
-    """Inputs and constants that kernels on a GPU read or write."""
-    used = {name for function in functions if isinstance(function, TritonFunction) for name in function.buffers}
-    return [name for name in (*program.inputs, *program.constants) if name in used]
 
 
 class _Threads:
@@ -101,11 +100,9 @@ class _Threads:
 
 @cache
 def _warn_of_fork() -> None:
-    warnings.warn(
-        "a compiled function runs in a forked process: its kernels take one thread, and calls of PyTorch in it may "
-        "hang, as in eager mode. Call torch.set_num_threads(1) first, or start the process by spawn",
-        stacklevel=4,
-    )
+    why = "its kernels take one thread, and calls of PyTorch in it may hang, as in eager mode"
+    advice = "Call torch.set_num_threads(1) first, or start the process by spawn"
+    warnings.warn(f"a compiled function runs in a forked process: {why}. {advice}", stacklevel=4)
 
 
 if hasattr(os, "register_at_fork"):
@@ -117,7 +114,8 @@ class Launcher:
 
     A kernel on the CPU is a call into the library. A kernel on a GPU goes to the driver with pointers that are read
     once. Where inputs are not aligned as `assumed`, or other sizes are multiples of 16, it calls `again`, which has
-    code for that. `loaded` are kernels on the GPU; without them the text shows what the heuristics chose.
+    code for that. `loaded` are kernels on the GPU; without them the text shows what the heuristics chose. `places` has
+    for each step the number of the line that runs it, then those that allocate or address its results.
     """
 
     def __init__(
@@ -132,6 +130,7 @@ class Launcher:
         self.loaded, self.assumed = loaded or {}, assumed or Assumed()
         self.gpu = gpu_of(program)
         self.pointers: dict[str, str] = {}
+        self.lines, self.assigned = ["def call(args):"], dict[int, str]()
         self.names: dict[str, Any] = {
             "torch": torch,
             "empty": empty_on_cpu,
@@ -141,7 +140,8 @@ class Launcher:
             "match_layout": match_fake_layout,
             **{f"constant_{name}": value for name, value in program.constants.items()},
         }
-        self.text = "\n".join(["def call(args):", *(f"    {line}" for line in self.lines())])
+        self.places = [*self.write()]
+        self.text = "\n".join(self.lines)
 
     def compile(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
         """The compiled function, with the library's kernels or the GPU's launches."""
@@ -153,134 +153,132 @@ class Launcher:
         _Threads.calls.add(call)
         return call
 
-    def lines(self) -> Iterator[str]:
-        inputs = [_input(name) for name in self.program.inputs]
+    def line(self, text: str, assigned: str = "") -> int:
+        """Write a line, which may assign to a buffer or to its address; returns its number."""
+        self.lines.append(f"    {text}")
+        self.assigned[len(self.lines)] = assigned
+        return len(self.lines)
+
+    def write(self) -> Iterator[list[int]]:
+        """Write all lines; yields for each step the numbers of its own."""
+        inputs = [_variable(name) for name in self.program.inputs]
         if inputs:
-            yield f"{', '.join(inputs)}, = args"
+            self.line(f"{', '.join(inputs)}, = args")
         symbols = sources(self.program)
         for name, source in symbols.items():
             if (read := _read(source, inputs)) != name:
-                yield f"{name} = {read}"
+                self.line(f"{name} = {read}")
         for name in self.program.constants:
-            yield f"{_input(name)} = constant_{name}"
+            self.line(f"{_variable(name)} = constant_{name}")
         if self.gpu is not None:
-            yield from self.on_gpu(symbols)
+            self.start_on_gpu(self.gpu, symbols)
         if inputs:
-            yield "args.clear()"
+            self.line("args.clear()")
         if any(isinstance(function, Function) for function in self.functions.values()):
-            yield "threads = count_threads()"
+            self.line("threads = count_threads()")
+        after = 0
         for step, freed in zip(self.program.steps, self.program.frees, strict=True):
-            yield from self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
+            place = self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
+            yield [place, *(line for line in range(after + 1, place) if self.assigned.get(line, "") in step.targets)]
+            after = place
             if freed:
-                yield f"del {', '.join(map(_input, freed))}"
-        yield f"return [{', '.join(self.output(place) for place in range(len(self.program.outputs)))}]"
+                self.line(f"del {', '.join(map(_variable, freed))}")
+        self.line(f"return [{', '.join(self.output(place) for place in range(len(self.program.outputs)))}]")
 
-    def on_gpu(self, symbols: Iterable[str]) -> Iterator[str]:
+    def start_on_gpu(self, gpu: int, symbols: Iterable[str]) -> None:
         """Lines for the GPU's stream, the inputs' addresses, and the check of assumptions."""
-        yield f"if current_device() != {self.gpu}:"
-        yield f"    with torch.cuda.device({self.gpu}):"
-        yield "        return call(args)"
-        found = [self.pointer(name) for name in given_pointers(self.program, self.functions.values())]
-        yield from (line for lines, _ in found for line in lines)
-        expected = {f"({' | '.join(pointer for _, pointer in found)})": self.assumed.aligned} if found else {}
+        self.line(f"if current_device() != {gpu}:")
+        self.line(f"    with torch.cuda.device({gpu}):")
+        self.line("        return call(args)")
+        functions = [function for function in self.functions.values() if isinstance(function, TritonFunction)]
+        used = {name for function in functions for name in function.buffers}
+        found = [self.pointer(name) for name in (*self.program.inputs, *self.program.constants) if name in used]
+        expected = {f"({' | '.join(found)})": self.assumed.aligned} if found else {}
         expected.update((name, name in self.assumed.multiples) for name in symbols)
         if expected:
             wrong = [f"{'' if holds else 'not '}{value} & 15" for value, holds in expected.items()]
-            yield f"if {' or '.join(wrong)}:"
-            yield f"    return again(args, ({''.join(f'{value} & 15 == 0, ' for value in expected)}))"
+            self.line(f"if {' or '.join(wrong)}:")
+            self.line(f"    return again(args, ({''.join(f'{value} & 15 == 0, ' for value in expected)}))")
         if any(buffer.reuses in self.program.inputs for buffer in self.program.buffers):
-            yield "kept = keeps_graph()"
-        yield f"stream = stream_of({self.gpu})"
+            self.line("kept = keeps_graph()")
+        self.line(f"stream = stream_of({gpu})")
 
-    def kernel(self, kernel: Kernel) -> Iterator[str]:
+    def kernel(self, kernel: Kernel) -> int:
+        """Allocate what a kernel writes, and run it; returns the number of the line that does."""
         for name in kernel.writes:
             if name not in self.program.mutated:
-                yield from self.allocation(name)
+                self.allocate(name)
         function = self.functions[kernel.name]
-        yield from self.launch(function) if isinstance(function, TritonFunction) else self.call(kernel, function)
-
-    def call(self, kernel: Kernel, function: Function) -> Iterator[str]:
-        """Lines that call a kernel of the library."""
-        pointers = [f"{_input(name)}.data_ptr()" for name in function.buffers]
+        if isinstance(function, TritonFunction):
+            return self.line(self.launch(function))
+        pointers = [f"{_variable(name)}.data_ptr()" for name in function.buffers]
         call = f"{function.name}({', '.join([*pointers, *function.symbols, 'threads'])})"
-        if not function.checks:
-            yield call
-            return
-        yield f"if {call}:"
-        yield f'    raise IndexError("index out of range in {kernel.name}")'
+        place = self.line(f"if {call}:" if function.checks else call)
+        if function.checks:
+            self.line(f'    raise IndexError("index out of range in {kernel.name}")')
+        return place
 
-    def launch(self, function: TritonFunction) -> Iterator[str]:
-        """Lines that launch a kernel on the GPU."""
+    def launch(self, function: TritonFunction) -> str:
+        """The launch of a kernel on the GPU."""
         config, loaded = self.loaded.get(function.kernel) or (function.configs[0], None)
-        arguments = []
-        starts = loaded.starts if loaded and loaded.starts else repeat(0)
-        for name, start in zip(function.buffers, starts, strict=False):
-            lines, pointer = self.pointer(name)
-            yield from lines
-            arguments.append(f"{pointer} + {start}" if start else pointer)
+        starts = loaded.starts if loaded and loaded.starts else (0,) * len(function.buffers)
+        pointers = zip(map(self.pointer, function.buffers), starts, strict=True)
+        arguments = [f"{pointer} + {start}" if start else pointer for pointer, start in pointers]
         arguments += [*function.symbols, *(["None"] * loaded.spare if loaded else [])]
-        grid = [self.programs(points, config.blocks.get(block, 1)) for points, block in function.grid]
+        grid = [_programs(points, config.blocks.get(block, 1)) for points, block in function.grid]
         grid = [" * ".join(grid)] if function.is_folded else grid
         grid += ["1"] * (3 - len(grid))
         types = letters([name for name in signature(self.program, function).values() if name != "constexpr"])
         facts = [str(config.num_warps), str(loaded.shared if loaded else 0), repr(loaded.letters if loaded else types)]
         packed = f"({''.join(f'{argument}, ' for argument in arguments)})"
-        yield f"launch({function.name}, {', '.join([*grid, *facts, packed])}, stream)"
+        return f"launch({function.name}, {', '.join([*grid, *facts, packed])}, stream)"
 
-    def programs(self, points: Index, block: int) -> str:
-        """Number of programs along one axis."""
-        if points.constant is not None:
-            return str(-(-points.constant // block))
-        return f"-(-({points}) // {block})" if block > 1 else f"({points})"
+    def pointer(self, name: str) -> str:
+        """Variable with a buffer's address, which a line reads before its first use."""
+        if name not in self.pointers:
+            self.pointers[name] = f"at_{name}"
+            self.line(f"at_{name} = {_variable(name)}.data_ptr()", name)
+        return self.pointers[name]
 
-    def pointer(self, name: str) -> tuple[list[str], str]:
-        """Variable with a buffer's address, and at its first use the line that reads it."""
-        known = self.pointers.get(name)
-        if known is not None:
-            return [], known
-        self.pointers[name] = f"at_{name}"
-        return [f"at_{name} = {_input(name)}.data_ptr()"], f"at_{name}"
-
-    def allocation(self, name: str) -> Iterator[str]:
+    def allocate(self, name: str) -> None:
         buffer = self.program.by_name[name]
-        shape, strides = self.sizes(buffer.shape), self.sizes(buffer.strides)
-        if not buffer.reuses:
-            empty = "empty" if buffer.device == "cpu" else "empty_on_gpu"
-            yield f"{_input(name)} = {empty}({shape}, {strides}, {buffer.dtype})"
-            return
-        old, before = _input(buffer.reuses), self.program.by_name[buffer.reuses]
-        is_alike = (before.shape, before.strides) == (buffer.shape, buffer.strides)
-        view = old if is_alike else f"view({old}, {shape}, {strides}, 0)"
-        if buffer.reuses in self.program.inputs:
-            yield from self.pointer(buffer.reuses)[0]
-            yield f"{_input(name)} = empty_on_gpu({shape}, {strides}, {buffer.dtype}) if kept else {view}; del {old}"
-            return
-        if self.gpu is not None:  # the kernel may still read what it writes over
-            lines, self.pointers[name] = self.pointer(buffer.reuses)
-            yield from lines
-        yield f"{_input(name)} = {view}; del {old}"
+        shape, strides = _sizes(buffer.shape), _sizes(buffer.strides)
+        value = f"{'empty' if buffer.device == 'cpu' else 'empty_on_gpu'}({shape}, {strides}, {buffer.dtype})"
+        if buffer.reuses:
+            old, before = _variable(buffer.reuses), self.program.by_name[buffer.reuses]
+            is_alike = (before.shape, before.strides) == (buffer.shape, buffer.strides)
+            view = old if is_alike else f"view({old}, {shape}, {strides}, 0)"
+            is_input = buffer.reuses in self.program.inputs
+            if self.gpu is not None:  # the kernel may still read what it writes over
+                address = self.pointer(buffer.reuses)
+                self.pointers |= {} if is_input else {name: address}
+            value = f"{value} if kept else {view}; del {old}" if is_input else f"{view}; del {old}"
+        self.line(f"{_variable(name)} = {value}", name)
 
-    def extern(self, extern: Extern) -> Iterator[str]:
+    def extern(self, extern: Extern) -> int:
+        """Call PyTorch; returns the number of the line that does."""
         function = self.bind_name(f"call_{extern.name}", quick(extern.function))
         args = [self.argument(arg) for arg in extern.args]
         args += [f"{key}={self.argument(value)}" for key, value in extern.kwargs]
         made = f"{_targets(extern.outputs)} = " if extern.targets else ""
-        yield f"{made}{function}({', '.join(args)})"
+        place = self.line(f"{made}{function}({', '.join(args)})")
         if not extern.aliases and extern.name not in _ROW_BY_ROW:
-            yield from (line for name in extern.targets for line in self.check_metadata(name, extern))
+            for name in extern.targets:
+                self.check_metadata(name, extern)
+        return place
 
-    def check_metadata(self, name: str, extern: Extern) -> Iterator[str]:
+    def check_metadata(self, name: str, extern: Extern) -> None:
         """Lines that enforce fake-kernel metadata; of torch's own operators only strides can differ."""
-        buffer, found = self.program.by_name[name], _input(name)
+        buffer, found = self.program.by_name[name], _variable(name)
         if len(buffer.strides) != len(buffer.shape):
             return  # another layout: no kernel reads it
-        shape, strides = self.sizes(buffer.shape), self.sizes(buffer.strides)
-        told = f"{shape}, {strides}, {buffer.dtype}"
+        strides = _sizes(buffer.strides)
+        expected = f"{_sizes(buffer.shape)}, {strides}, {buffer.dtype}"
         if extern.name.startswith(("aten.", "prims.")):
-            yield f"if {found} is not None and {found}.stride() != {strides}:"
+            self.line(f"if {found} is not None and {found}.stride() != {strides}:")
         else:
-            yield f"if {found} is None or ({found}.shape, {found}.stride(), {found}.dtype) != ({told}):"
-        yield f'    {found} = match_layout("{extern.name}", {found}, {told})'
+            self.line(f"if {found} is None or ({found}.shape, {found}.stride(), {found}.dtype) != ({expected}):")
+        self.line(f'    {found} = match_layout("{extern.name}", {found}, {expected})')
 
     def bind_name(self, wanted: str, value: Any) -> str:
         """A name in the function's namespace for a value."""
@@ -308,27 +306,33 @@ class Launcher:
 
     def view(self, view: Strided) -> str:
         if view.is_all_of(self.program.by_name[view.buffer]):
-            return _input(view.buffer)
-        where = f"{self.sizes(view.shape)}, {self.sizes(view.strides)}, {view.offset}"
-        return f"view({_input(view.buffer)}, {where})"
-
-    def sizes(self, sizes: Shape) -> str:
-        return f"({''.join(f'{size}, ' for size in sizes)})"
+            return _variable(view.buffer)
+        where = f"{_sizes(view.shape)}, {_sizes(view.strides)}, {view.offset}"
+        return f"view({_variable(view.buffer)}, {where})"
 
 
-def _input(name: str) -> str:
+def _sizes(sizes: Shape) -> str:
+    return f"({''.join(f'{size}, ' for size in sizes)})"
+
+
+def _programs(points: Index, block: int) -> str:
+    """Number of programs along one axis."""
+    if points.constant is not None:
+        return str(-(-points.constant // block))
+    return f"-(-({points}) // {block})" if block > 1 else f"({points})"
+
+
+def _variable(name: str) -> str:
     """Variable of a buffer in the function."""
     return f"{name}_" if name in _TAKEN else name
 
 
 def _read(source: Source, inputs: Sequence[str]) -> str:
-    name = inputs[source.position]
-    if source.what == "size":
-        return name
-    return f"{name}.shape[{source.dim}]" if source.what == "shape" else f"{name}.stride({source.dim})"
+    name, dim = inputs[source.position], source.dim
+    return {"size": name, "shape": f"{name}.shape[{dim}]", "stride": f"{name}.stride({dim})"}[source.what]
 
 
 def _targets(outputs: Any) -> str:
     if isinstance(outputs, tuple):
         return f"({''.join(f'{_targets(output)}, ' for output in outputs)})"
-    return _input(outputs) if outputs else "_"
+    return _variable(outputs) if outputs else "_"

@@ -68,10 +68,14 @@ class OnGpu:
             if (loaded := self.load(kernel, builds)) is not None:
                 found.setdefault(kernel.function.kernel, []).append((kernel, loaded))
         matmul_kernels = self.matmul_kernels if self.tuned else {}
-        chosen = {name: self.choice(candidates) for name, candidates in found.items() if name not in matmul_kernels}
-        for name, product in matmul_kernels.items():
-            rest = chosen[product.parts[1].name]
-            best = tune.fastest_matmul(self.program, product, found.get(name, ()), rest, self.ctx, self.device)
+        chosen = {
+            name: tune.fastest(self.program, candidates, self.ctx, self.device)
+            for name, candidates in found.items()
+            if name not in matmul_kernels
+        }
+        for name, matmul in matmul_kernels.items():
+            rest = chosen[matmul.parts[1].name]
+            best = tune.fastest_matmul(self.program, matmul, found.get(name, ()), rest, self.ctx, self.device)
             chosen |= {name: best} if best else {}
         program = split_fused_matmul(self.program, {name for name in matmul_kernels if name not in chosen}, self.ctx)
         functions = {step.name: self.functions[step.name] for step in program.kernels}
@@ -85,8 +89,8 @@ class OnGpu:
         return launcher.compile({**handles, **self.library, **_driver(), "again": partial(self.call_again, program)})
 
     def load(self, kernel: Wanted, builds: Builds) -> Loaded | None:
-        """The kernel on the GPU; None for a product's tile that is too large for it, or that Triton refuses there:
-        others are tried too, and PyTorch has the product.
+        """The kernel on the GPU; None for a matmul's tile that is too large for it, or that Triton refuses there:
+        others are tried too, and PyTorch has the matmul.
         """
         try:
             return builds.load(kernel, self.device)
@@ -96,9 +100,6 @@ class OnGpu:
             said = str(error).partition("\n")[0]
             self.ctx.decide((kernel.function.kernel,), "refused", f"{tune.words(kernel.config)}: {said}")
             return None
-
-    def choice(self, candidates: Sequence[Candidate]) -> Candidate:
-        return candidates[0] if len(candidates) == 1 else tune.fastest(self.program, candidates, self.ctx, self.device)
 
     def call_again(self, program: Program, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
         """Run a call whose inputs or sizes break the assumptions of the code."""

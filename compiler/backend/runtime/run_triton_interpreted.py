@@ -49,6 +49,6 @@ def launch_arguments(state: State, kernel: Kernel, function: Function | TritonFu
 @cache
 def _interpreter() -> Interpreter:
     """One process for all programs, until Python ends."""
-    interpreter = Interpreter().__enter__()
-    atexit.register(interpreter.__exit__, None, None, None)
+    interpreter = Interpreter()
+    atexit.register(interpreter.__exit__)
     return interpreter

@@ -1,8 +1,8 @@
 """mode="max-autotune": each kernel in several configurations, timed on the GPU; the fastest is kept on disk.
 
 Timed as triton.testing.do_bench does it, with an empty L2 cache, on memory of the kernel's own sizes that holds random
-numbers, or zeros where it may hold indices: zero is never out of range. A kernel with a product is timed beside what it
-may be taken apart to, PyTorch's product and a kernel after it.
+numbers, or zeros where it may hold indices: zero is never out of range. A matmul kernel is timed against PyTorch's
+matmul and the kernel after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Candidate: TypeAlias = tuple[Wanted, Loaded]
 
 
 def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, device: int) -> Candidate:
-    """The fastest configuration of a kernel, from disk if it was timed on such a GPU before."""
+    """The fastest configuration of a kernel, from disk if it was timed on such a GPU before; one alone is not timed."""
+    if len(candidates) == 1:
+        return candidates[0]
     times = _cached_seconds(
         candidates, ctx, device, lambda: [_seconds(program, *one, ctx, device) for one in candidates]
     )
@@ -45,26 +47,27 @@ def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, dev
 
 
 def fastest_matmul(
-    program: Program, product: MatmulKernel, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
+    program: Program, matmul: MatmulKernel, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
 ) -> Candidate | None:
     """The fastest configuration of a matmul kernel; None if PyTorch's matmul and the kernel `rest` are faster."""
 
     def measure() -> list[float]:
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
-        return [*own, _seconds_of_parts(program, product, rest, ctx, device)]
+        return [*own, _seconds_of_parts(program, matmul, rest, ctx, device)]
 
     *own, apart = _cached_seconds([*candidates, rest], ctx, device, measure)
-    best = min(range(len(own)), key=own.__getitem__, default=None)
-    beside = f"{product.call.name} and the kernel {rest[0].function.kernel}, {_microseconds(apart)}"
-    subjects = (product.made, product.targets[-1])
-    if best is None:
-        ctx.decide(subjects, "refused", f"no tile of one kernel fits into the GPU: {beside}", seconds=apart)
+    two = f"{matmul.call.name} and the kernel {rest[0].function.kernel}, {1e6 * apart:.1f} µs"
+    subjects = (matmul.made, matmul.targets[-1])
+    if not own:
+        ctx.decide(subjects, "refused", f"no tile of one kernel fits into the GPU: {two}", seconds=apart)
         return None
-    one = f"one kernel ({words(candidates[best][0].config)}), {_microseconds(own[best])}"
-    if own[best] < apart:
-        ctx.decide(subjects, "tuned", f"{one}: sooner than {beside}", seconds=own[best], apart=apart)
-        return candidates[best]
-    ctx.decide(subjects, "refused", f"{beside}: no later than {one}", seconds=apart, together=own[best])
+    together = min(own)
+    chosen = candidates[own.index(together)]
+    one = f"one kernel ({words(chosen[0].config)}), {1e6 * together:.1f} µs"
+    if together < apart:
+        ctx.decide(subjects, "tuned", f"{one}: faster than {two}", seconds=together, apart=apart)
+        return chosen
+    ctx.decide(subjects, "refused", f"{two}: not slower than {one}", seconds=apart, together=together)
     return None
 
 
@@ -82,8 +85,11 @@ def _cached_seconds(
     return times
 
 
-def _microseconds(seconds: float) -> str:
-    return f"{1e6 * seconds:.1f} µs"
+def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
+    """The key of times: the code, and the number of points, which code without masks does not have."""
+    parts = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
+    parts += [str(ctx.number(points)) for kernel, _ in candidates for points, _ in kernel.function.grid]
+    return disk_cache.key("tuned", *parts, torch.cuda.get_device_name(device))
 
 
 def words(config: TritonConfig) -> str:
@@ -92,28 +98,21 @@ def words(config: TritonConfig) -> str:
     return f"{blocks}, {config.num_warps} warps".removeprefix(", ")
 
 
-def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
-    """What the times depend on: the code, and how many points there are, which code without masks does not say."""
-    said = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
-    said += [str(ctx.number(points)) for kernel, _ in candidates for points, _ in kernel.function.grid]
-    return disk_cache.key("tuned", *said, torch.cuda.get_device_name(device))
-
-
 def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, device: int) -> float:
     memory = {name: _memory(program, name, ctx, device) for name in kernel.function.buffers}
     return _measure(_launcher(kernel, loaded, memory, ctx, device), device)
 
 
-def _seconds_of_parts(program: Program, product: MatmulKernel, rest: Candidate, ctx: Context, device: int) -> float:
+def _seconds_of_parts(program: Program, matmul: MatmulKernel, rest: Candidate, ctx: Context, device: int) -> float:
     """Seconds of PyTorch's matmul followed by the kernel that reads its result."""
-    call, names = product.call, {*product.call.reads, *rest[0].function.buffers}
+    call, names = matmul.call, {*matmul.call.reads, *rest[0].function.buffers}
     memory = {name: _memory(program, name, ctx, device) for name in sorted(names)}
     state = State(program, ctx.examples, {**memory})
     function, args = quick(call.function), [*map(state.argument, call.args)]
     start = _launcher(*rest, memory, ctx, device)
 
     def run() -> None:
-        memory[product.made] = function(*args)
+        memory[matmul.made] = function(*args)
         start()
 
     return _measure(run, device)

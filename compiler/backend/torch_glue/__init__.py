@@ -1,1 +1,1 @@
-"""Between torch and our compiler: AOTAutograd around it, decompositions, graphs before they are lowered."""
+"""The glue between torch and our compiler: AOTAutograd, decompositions, changes of graphs before they are lowered."""

@@ -41,6 +41,7 @@ def compile_with_autograd(
     forward: Compile,
     backward: Compile,
     inference: Compile,
+    *,
     random: str = "philox",
     is_direct: bool = True,
 ) -> Callable[..., Any]:
@@ -66,14 +67,14 @@ def compile_with_autograd(
         if (written := written_inputs()) is None:
             return call
         plain.append(Watched(call, autocast, written))
-        return mark_boxed(partial(plain[0].seen))
+        return mark_boxed(partial(plain[0].run))
 
     def compile_forward(graph: GraphModule, given: Sequence[Any]) -> Call:
         call = forward(graph, given)
         if (written := written_inputs()) is None:
             return call
         halves.append(WatchedTraining(graph, call, autocast, written))
-        return mark_boxed(partial(halves[0].seen))
+        return mark_boxed(partial(halves[0].run))
 
     def compile_backward(graph: GraphModule, given: Sequence[Any]) -> Call:
         call = backward(graph, given)
@@ -82,20 +83,20 @@ def compile_with_autograd(
         return mark_boxed(write_out_tangents(call))
 
     has_scan = "scan" in fx.higher_order_operators(_whole(module))
-    with _tracing_only(module, inputs):
+    with _skip_other_work(module, inputs):
         made = aot_module(
-            module, inputs, fw_compiler=compile_forward, bw_compiler=_without_tracing(compile_backward),
+            module, inputs, fw_compiler=compile_forward, bw_compiler=_compile_untraced(compile_backward),
             inference_compiler=compile_inference, decompositions=decompositions(random, has_scan),
             partition_fn=partition, keep_inference_input_mutations=True,
         )  # fmt: skip
     wrapped = untraced(made, reason="it is compiled")
-    seen = [*plain, *halves] if is_direct else []
+    watched = [*plain, *halves] if is_direct else []
     captured = untraced(module, reason="it has forward derivatives")
-    return _with_traced_dtypes((seen[0].around if seen else without_forward)(wrapped, captured), module)
+    return _with_traced_dtypes((watched[0].wrap if watched else without_forward)(wrapped, captured), module)
 
 
 @contextmanager
-def _tracing_only(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
+def _skip_other_work(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
     """Let AOTAutograd trace the module in the block, without other work that takes time."""
     once = copy_known_traces() if len(_whole(module).graph.nodes) > FEW else nullcontext()
     with without_python_code(), without_unread_logs(), once, operators_kept_whole(inputs):
@@ -132,16 +133,16 @@ def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callab
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:
     """Extend a compiler to graphs with data-dependent sizes, which it compiles in pieces."""
 
-    def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
+    def compile_divided(graph: GraphModule, inputs: Sequence[Any]) -> Call:
         if not asks_data(graph):
             return compile_graph(graph, inputs)
         claim_donated_buffers()
-        return mark_boxed(partial(divide_at_data(graph, compile_piece or compile_graph)))
+        return mark_boxed(divide_at_data(graph, compile_piece or compile_graph))
 
-    return compiled
+    return compile_divided
 
 
-def _without_tracing(compile_graph: Compile) -> Compile:
+def _compile_untraced(compile_graph: Compile) -> Compile:
     """Keep TorchDynamo from tracing a compiler and the function that it returns.
 
     AOTAutograd may ask for a backward while a call is traced. `torch._dynamo.backends.common.aot_autograd` does
@@ -149,7 +150,7 @@ def _without_tracing(compile_graph: Compile) -> Compile:
     """
 
     @untraced(reason="it compiles a backward")  # type: ignore[untyped-decorator]
-    def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
+    def compile_backward(graph: GraphModule, inputs: Sequence[Any]) -> Call:
         return untraced(compile_graph(graph, inputs), reason="it is compiled")
 
-    return compiled
+    return compile_backward

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -31,7 +32,7 @@ def with_known_constants(module: GraphModule) -> None:
         if not node.users:
             module.graph.erase_node(node)
         elif len(devices := set(_devices_of_users(node))) == 1:
-            _put(node, devices.pop())
+            _set_device(node, devices.pop())
     if changed:
         module.recompile()
 
@@ -50,21 +51,21 @@ def _becomes_known(module: GraphModule, node: Node) -> bool:
         return False
     with unset_fake_temporarily():
         number = constant.item()
-    node.target = _FULL
-    node.args = (list(value.shape), number)
-    node.kwargs = {"dtype": value.dtype, "device": value.device}
+    _make_full(node, (list(value.shape), number), value)
     if not held.users:
         module.graph.erase_node(held)
     return True
 
 
+def _make_full(node: Node, args: Any, value: torch.Tensor) -> None:
+    node.target, node.args, node.kwargs = _FULL, args, {"dtype": value.dtype, "device": value.device}
+
+
 def _replace_move(node: Node, move: Node) -> None:
     """Turn a node that moves the constant to another device into the constant itself."""
     value = value_of(move)
-    if move.target not in _MOVES or value.dtype != value_of(node).dtype or "memory_format" in move.kwargs:
-        return
-    move.target, move.args = _FULL, node.args
-    move.kwargs = {"dtype": value.dtype, "device": value.device}
+    if move.target in _MOVES and value.dtype == value_of(node).dtype and "memory_format" not in move.kwargs:
+        _make_full(move, node.args, value)
 
 
 def _devices_of_users(node: Node) -> Iterator[torch.device]:
@@ -77,7 +78,7 @@ def _devices_of_users(node: Node) -> Iterator[torch.device]:
         yield value.device if isinstance(value, torch.Tensor) else value_of(node).device
 
 
-def _put(node: Node, device: torch.device) -> None:
+def _set_device(node: Node, device: torch.device) -> None:
     value = value_of(node)
     if value.device == device:
         return

@@ -7,12 +7,13 @@ compiled in pieces, which take the sizes as arguments. torch names the sizes u0,
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from copy import copy
+from itertools import groupby
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 
 from compiler.torch_api.aot import Call, Compile
@@ -27,7 +28,7 @@ also of what runs after it.
 
 def asks_data(module: GraphModule) -> bool:
     """Whether the graph has a data-dependent size or number that something reads."""
-    return any(_is_told(value_of(node)) or _is_read(node) for node in module.graph.nodes)
+    return any(_is_data_number(value_of(node)) or _is_read(node) for node in module.graph.nodes)
 
 
 def _is_read(node: Node) -> bool:
@@ -40,9 +41,9 @@ def _is_read(node: Node) -> bool:
     leaves = tree_leaves(value_of(node))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-    told = {symbol for symbol in _symbols(numbers) if _unbacked_symbols({symbol})}
+    unbacked = {symbol for symbol in _symbols(numbers) if _has_unbacked({symbol})}
     others = (value_of(other) for other in node.graph.nodes if other is not node)
-    return not told or not told.isdisjoint(_symbols([*tensors, *others]))
+    return not unbacked or not unbacked.isdisjoint(_symbols([*tensors, *others]))
 
 
 def is_piece(module: GraphModule) -> bool:
@@ -54,77 +55,41 @@ def divide_at_data(module: GraphModule, compile_piece: Compile) -> Call:
     """Divide a graph at its data-dependent sizes; returns a call that runs its compiled pieces."""
     graph = module.graph
     outside, sizes = _nodes_outside(graph)
-    constants = _constants_outside(module, outside)
-    runs = [*_runs(graph, outside, constants)]
+    held = [node for node in graph.find_nodes(op="get_attr") if node.users.keys() <= outside.keys()]
+    runs = [*_runs(graph, outside, held)]
     if all(nodes[0] in outside for nodes in runs):
         runs.append([])  # a piece that computes nothing says why
     last_piece = max(number for number, nodes in enumerate(runs) if not outside.keys() & nodes)
     before: list[Node] = []
-    steps: list[_Outside | _Piece] = []
+    divided, copies = Graph(), dict[Node, Node]()
+    for node in (*graph.find_nodes(op="placeholder"), *held):
+        copies[node] = divided.node_copy(node, copies.__getitem__)
     for number, nodes in enumerate(runs):
         if outside.keys() & nodes:
-            steps.append(_Outside(nodes[0]))
+            copies[nodes[0]] = divided.node_copy(nodes[0], copies.__getitem__)
             before += nodes
             continue
-        told = before if number < last_piece else [*before, *(node for after in runs[number + 1 :] for node in after)]
-        steps.append(_piece(module, nodes, sizes, told, compile_piece))
+        after = [node for later in runs[number + 1 :] for node in later] if number == last_piece else []
+        given, made, call = _compile_piece(module, nodes, sizes, [*before, *after], compile_piece)
+        results = divided.call_function(call, tuple(copies[node] for node in given))
+        for place, node in enumerate(made):
+            copies[node] = divided.call_function(operator.getitem, (results, place))
         before = []
-    last = {node: number for number, step in enumerate(steps) for node in (*step.given, *step.made)}
-    for node in last.keys() - {*graph.output_node().all_input_nodes}:
-        steps[last[node]].done.append(node)
-    return _Divided(graph.find_nodes(op="placeholder"), constants, steps, graph.output_node().args[0]).run
+    divided.node_copy(graph.output_node(), copies.__getitem__)
+    interpreter = _Divided(module, graph=divided)
+    interpreter.extra_traceback = False  # it would be put into the messages of errors
+    return lambda args: copy(interpreter).boxed_run(args)  # threads may run it at the same time
 
 
-@dataclass(slots=True)
-class _Outside:
-    """One operator that PyTorch runs between pieces. The values of `done` are freed after it."""
+class _Divided(Interpreter):
+    """Runs the operators between pieces, and pieces as they were compiled."""
 
-    node: Node
-    done: list[Node] = field(default_factory=list)
-
-    @property
-    def given(self) -> Sequence[Node]:
-        return self.node.all_input_nodes
-
-    @property
-    def made(self) -> Sequence[Node]:
-        return (self.node,)
-
-    def run(self, values: dict[Node, Any]) -> None:
-        args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), values.__getitem__)
-        values[self.node] = found = self.node.target(*args, **kwargs)  # type: ignore[operator]
-        told = value_of(self.node)
-        if isinstance(found, torch.Tensor) and found.dtype != told.dtype:  # torch 2.11 says so of `unique`'s counts
-            raise TypeError(f"{self.node.target} gives {found.dtype}, and torch told its compilers {told.dtype}")
-
-
-@dataclass(slots=True)
-class _Piece:
-    given: Sequence[Node]
-    made: Sequence[Node]
-    call: Call
-    done: list[Node] = field(default_factory=list)
-
-    def run(self, values: dict[Node, Any]) -> None:
-        found = self.call([values[node] for node in self.given])
-        values.update(zip(self.made, found, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class _Divided:
-    inputs: Sequence[Node]
-    constants: dict[Node, Any]
-    steps: Sequence[_Outside | _Piece]
-    outputs: Any
-
-    def run(self, args: list[Any]) -> Sequence[Any]:
-        values = dict(zip(self.inputs, args, strict=True)) | self.constants
-        args.clear()
-        for step in self.steps:
-            step.run(values)
-            for node in step.done:
-                values.pop(node, None)
-        found: Sequence[Any] = torch.fx.map_arg(self.outputs, values.__getitem__)
+    def run_node(self, n: Node) -> Any:
+        found: Any = super().run_node(n)
+        dtype = getattr(n.meta.get("val"), "dtype", None)
+        if isinstance(found, torch.Tensor) and dtype not in (None, found.dtype):
+            # So it is by torch 2.11's fake kernel of `unique`, for its counts.
+            raise TypeError(f"{n.target} gives {found.dtype}, and torch told its compilers {dtype}")
         return found
 
 
@@ -148,7 +113,7 @@ def _nodes_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
             graph.erase_node(node)
             continue
         new = _symbols(value) - sizes.keys() if node.op in ("placeholder", "call_function") else set()
-        if node.op == "call_function" and (_unbacked_symbols(new) or _is_outside(node, value, outside)):
+        if node.op == "call_function" and (_has_unbacked(new) or _is_outside(node, value, outside)):
             outside[node] = None
             if isinstance(value, torch.SymInt):
                 sizes[value.node.expr] = node
@@ -161,16 +126,16 @@ def _nodes_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
 def _is_outside(node: Node, value: Any, found: dict[Node, None]) -> bool:
     is_number = value is None or isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat)
     sources = [source for source in node.all_input_nodes if source in found]
-    if _is_told(value):  # of a size that is given, like that of `mark_unbacked`
+    if _is_data_number(value):  # of a size that is given, like that of `mark_unbacked`
         return True
     if is_number or node.target is operator.getitem:
         return bool(sources)
     return any(isinstance(value_of(source), torch.SymBool | torch.SymFloat) for source in sources)
 
 
-def _is_told(value: Any) -> bool:
+def _is_data_number(value: Any) -> bool:
     """Whether a value is a data-dependent number and not a size."""
-    return isinstance(value, torch.SymBool | torch.SymFloat) and _unbacked_symbols(_symbols(value))
+    return isinstance(value, torch.SymBool | torch.SymFloat) and _has_unbacked(_symbols(value))
 
 
 def _symbols(value: Any) -> set[Any]:
@@ -178,7 +143,7 @@ def _symbols(value: Any) -> set[Any]:
     return {symbol for leaf in tree_leaves(value) if isinstance(leaf, kinds) for symbol in free_symbols(leaf)}
 
 
-def _unbacked_symbols(symbols: set[Any]) -> bool:
+def _has_unbacked(symbols: set[Any]) -> bool:
     return bool(free_unbacked_symbols(list(symbols)))
 
 
@@ -195,37 +160,22 @@ def _nodes_by_name(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> I
             yield size.node.expr, made
 
 
-def _constants_outside(module: GraphModule, outside: dict[Node, None]) -> dict[Node, Any]:
-    """The bodies and tensors of the module that only nodes outside of pieces take."""
-    found = [node for node in module.graph.find_nodes(op="get_attr") if node.users.keys() <= outside.keys()]
-    return {node: operator.attrgetter(str(node.target))(module) for node in found}
-
-
-def _runs(graph: Graph, outside: dict[Node, None], constants: Mapping[Node, Any]) -> Iterator[list[Node]]:
+def _runs(graph: Graph, outside: Container[Node], held: Container[Node]) -> Iterator[list[Node]]:
     """The nodes that compute: each one outside alone, the others as long as they follow one another."""
-    run: list[Node] = []
-    for node in graph.nodes:
-        if node.op in ("placeholder", "output") or node in constants:
-            continue
-        if node not in outside:
-            run.append(node)
-            continue
-        if run:
-            yield run
-        run = []
-        yield [node]
-    if run:
-        yield run
+    nodes = (node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in held)
+    for is_outside, group in groupby(nodes, key=outside.__contains__):
+        run = [*group]
+        yield from ([node] for node in run) if is_outside else (run,)
 
 
-def _piece(
-    module: GraphModule, nodes: list[Node], sizes: dict[Any, Node], outside: list[Node], compiled: Compile
-) -> _Piece:
+def _compile_piece(
+    module: GraphModule, nodes: list[Node], sizes: dict[Any, Node], outside: list[Node], compile_piece: Compile
+) -> tuple[Iterable[Node], Sequence[Node], Callable[..., Any]]:
+    """The nodes that a piece is given, those that others need of it, and a function from one to the other."""
     own = dict.fromkeys(nodes)
     given = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in own)
-    for symbol in {symbol: None for node in (*nodes, *given) for symbol in _symbols(value_of(node))}:
-        if symbol in sizes:
-            given[sizes[symbol]] = None
+    symbols = dict.fromkeys(symbol for node in (*nodes, *given) for symbol in _symbols(value_of(node)))
+    given |= dict.fromkeys(sizes[symbol] for symbol in symbols if symbol in sizes)
     made = [node for node in nodes if any(user not in own for user in node.users)]
     graph, copies = Graph(), dict[Node, Node]()
     for node in given:
@@ -237,4 +187,5 @@ def _piece(
     piece = GraphModule(module, graph)
     asked = [node for node in outside if node.meta.get("unbacked_bindings")]
     piece.meta[OUTSIDE] = tuple((node.name, str(node.target)) for node in asked)
-    return _Piece([*given], made, compiled(piece, [value_of(node) for node in given]))
+    call = compile_piece(piece, [value_of(node) for node in given])
+    return given, made, lambda *args: call([*args])

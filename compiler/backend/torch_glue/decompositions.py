@@ -79,10 +79,6 @@ def _randint(
     return inductor_prims.randint(low, high, list(size), inductor_prims.seed(where)).to(dtype)
 
 
-def _randint_below(high: Any, size: Sequence[Any], **options: Any) -> Any:
-    return _randint(0, high, size, **options)
-
-
 def _bernoulli(x: torch.Tensor, p: float | None = None, *, generator: Any = None) -> Any:
     if generator is not None or not x.dtype.is_floating_point:
         return NotImplemented
@@ -97,26 +93,17 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
 
 
 def _uniform(x: torch.Tensor, start: float = 0.0, end: float = 1.0, generator: Any = None) -> Any:
-    if generator is not None or x.dtype not in _BITS:
-        return NotImplemented
-    return torch.rand_like(x) * (end - start) + start
+    is_ours = generator is None and x.dtype in _BITS
+    return torch.rand_like(x) * (end - start) + start if is_ours else NotImplemented
 
 
 def _normal(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Any:
-    if generator is not None or x.dtype not in _BITS:
-        return NotImplemented
-    return torch.randn_like(x) * std + mean
+    is_ours = generator is None and x.dtype in _BITS
+    return torch.randn_like(x) * std + mean if is_ours else NotImplemented
 
 
 def _normal_of_shape(
-    shape: Sequence[Any],
-    *,
-    mean: Any,
-    std: Any,
-    dtype: torch.dtype,
-    device: Any,
-    generator: Any = None,
-    **_: Any,
+    shape: Sequence[Any], *, mean: Any, std: Any, dtype: torch.dtype, device: Any, generator: Any = None, **_: Any
 ) -> Any:
     if generator is not None or dtype not in _BITS:
         return NotImplemented
@@ -127,7 +114,7 @@ _RANDOM_NUMBERS: Mapping[Any, Callable[..., Any]] = {
     _aten.rand.default: _rand,
     _aten.randn.default: _randn,
     _aten.randint.low: _randint,
-    _aten.randint.default: _randint_below,
+    _aten.randint.default: partial(_randint, 0),
     _aten.bernoulli.default: _bernoulli,
     _aten.bernoulli.p: _bernoulli,
     _aten.native_dropout.default: _dropout,

@@ -20,9 +20,14 @@ from torch.autograd.graph import increment_version
 from compiler.torch_api.aot import Call, forward_facts
 from compiler.torch_api.bindings import autocast_off, is_autocast_on, set_grad_enabled, why_no_saved_hooks
 
+_MORE = (
+    "num_mutated_inp_runtime_indices", "num_outputs_aliased", "dynamic_outputs", "tokens", "is_rng_op_functionalized",
+)  # fmt: skip
+"""Facts of AOTAutograd by which its wrappers do more than is done here."""
 
-@dataclass(slots=True)
-class Sighting:
+
+@dataclass(frozen=True, slots=True)
+class Observation:
     """What the graph's own code got and returned in one call.
 
     `is_bare` says that gradients and autocast were off, and hooks of saved tensors were not.
@@ -31,10 +36,6 @@ class Sighting:
     inputs: Sequence[Any]
     outputs: Sequence[Any]
     is_bare: bool
-
-    def is_all(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-        """Whether the wrappers passed on exactly these inputs and outputs."""
-        return self.is_bare and are_the_same(self.inputs, inputs) and are_the_same(self.outputs, outputs)
 
 
 class Watched:
@@ -50,56 +51,63 @@ class Watched:
         self.local = threading.local()
         self.is_direct: bool | None = None
 
-    def seen(self, args: list[Any]) -> Sequence[Any]:
+    def run(self, args: list[Any]) -> Sequence[Any]:
         """Run the graph's code for the wrappers, and note its inputs and outputs in the first call."""
         if self.is_direct is not None:
             return self.call(args)
         inputs = tuple(args)
         is_bare = not torch.is_grad_enabled() and not is_autocast_on() and why_no_saved_hooks() is None
         outputs = self.call(args)
-        self.local.sighting = Sighting(inputs, outputs, is_bare)
+        self.local.observation = Observation(inputs, outputs, is_bare)
         return outputs
 
-    def first(self, wrapped: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Sequence[Any]:
+    def call_first(self, wrapped: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Sequence[Any]:
         """Call through the wrappers, and decide whether later calls may skip them."""
         try:
             outputs = wrapped(*args)
-            sighting = getattr(self.local, "sighting", None)
-            if sighting is not None:  # else another thread has settled it meanwhile
-                self.is_direct = self.settled(sighting, args, outputs)
+            if (found := getattr(self.local, "observation", None)) is not None:  # else another thread has decided
+                self.is_direct = found.is_bare and are_the_same(found.inputs, args) and self.may_skip(found, outputs)
         finally:
             self.local.__dict__.clear()
         return outputs
 
-    def settled(self, sighting: Sighting, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
-        """Whether later calls may skip the wrappers, which returned `outputs` for `args`."""
-        return sighting.is_all(args, outputs)
+    def may_skip(self, found: Observation, outputs: Sequence[Any]) -> bool:
+        """Whether later calls may skip the wrappers, which passed on the inputs and returned `outputs`."""
+        return are_the_same(found.outputs, outputs)
 
-    def around(
+    def wrap(
         self, wrapped: Callable[..., Sequence[Any]], captured: Callable[..., Sequence[Any]]
     ) -> Callable[..., Sequence[Any]]:
-        """The function that TorchDynamo calls in place of `wrapped`, which ends in `seen`.
+        """The function that TorchDynamo calls in place of `wrapped`, which ends in `run`.
 
         It calls `captured` where tensors may have forward derivatives.
         """
-        call, written, is_grad_enabled = self.call, self.written, torch.is_grad_enabled
+        written = self.written
 
-        def direct(*args: Any) -> Sequence[Any]:
+        def call(*args: Any) -> Sequence[Any]:
             if forward_ad._current_level >= 0:
                 return captured(*args)
-            if not self.is_direct:
-                return self.first(wrapped, args) if self.is_direct is None else wrapped(*args)
+            if not self.is_direct or not self.applies():
+                return self.call_first(wrapped, args) if self.is_direct is None else wrapped(*args)
             if written:
                 increment_version([args[place] for place in written])
-            if not is_grad_enabled():
-                return call([*args])
-            set_grad_enabled(False)
-            try:
-                return call([*args])
-            finally:
-                set_grad_enabled(True)
+            return self.call_directly(args)
 
-        return direct
+        return call
+
+    def applies(self) -> bool:
+        """Whether this call may skip the wrappers, if later calls may."""
+        return True
+
+    def call_directly(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Call the code without the wrappers, which turn gradients off."""
+        if not torch.is_grad_enabled():
+            return self.call([*args])
+        set_grad_enabled(False)
+        try:
+            return self.call([*args])
+        finally:
+            set_grad_enabled(True)
 
 
 def without_forward(call: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,14 +128,7 @@ def written_inputs() -> Sequence[int] | None:
     Calls bump the versions of these, so that autograd knows. None where AOTAutograd's wrappers do more.
     """
     facts = forward_facts()
-    if facts is None or (
-        facts.num_mutated_inp_runtime_indices
-        or facts.num_outputs_aliased
-        or facts.dynamic_outputs
-        or facts.tokens
-        or facts.is_rng_op_functionalized
-        or facts.grad_enabled_mutation is not None
-    ):
+    if facts is None or facts.grad_enabled_mutation is not None or any(getattr(facts, name) for name in _MORE):
         return None
     return (*facts.mutated_graph_handled_indices_seen_by_autograd,)
 
@@ -143,4 +144,4 @@ def without_autocast(call: Call) -> Call:
 
 
 def are_the_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
-    return len(these) == len(those) and all(one is other for one, other in zip(these, those, strict=True))
+    return [*map(id, these)] == [*map(id, those)]

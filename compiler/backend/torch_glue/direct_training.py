@@ -14,11 +14,9 @@ from types import new_class
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
 from torch.fx import GraphModule, Node
 
-from compiler.backend.torch_glue.direct import Sighting, Watched, are_the_same, without_autocast
+from compiler.backend.torch_glue.direct import Observation, Watched, are_the_same, without_autocast
 from compiler.torch_api.aot import Call, coerce_to_expected_memory_format, never_trace
 from compiler.torch_api.bindings import (
     has_thread_value,
@@ -56,41 +54,31 @@ def convention(function: type[Any], results: Sequence[str], inputs: Sequence[str
     disagree.
     """
     facts = function.metadata
-    if function.maybe_subclass_metadata is not None or _does_more(facts):
+    if function.maybe_subclass_metadata is not None or any(getattr(facts, name) for name in _MORE):
         return None
     loose = len(results) - facts.num_symints_saved_for_bw
     checked = loose - facts.num_tensors_saved_with_no_vc_check
     returned = facts.num_forward_returns
-    tensors = [issubclass(info.raw_type, torch.Tensor) for info in facts.output_info]
-    tangents = [
-        place
-        for place, info in enumerate(facts.output_info)
-        if tensors[place] and getattr(info, "requires_grad_for_backward", info.requires_grad)
-    ]
+    tensors = [(place, o) for place, o in enumerate(facts.output_info) if issubclass(o.raw_type, torch.Tensor)]
+    tangents = [place for place, o in tensors if getattr(o, "requires_grad_for_backward", o.requires_grad)]
     saved = [*results[loose:], *results[returned:loose]]
     given, rest = inputs[: len(saved)], inputs[len(saved) :]
     if [*given] != saved or [name.startswith("tangents_") for name in rest] != [True] * len(tangents):
         return None
     formats = [meta.memory_format for meta in facts.subclass_tangent_meta]
-    if len(formats) != len(tangents) or None in formats or returned != len(tensors):
+    if len(formats) != len(tangents) or None in formats or returned != len(facts.output_info):
         return None
-    constant = [place for place, info in enumerate(facts.output_info) if tensors[place] and not info.requires_grad]
+    constant = [place for place, o in tensors if not o.requires_grad]
     pairs = tuple(zip(tangents, formats, strict=True))
     return Convention(returned, checked, loose, (*facts.unsafe_view_out_indices,), (*constant,), pairs)
 
 
-def _does_more(facts: Any) -> bool:
-    """Whether AOTAutograd passes on more than sizes and tensors, or marks them."""
-    return bool(
-        facts.num_intermediate_bases
-        or facts.dynamic_saved_tensors_idxs
-        or facts.num_backward_tokens
-        or facts.num_graphsafe_rng_states
-        or facts.num_opaque_objects_saved_for_bw
-        or facts.indices_of_inputs_that_requires_grad_with_mutations_in_bw
-        or facts.mutated_inp_stream_indices
-        or facts.bw_donated_idxs
-    )
+_MORE = (
+    "num_intermediate_bases", "dynamic_saved_tensors_idxs", "num_backward_tokens", "num_graphsafe_rng_states",
+    "num_opaque_objects_saved_for_bw", "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
+    "mutated_inp_stream_indices", "bw_donated_idxs",
+)  # fmt: skip
+"""Facts by which AOTAutograd passes on more than sizes and tensors, or marks them."""
 
 
 class WatchedTraining(Watched):
@@ -110,36 +98,26 @@ class WatchedTraining(Watched):
         self.backward = without_autocast(call) if self.autocast else call
         self.inputs = [node.name for node in graph.graph.find_nodes(op="placeholder")]
 
-    def settled(self, sighting: Sighting, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    def may_skip(self, found: Observation, outputs: Sequence[Any]) -> bool:
         function = _function_of(outputs)
         if function is None or self.backward is None:
             return False
-        found = convention(function, self.results, self.inputs)
-        if found is None or len(outputs) != found.returned:
+        how = convention(function, self.results, self.inputs)
+        if how is None or len(outputs) != how.returned:
             return False
-        inner = [*sighting.outputs[: found.returned]]
-        for place in found.views:
+        inner = [*found.outputs[: how.returned]]
+        for place in how.views:
             inner[place] = outputs[place] if _is_alike(inner[place], outputs[place]) else None
-        if not (sighting.is_bare and are_the_same(sighting.inputs, args) and are_the_same(inner, outputs)):
-            return False
-        self.apply = direct_function(function, self.call, self.backward, found)
-        return True
+        if is_same := are_the_same(inner, outputs):
+            self.apply = direct_function(function, self.call, self.backward, how)
+        return is_same
 
-    def around(
-        self, wrapped: Callable[..., Sequence[Any]], captured: Callable[..., Sequence[Any]]
-    ) -> Callable[..., Sequence[Any]]:
-        is_grad_enabled, written = torch.is_grad_enabled, self.written
+    def applies(self) -> bool:
+        return torch.is_grad_enabled() and not is_transformed()
 
-        def direct(*args: Any) -> Sequence[Any]:
-            if forward_ad._current_level >= 0:
-                return captured(*args)
-            if self.apply is not None and is_grad_enabled() and not is_transformed():
-                if written:
-                    increment_version([args[place] for place in written])
-                return self.apply(*args)
-            return self.first(wrapped, args) if self.is_direct is None else wrapped(*args)
-
-        return direct
+    def call_directly(self, args: Sequence[Any]) -> Sequence[Any]:
+        assert self.apply is not None
+        return self.apply(*args)
 
 
 def write_out_tangents(call: Call) -> Call:

@@ -28,16 +28,13 @@ def is_below(module: GraphModule, limit: int) -> bool:
     guard can be had: for data-dependent sizes, or once the guards are frozen.
     """
     reaches = {str(reach): reach for node in module.graph.nodes for reach in _reaches(value_of(node))}
-    symbolic = [reach for reach in reaches.values() if isinstance(reach, torch.SymInt)]
     if any(reach > limit for reach in reaches.values() if isinstance(reach, int)):
         return False
-    hints = {str(reach): reach.node.hint for reach in symbolic}
-    if any(hint is None or hint > limit for hint in hints.values()):
+    symbolic = [reach for reach in reaches.values() if isinstance(reach, torch.SymInt)]
+    nodes = [reach.node for reach in symbolic]
+    if any(node.hint is None or node.hint > limit or node.shape_env.frozen for node in nodes):
         return False
-    if any(reach.node.shape_env.frozen for reach in symbolic):
-        return False
-    symbolic.sort(key=lambda reach: -hints[str(reach)])
-    return all(bool(reach <= limit) for reach in symbolic)
+    return all(bool(reach <= limit) for reach in sorted(symbolic, key=lambda reach: -reach.node.hint))
 
 
 def _reaches(value: Any) -> Iterator[Any]:

@@ -18,9 +18,9 @@ from compiler.torch_api import fx
 from compiler.torch_api.aot import TracingContext
 
 aten = torch.ops.aten
-_FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
-_PRODUCTS = aten.mm.default, aten.addmm.default
-_FREE = frozenset({_FORWARD, _BACKWARD, *_PRODUCTS, aten.bmm.default})
+_CONVOLUTIONS = _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
+_MATMULS = aten.mm.default, aten.addmm.default
+_FREE = frozenset({*_CONVOLUTIONS, *_MATMULS, aten.bmm.default})
 _MOST_NODES = 300
 _FEW_CHANNELS = 64
 
@@ -49,8 +49,8 @@ def with_layouts(module: GraphModule, inputs: Sequence[Any], name: str, rules: R
             if isinstance(value, torch.Tensor):
                 layout.keep(node, value)
         pictures = any(value.dim() > 3 for value in layout.before.values())
-        layout.turns = pictures or _gains([*_convolutions(module.graph)], len(module.graph.nodes), device)
-        if layout.before or layout.turns or any(map(rules.pitch, _products(module.graph))):
+        layout.turns = pictures or _gains([*_calls_of(module.graph, *_CONVOLUTIONS)], len(module.graph.nodes), device)
+        if layout.before or layout.turns or any(map(rules.pitch, _calls_of(module.graph, *_MATMULS))):
             for node in list(module.graph.nodes):
                 layout.visit(node)
             layout.end(_saved_count(name))
@@ -60,13 +60,8 @@ def with_layouts(module: GraphModule, inputs: Sequence[Any], name: str, rules: R
     return len(layout.before)
 
 
-def _convolutions(graph: Graph) -> Iterator[Node]:
-    for target in (_FORWARD, _BACKWARD):
-        yield from graph.find_nodes(op="call_function", target=target)
-
-
-def _products(graph: Graph) -> Iterator[Node]:
-    for target in _PRODUCTS:
+def _calls_of(graph: Graph, *targets: Any) -> Iterator[Node]:
+    for target in targets:
         yield from graph.find_nodes(op="call_function", target=target)
 
 
@@ -75,9 +70,8 @@ def _gains(convolutions: Sequence[Node], nodes: int, device: str) -> bool:
 
     The rules are Inductor's (torch/_inductor/graph.py, decide_layout_opt).
     """
-    first = [node.target is _FORWARD for node in convolutions]
-    weights = [_value(node, 1 if is_first else 2) for node, is_first in zip(convolutions, first, strict=True)]
-    groups = [_value(node, 8 if is_first else 9) for node, is_first in zip(convolutions, first, strict=True)]
+    weights = [_value(node, 1 if node.target is _FORWARD else 2) for node in convolutions]
+    groups = [_value(node, 8 if node.target is _FORWARD else 9) for node in convolutions]
     if not weights or nodes >= _MOST_NODES * len(weights):
         return False
     if any(weight.dim() != 4 or weight.device.type != device for weight in weights):
@@ -108,11 +102,11 @@ def _saved_count(name: str) -> int | None:
 def _report(graph: Graph) -> None:
     """Tell AOTAutograd the strides of the forward's results: the backward is compiled for these."""
     context = TracingContext.try_get()
-    if context is None or context.output_strides is None or context.output_strides:
-        return
-    for output in graph.output_node().args[0]:  # type: ignore[union-attr]
-        value = fx.value_of(output) if isinstance(output, Node) else None
-        context.output_strides.append(tuple(value.stride()) if isinstance(value, torch.Tensor) else None)
+    if context is not None and context.output_strides == []:
+        results: Any = graph.output_node().args[0]
+        values = [fx.value_of(output) if isinstance(output, Node) else None for output in results]
+        strides = [tuple(value.stride()) if isinstance(value, torch.Tensor) else None for value in values]
+        context.output_strides.extend(strides)
 
 
 @dataclass(slots=True)
@@ -140,15 +134,15 @@ class _Layout:
     def visit(self, node: Node) -> None:
         if node.op != "call_function":
             return
-        if node.target in _PRODUCTS and (pitch := self.rules.pitch(node)):
+        if node.target in _MATMULS and (pitch := self.rules.pitch(node)):
             value = fx.value_of(node)
             self.keep(node, value.new_empty_strided(value.shape, (pitch, 1)))
             return
-        if self.turns and node.target in (_FORWARD, _BACKWARD):
+        if self.turns and node.target in _CONVOLUTIONS:
             for place in range(2 if node.target is _FORWARD else 3):
                 self.channels_last(node, place)
         if not any(source in self.before for source in node.all_input_nodes):
-            if self.turns and node.target in (_FORWARD, _BACKWARD):
+            if self.turns and node.target in _CONVOLUTIONS:
                 self.keep(node, self.compute(node))
             return
         name = str(node.target)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.fx.experimental.proxy_tensor as proxy_tensor
 from torch.fx import Node
+from torch.fx.node import map_aggregate
 
 from compiler.torch_api.decomposition_tables import is_mutable, is_operator
 from compiler.torch_api.fake_tensors import FakeTensor, in_kernel_invocation_manager, no_python_dispatcher
@@ -52,6 +53,14 @@ class _Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class _Result:
+    """A new tensor that an operator returns: the index of its node, and its metadata."""
+
+    place: int
+    tensor: _Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class _Step:
     """A node of a recording: its arguments with places for nodes, and its metadata."""
 
@@ -64,15 +73,13 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """The nodes that an operator adds to a graph, and what it returns.
+    """The nodes that an operator adds to a graph, the bytes of new storages, and what the operator returns.
 
-    `storages` are the sizes of new memory in bytes. For each returned tensor, `results` has the index of the input
-    that it is, or its node's place and metadata; `returned` is the returned structure with their places.
+    Of the latter each tensor is a `_Result`, or the `_Place` of the input that it is.
     """
 
-    storages: tuple[int, ...]
-    steps: tuple[_Step, ...]
-    results: tuple[int | tuple[int, _Tensor], ...]
+    storages: Sequence[int]
+    steps: Sequence[_Step]
     returned: Any
 
 
@@ -206,22 +213,20 @@ def _record(tracer: Any, inputs: _Inputs, before: Node, returned: Any) -> _Recor
     added = list(_nodes_since(tracer.graph, before))
     places = {node: _Place(index) for index, node in reversed([*enumerate([*inputs.nodes, *added])])}
     memory = _Memory(inputs.tensors)
-    steps = tuple(_step(tracer, node, places, memory) for node in added)
+    steps = [_step(tracer, node, places, memory) for node in added]
     if any(set(node.meta) - _OF_ITS_OWN != set(added[0].meta) - _OF_ITS_OWN for node in added):
         raise _UnlikeError
-    results: dict[int, tuple[int, int | tuple[int, _Tensor]]] = {}
-    known = {id(tensor): index for index, tensor in reversed([*enumerate(inputs.tensors)])}
+    known = {id(tensor): _Place(index) for index, tensor in reversed([*enumerate(inputs.tensors)])}
 
-    def result(value: FakeTensor) -> _Place:
-        if id(value) in known:
-            results.setdefault(id(value), (len(results), known[id(value)]))
-        elif id(value) not in results:
-            place = _place(tracer.tensor_tracker.get(value), places)
-            results[id(value)] = len(results), (place, memory.described(value))
-        return _Place(results[id(value)][0])
+    def result(value: Any) -> Any:
+        if not isinstance(value, FakeTensor) or id(value) in known:
+            return known.get(id(value)) or _check_plain(value)
+        tracked = tracer.tensor_tracker.get(value)
+        if tracked is None or tracked.constant is not None or tracked.proxy.node not in places:
+            raise _UnlikeError
+        return _Result(places[tracked.proxy.node].index, memory.describe(value))
 
-    tree = _map_leaves(returned, FakeTensor, result)
-    return _Recording(tuple(memory.added), steps, tuple(found for _, found in results.values()), tree)
+    return _Recording(memory.added, steps, map_aggregate(returned, result))
 
 
 def _nodes_since(graph: Any, before: Node) -> Iterator[Node]:
@@ -231,46 +236,31 @@ def _nodes_since(graph: Any, before: Node) -> Iterator[Node]:
         node = node.next
 
 
-def _place(tracked: Any, places: Mapping[Node, _Place]) -> int:
-    if tracked is None or tracked.constant is not None or tracked.proxy.node not in places:
-        raise _UnlikeError
-    return places[tracked.proxy.node].index
-
-
 def _step(tracer: Any, node: Node, places: Mapping[Node, _Place], memory: _Memory) -> _Step:
-    if node.op != "call_function" or not _NOT_COPIED.isdisjoint(node.meta):
+    is_taken = is_operator(node.target) or node.target is operator.getitem
+    if node.op != "call_function" or not is_taken or not _NOT_COPIED.isdisjoint(node.meta):
         raise _UnlikeError
-    if is_operator(node.target):
-        name = tracer.graph._target_to_str(node.target.overloadpacket.__name__)
-    elif node.target is operator.getitem:
-        name = tracer.graph._target_to_str(node.target)
-    else:
-        raise _UnlikeError
+    target: Any = node.target
+    name = tracer.graph._target_to_str(target.overloadpacket.__name__ if is_operator(target) else target)
 
-    def place(argument: Node) -> _Place:
+    def place(argument: Any) -> Any:
+        if not isinstance(argument, Node):
+            return _check_plain(argument)
         if argument not in places:
             raise _UnlikeError
         return places[argument]
 
-    args, kwargs = _map_leaves(node.args, Node, place), _map_leaves(node.kwargs, Node, place)
-    meta = {key: node.meta[key] for key in ("tensor_meta",) if key in node.meta}
-    if "val" in node.meta:
-        meta = {"val": _map_leaves(node.meta["val"], FakeTensor, memory.described), **meta}
-    return _Step(node.target, args, kwargs, name, meta)
+    args, kwargs = map_aggregate((node.args, node.kwargs), place)
+    return _Step(target, args, kwargs, name, {
+        key: map_aggregate(node.meta[key], memory.describe) if key == "val" else node.meta[key]
+        for key in ("val", "tensor_meta") if key in node.meta
+    })  # fmt: skip
 
 
-def _map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Apply `change` to the leaves of a kind. Raises _UnlikeError for leaves that are not plain."""
-    if isinstance(value, kind):
-        return change(value)
+def _check_plain(value: Any) -> Any:
+    """A leaf that is the same for all inputs. Raises _UnlikeError for any other."""
     if type(value) in _PLAIN or type(value) is float:
         return value
-    if isinstance(value, list):
-        return [_map_leaves(each, kind, change) for each in value]
-    if isinstance(value, tuple):
-        return tuple([_map_leaves(each, kind, change) for each in value])
-    if isinstance(value, dict):
-        return {name: _map_leaves(each, kind, change) for name, each in value.items()}
     raise _UnlikeError
 
 
@@ -284,7 +274,10 @@ class _Memory:
         for index, tensor in enumerate(inputs):
             self._number.setdefault(tensor.untyped_storage()._cdata, index)
 
-    def described(self, value: FakeTensor) -> _Tensor:
+    def describe(self, value: Any) -> Any:
+        """The metadata of a tensor; a plain leaf as it is. Raises _UnlikeError."""
+        if not isinstance(value, FakeTensor):
+            return _check_plain(value)
         is_plain = type(value) is FakeTensor and not value._has_symbolic_sizes_strides
         if not is_plain or value.layout is not torch.strided or value.is_quantized or value.requires_grad:
             raise _UnlikeError
@@ -294,74 +287,45 @@ class _Memory:
         if storage._cdata not in self._number:
             self._number[storage._cdata] = self._inputs + len(self.added)
             self.added.append(storage.nbytes())
-        return _Tensor(
-            self._number[storage._cdata], tuple(value.shape), value.stride(), int(value.storage_offset()),
-            value.dtype, value.fake_device,
-        )  # fmt: skip
+        layout = tuple(value.shape), value.stride(), int(value.storage_offset())
+        return _Tensor(self._number[storage._cdata], *layout, value.dtype, value.fake_device)
 
 
 def _replay(known: _Recording, tracer: Any, inputs: _Inputs) -> Any:
     """Add recorded nodes to a tracer's graph for new inputs, and return the operator's result."""
-    tensors = _Tensors(known, inputs)
-    nodes = [*inputs.nodes]
-    first: Node | None = None
-    for step in known.steps:
-        args, kwargs = _fill_places(step.args, nodes), _fill_places(step.kwargs, nodes)
-        if first is None:
-            node = first = tracer.create_node("call_function", step.target, args, kwargs, step.name)
-            common = dict(node.meta)
-        else:
-            node = tracer.graph.create_node("call_function", step.target, args, kwargs, step.name)
-            for name, kept in common.items():
-                node.meta[name] = copy.copy(kept)
-        for name, value in step.meta.items():
-            node.meta[name] = tensors.made(value) if name == "val" else value
+    mode, nodes = inputs.tensors[0].fake_mode, [*inputs.nodes]
+    storages = [tensor.untyped_storage() for tensor in inputs.tensors]
+    storages += [torch.UntypedStorage(size, device="meta") for size in known.storages]
+    bare: dict[_Tensor, torch.Tensor] = {}
+    made: dict[_Result, FakeTensor] = {}
+
+    def node_at(leaf: Any) -> Any:
+        return nodes[leaf.index] if type(leaf) is _Place else leaf
+
+    def make(leaf: Any) -> Any:
+        if type(leaf) is not _Tensor:
+            return leaf
+        if leaf not in bare:
+            with no_python_dispatcher(), in_kernel_invocation_manager(mode):
+                empty = torch.empty((0,), dtype=leaf.dtype, device="meta")
+                bare[leaf] = empty.set_(storages[leaf.storage], leaf.offset, leaf.size, leaf.stride)
+        return FakeTensor(mode, bare[leaf], leaf.device)
+
+    def result(leaf: Any) -> Any:
+        if type(leaf) is not _Result:
+            return inputs.tensors[leaf.index] if type(leaf) is _Place else leaf
+        if leaf not in made:
+            made[leaf] = make(leaf.tensor)
+            proxy = tracer.proxy(nodes[leaf.place])
+            _proxies.set_proxy_slot(made[leaf], tracer, _proxies._ProxyTensor(proxy, None))
+        return made[leaf]
+
+    common: dict[str, Any] = {}
+    for number, step in enumerate(known.steps):
+        create = tracer.graph.create_node if number else tracer.create_node
+        node = create("call_function", step.target, *map_aggregate((step.args, step.kwargs), node_at), step.name)
+        common = common or dict(node.meta)
+        node.meta |= {name: copy.copy(kept) for name, kept in common.items()} if number else {}
+        node.meta |= {name: map_aggregate(value, make) if name == "val" else value for name, value in step.meta.items()}
         nodes.append(node)
-    results: list[Any] = []
-    for result in known.results:
-        if isinstance(result, int):
-            results.append(inputs.tensors[result])
-            continue
-        place, what = result
-        tensor = tensors.made(what)
-        proxy = tracer.proxy(nodes[place])
-        _proxies.set_proxy_slot(tensor, tracer, _proxies._ProxyTensor(proxy, None))
-        results.append(tensor)
-    return _fill_places(known.returned, results)
-
-
-def _fill_places(value: Any, found: Sequence[Any]) -> Any:
-    kind = type(value)
-    if kind is _Place:
-        return found[value.index]
-    if kind is tuple:
-        return tuple([_fill_places(each, found) for each in value])
-    if kind is list:
-        return [_fill_places(each, found) for each in value]
-    if kind is dict:
-        return {name: _fill_places(each, found) for name, each in value.items()}
-    return value
-
-
-class _Tensors:
-    """Fake tensors of a recording, made anew in new memory or in that of the inputs."""
-
-    def __init__(self, known: _Recording, inputs: _Inputs) -> None:
-        self._mode = inputs.tensors[0].fake_mode
-        self._storages = [tensor.untyped_storage() for tensor in inputs.tensors]
-        self._storages += [torch.UntypedStorage(size, device="meta") for size in known.storages]
-        self._bare: dict[_Tensor, torch.Tensor] = {}
-
-    def made(self, what: Any) -> Any:
-        if type(what) is _Tensor:
-            return FakeTensor(self._mode, self._tensor(what), what.device)
-        if isinstance(what, (list, tuple)):
-            return type(what)([self.made(each) for each in what])
-        return what
-
-    def _tensor(self, what: _Tensor) -> torch.Tensor:
-        if what not in self._bare:
-            with no_python_dispatcher(), in_kernel_invocation_manager(self._mode):
-                bare = torch.empty((0,), dtype=what.dtype, device="meta")
-                self._bare[what] = bare.set_(self._storages[what.storage], what.offset, what.size, what.stride)
-        return self._bare[what]
+    return map_aggregate(known.returned, result)

@@ -221,7 +221,7 @@ def test_error_kills_started_compilers(slow_compiler: Path) -> None:
             time.sleep(0.01)
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), build_cpp.stopped_on_error():
+    with pytest.raises(ZeroDivisionError), build_cpp.stop_on_error():
         fail()
     assert children(slow_compiler.parent) == []
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import compiler
-from compiler.backend.inspect.inspection import Opened
+from compiler.backend.inspect.inspection import Inspection
 from compiler.backend.ir import Extern, Kernel, Program, strided_views
 from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.lower import library_calls
@@ -37,7 +37,7 @@ def made_up(value: Tensor) -> Tensor:
     return torch.empty_strided(value.shape, strides, dtype=value.dtype).normal_()
 
 
-def checked(call: Opened) -> None:
+def checked(call: Inspection) -> None:
     """Check that each stage of each graph computes the same as the graph."""
     for graph in call.graphs:
         given = [made_up(value_of(node)) for node in graph.captured.module.graph.find_nodes(op="placeholder")]

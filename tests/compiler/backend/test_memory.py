@@ -15,7 +15,7 @@ from compiler.backend import backend, pipeline
 from compiler.backend.backend import interpret_triton
 from compiler.backend.ir import Program
 from compiler.backend.passes.context import Context
-from compiler.backend_record.memory import memory_facts
+from compiler.backend_record.facts import memory_facts
 
 ROWS, WIDE = 512, 256
 UNIT = 4 * ROWS * WIDE

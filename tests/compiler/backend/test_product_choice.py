@@ -14,7 +14,7 @@ from torch import Tensor
 
 from compiler.backend import tcompile
 from compiler.backend.cpp.emit import Code
-from compiler.backend.inspect.inspection import Opened
+from compiler.backend.inspect.inspection import Inspection
 from compiler.backend.ir import BackendError, Extern, Kernel, MatmulKernel, Program
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.matmuls import split_fused_matmul, with_alternatives
@@ -30,7 +30,7 @@ from tests.compiler.backend.test_triton_products import LINEAR, gelu, numbers, s
 pytest.importorskip("triton")
 
 
-def alternatives(call: Opened) -> tuple[Program, Context, list[Wanted]]:
+def alternatives(call: Inspection) -> tuple[Program, Context, list[Wanted]]:
     """All kernels of a call, in all configurations."""
     program, ctx = call.graph.stages.last, call.graph.context(call.thresholds)
     code = emit(with_alternatives(replace(program, steps=program.kernels, frees=()), ctx), ctx)

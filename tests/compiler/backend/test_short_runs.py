@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import compiler
-from compiler.backend.inspect.inspection import Opened
+from compiler.backend.inspect.inspection import Inspection
 from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.passes.context import Thresholds
 from compiler.backend.passes.cost import SLOWEST, access_slowdown
@@ -34,11 +34,11 @@ def pictures(*shape: int, last: bool = False, dtype: torch.dtype = torch.bfloat1
     return made.contiguous(memory_format=LAST) if last else made
 
 
-def opened(x: Tensor, crosses: bool) -> Opened:
+def opened(x: Tensor, crosses: bool) -> Inspection:
     return compiler.open(crossing if crosses else norm, x, torch.ones(x.shape[1])).on("h200")
 
 
-def decided(call: Opened) -> dict[str, str]:
+def decided(call: Inspection) -> dict[str, str]:
     return {
         found.verdict: found.why
         for found in call.graph.decisions
@@ -46,7 +46,7 @@ def decided(call: Opened) -> dict[str, str]:
     }
 
 
-def of_points(call: Opened) -> list[tuple[int, ...]]:
+def of_points(call: Inspection) -> list[tuple[int, ...]]:
     """The block sizes of each kernel without a reduction."""
     kernels = {kernel.name: kernel for kernel in call.graph.stages.last.kernels}
     functions = call._emit().functions

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from compiler import open as opened
 from compiler.backend import pipeline, tcompile
-from compiler.backend.inspect.inspection import Opened
+from compiler.backend.inspect.inspection import Inspection
 from compiler.backend.ir import Extern, MatmulKernel, Program
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.matmuls import fuse_small_calls
@@ -25,7 +25,7 @@ def numbers(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def steps(call: Opened) -> list[str]:
+def steps(call: Inspection) -> list[str]:
     return [type(step).__name__ for step in call.graph.stages.last.steps]
 
 

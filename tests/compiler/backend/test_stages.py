@@ -15,7 +15,7 @@ from torch.nn import functional
 import compiler
 from compiler.backend.backend import example_sizes, interpret_program
 from compiler.backend.cpp.emit import emit
-from compiler.backend.inspect.inspection import Opened
+from compiler.backend.inspect.inspection import Inspection
 from compiler.backend.ir import BackendError, Extern, Program
 from compiler.backend.ir.expr import Load, with_loads
 from compiler.backend.ir.reference_interpreter import interpret
@@ -216,5 +216,5 @@ def test_threshold_changes_fusion() -> None:
 
 def test_backward_has_stages() -> None:
     opened = compiler.open(lambda x: softmax(x).sum(), numbers(8, 16, grad=True))
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, Inspection)
     assert opened.backward.fused.name == "backward"

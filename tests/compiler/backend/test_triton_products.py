@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from compiler import open as opened
 from compiler.backend import pipeline, tcompile
-from compiler.backend.inspect.inspection import Opened
+from compiler.backend.inspect.inspection import Inspection
 from compiler.backend.ir import MatmulKernel, Program
 from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.passes.context import Context
@@ -142,17 +142,17 @@ def test_training_stores_the_matmul_for_backward(made: list[MatmulKernel]) -> No
 # The pass
 
 
-def stages(function: Callable[..., Any], *args: Tensor) -> Opened:
+def stages(function: Callable[..., Any], *args: Tensor) -> Inspection:
     """The call as mode="max-autotune" compiles it for an H100."""
     with torch.no_grad():
         return opened(function, *args).on("h100").tuned
 
 
-def steps(call: Opened) -> list[str]:
+def steps(call: Inspection) -> list[str]:
     return [type(step).__name__ for step in call.graph.stages.last.steps]
 
 
-def refused(call: Opened) -> str:
+def refused(call: Inspection) -> str:
     [found] = (item.why for item in call.graph.decisions if (item.pass_name, item.verdict) == ("matmuls", "refused"))
     return found
 
@@ -201,9 +201,9 @@ def test_each_stage_matches_in_the_reference_interpreter() -> None:
 
 REFUSED: Mapping[str, tuple[Callable[..., Any], str]] = {
     "reduced": (lambda x, w, b: functional.linear(x, w, b).softmax(-1), "it reduces"),
-    "a part of it": (lambda x, w, b: functional.linear(x, w, b)[:, :24] * 2, "not those of the product"),
-    "spread": (lambda x, w, b: functional.linear(x, w, b)[:, None] * x.new_ones(3, 1), "not those of the product"),
-    "two places": (lambda x, w, b: (y := functional.linear(x, w, b)) + y[0], "not those of the product"),
+    "a part of it": (lambda x, w, b: functional.linear(x, w, b)[:, :24] * 2, "not those of the matmul"),
+    "spread": (lambda x, w, b: functional.linear(x, w, b)[:, None] * x.new_ones(3, 1), "not those of the matmul"),
+    "two places": (lambda x, w, b: (y := functional.linear(x, w, b)) + y[0], "not those of the matmul"),
     "scaled": (lambda x, w, b: torch.addmm(b, x, w.t(), beta=0.5).relu(), "it is scaled"),
     "double precision": (lambda x, w, b: functional.linear(x.double(), w.double(), b.double()).relu(), "other dtypes"),
     "one row": (lambda x, w, b: functional.linear(x[:1], w, b).relu(), "one row"),
@@ -327,7 +327,7 @@ def test_record_links_a_matmul_to_its_kernel() -> None:
     lines = facts.id + ".L"
     assert any(other.startswith(lines) for other in linked)
     [decision] = (item for item in found.decisions if item.pass_name == "matmuls")
-    assert decision.verdict == "product"
+    assert decision.verdict == "matmul"
     assert all(subject.startswith("recompute[") for subject in decision.subjects)
 
 

@@ -193,10 +193,10 @@ def test_concurrent_first_calls() -> None:
         nonlocal wrappers
         wrappers += 1
         with torch.no_grad():
-            return watched.seen([x])
+            return watched.run([x])
 
     watched = Watched(call, autocast=False)
-    fn = watched.around(wrapped, wrapped)
+    fn = watched.wrap(wrapped, wrapped)
 
     def calls(start: int) -> list[Any]:
         barrier.wait(20)
@@ -216,9 +216,9 @@ def test_wrappers_that_change_inputs_or_outputs_stay() -> None:
 
         def wrapped(x: Tensor, watched: Any = watched, calls: Any = calls, into: Any = into, out: Any = out) -> Any:
             calls.append(x)
-            return [*map(out, watched.seen([into(x)]))]
+            return [*map(out, watched.run([into(x)]))]
 
-        fn = watched.around(wrapped, wrapped)
+        fn = watched.wrap(wrapped, wrapped)
         with torch.no_grad():
             for _ in range(3):
                 fn(torch.randn(3))
@@ -237,10 +237,10 @@ def test_inputs_released_by_wrappers_are_not_held() -> None:
     def wrapped(box: list[Any]) -> Sequence[Any]:
         args = [*box]
         box.clear()
-        return watched.seen(args)
+        return watched.run(args)
 
     watched = Watched(call, autocast=False)
-    fn = watched.around(wrapped, wrapped)
+    fn = watched.wrap(wrapped, wrapped)
     for _ in range(3):
         fn([torch.ones(3)])
     assert alive == [True, False, False], "only the first call is watched"

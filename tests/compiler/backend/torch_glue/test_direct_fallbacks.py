@@ -251,15 +251,15 @@ def test_saved_sizes_match_the_calling_convention() -> None:
     """AOTAutograd's function passes the saved values in the order that the two graphs declare."""
     halves, x, w = Halves(), leaf(4, 4), leaf(4, 4)
     made: list[WatchedTraining] = []
-    settled = WatchedTraining.settled
+    may_skip = WatchedTraining.may_skip
 
     def noted(self: WatchedTraining, *args: Any) -> bool:
         made.append(self)
-        self.function = args[2][0].grad_fn._forward_cls  # type: ignore[attr-defined]
-        return settled(self, *args)
+        self.function = args[1][0].grad_fn._forward_cls  # type: ignore[attr-defined]
+        return may_skip(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WatchedTraining, "settled", noted)
+        patch.setattr(WatchedTraining, "may_skip", noted)
         torch.compile(product, backend=halves)(x, w)
     [watched] = made
     function: Any = watched.function  # type: ignore[attr-defined]

@@ -9,8 +9,8 @@ import networkx
 import pytest
 import torch
 
-from compiler.backend.torch_glue import minimum_cut
-from compiler.backend.torch_glue.minimum_cut import use_quick_cut
+from compiler.backend.torch_glue import partition
+from compiler.backend.torch_glue.partition import use_quick_cut
 from compiler.torch_api import partitioning
 
 
@@ -42,9 +42,9 @@ def test_cut_matches_networkx() -> None:
             expected = networkx.minimum_cut(graph, "source", "sink")
         except networkx.NetworkXUnbounded:
             with pytest.raises(networkx.NetworkXUnbounded):
-                minimum_cut.minimum_cut(graph, "source", "sink")
+                partition.minimum_cut(graph, "source", "sink")
             continue
-        assert minimum_cut.minimum_cut(graph, "source", "sink") == expected, seed
+        assert partition.minimum_cut(graph, "source", "sink") == expected, seed
         cuts += expected[0] > 0
     assert cuts > 50
 
@@ -53,7 +53,7 @@ def test_unreachable_sink_is_cut_off_alone() -> None:
     graph = networkx.DiGraph()
     graph.add_edge("source", "a", capacity=math.inf)
     graph.add_edge("b", "sink", capacity=3)
-    assert minimum_cut.minimum_cut(graph, "source", "sink") == networkx.minimum_cut(graph, "source", "sink")
+    assert partition.minimum_cut(graph, "source", "sink") == networkx.minimum_cut(graph, "source", "sink")
 
 
 def test_replaced_cut_still_passes_the_graph_to_readers() -> None:
@@ -65,8 +65,8 @@ def test_replaced_cut_still_passes_the_graph_to_readers() -> None:
 
 def test_backend_uses_our_minimum_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     cuts = []
-    cut = minimum_cut.minimum_cut
-    monkeypatch.setattr(minimum_cut, "minimum_cut", lambda *args: cuts.append(args[1:]) or cut(*args))
+    cut = partition.minimum_cut
+    monkeypatch.setattr(partition, "minimum_cut", lambda *args: cuts.append(args[1:]) or cut(*args))
     torch._dynamo.reset()
     x = torch.randn(4, requires_grad=True)
     torch.compile(lambda x: x.sin().exp(), backend="tcompile")(x).sum().backward()

@@ -12,8 +12,8 @@ from explorer.reading.shapes import error_text, seconds_text
 from explorer.render.html import details, muted_html, note, pre, safe, table_html
 
 if TYPE_CHECKING:
-    from compiler.backend.inspect.bisect_passes import Departures
-    from compiler.backend.inspect.inspection import Graph, Opened, TextDiff
+    from compiler.backend.inspect.bisect_passes import PassComparison
+    from compiler.backend.inspect.inspection import Graph, Inspection, TextDiff
 
 LINES_SHOWN = 80
 
@@ -30,21 +30,23 @@ def unregister(shell: Any) -> None:
         shell.display_formatter.formatters["text/html"].pop(f"{home}.{name}", None)
 
 
-def opened_html(opened: Opened) -> str:
+def inspection_html(inspection: Inspection) -> str:
     """The graphs of the call with their stages, and how to go on."""
-    head = f"<div><b>{safe(opened.asked.title)}</b> {muted_html(opened.summary)}</div>"
-    graphs = (graph_html(replace(opened, selected=number)) for number in range(len(opened.graphs)))
-    return head + "".join(graphs) + "".join(map(note, opened.next_steps()))
+    head = f"<div><b>{safe(inspection.asked.title)}</b> {muted_html(inspection.summary)}</div>"
+    graphs = (graph_html(replace(inspection, selected=number)) for number in range(len(inspection.graphs)))
+    return head + "".join(graphs) + "".join(map(note, inspection.next_steps()))
 
 
-def graph_html(opened: Opened) -> str:
+def graph_html(inspection: Inspection) -> str:
     """The selected graph: what each pass made of it, as numbers, and as text where that changed."""
     columns = ["stage", "pass", "kernels", "calls", "bytes", "time"]
     rows = [
         (*map(str, (stage, row["pass"], row["kernels"], row["calls"])), size_text(row["bytes"]), _time(row["seconds"]))
-        for stage, row in opened.stages.iterrows()
+        for stage, row in inspection.stages.iterrows()
     ]
-    return f"<div><b>{safe(opened.graph.name)}</b></div>{table_html(columns, rows)}{''.join(_texts(opened.graph))}"
+    return (
+        f"<div><b>{safe(inspection.graph.name)}</b></div>{table_html(columns, rows)}{''.join(_texts(inspection.graph))}"
+    )
 
 
 def _time(seconds: Any) -> str:
@@ -67,7 +69,7 @@ def _first_lines(lines: list[str]) -> list[str]:
     return [safe(clip(line, 400)) for line in [*lines[:LINES_SHOWN], *left]]
 
 
-def departures_html(found: Departures) -> str:
+def comparison_html(found: PassComparison) -> str:
     """The verdict, and the numbers of each stage."""
     head = ["graph", "stage", "pass", "dtype", "verdict", "largest error", "of the largest magnitude", "allowed"]
     rows = [
@@ -85,7 +87,7 @@ def text_diff_html(diff: TextDiff) -> str:
 
 
 _SHOWN: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("compiler.backend.inspect.inspection", "Opened", opened_html),
+    ("compiler.backend.inspect.inspection", "Inspection", inspection_html),
     ("compiler.backend.inspect.inspection", "TextDiff", text_diff_html),
-    ("compiler.backend.inspect.bisect_passes", "Departures", departures_html),
+    ("compiler.backend.inspect.bisect_passes", "PassComparison", comparison_html),
 )
