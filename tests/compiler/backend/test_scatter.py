@@ -253,7 +253,7 @@ def read_after() -> Program:
 
 
 BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
-    "adding to an input": (lambda: with_put(lambda put: replace(put, onto="arg0_1")), "without taking over"),
+    "adding to an input": (lambda: with_put(lambda put: replace(put, onto="arg0_1")), "without reusing its memory"),
     "a coordinate too few": (lambda: with_put(lambda put: replace(put, index=put.index[:1])), "is no place"),
     "adding twice": (read_after, "after it was overwritten"),
 }
