@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.entry.autograd import is_call, record_call, tensors_in
 from explorer.findings.chain.finding import STAGE
+from explorer.reading.columns import columns
 from explorer.run.autograd_run import AutogradRun, first_lines
 
 if TYPE_CHECKING:
@@ -30,35 +31,22 @@ if TYPE_CHECKING:
     from compiler.autograd.recording import Recording
     from compiler.record import Record
 
-STEPS = {
-    "direction": "category",
-    "node": "string",
-    "rule": "string",
-    "value": "string",
-    "comes_in": "string",
-    "goes_out": "string",
-    "formula": "string",
-    "added": "Int64",
-    "adds_exactly": "boolean",
-    "norm": "float64",
-    "formula_error": "float64",
-    "jacobian": "string",
-    "op": "string",
-    "where": "string",
-    "module": "string",
-    "code": "string",
-    "note": "string",
-}
-CHECKS = {
-    "leaf": "string",
-    "equal": "boolean",
-    "difference": "float64",
-    "rounding": "float64",
-    "calls": "Int64",
-    "directions": "Int64",
-    "verdict": "category",
-    "note": "string",
-}
+STEPS = columns(
+    ("category", "direction"),
+    ("string", "node rule value comes_in goes_out formula"),
+    ("Int64", "added"),
+    ("boolean", "adds_exactly"),
+    ("float64", "norm formula_error"),
+    ("string", "jacobian op where module code note"),
+)
+CHECKS = columns(
+    ("string", "leaf"),
+    ("boolean", "equal"),
+    ("float64", "difference rounding"),
+    ("Int64", "calls directions"),
+    ("category", "verdict"),
+    ("string", "note"),
+)
 TOLERANCE = 1e-6
 PLACE = ("file", "line", "code", "module", "module_type")
 NOT_RECORDED = (

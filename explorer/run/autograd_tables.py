@@ -11,102 +11,53 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import Artifact, Entity, Record, Saved
+from explorer.reading.columns import columns
 from explorer.reading.data_frames import cells_of, frame_of
 from explorer.reading.provenance import place_text
 from explorer.reading.shapes import shape_text
 
-NODES = {
-    "name": "string",
-    "op": "string",
-    "rule": "string",
-    "dtype": "string",
-    "shape": "string",
-    "where": "string",
-    "module": "string",
-    "code": "string",
-    "call": "string",
-    "gradients_added": "Int64",
-    "saves": "Int64",
-    "saved_bytes": "Int64",
-    "formula": "string",
-    "hooks": "string",
-    "derivative_of": "string",
-    "notes": "string",
-    "kind": "category",
-    "file": "string",
-    "line": "Int64",
-    "graph": "string",
-    "id": "string",
-}
-SAVED = {
-    "node": "string",
-    "name": "string",
-    "dtype": "string",
-    "shape": "string",
-    "bytes": "Int64",
-    "of": "string",
-    "shared_with": "string",
-    "storage": "string",
-    "storage_bytes": "Int64",
-    "free": "boolean",
-    "view": "boolean",
-    "version": "Int64",
-    "problem": "string",
-    "op": "string",
-    "where": "string",
-    "module": "string",
-    "graph": "string",
-    "id": "string",
-}
-LEAVES = {
-    "name": "string",
-    "dtype": "string",
-    "shape": "string",
-    "bytes": "Int64",
-    "gradients": "Int64",
-    "comes_from": "string",
-    "parameter": "boolean",
-    "has_grad": "boolean",
-    "version": "Int64",
-    "hooks": "string",
-    "module": "string",
-    "notes": "string",
-    "graph": "string",
-    "id": "string",
-}
-STOPS = {
-    "name": "string",
-    "kind": "category",
-    "dtype": "string",
-    "shape": "string",
-    "taken_by": "string",
-    "cut_off_from": "string",
-    "where": "string",
-    "code": "string",
-    "module": "string",
-    "why": "string",
-    "graph": "string",
-    "id": "string",
-}
-HEALTH = {
-    "name": "string",
-    "op": "string",
-    "gradient_norm": "Float64",
-    "gradient_zeros": "Float64",
-    "gradient_nans": "Int64",
-    "gradient_infinite": "Int64",
-    "value_norm": "Float64",
-    "value_zeros": "Float64",
-    "value_nans": "Int64",
-    "value_infinite": "Int64",
-    "first": "category",
-    "where": "string",
-    "module": "string",
-    "code": "string",
-    "kind": "category",
-    "graph": "string",
-    "id": "string",
-}
+NODES = columns(
+    ("string", "name op rule dtype shape where module code call"),
+    ("Int64", "gradients_added saves saved_bytes"),
+    ("string", "formula hooks derivative_of notes"),
+    ("category", "kind"),
+    ("string", "file"),
+    ("Int64", "line"),
+    ("string", "graph id"),
+)
+SAVED = columns(
+    ("string", "node name dtype shape"),
+    ("Int64", "bytes"),
+    ("string", "of shared_with storage"),
+    ("Int64", "storage_bytes"),
+    ("boolean", "free view"),
+    ("Int64", "version"),
+    ("string", "problem op where module graph id"),
+)
+LEAVES = columns(
+    ("string", "name dtype shape"),
+    ("Int64", "bytes gradients"),
+    ("string", "comes_from"),
+    ("boolean", "parameter has_grad"),
+    ("Int64", "version"),
+    ("string", "hooks module notes graph id"),
+)
+STOPS = columns(
+    ("string", "name"),
+    ("category", "kind"),
+    ("string", "dtype shape taken_by cut_off_from where code module why graph id"),
+)
+HEALTH = columns(
+    ("string", "name op"),
+    ("Float64", "gradient_norm gradient_zeros"),
+    ("Int64", "gradient_nans gradient_infinite"),
+    ("Float64", "value_norm value_zeros"),
+    ("Int64", "value_nans value_infinite"),
+    ("category", "first"),
+    ("string", "where module code"),
+    ("category", "kind"),
+    ("string", "graph id"),
+)
 
 
 def nodes(record: Record) -> pd.DataFrame:

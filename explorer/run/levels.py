@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.decompose.levels import LEVELS, level_named
 from compiler.record import Artifact, Entity, Problem, Record
 from compiler.record.builder import in_pipeline_order
+from explorer.reading.columns import columns
 from explorer.run.compiling import KernelCompiler, Maker
 
 if TYPE_CHECKING:
@@ -19,21 +20,17 @@ if TYPE_CHECKING:
     from compiler.decompose.graphs import LevelGraphs
     from explorer.findings.decompose.op_levels import OpLevels
 
-COLUMNS = {
-    "graph": "string",
-    "level": "category",
-    "half": "category",
-    "ops": "Int64",
-    "different": "Int64",
-    "dtype": "string",
-    "tensors": "Int64",
-    "max_absolute": "float64",  # not Float64: pandas shows its 1e-7 as 0.0
-    "max_relative": "float64",
-    "tolerance": "Float64",
-    "verdict": "category",
-    "note": "string",
-    "id": "string",
-}
+COLUMNS = columns(
+    ("string", "graph"),
+    ("category", "level half"),
+    ("Int64", "ops different"),
+    ("string", "dtype"),
+    ("Int64", "tensors"),
+    ("float64", "max_absolute max_relative"),  # not Float64: pandas shows its 1e-7 as 0.0
+    ("Float64", "tolerance"),
+    ("category", "verdict"),
+    ("string", "note id"),
+)
 _CHECKED = ("dtype", "max_absolute", "max_relative", "tolerance", "verdict", "note")
 _GETITEM = "operator.getitem"
 _NOT_KEPT = (
