@@ -53,10 +53,12 @@ from compiler.torch_api.ddp_buckets import BUCKET_CAP_HINT, Bucket, bucket_cap_r
 from compiler.torch_api.guards import (
     FailedGuard,
     GuardTree,
+    Names,
     cache_entries,
     count_failures,
     dropped_entry,
     failed_guards,
+    forward_names,
     plain_tree,
     timed_tree,
 )
@@ -64,7 +66,6 @@ from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
 from compiler.torch_api.patching import Function, call_after, call_before, call_instead, replace_attributes
 from compiler.torch_api.released import empty_method_caches, release_guards
 from compiler.torch_api.traced_lines import Place, places_of, watch_restarts
-from compiler.torch_api.wrapped_modules import Names, forward_names
 
 GENERATED = ("__compiled_fn_", "__resume_at_", "__builtins_dict__", "__import_")
 CONVERSION_LOGGERS = (

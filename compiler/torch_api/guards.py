@@ -4,19 +4,27 @@ torch holds them as a tree of managers (`torch._C._dynamo.guards`), one for each
 leaves. It stops at the first failure; here all are asked. torch times one thing, when it has made the tree: one check
 of all of it, with the CPU's caches emptied before (`profile_guard_manager`; the compilation metric `guard_latency_us`).
 Each leaf is timed here, at the same moment and on the same values.
+
+In torch's wrapper around a module (`torch._dynamo.external_utils.wrap_inline`) the arguments are `args` and `kwargs`,
+and the module is `fn`: guards are renamed to what the user knows, the module and its forward's arguments.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any
 
+import torch
 from torch._C._dynamo.guards import GlobalStateGuard
 
-from compiler.torch_api.wrapped_modules import Names, rename
+WRAPPER = "/torch/_dynamo/external_utils.py"
+Names = Mapping[str, str]
+"""What torch calls a local variable (`L['args'][0]`) -> what it would be called in forward (`L['input']`)."""
 
 _DUPLICATE = "Duplicate tensor found"
 _MARKED = "'_dynamo_dynamic_indices')"
@@ -281,3 +289,28 @@ def _own_fails(manager: Any) -> Iterator[tuple[str, int]]:
 
 def _fails(manager: Any) -> int:
     return int(manager.fail_count()) if hasattr(manager, "fail_count") else 0
+
+
+def forward_names(code: CodeType, f_locals: Mapping[str, Any]) -> Names:
+    """The user's names of the locals in the wrapper around a module; {} for any other code."""
+    module = f_locals.get("fn")
+    if not code.co_filename.replace("\\", "/").endswith(WRAPPER) or not isinstance(module, torch.nn.Module):
+        return {}
+    return dict(_names(module, len(f_locals.get("args", ())), f_locals.get("kwargs", {})))
+
+
+def _names(module: torch.nn.Module, count: int, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "L['fn']", "L['self']"
+    parameters = inspect.signature(module.forward).parameters.values()
+    positional = [item.name for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+    for index, name in zip(range(count), positional, strict=False):
+        yield f"L['args'][{index}]", f"L['{name}']"
+    for name in kwargs:
+        yield f"L['kwargs']['{name}']", f"L['{name}']"
+
+
+def rename(text: str, names: Names) -> str:
+    """Rename variables in code to what the user calls them."""
+    if not names or "L['" not in text:
+        return text
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)

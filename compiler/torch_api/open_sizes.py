@@ -11,7 +11,7 @@ from torch.utils._sympy.functions import Max
 from torch.utils._sympy.printers import PythonPrinter
 
 from compiler.torch_api.fx import source_name
-from compiler.torch_api.wrapped_modules import Names, rename
+from compiler.torch_api.guards import Names, rename
 
 __all__ = ["Max"]
 
