@@ -113,10 +113,11 @@ def _last_computed(ir: Any, externs: set[str]) -> str:
     """The node computed last before an ATen call, for the copy that the call made of it."""
     origins = ir.get_origins() if hasattr(ir, "get_origins") else ()
     size, _ = _layout(ir)
-    if size is None:
+    computed = [node for node in origins if node.name not in externs]
+    if size is None or not computed:
         return ""
     wanted = (ir.get_dtype(), size)
-    alike = [node for node in origins if node.name not in externs and _format(node.meta.get("val")) == wanted]
+    alike = [node for node in computed if _format(node.meta.get("val")) == wanted]
     if not alike or any(node.graph is not alike[0].graph for node in alike):
         return ""
     order = {node.name: index for index, node in enumerate(alike[0].graph.nodes)}
