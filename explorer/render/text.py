@@ -39,13 +39,14 @@ def document_finding(
     stage: str,
     title: str,
     document: Document,
-    entities: Mapping[str, Entity],
+    entities: Mapping[str, Entity] | None,
     count: str = "",
     view: str = VIEW,
     is_open: bool = True,
 ) -> Finding:
     """A document as a finding of this stage, in text and for the view; the lines of a card or row are those of its
-    entities. `count` says in words how much is in it, `is_open` whether the static view shows it unfolded.
+    entities, of none if `entities` is None. `count` says in words how much is in it, `is_open` whether the static view
+    shows it unfolded.
     """
     text = LinkedText()
     for part in parts_for(document, "text"):
@@ -58,10 +59,10 @@ def document_finding(
 
 def document_text(document: Document) -> str:
     """A document as text."""
-    return document_finding("", "", document, {}).artifact.text.rstrip()
+    return document_finding("", "", document, None).artifact.text.rstrip()
 
 
-def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity], indent: str = "") -> None:
+def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity] | None, indent: str = "") -> None:
     """Add a part to a text that grows. What is under a heading is indented."""
     if isinstance(part, Section):
         if part.heading:
@@ -75,7 +76,8 @@ def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity], inde
     elif isinstance(part, Text):
         text.add("\n".join(paragraph(part, indent)))
     elif lines := list(text_of(part)):
-        text.add("\n".join(lines), *(entities[name] for name in (part.ids if isinstance(part, Card) else ())))
+        linked = [entities[name] for name in part.ids] if isinstance(part, Card) and entities is not None else []
+        text.add("\n".join(lines), *linked)
 
 
 def paragraph(text: Text, indent: str) -> list[str]:
@@ -88,12 +90,12 @@ def paragraph(text: Text, indent: str) -> list[str]:
     return textwrap.wrap(words, PAGE_WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
-def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity], indent: str) -> None:
+def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity] | None, indent: str) -> None:
     """Add a table line by line, each with the entities of its row: those that are there already are not added again."""
     for row, line in zip((None, *table.rows) if table.head else table.rows, align_rows(table), strict=True):
-        ids = row.ids if row else ()
+        ids = row.ids if row and entities is not None else ()
         known = {entity.id for entity in text.entities}
-        new = [entities[name] for name in ids if name not in known]
+        new = [entities[name] for name in ids if name not in known] if entities is not None else []
         text.add(indent + line, *new, within=[name for name in ids if name in known])
 
 
