@@ -10,21 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from compiler.advise.capture import breaks, recompiles, specialized_sizes
+from compiler.advise import capture, compile_time, cpu, launches, matmul, traffic
 from compiler.advise.closing import nothing_to_gain
-from compiler.advise.compile_time import regions, slowest_phase
-from compiler.advise.cpu import no_compiler, threads, vectors
 from compiler.advise.facts import ON_ANY_DEVICE, Advice, Change, Evidence, Gain
-from compiler.advise.launches import break_even, cuda_graphs, eager_is_faster, too_small
-from compiler.advise.matmul import autocast, max_autotune, precision_casts, tf32
 from compiler.advise.reading import Reading
-from compiler.advise.traffic import (
-    bound_by_memory_or_compute,
-    dtype_casts,
-    layout_copies,
-    tiny_reductions,
-    unfused_loops,
-)
 from compiler.record import Record
 from compiler.targets import is_virtual
 
@@ -34,27 +23,27 @@ Rule = Callable[[Reading], Iterator[Advice]]
 
 #: All rules. Findings whose gain is not known stand in this order.
 RULES: Final[tuple[Rule, ...]] = (
-    no_compiler,
-    breaks,
-    recompiles,
-    specialized_sizes,
-    eager_is_faster,
-    cuda_graphs,
-    tf32,
-    autocast,
-    threads,
-    max_autotune,
-    vectors,
-    dtype_casts,
-    layout_copies,
-    unfused_loops,
-    tiny_reductions,
-    regions,
-    slowest_phase,
-    break_even,
-    too_small,
-    bound_by_memory_or_compute,
-    precision_casts,
+    cpu.no_compiler,
+    capture.breaks,
+    capture.recompiles,
+    capture.specialized_sizes,
+    launches.eager_is_faster,
+    launches.cuda_graphs,
+    matmul.tf32,
+    matmul.autocast,
+    cpu.threads,
+    matmul.max_autotune,
+    cpu.vectors,
+    traffic.dtype_casts,
+    traffic.layout_copies,
+    traffic.unfused_loops,
+    traffic.tiny_reductions,
+    compile_time.regions,
+    compile_time.slowest_phase,
+    launches.break_even,
+    launches.too_small,
+    traffic.bound_by_memory_or_compute,
+    matmul.precision_casts,
 )
 
 

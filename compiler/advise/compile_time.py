@@ -102,7 +102,8 @@ def _is_inside(phase: Phase, reading: Reading) -> bool:
 def regions(reading: Reading) -> Iterator[Advice]:
     """Repeated blocks, each compiled as if it were the only one."""
     blocks = repeated_blocks(reading)
-    whole = reading.cold_compile_seconds or reading.compile_seconds
+    cold = reading.own.compile_seconds if reading.own is not None else None  # with empty caches
+    whole = cold or reading.compile_seconds
     if len(blocks) < REGIONS or whole < LEAST_SECONDS:
         return
     calls = _calls(reading)

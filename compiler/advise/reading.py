@@ -14,7 +14,7 @@ from functools import cached_property
 
 from compiler.advise.facts import Basis, Evidence
 from compiler.record import Artifact, Decision, Entity, Kernel, Record
-from compiler.record.measure_facts import Candidate, KernelTime
+from compiler.record.measure_facts import Candidate
 from compiler.targets import Target, is_virtual, known_target
 
 CASTS: frozenset[str] = frozenset({"convert_element_type", "_to_copy"})
@@ -43,7 +43,6 @@ class KernelFacts:
     dtype: str
     is_matmul: bool
     seconds: float | None
-    share_of_peak: float | None
     operators: tuple[str, ...]
     nodes: tuple[str, ...]
 
@@ -75,11 +74,8 @@ class Reading:
 
     def candidate(self, name: str) -> Candidate | None:
         """A candidate that has a time, by name."""
-        return next((found for found in self._timed if found.name == name), None)
-
-    @cached_property
-    def _timed(self) -> tuple[Candidate, ...]:
-        return tuple(found for found in self.record.candidates if found.seconds is not None)
+        timed = (found for found in self.record.candidates if found.seconds is not None)
+        return next((found for found in timed if found.name == name), None)
 
     @cached_property
     def own(self) -> Candidate | None:
@@ -108,8 +104,7 @@ class Reading:
     @cached_property
     def kernels(self) -> tuple[KernelFacts, ...]:
         """The kernels of one call, forward and backward."""
-        times = self._kernel_seconds
-        return tuple(self._facts(kernel, times.get(kernel.id)) for kernel in self._kernels_of_a_call)
+        return tuple(map(self._facts, self._kernels_of_a_call))
 
     @property
     def _kernels_of_a_call(self) -> list[Kernel]:
@@ -118,14 +113,14 @@ class Reading:
         return [kernel for kernel in self.record.kernels if kernel.graph not in later]
 
     @cached_property
-    def _kernel_seconds(self) -> dict[str, list[KernelTime]]:
-        found: dict[str, list[KernelTime]] = {}
+    def _kernel_seconds(self) -> dict[str, float]:
+        found: dict[str, float] = {}
         for each in self.record.kernel_times:
             if each.side == "compiled" and each.kernel:
-                found.setdefault(each.kernel, []).append(each)
+                found[each.kernel] = found.get(each.kernel, 0.0) + each.seconds
         return found
 
-    def _facts(self, kernel: Kernel, times: list[KernelTime] | None) -> KernelFacts:
+    def _facts(self, kernel: Kernel) -> KernelFacts:
         from compiler.binary import roofline  # it brings torch, which a record is read without
 
         nodes = self.fx_nodes(kernel.nodes)
@@ -133,13 +128,12 @@ class Reading:
         moved, flops = kernel.bytes, work.flops * max(kernel.calls, 1)
         floor, bound = 0.0, ""
         if self.gpu is not None:
-            is_tf32 = self.tf32_is_on or any(operator_of(node).startswith("convolution") for node in nodes)
+            is_on = self.record.environment.matmul_precision in ("high", "medium")
+            is_tf32 = is_on or any(operator_of(node).startswith("convolution") for node in nodes)
             dtype = "tf32" if work.dtype == "float32" and work.matmul and is_tf32 else work.dtype  # cuDNN's by default
             floor, bound = roofline.least_seconds(self.gpu, bytes=moved, flops=flops, dtype=dtype, matmul=work.matmul)
-        seconds = sum(each.seconds for each in times) if times else None
-        shares = [max(each.memory_share or 0.0, each.compute_share or 0.0) for each in times or ()]
         return KernelFacts(
-            kernel, floor, bound, moved, flops, work.dtype, work.matmul, seconds, max(shares, default=None),
+            kernel, floor, bound, moved, flops, work.dtype, work.matmul, self._kernel_seconds.get(kernel.id),
             tuple(dict.fromkeys(operator_of(node) for node in nodes)), tuple(node.id for node in nodes),
         )  # fmt: skip
 
@@ -233,10 +227,6 @@ class Reading:
         later = {frame.id for frame in self.record.frames if frame.call_number > 1}
         return sum(guard.seconds or 0.0 for guard in self.record.guards if guard.frame not in later)
 
-    @cached_property
-    def tf32_is_on(self) -> bool:
-        return self.record.environment.matmul_precision in ("high", "medium")
-
     @property
     def trains(self) -> bool:
         return bool(self.record.of_stage("backward"))
@@ -251,11 +241,6 @@ class Reading:
     def compile_seconds_of(self, frame: str) -> float:
         """Seconds that torch spent on one compilation (`0/1`)."""
         return sum(phase.seconds for phase in self.record.phases if not phase.parent and phase.graph == frame)
-
-    @property
-    def cold_compile_seconds(self) -> float | None:
-        """Compile seconds of one candidate, measured with empty caches and built code."""
-        return self.own.compile_seconds if self.own is not None else None
 
 
 def operator_of(entity: Entity) -> str:

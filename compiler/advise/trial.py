@@ -177,7 +177,10 @@ class _Bench:
         start = time.perf_counter()
         with apart.empty_caches(folder):
             made.step()
-            self._later_calls(run)
+            for other in self.later:
+                later_args, later_kwargs = other.copied_arguments()
+                with other.surroundings.restore():
+                    run(*later_args, **later_kwargs)
             self.clock.synchronize()
         side.compile_seconds = time.perf_counter() - start
         side.draws = random != random_state()
@@ -188,13 +191,6 @@ class _Bench:
         again = work(copy, run, asked)
         replays = side.spec.replays and not side.change.eager
         side.step = mark_steps(again).step if replays else again.step
-
-    def _later_calls(self, run: Callable[..., Any]) -> None:
-        """The calls for which torch compiled again, as their compilation is what the change is about."""
-        for other in self.later:
-            args, kwargs = other.copied_arguments()
-            with other.surroundings.restore():
-                run(*args, **kwargs)
 
     def in_turns(self, *sides: _Side) -> None:
         """Time the sides in turns; each turn begins with a call that is not counted."""

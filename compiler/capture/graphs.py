@@ -63,10 +63,6 @@ class _Printing:
     def id_of(self, path: str, name: str) -> str:
         return f"{self.artifact_id}.{fx.qualified_name(path, name)}"
 
-    def bodies_of(self, caller: Node) -> list[fx.Body]:
-        """The bodies that a node runs."""
-        return [body for body in self.bodies if caller in body.callers]
-
 
 def _entities(module: GraphModule, printing: _Printing, body: fx.Body | None) -> Iterator[Entity]:
     """The nodes of a graph, and those of each body before the node that holds it."""
@@ -82,7 +78,7 @@ def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> 
     """A node as an entity. One that runs bodies takes what these return; in a body, inputs and outputs have kinds of
     their own, and `attrs["subgraph"]` is the id of what holds the body.
     """
-    bodies = printing.bodies_of(node)
+    bodies = [body for body in printing.bodies if node in body.callers]
     inputs = [printing.id_of(path, source.name) for source in node.all_input_nodes if not fx.body_at(module, source)]
     for body in bodies:
         inputs += [printing.id_of(body.path, source.name) for source in fx.returned_nodes(body.module)]

@@ -33,13 +33,13 @@ from compiler.torch_api.traced_lines import Place, place_of, places_of, watch_re
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of torch.export: `program` and its `artifact`, or a card or problem that says why not.
+    """The result of torch.export in a mode, "strict" or "non-strict": the program, or its failure as a card or problem.
 
-    `inputs` and `outputs` say what each is in the user's terms, by its name in the graph; `ranges` are the sizes left
-    open, `{"s77": "2 <= s77"}`.
+    `inputs` and `outputs` say what each is in the user's terms, by its name in the graph; `ranges` are the ranges of
+    symbolic sizes, `{"s77": "2 <= s77"}`.
     """
 
-    strict: bool
+    mode: str
     program: ExportedProgram | None = None
     artifact: Artifact | None = None
     card: GraphBreak | None = None
@@ -47,10 +47,6 @@ class Exported:
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def mode(self) -> str:
-        return _mode(self.strict)
 
 
 def export_program(
@@ -67,15 +63,16 @@ def export_program(
     The user's Python code runs once, on tensors without data: what it prints is printed.
     """
     module = fn if isinstance(fn, nn.Module) else _Called(fn)
-    book = book or SourceBook()
+    book, mode = book or SourceBook(), "strict" if strict else "non-strict"
     try:
-        with preserve_state(), careful_export(), watch_restarts(_ignore, _ignore):
+        # Restarts are watched only for the places of errors.
+        with preserve_state(), careful_export(), watch_restarts(lambda *_: None, lambda *_: None):
             program = torch.export.export(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
             )
     except Exception as error:  # noqa: BLE001 - whatever the user's code or export raises is the result
-        return _failed_export(error, strict, book)
-    found = Exported(strict, program, inputs=_inputs(program), outputs=_outputs(program), ranges=_ranges(program))
+        return _failed_export(error, mode, book)
+    found = Exported(mode, program, inputs=_inputs(program), outputs=_outputs(program), ranges=_ranges(program))
     return replace(found, artifact=_artifact(program, found, book))
 
 
@@ -137,13 +134,13 @@ def _ranges(program: ExportedProgram) -> dict[str, str]:
     }
 
 
-def _failed_export(error: Exception, strict: bool, book: SourceBook) -> Exported:
+def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
     hint = "change the line, or compile instead: torch.compile resumes after a graph break, torch.export does not"
     found = places_of(error) if dynamo.is_dynamo_error(error) else _places(error)
     places = tuple(place for place in found if place.file != __file__ and not place.file.startswith("<"))
-    words, mode = first_lines(error, 3), _mode(strict)
+    words = first_lines(error, 3)
     if not places:
-        return Exported(strict, problem=Problem("exported", f"torch.export, {mode}: {words}", hint))
+        return Exported(mode, problem=Problem("exported", f"torch.export, {mode}: {words}", hint))
     if dynamo.is_dynamo_error(error):
         kind = words.splitlines()[0].rstrip(".")
     elif type(error).__name__ == "GuardOnDataDependentSymNode":
@@ -152,7 +149,7 @@ def _failed_export(error: Exception, strict: bool, book: SourceBook) -> Exported
         kind = f"{type(error).__name__} in torch.export"
     facts = BreakFacts(kind, words, (), places, str(error), raises=True)
     card = graph_break(f"export.{mode}", f"export {mode}", facts, book, fullgraph=True)
-    return Exported(strict, card=replace(card, of_export=True))
+    return Exported(mode, card=replace(card, of_export=True))
 
 
 def _places(error: BaseException) -> list[Place]:
@@ -166,14 +163,6 @@ def _places(error: BaseException) -> list[Place]:
 
 def _is_torch(file: str) -> bool:
     return "/torch/" in file.replace("\\", "/")
-
-
-def _mode(strict: bool) -> str:
-    return "strict" if strict else "non-strict"
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing: restarts are watched only for the places of errors."""
 
 
 def add_exported(builder: Builder, call: Call, book: SourceBook) -> None:

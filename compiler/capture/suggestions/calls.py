@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from compiler.capture.suggestions.rewrites import (
-    can_be_moved,
-    expression,
-    holds_single_values,
-    print_in_graph,
-    without_statement,
-    write_in_graph,
-)
+from compiler.capture.suggestions import rewrites, uses
 from compiler.capture.suggestions.rule import Change, Rule
-from compiler.capture.suggestions.uses import needs_python
 
 REORDER = "torch._dynamo.config.reorderable_logging_functions.add({})"
 IGNORE = "torch._dynamo.config.ignore_logging_functions.add({})"
@@ -60,7 +52,7 @@ DISABLED = (
 ASKED_FOR: tuple[Rule, ...] = (
     Rule(
         "{code} asks for a graph break.",
-        Change("Take the line out.", without_statement),
+        Change("Take the line out.", rewrites.without_statement),
         kinds=(*GRAPH_BREAK, "Call to `torch._dynamo.skip_frame()`"),
         calls=r"(torch\._dynamo\.)?(graph_break|skip_frame)",
         when=lambda case: not case.span.installed,
@@ -103,14 +95,14 @@ RULES: tuple[Rule, ...] = (
         "{code} writes to the terminal, which a graph can't.",
         Change(
             "Print from inside the graph.",
-            print_in_graph,
+            rewrites.print_in_graph,
             caveat="torch raises an error where a value in the f-string is a list, a tuple or a torch.Size.",
-            safe=holds_single_values,
+            safe=rewrites.holds_single_values,
         ),
         Change(
             "Or let all prints come at the end of the graph.",
             settings=(REORDER.format("print"),),
-            when=can_be_moved,
+            when=rewrites.can_be_moved,
         ),
         "Or print after the compiled function has returned.",
         calls=r"print",
@@ -134,7 +126,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "{code} writes to the terminal, which a graph can't.",
-        Change("Print it, from inside the graph.", write_in_graph),
+        Change("Print it, from inside the graph.", rewrites.write_in_graph),
         "Or write after the compiled function has returned.",
         calls=r".*stdout\.(write|flush)|.*stderr\.(write|flush)",
     ),
@@ -147,12 +139,12 @@ RULES: tuple[Rule, ...] = (
         "{code} draws a random number in Python, which the graph would keep as a constant.",
         Change(
             "Draw it as a tensor.",
-            expression("torch.rand(())"),
+            rewrites.expression("torch.rand(())"),
             caveat="The numbers are others than those of Python's random, and a tensor takes the number's place: "
             "code after it that needs a Python number breaks the graph there.",
-            unless=needs_python,
+            unless=uses.needs_python,
         ),
-        Change(f"{PASS_IN} {MOVES}", when=needs_python, otherwise=PASS_IN),
+        Change(f"{PASS_IN} {MOVES}", when=uses.needs_python, otherwise=PASS_IN),
         calls=r"random\.random",
     ),
     Rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.capture.suggestions.rewrites import clone, data_to_copy, expression
+from compiler.capture.suggestions import rewrites
 from compiler.capture.suggestions.rule import Change, Rule
 
 AUTOGRAD = "torch._dynamo.config.trace_autograd_ops = True"
@@ -36,7 +36,7 @@ RULES: tuple[Rule, ...] = (
         "{code} is given other memory, which a graph can't do to a tensor it made.",
         Change(
             "Copy the values instead.",
-            data_to_copy,
+            rewrites.data_to_copy,
             caveat="The memory stays the old one, and the new values have to fit its shape: what else looks at it "
             "sees them too.",
         ),
@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
         "{code} makes a parameter, which belongs to a module and outlives the call.",
         Change(
             "Make it once, in the module's __init__; what lives for this call alone needs no Parameter.",
-            expression("{0}"),
+            rewrites.expression("{0}"),
             caveat="It then has no gradient.",
         ),
         kinds=("Attempted to use `torch.nn.Parameter()` constructor with Dynamo",),
@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "{code} copies tensors by way of Python's copy protocol.",
-        Change("A tensor has clone().", clone),
+        Change("A tensor has clone().", rewrites.clone),
         "Copy outside of the compiled function.",
         kinds=("Attempted to copy.deepcopy a tensor", "copy.deepcopy()"),
         calls=r"(copy\.)?deepcopy",

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
+from compiler.capture.suggestions import rewrites, uses
 from compiler.capture.suggestions.calls import MOVES
 from compiler.capture.suggestions.case import Case
-from compiler.capture.suggestions.rewrites import (
-    assert_in_graph,
-    branch_to_where,
-    branches,
-    checks,
-    chooses_alike,
-    expression,
-    is_printed,
-    logical,
-    negation,
-    print_in_graph,
-    repeats,
-    without_call,
-)
 from compiler.capture.suggestions.rule import Change, Rule
-from compiler.capture.suggestions.uses import (
-    is_combined_with_its_tensor,
-    is_index,
-    is_int_of_truth,
-    is_looped,
-    needs_python,
-)
 
 SCALARS = "torch._dynamo.config.capture_scalar_outputs = True"
 SHAPES = "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
@@ -48,34 +28,30 @@ DYNAMIC_SHAPE = ("Dynamic shape operator", "Dynamic shape operator (no meta kern
 
 
 def _is_python_only(case: Case) -> bool:
-    return needs_python(case) or is_int_of_truth(case)
+    return uses.needs_python(case) or uses.is_int_of_truth(case)
 
 
-_SYMBOL = (
-    Change(
-        "Or let the graph hold the number as a symbol.",
-        settings=(SCALARS,),
-        caveat=AS_SYMBOL,
-        safe=is_combined_with_its_tensor,
-        unless=_is_python_only,
-        otherwise="Or pass the number in as an argument, or stay in tensors: torch.where, torch.cond, "
-        f"torch.while_loop. {MOVES}",
-    ),
+_SYMBOL = Change(
+    "Or let the graph hold the number as a symbol.",
+    settings=(SCALARS,),
+    caveat=AS_SYMBOL,
+    safe=uses.is_combined_with_its_tensor,
+    unless=_is_python_only,
+    otherwise="Or pass the number in as an argument, or stay in tensors: torch.where, torch.cond, "
+    f"torch.while_loop. {MOVES}",
 )
 
 
 def _is_looped_over(case: Case) -> bool:
-    return is_looped(case) or needs_python(case)
+    return uses.is_looped(case) or uses.needs_python(case)
 
 
-_SIZE = (
-    Change(
-        "Or let the graph hold the size as a symbol.",
-        settings=(SHAPES,),
-        caveat="A loop over the result, or an `if` on its size, breaks the graph there.",
-        unless=_is_looped_over,
-        otherwise=f"{LOOP_OVER_ALL}. As a symbol, the size would only move the break to the loop.",
-    ),
+_SIZE = Change(
+    "Or let the graph hold the size as a symbol.",
+    settings=(SHAPES,),
+    caveat="A loop over the result, or an `if` on its size, breaks the graph there.",
+    unless=_is_looped_over,
+    otherwise=f"{LOOP_OVER_ALL}. As a symbol, the size would only move the break to the loop.",
 )
 
 
@@ -84,10 +60,10 @@ def _comparison_changes(function: str, method: str, words: str) -> tuple[Change,
     return (
         Change(
             "Compare inside the graph.",
-            lambda case: expression(function if case.callee.startswith("torch.") else method)(case),
+            lambda case: rewrites.expression(function if case.callee.startswith("torch.") else method)(case),
             caveat="The tensors need shapes that go together, and a tensor takes the place of the bool: an `if` on it "
             "breaks the graph there.",
-            unless=needs_python,
+            unless=uses.needs_python,
             otherwise=f"Compare inside the graph, by {words}, and choose with torch.where in the same edit. {MOVES}",
         ),
     )
@@ -96,41 +72,41 @@ def _comparison_changes(function: str, method: str, words: str) -> tuple[Change,
 RULES: tuple[Rule, ...] = (
     Rule(
         "{code} asks for the number in a tensor, to print it, and a graph does neither.",
-        Change("Print the tensor from inside the graph.", print_in_graph),
+        Change("Print the tensor from inside the graph.", rewrites.print_in_graph),
         "Or print after the compiled function has returned.",
         kinds=ITEM,
-        when=is_printed,
+        when=rewrites.is_printed,
     ),
     Rule(
         "{code} picks by the number in a tensor, which is not known until the graph runs.",
         "Make a tensor of the list, before, and pick with table.index_select(0, index.unsqueeze(0)).",
         kinds=ITEM,
-        when=is_index,
+        when=uses.is_index,
     ),
     Rule(
         "{code} asks for the number in a tensor, which is not known until the graph runs.",
         Change(
             "Stay in tensors: a tensor with one element takes the number's place in arithmetic.",
-            without_call,
+            rewrites.without_call,
             caveat=AS_TENSOR,
-            safe=is_combined_with_its_tensor,
+            safe=uses.is_combined_with_its_tensor,
         ),
-        *_SYMBOL,
+        _SYMBOL,
         kinds=ITEM,
         calls=r".*\.item|float",
     ),
     Rule(
         "{code} turns a tensor into a Python number, which is not known until the graph runs.",
-        *_SYMBOL,
+        _SYMBOL,
         kinds=ITEM,
     ),
     Rule(
         "{code} asks for the numbers in a tensor, which are not known until the graph runs.",
         Change(
             "Take the tensor apart into tensors of one element.",
-            expression("list({self}.unbind())"),
+            rewrites.expression("list({self}.unbind())"),
             caveat=AS_TENSOR,
-            unless=needs_python,
+            unless=uses.needs_python,
         ),
         "Or call tolist() on what the compiled function returns.",
         kinds=("Tensor.tolist() with non-integer tensor",),
@@ -139,25 +115,25 @@ RULES: tuple[Rule, ...] = (
         "The branch on {code} depends on tensor data.",
         Change(
             "Compute both and choose inside the graph with torch.where.",
-            branch_to_where,
+            rewrites.branch_to_where,
             caveat="Both sides are computed on every call. They need the same shape and dtype, and neither may "
             "fail where the other is meant; a gradient through an infinite value of the other side is NaN.",
-            safe=chooses_alike,
-            when=branches,
+            safe=rewrites.chooses_alike,
+            when=rewrites.branches,
         ),
         Change(
             "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
-            logical,
+            rewrites.logical,
             caveat=AS_TENSOR,
-            when=branches,
+            when=rewrites.branches,
         ),
-        Change("Check it inside the graph.", assert_in_graph, caveat=NAN_CHECK, when=checks),
-        Change("Or check what the compiled function returns, outside of it.", when=checks),
+        Change("Check it inside the graph.", rewrites.assert_in_graph, caveat=NAN_CHECK, when=rewrites.checks),
+        Change("Or check what the compiled function returns, outside of it.", when=rewrites.checks),
         Change(
             "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
-            when=branches,
+            when=rewrites.branches,
         ),
-        Change("Write the loop as torch.while_loop(condition, body, operands).", when=repeats),
+        Change("Write the loop as torch.while_loop(condition, body, operands).", when=rewrites.repeats),
         kinds=BRANCH,
     ),
     Rule(
@@ -185,9 +161,9 @@ RULES: tuple[Rule, ...] = (
         "{code} asks Python for the truth of a tensor, which is not known until the graph runs.",
         Change(
             "Negate it as a tensor.",
-            negation,
+            rewrites.negation,
             caveat=AS_TENSOR,
-            unless=needs_python,
+            unless=uses.needs_python,
             otherwise=f"Negate it as a tensor, and choose with torch.where. {MOVES}",
         ),
         kinds=("Data dependent operator",),
@@ -208,17 +184,17 @@ RULES: tuple[Rule, ...] = (
         "The size of what {code} gives depends on the numbers in its tensor.",
         Change(
             "Keep the size: put zeros where the mask is off.",
-            expression("torch.where({1}, {0}, 0)"),
+            rewrites.expression("torch.where({1}, {0}, 0)"),
             caveat="The result has the size of the whole tensor. A sum stays the same; a mean, a maximum, a "
             "count or an index does not.",
         ),
-        *_SIZE,
+        _SIZE,
         kinds=DYNAMIC_SHAPE,
         calls=r"torch\.masked_select|.*\.masked_select",
     ),
     Rule(
         "The size of what {code} gives depends on the numbers in its tensor.",
-        *_SIZE,
+        _SIZE,
         "Or keep the size: torch.where(mask, x, 0) instead of x[mask], torch.topk with a fixed k.",
         kinds=DYNAMIC_SHAPE,
     ),
@@ -226,7 +202,7 @@ RULES: tuple[Rule, ...] = (
         "The number of iterations of the loop over {code} depends on tensor data.",
         f"{LOOP_OVER_ALL}; or use torch.while_loop.",
         kinds=("UserError",),
-        when=is_looped,
+        when=uses.is_looped,
     ),
     Rule(
         "{code} asks for the value of a data-dependent size or number, which is not known until the graph runs.",
@@ -257,7 +233,7 @@ RULES: tuple[Rule, ...] = (
         "{code} compares tensors in Python, which depends on the numbers in them.",
         Change(
             "Sort inside the graph.",
-            expression("torch.stack({0}).sort().values"),
+            rewrites.expression("torch.stack({0}).sort().values"),
             caveat="A tensor takes the place of the list: code after it that needs a list has to change too.",
         ),
         kinds=("sort with non-constant keys",),
