@@ -77,7 +77,9 @@ def tf32(reading: Reading) -> Iterator[Advice]:
     environment = reading.record.environment
     if reading.gpu is None or "tf32" not in reading.gpu.peak or environment.matmul_precision != "highest":
         return
-    kernels = [found for found in matmuls(reading) if found.dtype == "float32" and not _is_convolution(found)]
+    # CuDNN's convolutions use TF32 by default (torch.backends.cudnn.allow_tf32).
+    convolutions = [each for each in matmuls(reading) if any(op.startswith("convolution") for op in each.operators)]
+    kernels = [found for found in matmuls(reading) if found.dtype == "float32" and found not in convolutions]
     gain = _expected_gain(reading, kernels, "tf32")
     if gain is None:
         return
@@ -117,11 +119,6 @@ def autocast(reading: Reading) -> Iterator[Advice]:
         "training still converges."
     )
     yield Advice("autocast", "Mixed precision is off", found, matmul_evidence(reading, kernels), gain, change, numbers)
-
-
-def _is_convolution(found: KernelFacts) -> bool:
-    """CuDNN's convolutions use TF32 by default (torch.backends.cudnn.allow_tf32)."""
-    return any(name.startswith("convolution") for name in found.operators)
 
 
 def _expected_gain(reading: Reading, kernels: list[KernelFacts], dtype: str) -> Gain | None:

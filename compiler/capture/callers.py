@@ -49,12 +49,9 @@ class CallLog:
         if is_error or is_dynamo(code.co_filename):
             return ()
         broken = (span for found in breaks for span in found.chain[:1] if span.file == frame.file)
-        known = {span.line for span in broken} | self._calls_of(frame.id)
+        called = (each.called_at for each in self.builder.frames.values() if each.caller == frame.id)
+        known = {span.line for span in (*broken, *filter(None, called))}
         whole = frame.outcome != "compiled"
         if whole or any(found.outcome == "plain" for found in breaks):
             return lines_run(code, known, whole=whole)
         return tuple(sorted(known))
-
-    def _calls_of(self, frame: str) -> set[int]:
-        called = (each.called_at for each in self.builder.frames.values() if each.caller == frame)
-        return {place.line for place in called if place is not None}

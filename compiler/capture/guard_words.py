@@ -241,7 +241,7 @@ _PREDICATES = {
 
 def _predicate(kind: str, code: str) -> str:
     if kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK") and (length := re.search(r"== (\d+)", code)):
-        return _items(int(length[1]))
+        return f"has {pluralize(int(length[1]), 'item')}" if int(length[1]) else "is empty"
     if kind == "LENGTH_CHECK":
         return "is empty" if code.startswith("not ") else "is not empty"
     if kind in ("DICT_CONTAINS", "SET_CONTAINS") and (key := _KEY.search(code)):
@@ -260,10 +260,6 @@ def _predicate(kind: str, code: str) -> str:
     if found := _EQUALS.match(code):
         return f"is {value_words(found['value'])}"
     return f"satisfies {plain(code)}"
-
-
-def _items(count: int) -> str:
-    return "is empty" if not count else f"has {pluralize(count, 'item')}"
 
 
 def short_type(name: str) -> str:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import ne
 
 from compiler.record import Artifact, Decision, Entity
 from compiler.torch_api.kernel_choices import Candidate, Selection
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 """What a configuration is named by; templates of other operations have some of these, or none."""
+
+MOST_EDITS = 16
+"""Up to this many rows that differ, a candidate's code is given as edits of another's."""
 
 PICKS = "'test_configs.autotune_choice_desc_regex'"
 """Inductor's own setting that leaves candidates out by what they are described with."""
@@ -115,7 +119,8 @@ def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate
     found: list[dict[str, object]] = []
     for name, candidate in zip(ids, candidates, strict=True):
         rows = candidate.source.strip("\n").split("\n")
-        like = next(((line, base) for line, base in bases if _is_like(base, rows)), None)
+        equal_sized = ((line, base) for line, base in bases if len(base) == len(rows))
+        like = next((each for each in equal_sized if sum(map(ne, each[1], rows)) <= MOST_EDITS), None)
         if not candidate.source:
             found.append({})
             continue
@@ -127,11 +132,6 @@ def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate
         edits = [[row, b] for row, (a, b) in enumerate(zip(like[1], rows, strict=True)) if a != b]
         found.append({"line": like[0], "rows": len(rows), "edits": edits})
     return found
-
-
-def _is_like(base: Sequence[str], rows: Sequence[str]) -> bool:
-    """Whether one is a few edits of the other."""
-    return len(base) == len(rows) and sum(a != b for a, b in zip(base, rows, strict=True)) <= 16
 
 
 def candidate_source(artifact: Artifact, name: str) -> str:

@@ -55,17 +55,15 @@ _SIZE = Change(
 )
 
 
-def _comparison_changes(function: str, method: str, words: str) -> tuple[Change, ...]:
-    """Changes for a comparison that returns a Python bool."""
-    return (
-        Change(
-            "Compare inside the graph.",
-            lambda case: rewrites.expression(function if case.callee.startswith("torch.") else method)(case),
-            caveat="The tensors need shapes that go together, and a tensor takes the place of the bool: an `if` on it "
-            "breaks the graph there.",
-            unless=uses.needs_python,
-            otherwise=f"Compare inside the graph, by {words}, and choose with torch.where in the same edit. {MOVES}",
-        ),
+def _comparison_change(function: str, method: str, words: str) -> Change:
+    """The change for a comparison that returns a Python bool."""
+    return Change(
+        "Compare inside the graph.",
+        lambda case: rewrites.expression(function if case.callee.startswith("torch.") else method)(case),
+        caveat="The tensors need shapes that go together, and a tensor takes the place of the bool: an `if` on it "
+        "breaks the graph there.",
+        unless=uses.needs_python,
+        otherwise=f"Compare inside the graph, by {words}, and choose with torch.where in the same edit. {MOVES}",
     )
 
 
@@ -145,13 +143,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "{code} gives a Python bool that depends on the numbers in its tensors.",
-        *_comparison_changes("({0} == {1}).all()", "({self} == {0}).all()", "(a == b).all()"),
+        _comparison_change("({0} == {1}).all()", "({self} == {0}).all()", "(a == b).all()"),
         kinds=("Data dependent operator",),
         calls=r"torch\.equal|.*\.equal",
     ),
     Rule(
         "{code} gives a Python bool that depends on the numbers in its tensors.",
-        *_comparison_changes(
+        _comparison_change(
             "torch.isclose({arguments}).all()", "torch.isclose({self}, {arguments}).all()", "torch.isclose(a, b).all()"
         ),
         kinds=("Data dependent operator",),
