@@ -296,14 +296,12 @@ def _checks(before: Sequence[Result], after: Sequence[Result], gradients: bool, 
     """
     pairs = [(old, new) for old, new in zip(before, after, strict=True) if old.is_gradient is gradients]
     scope = Scope.of_results(old.value for old, _ in pairs)
-    return [
-        judge(old.name, _cast_like(new.value, old.value) if recast else new.value, old.value, scope=scope)
-        for old, new in pairs
-    ]
-
-
-def _cast_like(new: Any, old: Any) -> Any:
-    return new.to(old.dtype) if isinstance(new, Tensor) and isinstance(old, Tensor) else new
+    checks = []
+    for old, new in pairs:
+        is_cast = recast and isinstance(new.value, Tensor) and isinstance(old.value, Tensor)
+        value = new.value.to(old.value.dtype) if is_cast else new.value
+        checks.append(judge(old.name, value, old.value, scope=scope))
+    return checks
 
 
 def _in_words(checks: Sequence[Check], expected: str) -> tuple[Same, str]:
