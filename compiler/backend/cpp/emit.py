@@ -15,7 +15,7 @@ import torch
 
 from compiler.backend.cpp.text import PRELUDE, TYPES, CppText, identifier
 from compiler.backend.ir import SCANS, Kernel, Loop, Program, philox
-from compiler.backend.ir.expr import Load, Put, Shape, cost
+from compiler.backend.ir.expr import Const, Load, Put, Shape, cost
 from compiler.backend.ir.index import Index, Var, factor_of, position, product
 from compiler.backend.ir.scalar import OPERATIONS, neutral
 from compiler.backend.ir.sweeps import Sweep, sweeps
@@ -140,7 +140,7 @@ class _Writer(CppText):
     def pointer(self, name: str) -> str:
         return f"out_{name}" if name in self.kernel.writes else f"in_{name}"
 
-    def load(self, load: Load) -> str:
+    def write_load(self, load: Load) -> str:
         return self.known.get(load.buffer) or self.element(load.buffer, load.index)
 
     def element(self, name: str, index: Shape) -> str:
@@ -306,7 +306,7 @@ class _Writer(CppText):
         kind = "" if lane or loop.target in self.started else f"{self.total_type(loop)} "
         self.started.add(loop.target)
         dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
-        self.line(f"{kind}{self.total(loop)}{lane} = {self.constant(neutral(loop.reduction, dtype), dtype)};")
+        self.line(f"{kind}{self.total(loop)}{lane} = {self.text(Const(neutral(loop.reduction, dtype), dtype))};")
         if loop.reduction.startswith("arg"):
             self.line(f"{'' if lane else 'long '}{self.total(loop)}_at{lane} = -1;")
 

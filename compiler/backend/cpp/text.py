@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from compiler.backend.ir.expr import Expr, Guard, Op
+from compiler.backend.ir.expr import Const, Guard, Op
 from compiler.backend.ir.index import Index, Indirect, Quotient, Remainder, is_natural
 from compiler.backend.ir.kernel_text import KernelText
 from compiler.backend.ir.scalar import DTYPES, OPERATIONS
@@ -81,48 +81,50 @@ class CppText(KernelText):
 
     mark, suffix = "//", "L"
 
-    def constant(self, value: bool | int | float, dtype: torch.dtype) -> str:
+    def write_const(self, value: Const) -> str:
+        number, dtype = value.value, value.dtype
         if dtype == torch.bool:
-            return "true" if value else "false"
+            return "true" if number else "false"
         if not dtype.is_floating_point:
-            whole = int(value)
+            whole = int(number)
             text = f"({whole + 1}L - 1)" if whole == -(2**63) else f"{whole}L"
             return text if dtype == torch.int64 else f"({TYPES[dtype]}){text}"
         suffix = "f" if dtype == torch.float32 else ""
-        if math.isnan(value):
+        if math.isnan(number):
             text = f'__builtin_nan{suffix}("")'
-        elif math.isinf(value):
-            text = f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
+        elif math.isinf(number):
+            text = f"{'-' if number < 0 else ''}__builtin_inf{suffix}()"
         else:
-            text = f"{float(value)!r}{suffix}"
+            text = f"{float(number)!r}{suffix}"
         if dtype == torch.bfloat16:
             return f"::to_bf16((float){text})"
         return f"(_Float16){text}" if dtype == torch.float16 else text
 
-    def number(self, index: Index) -> str:
-        return f"(long)({self.index(index)})"
+    def write_index(self, value: Index) -> str:
+        return f"(long)({self.index(value)})"
 
-    def choice(self, value: Guard) -> str:
+    def write_guard(self, value: Guard) -> str:
         return f"({self.text(value.condition)} ? {self.text(value.value)} : {self.text(value.other)})"
 
-    def cast(self, value: Expr, dtype: torch.dtype) -> str:
-        return convert(self.text(value), value.dtype, dtype)
-
-    def operation(self, value: Op) -> str:
+    def write_op(self, value: Op) -> str:
+        if value.name == "cast":
+            return convert(self.text(value.args[0]), value.args[0].dtype, value.dtype)
         operation = OPERATIONS[value.name]
         suffix = "f" if value.args[0].dtype == torch.float32 else ""
         self.called.add(operation.cpp.partition("(")[0].removeprefix("::").replace("{f}", suffix))
         text = operation.cpp.format(*map(self.text, value.args), f=suffix)
         return f"({TYPES[value.dtype]}){text}" if value.dtype in _NARROW and operation.kind == "same" else text
 
-    def checked_index(self, atom: Indirect) -> str:
-        return f"::checked({self.text(atom.value)}, {self.index(atom.size)}, failed)"
+    def write_indirect(self, value: Indirect) -> str:
+        return f"::checked({self.text(value.value)}, {self.index(value.size)}, failed)"
 
-    def ratio(self, atom: Quotient | Remainder) -> str:
-        of, by = self.index(atom.of), self.index(atom.by)
-        if is_natural(atom.of):
-            return f"(({of}) {'/' if isinstance(atom, Quotient) else '%'} ({by}))"
-        return f"::{'floordiv' if isinstance(atom, Quotient) else 'remainder'}<long>({of}, {by})"
+    def write_quotient(self, value: Quotient | Remainder) -> str:
+        of, by = self.index(value.of), self.index(value.by)
+        if is_natural(value.of):
+            return f"(({of}) {'/' if isinstance(value, Quotient) else '%'} ({by}))"
+        return f"::{'floordiv' if isinstance(value, Quotient) else 'remainder'}<long>({of}, {by})"
+
+    write_remainder = write_quotient
 
 
 def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:

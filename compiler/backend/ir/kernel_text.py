@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-import torch
-
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op
-from compiler.backend.ir.index import Atom, Index, Indirect, Product, Quotient, Remainder
+from compiler.backend.ir.expr import Expr
+from compiler.backend.ir.index import Atom, Index, Product, Symbol, Var
 
 
 class Lines:
@@ -52,9 +49,9 @@ class Lines:
             self.line(f"{self.mark} {loop.source}".rstrip("\\"), loop.target)
 
 
-class KernelText(Lines, ABC):
-    """Writes a kernel. Each language writes in its own way what is abstract. `known` are names of values, `called` the
-    functions called so far.
+class KernelText(Lines):
+    """Writes a kernel. A language has a method `write_…` for each class of expressions. `known` are names of values,
+    `called` the functions called so far.
     """
 
     suffix = ""
@@ -66,24 +63,21 @@ class KernelText(Lines, ABC):
         self.known: dict[str, str] = {}
         self.called: set[str] = set()
 
-    def text(self, value: Expr) -> str:
-        """An expression."""
-        if isinstance(value, Const):
-            return self.constant(value.value, value.dtype)
-        if isinstance(value, Load):
-            return self.load(value)
-        if isinstance(value, Index):
-            return self.number(value)
-        if isinstance(value, Guard):
-            return self.choice(value)
-        assert isinstance(value, Op), "a loop adds, not a value"
-        return self.cast(value.args[0], value.dtype) if value.name == "cast" else self.operation(value)
+    def text(self, value: Expr | Atom) -> str:
+        """An expression, by the method of its class; an index as a number."""
+        found: str = getattr(self, f"write_{type(value).__name__.lower()}")(value)
+        return found
+
+    def write_var(self, value: Var | Symbol) -> str:
+        return value.name
+
+    write_symbol = write_var
 
     def index(self, index: Index) -> str:
         """An index, of the kernel's type for indices."""
         terms = []
         for atoms, factor in self.sorted_terms(index):
-            names = [self.atom(atom) for atom in atoms]
+            names = [self.text(atom) for atom in atoms]
             terms.append("*".join(names if factor == 1 and names else [f"{factor}{self.suffix}", *names]))
         return " + ".join(terms).replace("+ -", "- ") or f"0{self.suffix}"
 
@@ -91,43 +85,6 @@ class KernelText(Lines, ABC):
         """The terms of an index in the order in which they are written."""
         return index.terms
 
-    def atom(self, atom: Atom) -> str:
-        if isinstance(atom, Indirect):
-            return self.checked_index(atom)
-        return self.ratio(atom) if isinstance(atom, Quotient | Remainder) else atom.name
-
     def offset(self, name: str, index: tuple[Index, ...]) -> Index:
         """Where an element of a buffer lies."""
         return self.program.by_name[name].offset(index)
-
-    @abstractmethod
-    def constant(self, value: bool | int | float, dtype: torch.dtype) -> str:
-        """A number."""
-
-    @abstractmethod
-    def load(self, load: Load) -> str:
-        """An element: a value that the kernel has computed, or one from memory."""
-
-    @abstractmethod
-    def number(self, index: Index) -> str:
-        """An index as a number, of dtype int64."""
-
-    @abstractmethod
-    def choice(self, value: Guard) -> str:
-        """One of two values; the loads of the other one are not done."""
-
-    @abstractmethod
-    def cast(self, value: Expr, dtype: torch.dtype) -> str:
-        """A value in a dtype."""
-
-    @abstractmethod
-    def operation(self, value: Op) -> str:
-        """An operation, as `scalar.OPERATIONS` says it is written."""
-
-    @abstractmethod
-    def checked_index(self, atom: Indirect) -> str:
-        """An index that a tensor holds, whose range is checked."""
-
-    @abstractmethod
-    def ratio(self, atom: Quotient | Remainder) -> str:
-        """A quotient or a remainder."""

@@ -152,7 +152,7 @@ class KernelWriter(TritonText):
 
     # Values.
 
-    def load(self, load: Load) -> str:
+    def write_load(self, load: Load) -> str:
         if load.buffer in self.known:
             return self.known[load.buffer]
         place = self.offset(load.buffer, load.index)
@@ -176,7 +176,7 @@ class KernelWriter(TritonText):
             return pointer(buffer)
         return f"{pointer(buffer)} + {offset if len(place.terms) == 1 else f'({offset})'}"
 
-    def checked_index(self, atom: Indirect) -> str:
+    def write_indirect(self, atom: Indirect) -> str:
         """An index that a tensor holds. What is out of range ends the program, as with PyTorch's own kernels."""
         at = self.assign(f"{atom.value.key} {self.guard}", "at", lambda: self.text(atom.value))
         key = f"checked {atom.key} {self.guard}"

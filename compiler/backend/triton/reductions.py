@@ -130,7 +130,7 @@ class ReductionWriter(KernelWriter):
             text = f"({text}).to(tl.int8)"
         text = f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if isinstance(loop.value, Const) else bare(text)
         if self.is_masked(self.inner):
-            return f"tl.where({mask_of(self.inner)}, {text}, {self.constant(*_start(loop))})"
+            return f"tl.where({mask_of(self.inner)}, {text}, {self.text(Const(*_start(loop)))})"
         return text if self.inner.var.name in self.axes_of(loop.value) else self.spread(text)
 
     def spread(self, text: str) -> str:
@@ -226,7 +226,7 @@ class ReductionWriter(KernelWriter):
                         continue
                     place = self.offset(load.buffer, load.index)
                     if self.inner.var.name not in self.axes_of(place):
-                        self.load(load)
+                        self.text(load)
                         continue
                     for atom in atoms_of(place):
                         is_ratio = isinstance(atom, Quotient | Remainder)

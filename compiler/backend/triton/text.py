@@ -27,7 +27,7 @@ import torch
 
 from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, Put, indices
-from compiler.backend.ir.index import Index, Product, Quotient, Remainder, indirects, is_natural
+from compiler.backend.ir.index import Atom, Index, Product, Quotient, Remainder, indirects, is_natural
 from compiler.backend.ir.kernel_text import KernelText
 from compiler.backend.ir.scalar import DTYPES, HALVES, OPERATIONS
 
@@ -226,28 +226,28 @@ class TritonText(KernelText):
             self.known[key] = name
         return self.known[key]
 
-    def text(self, value: Expr) -> str:
+    def text(self, value: Expr | Atom) -> str:
         if isinstance(value, Op | Guard) and self.uses[value.key] > 1:
             return self.name_value(value, lambda: KernelText.text(self, value))
         return super().text(value)
 
-    def constant(self, value: bool | int | float, dtype: torch.dtype) -> str:
+    def write_const(self, value: Const) -> str:
         """A number: Python's where Triton takes that for one of the dtype, else with the dtype."""
-        text = plain(value, dtype)
+        dtype, text = value.dtype, plain(value.value, value.dtype)
         if dtype == torch.bool:
             return text
         if dtype == torch.bfloat16:
             return f"tl.full([], {text}, tl.float32).to(tl.bfloat16)"  # Triton's interpreter has no such numbers
         if dtype == torch.float32:
-            is_plain = not math.isfinite(value) or value == 0 or _SMALLEST <= abs(value) <= _LARGEST
+            is_plain = not math.isfinite(value.value) or value.value == 0 or _SMALLEST <= abs(value.value) <= _LARGEST
         else:
-            is_plain = dtype in (torch.int32, torch.int64) and -(2**31) <= value < 2**31
+            is_plain = dtype in (torch.int32, torch.int64) and -(2**31) <= value.value < 2**31
         return text if is_plain else f"tl.full([], {text}, tl.{TYPES[dtype]})"
 
     def name_value(self, value: Op | Guard, text: Callable[[], str]) -> str:
         return self.assign(f"{value.key} {self.guard}", value.name if isinstance(value, Op) else "value", text)
 
-    def choice(self, value: Guard) -> str:
+    def write_guard(self, value: Guard) -> str:
         """Both are computed; what is loaded for one is not loaded where the other counts."""
         wanted, outer, texts = self.text(value.condition), self.guard, []
         if wanted in ("True", "False"):
@@ -261,7 +261,9 @@ class TritonText(KernelText):
             self.guard = outer
         return f"tl.where({', '.join([inside, *texts])})"
 
-    def operation(self, value: Op) -> str:
+    def write_op(self, value: Op) -> str:
+        if value.name == "cast":
+            return self.cast(value.args[0], value.dtype)
         pattern = OPERATIONS[value.name].triton
         if value.dtype == torch.bool and value.args[0].dtype == torch.bool:
             pattern = _OF_BOOLS.get(value.name, pattern)
@@ -304,25 +306,27 @@ class TritonText(KernelText):
 
     def cast(self, value: Expr, dtype: torch.dtype) -> str:
         if isinstance(value, Index) and dtype != torch.bool:
-            return self.number(value, dtype)
+            return self.write_index(value, dtype)
         if isinstance(value, Const):
             text = f"tl.full([], {plain(value.value, value.dtype)}, tl.{TYPES[value.dtype]})"
         else:
             text = self.argument(value)
         return convert(text, value.dtype, dtype)
 
-    def number(self, index: Index, dtype: torch.dtype = torch.int64) -> str:
+    def write_index(self, index: Index, dtype: torch.dtype = torch.int64) -> str:
         if index.constant is not None:
-            return self.constant(index.constant, dtype)
+            return self.text(Const(index.constant, dtype))
         return f"{_operand(self.index(index))}.to(tl.{TYPES[dtype]})"
 
     def sorted_terms(self, index: Index) -> Iterable[tuple[Product, int]]:
         return sorted(index.terms, key=lambda term: (not term[0], -abs(term[1])))
 
-    def ratio(self, atom: Quotient | Remainder) -> str:
+    def write_quotient(self, atom: Quotient | Remainder) -> str:
         is_held = bool(indirects(atom.of) or indirects(atom.by))
         key = f"{atom.key} {self.guard}" if is_held else atom.key  # what was loaded for some points only is for these
         return self.assign(key, "i", lambda: self.ratio_text(atom))
+
+    write_remainder = write_quotient
 
     def ratio_text(self, atom: Quotient | Remainder) -> str:
         """A quotient or remainder: Triton's are C's, which are Python's for what is not negative."""
