@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import torch
 
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.ir.expr import Const, Expr, Load, Put, indices, parts
-from compiler.backend.ir.index import Index, Indirect, Var, atoms_of, indirects
+from compiler.backend.ir.expr import Const, Load, Put, parts
+from compiler.backend.ir.index import Index, Indirect, Var, atoms_of
 from compiler.backend.ir.symbols import symbols_and_checks
 from compiler.backend.passes.context import Context
 from compiler.backend.triton.text import TYPES, TritonText, bare, identifier, precision
@@ -35,7 +35,7 @@ class KernelWriter(TritonText):
         self.configs = self.choices()
         self.precision_of = precision(self.kernel, program)
         self.policy = ""
-        self.spans: dict[str, set[str]] = {}
+        self.axis_keys = {axis.var.key for axis in self.axes}
         for loop in self.kernel.loops:
             self.spans[loop.target] = self.span(loop)
         self.ranges = {value.key: name for axis in self.axes for name, value in axis.values.items()}
@@ -119,19 +119,6 @@ class KernelWriter(TritonText):
         """Whether a block may reach beyond the last point."""
         size = axis.size.constant
         return bool(axis.block) and (not size or any(size % config.blocks[axis.block] for config in self.configs))
-
-    def axes_of(self, value: Expr) -> set[str]:
-        if isinstance(value, Index):
-            own = {axis.var.key for axis in self.axes}
-            found = {atom.name for atom in atoms_of(value) if isinstance(atom, Var) and atom.key in own}
-            return found.union(*(self.axes_of(held.value) for held in indirects(value)))
-        found = set()
-        for part in parts(value):
-            if isinstance(part, Load) and part.buffer in self.spans:
-                found |= self.spans[part.buffer]
-            else:
-                found = found.union(*map(self.axes_of, indices(part)))
-        return found
 
     def span(self, loop: Loop) -> set[str]:
         """The axes of the tile that a loop's value has."""

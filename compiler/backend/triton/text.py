@@ -19,15 +19,14 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 import torch
 
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, Put, indices
-from compiler.backend.ir.index import Atom, Index, Product, Quotient, Remainder, indirects, is_natural
+from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, Put, indices, parts
+from compiler.backend.ir.index import Atom, Index, Product, Quotient, Remainder, Var, atoms_of, indirects, is_natural
 from compiler.backend.ir.kernel_text import KernelText
 from compiler.backend.ir.scalar import DTYPES, HALVES, OPERATIONS
 
@@ -196,8 +195,8 @@ def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:
 class TritonText(KernelText):
     """Writes expressions in Triton: `uses` counts the parts of the expression of one loop, `levels` says how exact its
     operations have to be, both by their keys. `given` are the names of all values so far, `ranges` names for the
-    program's own ranges. `guard` is the condition under which loads may be done, "" for none; `guarded` are the axes
-    that a guard depends on.
+    program's own ranges. `axis_keys` are the variables of the tile's axes, `spans` the axes of each loop's value.
+    `guard` is the condition under which loads may be done, "" for none; `guarded` are the axes that a guard depends on.
     """
 
     def __init__(self, kernel: Kernel, program: Program) -> None:
@@ -207,12 +206,23 @@ class TritonText(KernelText):
         self.ranges: dict[str, str] = {}
         self.guard = ""
         self.guarded: dict[str, set[str]] = {}
+        self.axis_keys: Set[str] = frozenset()
+        self.spans: dict[str, set[str]] = {}
         self.uses: Counter[str] = Counter()
         self.levels: Mapping[str, int] = {}
 
-    @abstractmethod
     def axes_of(self, value: Expr) -> set[str]:
         """The names of the axes that a value depends on."""
+        if isinstance(value, Index):
+            found = {atom.name for atom in atoms_of(value) if isinstance(atom, Var) and atom.key in self.axis_keys}
+            return found.union(*(self.axes_of(held.value) for held in indirects(value)))
+        found = set()
+        for part in parts(value):
+            if isinstance(part, Load) and part.buffer in self.spans:
+                found |= self.spans[part.buffer]
+            else:
+                found = found.union(*map(self.axes_of, indices(part)))
+        return found
 
     def assign(self, key: str, wanted: str, text: Callable[[], str]) -> str:
         """The variable of this key, which holds the text's value."""
