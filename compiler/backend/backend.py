@@ -144,7 +144,7 @@ def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
 
 
 def donatable_buffers(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
-    """The saved buffers that share memory with no other result, input or constant."""
+    """Saved buffers that share memory with no other result, input or constant."""
     made = Counter(view.buffer for view in strided_views(program.outputs))
     shared = {*program.inputs, *program.constants}
     for step in program.steps:
@@ -308,7 +308,7 @@ def compile_for_gpu(program: Program, ctx: Context, options: BackendOptions) -> 
 
 
 def kernels_on(program: Program, device: str) -> Program:
-    """A program of the kernels for one kind of device."""
+    """The program with only the kernels for one kind of device."""
     kernels = [kernel for kernel in program.kernels if program.by_name[kernel.targets[-1]].device.startswith(device)]
     return replace(program, steps=tuple(kernels), frees=())
 

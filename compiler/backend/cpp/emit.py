@@ -50,7 +50,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A translation unit. `lines` says for a line of the text which loop's value it computes."""
+    """A translation unit. `lines` maps lines of the text to the loops whose values they compute."""
 
     text: str
     functions: tuple[Function, ...]
@@ -151,7 +151,7 @@ class _Writer(CppText):
         return self.index(var.size)
 
     def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
-        """The pragma for the next `count` loops. Small loops and accumulations run on one thread."""
+        """Write the pragma for the next `count` loops. Small loops and accumulations run on one thread."""
         if self.kernel.taken:
             return
         points = product(var.size for var in work)
@@ -192,12 +192,12 @@ class _Writer(CppText):
             self.line("#pragma omp simd")
 
     def values(self, loops: Iterable[Loop], lane: str = "") -> None:
-        """A value for each loop, stored unless it is local."""
+        """Write a value for each loop, stored unless it is local."""
         for loop in loops:
             self.value(loop, lane)
 
     def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
-        """One value: a new variable, or a lane of an existing array."""
+        """Write one value: a new variable, or a lane of an existing array."""
         self.comment(loop)
         if isinstance(put := loop.value, Put):
             place = self.element(loop.target, put.index)
@@ -224,7 +224,7 @@ class _Writer(CppText):
         return across > along
 
     def by_rows(self) -> None:
-        """Threads share the rows, or each row if there are few."""
+        """Share the rows among threads, or each row if there are few."""
         kernel = self.kernel
         rows, row = self.ctx.points(kernel.ranges), self.ctx.points(kernel.reduced)
         is_shared = rows < 8 and row >= self.ctx.thresholds.parallel_work
@@ -261,7 +261,7 @@ class _Writer(CppText):
                 self.finish(loop)
 
     def points(self, sweep: Sweep, lane: str = "") -> None:
-        """What a sweep does at each of its points."""
+        """Write what a sweep does at each point."""
         before = dict(self.known)
         for loop in sweep.body:
             if loop.reduction:
@@ -311,7 +311,7 @@ class _Writer(CppText):
             self.line(f"{'' if lane else 'long '}{self.total(loop)}_at{lane} = -1;")
 
     def take(self, loop: Loop, value: str, lane: str = "") -> None:
-        """One more value for a reduction."""
+        """Accumulate one more value of a reduction."""
         total = self.total(loop) + lane
         if loop.reduction.startswith("arg"):
             better, place = "above" if loop.reduction == "argmax" else "below", f"{self.total(loop)}_at{lane}"
@@ -328,12 +328,12 @@ class _Writer(CppText):
             self.line(f"{total} {sign} {value};", loop.target)
 
     def finish(self, loop: Loop, lane: str = "") -> None:
-        """The result of a reduction, in its dtype."""
+        """Store the result of a reduction, in its dtype."""
         found = f"{self.total(loop)}{'_at' if loop.reduction.startswith('arg') else ''}{lane}"
         self.define(loop, f"({self.kind(loop.target)}){found}", lane)
 
     def by_columns(self) -> None:
-        """A tile of neighbouring results at once: each has its place in arrays, and its lane in vector registers."""
+        """Compute a tile of neighbouring results at once, each in its own lane of arrays."""
         *outer, last = self.kernel.ranges
         tile = self.ctx.thresholds.tile
         self.parallel(len(outer) + 1, (*self.kernel.ranges, *self.kernel.reduced))

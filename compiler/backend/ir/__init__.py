@@ -60,7 +60,7 @@ class Buffer:
 
     @property
     def span(self) -> Index:
-        """How many elements there is memory for: with strides that leave gaps, more than it has."""
+        """Elements of memory that it needs: more than `size` if its strides leave gaps."""
         if self.size.constant == 0:
             return Index.of(0)
         return scalar_product(tuple(size - 1 for size in self.shape), self.strides) + 1
@@ -115,7 +115,7 @@ class Loop:
 
     @property
     def stored(self) -> tuple[Var, ...]:
-        """The variables at whose points it stores."""
+        """The variables of the points that it stores at."""
         return self.space if self.is_scan else self.ranges
 
     @property
@@ -174,7 +174,7 @@ class Kernel(_Printed):
 
     @property
     def operands(self) -> tuple[Strided, ...]:
-        """The views that it reads beside its loops: of a matmul."""
+        """Views that it reads outside its loops: the operands of a matmul."""
         return ()
 
     @cached_property
@@ -184,7 +184,7 @@ class Kernel(_Printed):
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """The buffers that its code is given, in the order in which its loops name them, as in kernels alike."""
+        """Buffers that its code is given, in the order in which its loops name them."""
         kept = {*self.reads, *self.writes} - self.taken
         named = (name for loop in self.loops for name in (*(load.buffer for load in loads(loop.value)), loop.target))
         return tuple(name for name in dict.fromkeys((*named, *sorted(kept))) if name in kept)
@@ -195,7 +195,7 @@ class Kernel(_Printed):
         return tuple(target for target in self.targets if target not in self.local)
 
     def without_unused_loops(self) -> Kernel:
-        """The kernel without the loops that nothing of what it leaves in memory needs."""
+        """The kernel without the loops that no stored value needs."""
         needed = set(self.writes)
         for loop in reversed(self.loops):
             needed |= loop.reads if loop.target in needed else set()
@@ -203,7 +203,7 @@ class Kernel(_Printed):
         return replace(self, loops=loops, local=self.local & needed)
 
     def with_ranges(self, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
-        """The kernel over other ranges: `values` says where its own variables are in these, by name."""
+        """The kernel over other ranges; `values` maps the names of its own variables to indices over these."""
 
         def move(loop: Loop) -> Loop:
             own = ranges + reduced if not loop.reduction and len(loop.ranges) > len(self.ranges) else ranges
@@ -215,7 +215,7 @@ class Kernel(_Printed):
 
     @property
     def over(self) -> str:
-        """What it walks, as text."""
+        """Its ranges, as text."""
         outer, inner = (", ".join(f"{var} < {var.size}" for var in group) for group in (self.ranges, self.reduced))
         return (outer or "one point") + (f"; {inner}" if inner else "")
 
@@ -236,7 +236,7 @@ class Strided:
     offset: Index
 
     def is_all_of(self, buffer: Buffer) -> bool:
-        """Whether it shows all of the buffer, as that is."""
+        """Whether it covers all of the buffer, in the same layout."""
         return (self.shape, self.strides, self.offset.constant) == (buffer.shape, buffer.strides, 0)
 
     def __str__(self) -> str:
@@ -295,7 +295,7 @@ class MatmulKernel(Kernel):
 
     @property
     def made(self) -> str:
-        """The product: in memory, unless it is local."""
+        """The buffer of the product, in memory unless it is local."""
         return self.call.targets[0]
 
     @cached_property
@@ -416,7 +416,7 @@ class Program(_Printed):
         return frozenset(name for call in self.calls for name in call.reads)
 
     def with_steps(self, steps: tuple[Step, ...]) -> Program:
-        """The program with other steps, without the buffers that nothing in it names any more."""
+        """The program with other steps, without the buffers that became unused."""
         used = {name for step in steps for name in (*step.targets, *step.reads)}
         used |= {*self.inputs, *self.constants, *self.returned}
         return replace(self, steps=steps, buffers=tuple(buffer for buffer in self.buffers if buffer.name in used))
@@ -429,7 +429,7 @@ class Program(_Printed):
         return "\n".join(text for text, _ in self.rows())
 
     def rows(self) -> Iterator[tuple[str, Step | Loop | None]]:
-        """The lines of its text, each with the step or the loop that it is about."""
+        """The lines of its text, each with its step or loop."""
         inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
         yield f"program {self.name}({inputs}):", None
         for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):

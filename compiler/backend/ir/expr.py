@@ -20,7 +20,7 @@ _AS_THEY_ARE: Mapping[str, Index] = {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`f32` for float32; of dtypes without loops torch's own name."""
+    """A short name such as `f32`; torch's own name for dtypes that loops do not compute."""
     return DTYPES[dtype].name if dtype in DTYPES else str(dtype).removeprefix("torch.")
 
 
@@ -96,9 +96,9 @@ class Guard(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Put(Keyed):
-    """As all of a loop's value: at each point `value` is added to the element at `index`, which may be met often, or
-    never; or, unless it `adds`, takes its place, where one of those that meet counts: on a CPU the last. The loop's
-    target has the elements of `onto` before that, and takes over its memory.
+    """A scatter, which is all of a loop's value. At each point `value` is added to the element at `index`, which several
+    points may share; or, unless it `adds`, replaces that element, and of points that share it one wins: on a CPU the
+    last. The loop's target starts with the elements of `onto`, and takes over its memory.
     """
 
     onto: str
@@ -112,7 +112,7 @@ class Put(Keyed):
 
     @property
     def sign(self) -> str:
-        """What stands between place and value."""
+        """The operator between place and value."""
         return "+=" if self.adds else "="
 
     @property
@@ -132,13 +132,13 @@ ADDED = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 @lru_cache(1 << 14)
 def loads(value: Expr) -> tuple[Load, ...]:
-    """The loads of an expression, those that compute indices of others too."""
+    """The loads of an expression, including those inside indices."""
     return tuple(part for part in parts(value) if isinstance(part, Load))
 
 
 @lru_cache(1 << 14)
 def parts(value: Expr) -> tuple[Expr, ...]:
-    """The expression and all expressions in it, outer ones first, those inside indices too."""
+    """The expression and all its subexpressions, outer ones first, including those inside indices."""
     return tuple(_parts(value))
 
 
@@ -156,15 +156,15 @@ def _parts(value: Expr) -> Iterator[Expr]:
 
 
 def indices(value: Expr) -> Shape:
-    """The indices that an expression itself has, not those of expressions in it."""
+    """The indices of an expression itself, not of its subexpressions."""
     if isinstance(value, Load | Put):
         return value.index
     return (value,) if isinstance(value, Index) else ()
 
 
 def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[str, Index] = _AS_THEY_ARE) -> Expr:
-    """The expression with parts exchanged: `change` gives for a part what to put in its place, or None to keep it and
-    look inside. `values` are other indices for loop variables, by name.
+    """The expression with parts replaced: `change` returns what replaces a part, or None to keep it and look inside.
+    `values` are other indices for loop variables, by name.
     """
     if (changed := change(value)) is not None:
         return changed
@@ -194,7 +194,7 @@ def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
 
 
 def with_loads(value: Expr, change: Callable[[Load], Expr | None]) -> Expr:
-    """The expression with what `change` gives in place of loads, but for those that it gives None for."""
+    """The expression with loads replaced by what `change` returns; None keeps a load."""
     return rebuilt(value, lambda part: change(part) if isinstance(part, Load) else None)
 
 
@@ -218,12 +218,12 @@ def rename_buffers(value: Expr, names: Mapping[str, str], starts: Container[str]
 
 
 def is_indirect(value: Expr) -> bool:
-    """Whether it picks elements by indices that tensors hold."""
+    """Whether it loads elements at indices that tensors hold."""
     return any(indirects(index) for part in parts(value) for index in indices(part))
 
 
 def variables_in(index: Index) -> Iterator[Var]:
-    """The loop variables in an index, those inside an `Indirect` too."""
+    """The loop variables in an index, including those inside an `Indirect`."""
     for atom in atoms_of(index):
         if isinstance(atom, Var):
             yield atom

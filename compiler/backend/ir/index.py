@@ -26,7 +26,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keyed:
-    """Equal by `key`, a text that says everything: names alone would take variables of different sizes for one."""
+    """Equal by `key`, a text of all fields: variables of the same name may have different sizes."""
 
     key: str = field(init=False, repr=False)
 
@@ -72,7 +72,7 @@ class Symbol(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Indirect(Keyed):
-    """An index that a tensor holds: `value` is a scalar expression of the IR, 0 ≤ value < size once it was checked."""
+    """An index that a tensor holds: the expression `value`, checked at run time to be 0 ≤ value < size."""
 
     value: Any
     size: Index
@@ -100,13 +100,13 @@ class _Ratio(Keyed):
 
 
 class Quotient(_Ratio):
-    """of // by, where that could not be made simpler."""
+    """of // by, if it cannot be simplified."""
 
     sign = "//"
 
 
 class Remainder(_Ratio):
-    """of % by, where that could not be made simpler."""
+    """of % by, if it cannot be simplified."""
 
     sign = "%"
 
@@ -128,7 +128,7 @@ class Index(Keyed):
 
     @staticmethod
     def of(value: int | Atom | Index) -> Index:
-        """An int, an atom or an index as an index."""
+        """Make an index of an int, an atom or an index."""
         if isinstance(value, Index):
             return value
         if isinstance(value, int):
@@ -137,7 +137,7 @@ class Index(Keyed):
 
     @property
     def constant(self) -> int | None:
-        """Its value where that is known, else None."""
+        """Its value if it is a constant, else None."""
         if not self.terms:
             return 0
         (atoms, factor), *others = self.terms
@@ -145,7 +145,7 @@ class Index(Keyed):
 
     @property
     def atom(self) -> Atom | None:
-        """The atom that it is, with nothing around it, else None."""
+        """Its atom if it consists of that alone, else None."""
         if len(self.terms) != 1:
             return None
         atoms, factor = self.terms[0]
@@ -173,13 +173,13 @@ class Index(Keyed):
 
 
 def product(factors: Iterable[Index]) -> Index:
-    """The product of indices, 1 for none: the number of points of a loop nest with these sizes."""
+    """The product of indices, 1 for none."""
     return reduce(mul, factors, _constant(1))
 
 
 @lru_cache(1 << 16)
 def scalar_product(places: tuple[Index, ...], steps: tuple[Index, ...]) -> Index:
-    """The sum of each place times its step: where coordinates lie in memory that has these strides."""
+    """The dot product of coordinates and strides: an offset in memory."""
     total = _constant(0)
     for place, step in zip(places, steps, strict=True):
         total = total + place * step
@@ -223,7 +223,7 @@ def _multiply(left: Index, right: Index) -> Index:
 
 
 def _recombine_divisions(index: Index) -> Index:
-    """With x for x // c * c + x % c, and x % (c * d) for (x // c) % d * c + x % c."""
+    """Replace x // c * c + x % c by x, and (x // c) % d * c + x % c by x % (c * d)."""
     for atoms, factor in index.terms:
         for atom in atoms:
             if isinstance(atom, Remainder) and (better := _join_remainder(index, atoms, factor, atom)) is not None:
@@ -246,7 +246,7 @@ def _join_remainder(index: Index, atoms: Product, factor: int, low: Remainder) -
 
 
 def _subtract_terms(index: Index, part: Index, atoms: Product) -> Index | None:
-    """The index without the terms of `part` and without the one of `atoms`; None if `part` is not in it."""
+    """The index without the terms of `part` and the term of `atoms`; None if `part` is not in it."""
     terms, parts = dict(index.terms), dict(part.terms)
     if not parts or any(terms.get(name) != times for name, times in parts.items()):
         return None
@@ -254,7 +254,7 @@ def _subtract_terms(index: Index, part: Index, atoms: Product) -> Index | None:
 
 
 def _multiply_plain(left: Index, right: Index) -> Index:
-    """The product without a look for what could be joined: that look is what asks."""
+    """The product, without recombining divisions."""
     terms: dict[Product, int] = {}
     for first, factor in left.terms:
         for second, other in right.terms:
@@ -363,7 +363,7 @@ def is_below(index: Index, limit: Index) -> bool:
 
 @lru_cache(1 << 16)
 def is_natural(index: Index) -> bool:
-    """Whether index ≥ 0 is certain: each variable is put where it makes its term smallest, each size at least 1."""
+    """Whether index ≥ 0 is certain: with each variable where its term is smallest, each size at least 1."""
     if all(factor > 0 for _, factor in index.terms) and all(_never_negative(a) for t, _ in index.terms for a in t):
         return True
     least = index
@@ -386,7 +386,7 @@ def _never_negative(atom: Atom) -> bool:
 
 
 def _lower_bound(index: Index, atom: Atom) -> Index | None:
-    """The least that the index can be over all values of one atom, taken term by term; None where it has no bound."""
+    """The minimum of the index over all values of one atom, term by term; None if it has no bound."""
     highest = _highest(atom)
     least = _constant(0)
     for atoms, factor in index.terms:
@@ -413,7 +413,7 @@ def _highest(atom: Atom) -> Index | None:
 
 
 def _largest(index: Index) -> Index | None:
-    """The most that it can be, where that is a constant."""
+    """Its maximum, if that is a constant."""
     total = 0
     for atoms, factor in index.terms:
         tops = [_highest(atom) for atom in atoms]
@@ -437,14 +437,14 @@ def _is_natural_for_sizes(index: Index) -> bool:
 
 @lru_cache(1 << 16)
 def factor_of(index: Index, var: Atom) -> Index:
-    """What one step of a variable adds to the index, by its plain terms."""
+    """The coefficient of a variable in the index, outside quotients and remainders."""
     return _sum_of(
         {left: factor for atoms, factor in index.terms if (left := _divide_atoms(atoms, (var,))) is not None}
     )
 
 
 def substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None = None) -> Index:
-    """The index with other indices for its variables, by name. `inside` does the same to the value of an `Indirect`."""
+    """The index with its variables replaced, by name. `inside` does the same to the value of an `Indirect`."""
     if inside is None or not indirects(index):
         return _with_values(index, tuple(values.items()))
     return _substitute(index, values, inside)
@@ -481,7 +481,7 @@ def _evaluate(index: Index, number: Callable[[int], Any], value: Callable[[Var |
 
 @lru_cache(1 << 16)
 def atoms_of(index: Index) -> tuple[Atom, ...]:
-    """All atoms in it, those inside quotients and remainders too; not those inside an `Indirect`."""
+    """All atoms in it, including those inside quotients and remainders, but not those inside an `Indirect`."""
     found: list[Atom] = []
     for atoms, _ in index.terms:
         for atom in atoms:
@@ -493,7 +493,7 @@ def atoms_of(index: Index) -> tuple[Atom, ...]:
 
 @lru_cache(1 << 16)
 def indirects(index: Index) -> tuple[Indirect, ...]:
-    """The indices in it that tensors hold."""
+    """The `Indirect` atoms in it."""
     return tuple(atom for atom in atoms_of(index) if isinstance(atom, Indirect))
 
 
@@ -503,7 +503,7 @@ def variables(index: Index) -> set[Var]:
 
 
 def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None = None) -> Any:
-    """Its value, an int or an integer tensor, for ints or integer tensors as values of variables and symbols."""
+    """Its value for given values of variables and symbols: an int, or an integer tensor."""
 
     def value(atom: Var | Symbol | Indirect) -> Any:
         if isinstance(atom, Indirect):
@@ -515,7 +515,7 @@ def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], 
 
 
 def position(at: Sequence[Index], shape: Sequence[Index]) -> Index:
-    """Where coordinates are in a shape, counted in row-major order."""
+    """The position of coordinates in a shape, in row-major order."""
     found = Index.of(0)
     for coordinate, size in zip(at, shape, strict=True):
         found = found * size + coordinate
@@ -540,7 +540,7 @@ def is_bijective(coordinates: tuple[Index, ...], shape: tuple[Index, ...], range
 
 
 def _split_variable(place: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
-    """With two variables in place of one that is met as a quotient and as a remainder, where its size allows that."""
+    """Split a variable that occurs as a quotient and as a remainder into two, if its size allows that."""
     for atom in atoms_of(place):
         if not isinstance(atom, Quotient | Remainder) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
             continue

@@ -95,7 +95,7 @@ class Lowering:
         return replace(tensor, shape=strided.shape, at=lambda at: tensor.at(change(at)), strided=strided)
 
     def place(self, buffer: str, meta: Any) -> Strided:
-        """Where a view of a buffer lies in memory. `meta` is its fake tensor."""
+        """The memory of a view of a buffer. `meta` is its fake tensor."""
         start = index_of(meta.storage_offset() - self.starts.get(buffer, 0))
         return Strided(buffer, shape_of(meta.shape), strides_of(meta), start)
 
@@ -106,7 +106,7 @@ class Lowering:
         return self.add(Buffer(name, meta.dtype, shape_of(meta.shape), strides_of(meta), str(meta.device)))
 
     def add(self, buffer: Buffer) -> Tensor:
-        """All of a new buffer."""
+        """Add a buffer; return all of it as a tensor."""
         self.buffers[buffer.name] = buffer
         strided = Strided(buffer.name, buffer.shape, buffer.strides, Index.of(0))
         return Tensor(buffer.name, buffer.dtype, buffer.shape, lambda coordinates: coordinates, strided)
@@ -131,7 +131,7 @@ class Lowering:
         return target
 
     def temporary(self, suffix: str, dtype: torch.dtype, shape: Shape, like: Tensor) -> Tensor:
-        """A contiguous buffer for what lies between two loops of one operator, on the device of another tensor."""
+        """A contiguous buffer for an intermediate value of one operator, on the device of another tensor."""
         device = self.buffers[like.buffer].device
         return self.add(Buffer(f"{self.node.name}_{suffix}", dtype, shape, contiguous(shape), device))
 
@@ -225,7 +225,7 @@ def strides_of(tensor: torch.Tensor) -> Shape:
 
 @lru_cache(4096)
 def _index(expression: Any, numbers: frozenset[str]) -> Index:
-    """A SymPy expression, read by what it is called. `numbers` are the symbols that may be 0 or negative."""
+    """Convert a SymPy expression. `numbers` are the symbols that may be 0 or negative."""
     kind, args = expression.func.__name__, expression.args
     if expression.is_Integer:
         return Index.of(int(expression))

@@ -22,7 +22,7 @@ def reshape(low: Lowering, x: Tensor, *_: Any) -> Tensor:
 
 
 def reshape_coordinates(at: Shape, shape: Shape, before: Shape) -> Shape:
-    """Coordinates in a tensor of shape `before` of what is at `at` when it is seen with another shape."""
+    """Coordinates in a tensor of shape `before` of the element at `at` of its reshaped view."""
     if any(size.constant == 0 for size in before):
         return (Index.of(0),) * len(before)
     left, found = position(at, shape), []
@@ -145,7 +145,7 @@ def unfold(low: Lowering, x: Tensor, dim: int, size: int, step: int) -> Tensor:
 
 
 def as_strided(low: Lowering, x: Tensor, *_: Any) -> Tensor:
-    """A view by places in memory, where they are those of a buffer that lies row by row. torch joins dimensions so."""
+    """A view by strides, if it lies in a contiguous buffer. torch joins dimensions so."""
     meta, buffer = low.meta, low.buffers[x.buffer]
     shape, strides = shape_of(meta.shape), strides_of(meta)
     first = x.strided.offset + index_of(meta.storage_offset() - value_of(low.node.all_input_nodes[0]).storage_offset())

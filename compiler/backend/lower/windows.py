@@ -23,7 +23,7 @@ from compiler.backend.torch_glue.decompositions import LARGEST
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows over the last dimensions of a tensor: in each, of `sizes`, `count` of them with this geometry."""
+    """Windows over the last dimensions of a tensor, of `sizes`: `count` of them in each dimension."""
 
     sizes: Shape
     count: Shape
@@ -49,7 +49,7 @@ class Windows:
         return at[: -self.rank] + moved
 
     def element(self, x: Tensor, at: Shape, place: Sequence[Index | int], dtype: torch.dtype, padding: float) -> Expr:
-        """What is at a place in the window of the result at `at`, in a dtype; in the padding a number."""
+        """The element at a place in the window of the result at `at`, in a dtype; in the padding a number."""
         inside = self.coordinates(at, place)
         return guard_bounds(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
 
@@ -65,7 +65,7 @@ class Windows:
 
 
 def windows(x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1) -> Windows:
-    """Raises NoRuleError for a geometry that depends on sizes."""
+    """The windows of a pooling. Raises NoRuleError for a geometry that depends on sizes."""
     rank = 3 if isinstance(kernel, Sequence) and len(kernel) == 3 else 2
 
     def each(value: Any) -> tuple[int, ...]:
@@ -79,14 +79,14 @@ def windows(x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: An
 
 
 def check_unrolled_size(places: int) -> None:
-    """Raises NoRuleError where too many places would be written out."""
+    """Raise NoRuleError if an expression would have too many terms."""
     if places > LARGEST:
         raise NoRuleError(f"windows of {places} elements; expressions have {LARGEST} at most")
 
 
 @dataclass(frozen=True, slots=True)
 class Places(Tensor):
-    """Places in the plane, one for each window; `taps` says the same as places in the window."""
+    """Positions in the plane, one for each window; `taps` are the same positions within the windows."""
 
     taps: Tensor
 
@@ -123,13 +123,13 @@ def max_pool(low: Lowering, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
 
 
 def most_of_many(low: Lowering, x: Tensor, *geometry: Any, **_: Any) -> Any:
-    """Of ATen's operator where its decomposition (`torch_glue.decompositions`) leaves it as it is."""
+    """Refuse ATen's operator, which is left where `torch_glue.decompositions` does not decompose it."""
     check_unrolled_size(math.prod(windows(x, shape_of(low.meta[0].shape), *geometry[:4]).kernel))
     raise NoRuleError("PyTorch's own kernel")
 
 
 def places_of_taps(low: Lowering, taps: Tensor, kernel: Any, sizes: Any, *geometry: Any) -> Places:
-    """Places in the plane, of those in windows."""
+    """Convert positions in windows to positions in the plane."""
     rank = len(kernel)
     sizes = tuple(size if isinstance(size, Index) else Index.of(size) for size in sizes)
     over = Windows(sizes, taps.shape[-rank:], tuple(kernel), *map(tuple, geometry))
@@ -175,7 +175,7 @@ def gather_shares(low: Lowering, over: Windows, share: Callable[..., Expr]) -> T
 
 
 def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Sequence[int]) -> Expr:
-    """Whether what a window chose is the element at `at`; `back` is as in `Windows.covering_windows`."""
+    """Whether a window chose the element at `at`; `back` is as in `Windows.covering_windows`."""
     if not isinstance(chosen, Places) or set(over.dilation) != {1}:
         return operation("eq", chosen.load(window), position(at[-over.rank :], over.sizes))
     geometry = [*zip(at[-over.rank :], window[-over.rank :], over.stride, over.padding, strict=True)]
@@ -213,7 +213,7 @@ def averages(
     x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> tuple[Windows, Divisor]:  # fmt: skip
-    """What the arguments of ATen's averages say, in its words."""
+    """Parse the arguments of ATen's average pooling."""
     over = windows(x, result, kernel, stride, padding)
     is_whole = not ceil_mode and (count_include_pad or not any(over.padding))
     if fixed := divisor_override or (math.prod(over.kernel) if is_whole else None):
@@ -254,7 +254,7 @@ def average_backward(of: Averages, low: Lowering, gradient: Tensor, x: Tensor, *
 
 
 def equal_averages(x: Tensor, result: Shape, *_: Any) -> tuple[Windows, Divisor]:
-    """Those of an adaptive average. Raises NoRuleError where windows are not of one size."""
+    """Parse those of adaptive average pooling. Raises NoRuleError if windows are not of one size."""
     sizes = [(a.constant, b.constant) for a, b in zip(x.shape[-2:], result[-2:], strict=True)]
     if not all(before and after and before % after == 0 for before, after in sizes):
         raise NoRuleError("windows that are not all equal, or not of a size that is known")

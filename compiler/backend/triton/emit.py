@@ -62,7 +62,7 @@ class TritonFunction:
     canonical: Callable[[], CanonicalCode] | None = field(default=None, compare=False, repr=False)
 
     def programs(self, points: Callable[[Index], int], blocks: Mapping[str, int]) -> tuple[int, int, int]:
-        """How many programs there are along each axis of a launch, given what a size is in numbers."""
+        """Number of programs along each axis of a launch; `points` evaluates a size."""
         grid = [-(-points(size) // blocks.get(block, 1)) for size, block in self.grid]
         x, y, z = (*([math.prod(grid)] if self.is_folded else grid), 1, 1)[:3]
         return x, y, z
@@ -83,7 +83,7 @@ class CanonicalCode:
 
 @dataclass(frozen=True, slots=True)
 class TritonCode:
-    """A module. `lines` says for a line of the text which loop's value it computes."""
+    """A module. `lines` maps lines of the text to the loops whose values they compute."""
 
     text: str
     functions: tuple[TritonFunction, ...]
@@ -117,7 +117,7 @@ def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
 
 
 def emit_canonical(kernel: Kernel, program: Program, ctx: Context, known: dict[Program, TritonCode]) -> CanonicalCode:
-    """The code of a kernel under names that do not tell it from kernels alike. `known` is what was emitted before."""
+    """The code of a kernel under canonical names. `known` is what was emitted before."""
     renamed, starts = canonical_program(kernel, program)
     if renamed not in known:
         known[renamed] = emit(renamed, ctx)

@@ -58,12 +58,12 @@ class KernelWriter(TritonText):
 
     @property
     def wide(self) -> str:
-        """What makes Triton's own indices those of 64 bits, "" where 32 are enough."""
+        """The conversion of indices to 64 bits, "" if 32 are enough."""
         return ".to(tl.int64)" if self.tiles.is_wide else ""
 
     @property
     def arguments(self) -> list[str]:
-        """What the function is given, as its head says it."""
+        """The function's parameters, as in its head."""
         blocks = (f"{name}: tl.constexpr" for name in self.configs[0].blocks)
         return [*map(pointer, self.buffers), *self.symbols, *blocks]
 
@@ -77,7 +77,7 @@ class KernelWriter(TritonText):
         return self.lines
 
     def body(self) -> None:
-        """All that a program does with its points."""
+        """Write what a program does with its points."""
         for loop in self.kernel.loops:
             self.value(loop)
 
@@ -92,7 +92,7 @@ class KernelWriter(TritonText):
         return self.unfold_program(program)
 
     def unfold_program(self, program: str) -> list[str]:
-        """The same of two axes where the grid has one for both."""
+        """The blocks of two axes that share one axis of the grid."""
         first = self.tiles.numbered[0]
         high = f"tl.cdiv({self.index(first.size)}, {first.block})"
         return [f"{program} % {high}", f"{program} // {high}"]
@@ -128,7 +128,7 @@ class KernelWriter(TritonText):
         return {axis.var.name for axis in self.tiles.outer} if is_reduced else self.axes_of(loop.value)
 
     def mask_for(self, names: Iterable[str], guard: str = "") -> str:
-        """The condition under which points of these axes are there, "" if they always are."""
+        """The mask of points along these axes, "" if it is always true."""
         masks = [mask_of(axis) for axis in self.axes if axis.var.name in names and self.is_masked(axis)]
         return " & ".join([*masks, *([guard] if guard else [])])
 
@@ -176,7 +176,7 @@ class KernelWriter(TritonText):
         return f"{at}.to(tl.int64)" if self.tiles.is_wide and atom.value.dtype != torch.int64 else at
 
     def value(self, loop: Loop, again: bool = False) -> None:
-        """One value, stored unless it is local, or was stored before."""
+        """Write one value, stored unless it is local or was stored before."""
         with self.lines_of(loop):
             if isinstance(loop.value, Put):
                 self.add(loop, loop.value)
@@ -186,13 +186,13 @@ class KernelWriter(TritonText):
                 self.store(loop)
 
     def value_text(self, loop: Loop) -> str:
-        """A loop's value; a number that others compute with has its type, which Python's has not."""
+        """A loop's value; a constant that other loops read is written with its dtype."""
         text = self.text(loop.value)
         is_number = isinstance(loop.value, Const) and self.kernel.places(loop.target)
         return f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if is_number else text
 
     def add(self, loop: Loop, put: Put) -> None:
-        """Values added to elements that other points may meet too, or put in their place."""
+        """Write a scatter: values added to elements that other points may share, or that replace them."""
         place = self.offset(loop.target, put.index)
         value, where = bare(self.text(put.value)), self.place(loop.target, place)
         over = {var.name for var in loop.ranges}
@@ -206,7 +206,7 @@ class KernelWriter(TritonText):
 
     @contextmanager
     def lines_of(self, loop: Loop) -> Iterator[None]:
-        """Lines inside belong to the loop."""
+        """Mark the lines written inside as the loop's."""
         self.target = loop.target
         self.comment(loop)
         self.uses, self.levels = Counter(part.key for part in parts(loop.value)), self.precision_of[loop.target]

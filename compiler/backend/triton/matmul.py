@@ -97,7 +97,7 @@ class MatmulWriter(KernelWriter):
         super().body()
 
     def multiply(self) -> None:
-        """The tile of the product, rounded as PyTorch does it; stored where others read it."""
+        """Write the tile of the product, rounded as in PyTorch, and stored if others read it."""
         call, factors = self.product.call, self.factors
         whole = Loop(self.product.made, self.kernel.ranges, tuple(map(Index.of, factors.axes)),
                      Load(self.product.made, (), self.dtype), origins=call.origins, source=call.source)  # fmt: skip
@@ -133,7 +133,7 @@ class MatmulWriter(KernelWriter):
         self.line(f"total = tl.dot(left, right, total{exact})")
 
     def operand(self, view: Strided, at: Sequence[Var], mask: str = "") -> str:
-        """Elements of an operand: 0 where a tile reaches beyond it."""
+        """Load a tile of an operand, 0 beyond its end."""
         place = view.offset
         for var, size, stride in zip(at, view.shape, view.strides, strict=True):
             place = place if size.constant == 1 else place + Index.of(var) * stride
@@ -143,7 +143,7 @@ class MatmulWriter(KernelWriter):
 
 
 def _cut(size: Sizes, points: Sequence[int]) -> Sizes:
-    """Blocks that are not larger than what there is."""
+    """Shrink blocks to the sizes of the matrices."""
     rows, columns, inner = (
         max(_LEAST, min(block, next_power_of_two(most))) for block, most in zip(size, points, strict=False)
     )

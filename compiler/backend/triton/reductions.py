@@ -32,7 +32,7 @@ _OF_BOOLS = {"max": "either", "min": "both"}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A reduction to the largest of some values, and to the sum of exponentials of their distances from it.
+    """The maximum of some values, and the sum of exponentials of their distances from it.
     `exponential` is the key of that operation, in the loop `of`.
     """
 
@@ -98,7 +98,7 @@ class ReductionWriter(KernelWriter):
                 self.finish(loop, "tl.full([], 0, tl.int64)" if loop.reduction.startswith("arg") else text)
 
     def scan(self, loop: Loop, carry: str = "", again: bool = False) -> None:
-        """What a reduction comes to at each point of the tile; `carry` is what it came to before, and comes to then."""
+        """Write a scan over the tile; `carry` is its state before, and is updated."""
         with self.lines_of(loop):
             value = self.whole(loop, self.text(loop.value))
             if carry:
@@ -114,18 +114,18 @@ class ReductionWriter(KernelWriter):
                 self.store(loop)
 
     def carry(self, loop: Loop) -> str:
-        """What a scan has come to before the first tile."""
+        """The state of a scan before the first tile."""
         shape = "[]" if len(self.tiles.tiled) == 1 else self.shape([axis.var.name for axis in self.tiles.outer])
         return self.accumulator(loop, "before", shape)
 
     def accumulator(self, loop: Loop, suffix: str, shape: str) -> str:
-        """A new variable with what changes nothing in a reduction."""
+        """A new variable, initialized with the neutral element of a reduction."""
         name, (value, dtype) = self.names.new(f"{identifier(loop.target)}_{suffix}"), _start(loop)
         self.line(f"{name} = tl.full({shape}, {plain(value, dtype)}, tl.{TYPES[dtype]})")
         return name
 
     def whole(self, loop: Loop, text: str) -> str:
-        """The value over the whole tile, with what changes nothing where there are no points."""
+        """The value over the whole tile, with the neutral element where there are no points."""
         if loop.value.dtype == torch.bool and loop.reduction.startswith("arg"):
             text = f"({text}).to(tl.int8)"
         text = f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if isinstance(loop.value, Const) else bare(text)
@@ -210,7 +210,7 @@ class ReductionWriter(KernelWriter):
             self.last(loop, totals)
 
     def end(self) -> str:
-        """Where a walk ends. Triton takes a number from 2³¹ on for an unsigned one of 32 bits."""
+        """The end of a walk. Triton takes numbers from 2³¹ on for unsigned ones of 32 bits."""
         size = self.index(self.inner.size)
         return f"tl.full([], {size}, tl.int64)" if (self.inner.size.constant or 0) >= 2**31 else size
 
@@ -245,7 +245,7 @@ class ReductionWriter(KernelWriter):
 
     @property
     def nowhere(self) -> int:
-        """A position behind all others."""
+        """A position after all others."""
         return 2 ** (63 if self.tiles.is_wide else 31) - 1
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
@@ -263,7 +263,7 @@ class ReductionWriter(KernelWriter):
             self.line(f"{state} = {self.function_of(loop)}({state}, {value})")
 
     def take_pair(self, pair: Pair, totals: Mapping[str, tuple[str, ...]]) -> None:
-        """One more tile for the largest and for the sum of exponentials."""
+        """Accumulate one more tile of the maximum and of the sum of exponentials."""
         with self.lines_of(pair.largest):
             value = self.whole(pair.largest, self.text(pair.largest.value))
         (largest,), (total,) = totals[pair.largest.target], totals[pair.total.target]
@@ -288,7 +288,7 @@ class ReductionWriter(KernelWriter):
 
 
 def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
-    """What changes nothing, and the dtype that is reduced in."""
+    """The neutral element of a reduction, and the dtype that it runs in."""
     start, dtype = neutral(loop.reduction, loop.value.dtype), loop.value.dtype
     return (int(start), torch.int8) if dtype == torch.bool and loop.reduction.startswith("arg") else (start, dtype)
 
@@ -308,7 +308,7 @@ def join_sweeps(kernel: Kernel) -> tuple[tuple[Sweep, ...], Mapping[str, Pair]]:
 
 
 def _pairs(first: Sweep, second: Sweep, kernel: Kernel) -> list[Pair]:
-    """Empty, unless they are all that the second walk is for."""
+    """The pairs of two walks; empty if the second walk does anything else."""
     largest = {loop.target: loop for loop in first.body if loop.reduction == "max"}
     found = []
     for loop in second.body:
@@ -343,12 +343,12 @@ def _pair(total: Loop, largest: Mapping[str, Loop], kernel: Kernel) -> Pair | No
 
 
 def _loops_by_value(kernel: Kernel) -> dict[str, Loop]:
-    """Loops without a reduction, by what they compute; but for what they write over after it was read."""
+    """Loops without a reduction, by target; not those that overwrite what the kernel reads."""
     return {loop.target: loop for loop in kernel.loops if not loop.reduction and loop.target not in kernel.reads}
 
 
 def _expand(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
-    """A value that another loop of the kernel computes at the same point: as that loop has it, and its target."""
+    """Replace a load of another loop's value at the same point by that value; also returns that loop's target."""
     loops = _loops_by_value(kernel)
     while isinstance(value, Load) and value.buffer in loops:
         of, value = value.buffer, loops[value.buffer].value

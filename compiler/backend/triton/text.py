@@ -151,13 +151,13 @@ def functions(called: Set[str]) -> Iterator[str]:
 
 
 class Names:
-    """Names of variables in a kernel, each given once."""
+    """Unique names of variables in a kernel."""
 
     def __init__(self) -> None:
         self.taken = {*_WORDS, *FUNCTIONS, *keyword.kwlist}
 
     def new(self, wanted: str) -> str:
-        """The wanted name, or with a number if it is taken."""
+        """The wanted name, with a number if it is taken."""
         base = name = _IDENTIFIER.sub("_", wanted)
         number = 1
         while name in self.taken:
@@ -308,7 +308,7 @@ class TritonText(KernelText):
         ]
 
     def argument(self, value: Expr) -> str:
-        """An expression as an argument of another: by name if it is long."""
+        """An expression as an argument of another; a long one gets a name."""
         text = self.text(value)
         if len(text) <= _LONG or not isinstance(value, Op | Guard):
             return text
@@ -372,7 +372,7 @@ def _operand(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """A text without parentheses around all of it."""
+    """A text without its outer parentheses."""
     if not text.startswith("("):
         return text
     depth = 0

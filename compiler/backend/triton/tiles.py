@@ -46,7 +46,7 @@ class Axis:
 
     @property
     def size(self) -> Index:
-        """Its number of points."""
+        """Number of points."""
         return self.var.size
 
 
@@ -145,7 +145,7 @@ def _axis(name: str, ranges: Sequence[Var], is_tiled: bool = True) -> Axis | Non
 
 
 def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel:
-    """The kernel over the axes."""
+    """The kernel over the axes of its tiles."""
     values: dict[str, Index] = {var.name: Index.of(0) for var in kernel.ranges + kernel.reduced}
     for axis in (*outer, *([inner] if inner else [])):
         values.update(axis.values)
@@ -153,7 +153,7 @@ def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) 
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
-    """The ranges in two groups, if memory is contiguous along the last range of either; else None."""
+    """Split the ranges into two groups if memory is contiguous along the last range of either, else None."""
     if len(kernel.ranges) < 2 or any(var.size.constant == 0 for var in kernel.ranges):
         return None
     x = kernel.ranges[-1]
