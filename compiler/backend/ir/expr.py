@@ -96,7 +96,7 @@ class Guard(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Put(Keyed):
-    """A scatter, which is all of a loop's value. At each point `value` is added to the element at `index`, which several
+    """A scatter, as the whole value of a loop. At each point `value` is added to the element at `index`, which several
     points may share; or, unless it `adds`, replaces that element, and of points that share it one wins: on a CPU the
     last. The loop's target starts with the elements of `onto`, and takes over its memory.
     """
