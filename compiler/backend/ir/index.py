@@ -174,6 +174,11 @@ class Index(Keyed):
 
 def product(factors: Iterable[Index]) -> Index:
     """The product of indices, 1 for none."""
+    return _product(tuple(factors))
+
+
+@lru_cache(1 << 14)
+def _product(factors: tuple[Index, ...]) -> Index:
     return reduce(mul, factors, _constant(1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.ir.expr import Expr
@@ -49,6 +50,11 @@ class Lines:
             self.line(f"{self.mark} {loop.source}".rstrip("\\"), loop.target)
 
 
+@cache
+def _method(kind: type) -> str:
+    return f"write_{kind.__name__.lower()}"
+
+
 class KernelText(Lines):
     """Writes a kernel. A language has a method `write_…` for each class of expressions. `known` are names of values,
     `called` the functions called so far.
@@ -65,7 +71,7 @@ class KernelText(Lines):
 
     def text(self, value: Expr | Atom) -> str:
         """An expression, by the method of its class; an index as a number."""
-        found: str = getattr(self, f"write_{type(value).__name__.lower()}")(value)
+        found: str = getattr(self, _method(type(value)))(value)
         return found
 
     def write_var(self, value: Var | Symbol) -> str:

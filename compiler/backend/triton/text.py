@@ -237,7 +237,7 @@ class TritonText(KernelText):
         return self.known[key]
 
     def text(self, value: Expr | Atom) -> str:
-        if isinstance(value, Op | Guard) and self.uses[value.key] > 1:
+        if self.uses.get(value.key, 0) > 1 and isinstance(value, Op | Guard):
             return self.name_value(value, lambda: KernelText.text(self, value))
         return super().text(value)
 
