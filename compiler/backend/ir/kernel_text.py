@@ -51,8 +51,8 @@ class Lines:
 
 
 @cache
-def _method(kind: type) -> str:
-    return f"write_{kind.__name__.lower()}"
+def _method(kind: str) -> str:
+    return f"write_{kind.lower()}"
 
 
 class KernelText(Lines):
@@ -71,7 +71,7 @@ class KernelText(Lines):
 
     def text(self, value: Expr | Atom) -> str:
         """An expression, by the method of its class; an index as a number."""
-        found: str = getattr(self, _method(type(value)))(value)
+        found: str = getattr(self, _method(type(value).__name__))(value)
         return found
 
     def write_var(self, value: Var | Symbol) -> str:
