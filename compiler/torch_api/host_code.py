@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch._C._dynamo.guards as guards
+
 ALIASES = {
     "aten": "torch.ops.aten",
     "inductor_ops": "torch.ops.inductor",
@@ -17,5 +19,6 @@ import torch
 from math import inf, nan
 from torch import empty_strided
 from torch._inductor.select_algorithm import extern_kernels
-from torch._C._dynamo.guards import copy_if_misaligned
 """
+if hasattr(guards, "copy_if_misaligned"):  # since torch 2.12
+    IMPORTS += "from torch._C._dynamo.guards import copy_if_misaligned\n"

@@ -237,7 +237,7 @@ def test_kernel_signature_line_links_to_the_kernel(name: str, target: str) -> No
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"options": {"inline_costs": 3}}, "did you mean inline_cost?"),
+        ({"options": {"inline_costs": 3}}, "did you mean 'inline_cost'?"),
         ({"options": {"fused_loops": 0}}, "must be a whole number above 0"),
         ({"options": {"triton.cudagraphs": True}}, "backend tcompile has no option 'triton.cudagraphs'"),
         ({"check": "kernels", "target": "cpu"}, "code for the CPU is C++: name a GPU as target"),
