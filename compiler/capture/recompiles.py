@@ -347,9 +347,7 @@ def _condition_failure(guard: FailedGuard) -> GuardFailure:
 
 
 def mark_limit_reached(builder: Builder, frame: Frame, limit: str) -> None:
-    """Torch has compiled a function so often that it gave up on it: this call, and others that fit no code there is,
-    run as plain Python.
-    """
+    """Record that a frame reached torch's recompile limit: calls that fail all its guards now run as plain Python."""
     reason = f"it reached {limit}"
     builder.frames[frame.id] = replace(frame, outcome="skipped", reason=reason)
     builder.recompiles[:] = [

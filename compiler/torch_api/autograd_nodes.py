@@ -98,7 +98,7 @@ class Spans(Generic[Maker]):
         return bool(self._makers)
 
     def add(self, first: int, end: int, maker: Maker) -> None:
-        """The nodes numbered `first` to `end`, the end not included, have this maker."""
+        """Record the maker of the nodes with sequence numbers from `first` up to, not including, `end`."""
         if end > first:
             self._makers[first, -end] = maker
 

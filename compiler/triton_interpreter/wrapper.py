@@ -115,7 +115,7 @@ class _StandIn(types.ModuleType):
 
 
 class _AsyncCompile:
-    """What output code defines its kernels with; `launch` is None where none is launched."""
+    """Stand-in for Inductor's AsyncCompile in output code; without `launch` no kernel runs."""
 
     def __init__(self, launch: Callable[..., None] | None) -> None:
         self._launch = launch

@@ -140,9 +140,9 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
 
 
 def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
-    """Whether no loop after the one that writes `name` reads `old`, and none reads it at another location.
+    """Whether every read of `old` comes before the loop that writes `name`, and at the same location.
 
-    Both orders of loops count: their own, and that of the sweeps over reduced ranges.
+    This must hold in the order of the loops and in the order of the sweeps over reduced ranges.
     """
     before, after = program.by_name[old], program.by_name[name]
     (index,) = (loop.index for loop in kernel.loops if loop.target == name)

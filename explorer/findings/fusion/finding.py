@@ -42,7 +42,7 @@ def kernel_id(half: Fusion, kernel: Kernel) -> str:
 
 
 def kernel_entity(half: Fusion, kernel: Kernel) -> Entity:
-    """A kernel as an entity: it comes from its call in the generated code and the kernel called, else from its node."""
+    """The entity of a kernel, linked to its launch in the generated code, or else to its scheduler node."""
     call = kernel.call
     definition = f"kernels[{half.title}].{call.label}" if call is not None and call.kind == "call" else ""
     origins = (kernel.node.id,) if call is None else (call.id, definition) if definition else (call.id,)

@@ -154,12 +154,12 @@ def device_text(found: Measurement | None) -> str:
 
 
 def elsewhere_text(record: Record) -> str:
-    """That these are not times of the GPU that the code is for; "" where they are of what the code is for."""
+    """Note that the times are not of the GPU that the code is for; "" when they are."""
     return cpu_text(record.target) if record.candidates else ""
 
 
 def cpu_text(target_name: str) -> str:
-    """The same of a target."""
+    """Note that times were taken on the CPU for a GPU that is absent; "" for a target that is present."""
     if not is_virtual(target_name):
         return ""
     found = known_target(target_name)
