@@ -87,6 +87,7 @@ def _command(server: JupyterServer, port: int) -> list[str]:
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
+        "--LanguageServerManager.autodetect=False",  # else it starts the pyright of the wheel's test
         f"--ServerApp.root_dir={server.folder}",
         f"--IdentityProvider.token={TOKEN}",
         f"--{name}.expose_app_in_browser=True",
