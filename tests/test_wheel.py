@@ -41,7 +41,7 @@ assert "tt.func" in run["ttir"].text, run.tables.problems
 assert str(tcompile.load("from_python.json")["post_grad"]) == str(run["post_grad"])
 
 checked = tcompile.explore(smooth, x, check="kernels")
-assert len(checked.checks) == 1, checked.problems
+assert len(checked.tables.checks) == 1, checked.problems
 
 shell = InteractiveShell.instance()
 shell.user_ns.update(smooth=smooth, x=x)
