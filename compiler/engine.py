@@ -39,6 +39,7 @@ from compiler.torch_api.ddp_buckets import note_fake_reduction
 from compiler.torch_api.eager import holds_dtensor
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.released import revert_leftover_fx_patches
 from compiler.torch_api.supported import warn_of_newer_torch
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
@@ -114,6 +115,7 @@ class Exploration:
     def __enter__(self) -> Exploration:
         warn_of_newer_torch()
         with ExitStack() as launches, ExitStack() as stack:
+            launches.enter_context(revert_leftover_fx_patches())
             interpreted = launches.enter_context(InterpretedLaunches(self._builder.problem))
             gpu = self.options.target if is_virtual(self.options.target) else DEFAULT_TARGET
             launches.enter_context(launches_without_gpu(active_driver(target(gpu)), interpreted.launch))

@@ -48,6 +48,7 @@ OTHERS: dict[str, str] = {
     "torch._inductor.template_heuristics.contiguous_mm": "EmptyContiguousMMConfigHeuristics",
     "torch._inductor.template_heuristics.triton": "ROCmMMTemplateConfigHeuristic",
     "torch.autograd.forward_ad": "_current_level",
+    "torch.fx._symbolic_trace": "CURRENT_PATCHER",
     "torch.fx.experimental.proxy_tensor": "_ProxyTensor get_proxy_slot maybe_handle_decomp proxy_call set_proxy_slot",
     "torch.fx.traceback": "annotate",
     "torch.library.Library": "_destroy",

@@ -1,12 +1,31 @@
-"""References that torch would hold for ever: caches of methods, finalizers of guards."""
+"""What torch would keep for ever: caches of methods, finalizers of guards, fx's patches after an interrupt."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
+import torch.fx._symbolic_trace as symbolic_trace
 from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper
+
+
+@contextmanager
+def revert_leftover_fx_patches() -> Iterator[None]:
+    """Revert at the end what a symbolic trace in the block patched, if an interrupt kept the trace from doing so.
+
+    fx patches `nn.Module.__call__` while it traces. An interrupt between its `finally` and the reverting leaves that.
+    """
+    before = symbolic_trace.CURRENT_PATCHER
+    try:
+        yield
+    finally:
+        left = symbolic_trace.CURRENT_PATCHER
+        if left is not None and left is not before:
+            left.revert_all_patches()
+            symbolic_trace.CURRENT_PATCHER = before
 
 
 def empty_method_caches(owner: type) -> None:

@@ -137,7 +137,9 @@ def fusions(record: Record) -> list[Fusion]:
     from explorer.findings.fusion.own import OwnHalf  # it is a Half
 
     inductors = [Half(record, artifact).fusion() for artifact in record.of_stage("fused_ir")]
-    return inductors + [OwnHalf(record, artifact).fusion() for artifact in record.of_stage("fused")]
+    return inductors + [
+        OwnHalf(record, each).fusion() for each in record.of_stage("fused") if each.language == "program"
+    ]
 
 
 @dataclass

@@ -189,7 +189,8 @@ def _tensors(steps: Sequence[Step]) -> Iterator[Tensor]:
         if event.what in ("allocate", "reuse") or event.role == "tangent":
             if step.taken:
                 made = (each for each in reversed(found) if each.role == "gradient" and each.end is None)
-                next(each for each in made if each.event.bytes == event.bytes).end = number
+                if (gradient := next((each for each in made if each.event.bytes == event.bytes), None)) is not None:
+                    gradient.end = number
             if event.what == "reuse" and (before := alive.pop((event.graph, event.of), None)) is not None:
                 before.end = number
             alive[key] = new = Tensor(event, number, role="tangent" if event.role == "tangent" else "")

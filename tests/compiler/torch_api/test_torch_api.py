@@ -4,9 +4,11 @@ import ast
 
 import pytest
 import torch
+import torch.fx._symbolic_trace as symbolic_trace
 
 from compiler.torch_api import names
 from compiler.torch_api.patching import replace_attribute
+from compiler.torch_api.released import revert_leftover_fx_patches
 
 
 def test_every_private_name_in_use_exists() -> None:
@@ -54,3 +56,13 @@ def test_replaced_puts_the_original_back_after_an_error() -> None:
         except KeyboardInterrupt:
             assert owner.name == "before"
     assert "name" not in vars(Child)
+
+
+def test_fx_patches_left_by_an_interrupt_are_reverted() -> None:
+    call = torch.nn.Module.__call__
+    with revert_leftover_fx_patches():
+        symbolic_trace.CURRENT_PATCHER = patcher = symbolic_trace._Patcher()
+        patcher.patch_method(torch.nn.Module, "__call__", lambda _self: None)
+        assert torch.nn.Module.__call__ is not call
+    assert torch.nn.Module.__call__ is call
+    assert symbolic_trace.CURRENT_PATCHER is None
