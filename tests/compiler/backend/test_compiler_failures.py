@@ -187,9 +187,14 @@ def children(mark: Path) -> list[psutil.Process]:
     return found
 
 
-def test_interrupt_stops_the_compiler_which_can_restart(slow_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for begun in list(build_cpp._RUNNING):  # by earlier tests: each has a temporary folder too
+def wait_for_builds() -> None:
+    """Each has a temporary folder, which its thread removes after the compiler has ended."""
+    for begun in list(build_cpp._RUNNING):
         begun.join()
+
+
+def test_interrupt_stops_the_compiler_which_can_restart(slow_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_builds()
     temporary = slow_compiler.parent / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -200,6 +205,7 @@ def test_interrupt_stops_the_compiler_which_can_restart(slow_compiler: Path, mon
     with pytest.raises(KeyboardInterrupt):
         made.functions()
     assert children(slow_compiler.parent) == []
+    wait_for_builds()
     assert list(temporary.iterdir()) == []
     slow_compiler.touch()
     assert made.functions()["one"](1) == 1
