@@ -34,17 +34,17 @@ def main() -> int:
     split = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:split])
     FOLDER.mkdir(parents=True, exist_ok=True)
-    results = {version: _tested(version, words[split + 1 :], args.keep) for version in args.versions or MADE_FOR}
+    results = {version: _run_tests(version, words[split + 1 :], args.keep) for version in args.versions or MADE_FOR}
     print(*(f"torch {version}: {result}" for version, result in results.items()), sep="\n")
     return 0 if all("failed" not in result and "passed" in result for result in results.values()) else 1
 
 
-def _tested(version: str, arguments: list[str], keep: bool) -> str:
+def _run_tests(version: str, arguments: list[str], keep: bool) -> str:
     """Run the tests with one version. Returns pytest's last line, or what went wrong before."""
     home, report = FOLDER / version, FOLDER / f"{version}.txt"
     python = home / "bin/python"
     with report.open("w") as log:
-        if not python.exists() and not _made(home, version, log):
+        if not python.exists() and not _make_environment(home, version, log):
             return f"no environment; see {report}"
         pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(arguments or TESTS)]
         subprocess.run(pytest, cwd=ROOT, env=_environment(), stdout=log, stderr=log, check=False)
@@ -53,7 +53,7 @@ def _tested(version: str, arguments: list[str], keep: bool) -> str:
     return ([match[1] for match in _RESULT.finditer(report.read_text())] or [f"no result; see {report}"])[-1]
 
 
-def _made(home: Path, version: str, log: object) -> bool:
+def _make_environment(home: Path, version: str, log: object) -> bool:
     """Make an environment with our pins, less those that belong to another torch. Says whether that worked."""
     pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not _UNPINNED.match(line)]
     constraints = FOLDER / "constraints.txt"

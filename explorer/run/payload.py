@@ -259,11 +259,15 @@ def first_kernel_line(artifact: Artifact) -> int:
     return min(lines, default=1)
 
 
+def _reading_order(record: Record) -> list[GraphBreak | Frame]:
+    """What a reader of the source looks for, most wanted first: the breaks, then the compiled functions."""
+    return [*record.breaks, *record.frames]
+
+
 def source_starts(record: Record) -> dict[str, int]:
     """The row to start reading each source at: just above its first break, else above the function compiled first."""
     lines = SourceLines(record)
-    found: list[GraphBreak | Frame] = [*record.breaks, *record.frames]
-    places = [lines.place(item.file, item.line) for item in found]
+    places = [lines.place(item.file, item.line) for item in _reading_order(record)]
     starts: dict[str, int] = {}
     for artifact, row in filter(None, places):
         starts.setdefault(artifact, max(1, row - ROWS_ABOVE))
@@ -311,8 +315,7 @@ def interest(
     """Sorts sources: the user's own files before installed ones, of these first the file of the first break, or
     without one that of the explored function, then those with more captured lines.
     """
-    found: list[GraphBreak | Frame] = [*record.breaks, *record.frames]
-    first = found[0].file if found else ""
+    first = next((item.file for item in _reading_order(record)), "")
 
     def key(source: Artifact) -> tuple[bool, bool, int]:
         rows = {row for rows in landed.get(source.id, {}).values() for row in rows}
