@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -169,14 +167,3 @@ def test_widget_follows_the_theme_of_vscode(page: Page) -> None:
     expect(view.root).to_have_css("color-scheme", "light")
     page.evaluate("document.body.dataset.vscodeThemeKind = 'vscode-dark'")
     expect(view.root).to_have_css("color-scheme", "dark")
-
-
-def test_colab_is_asked_to_show_custom_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    colab, output = ModuleType("google.colab"), ModuleType("google.colab.output")
-    output.enable_custom_widget_manager = lambda: asked.append(True)  # type: ignore[attr-defined]
-    colab.output = output  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "google.colab", colab)
-    monkeypatch.setitem(sys.modules, "google.colab.output", output)
-    Explorer(mlp_record())
-    assert asked

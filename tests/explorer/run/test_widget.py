@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from anywidget._util import enable_custom_widget_manager_once
 
 from compiler.record import Artifact, Record
 from compiler.record.options import Options
@@ -193,6 +194,7 @@ def test_colab_loads_its_custom_widget_manager(monkeypatch: pytest.MonkeyPatch) 
         enable_custom_widget_manager=lambda: asked.append(True), _widgets=SimpleNamespace(_installed_url="manager.js")
     )
     monkeypatch.setitem(sys.modules, "google.colab.output", colab)
+    enable_custom_widget_manager_once.cache_clear()  # a process asks once
     data, metadata = Explorer(small_record())._repr_mimebundle_()
     [view] = [name for name in data if "widget-view" in name]
     assert asked == [True]
