@@ -3,8 +3,9 @@
     .venv/bin/python -m build_tools.matrix [--keep] [VERSION ...] [-- PYTEST ARGUMENTS]
 
 Environments are made in build/matrix, one at a time, and removed after their tests unless --keep is given: with CUDA's
-libraries each takes some 6 GB. The report of a version is build/matrix/VERSION.txt; the last lines say what passed.
-Tests in browsers, of notebooks and of benchmarks are left out: they see torch only through what the others test.
+libraries each takes some 6 GB. The report of a version is build/matrix/VERSION.txt; its end lists the tests that were
+left out, with the reason of each, and says what passed. Tests in browsers, of notebooks and of benchmarks are not run:
+they see torch only through what the others test.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from compiler.torch_api.supported import MADE_FOR
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build/matrix"
 TESTS = ("tests/compiler", "tests/explorer")
+OPTIONS = ("-q", "-rs", "-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 _UNPINNED = re.compile(r"(torch|triton|nvidia-|cuda-)", re.IGNORECASE)
 _RESULT = re.compile(r"^=*\s*((?:\d+ \w+, )*\d+ \w+) in .*$", re.MULTILINE)
 
@@ -46,7 +48,7 @@ def _run_tests(version: str, arguments: list[str], keep: bool) -> str:
     with report.open("w") as log:
         if not python.exists() and not _make_environment(home, version, log):
             return f"no environment; see {report}"
-        pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(arguments or TESTS)]
+        pytest = [python, "-m", "pytest", *OPTIONS, *(arguments or TESTS)]
         subprocess.run(pytest, cwd=ROOT, env=_environment(), stdout=log, stderr=log, check=False)
     if not keep:
         shutil.rmtree(home)

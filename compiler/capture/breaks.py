@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from compiler.capture.function_names import function_name
 from compiler.capture.sources import SourceBook, is_installed
-from compiler.capture.suggestions import Advice, Case, advise, case_of, narrow_to_header, quoted_code
+from compiler.capture.suggestions import Advice, Case, advise, case_of, kind_in_rules, narrow_to_header, quoted_code
 from compiler.record import GraphBreak, Span, Suggestion
 from compiler.record.builder import Builder
 from compiler.torch_api import fx
@@ -88,11 +88,12 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outerm
         return Advice()
     context = _CONTEXT.search(facts.message)
     words = context[1].strip() if context else facts.message
+    kind = kind_in_rules(facts.kind, facts.message)
 
     def case(place: Place) -> Case:
         index = places.index(place)
         inlined = index > 0 or not outermost
-        return case_of(facts.kind, words, place, span_of(place, book), len(places) - 1 - index, inlined)
+        return case_of(kind, words, place, span_of(place, book), len(places) - 1 - index, inlined)
 
     own = next((place for place in reversed(places) if not is_installed(place.file)), None)
     if own is places[-1]:

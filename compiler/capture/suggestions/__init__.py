@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.capture.suggestions import calls, python, training, values
-from compiler.capture.suggestions.case import Case, case_of, narrow_to_header
+from compiler.capture.suggestions.case import Case, case_of, kind_in_rules, narrow_to_header
 from compiler.capture.suggestions.rule import Rule, quoted_code
 from compiler.record import Suggestion
 
-__all__ = ["Advice", "Case", "advise", "case_of", "narrow_to_header", "quoted_code"]
+__all__ = ["Advice", "Case", "advise", "case_of", "kind_in_rules", "narrow_to_header", "quoted_code"]
 
 RULES: tuple[Rule, ...] = (*calls.ASKED_FOR, *values.RULES, *training.RULES, *calls.RULES, *python.RULES)
 

@@ -13,6 +13,13 @@ from compiler.record import Span
 from compiler.torch_api.traced_lines import Place
 
 _TARGET = re.compile(r"^module: (?P<module>[^,]*), qualname: (?P<name>[^,]*),")
+_SPECIAL_METHOD = re.compile(r"name=(__\w+__), type=")
+_OF_SPECIAL_METHODS = {
+    "__iter__": "missing tp_iter",
+    "__next__": "Missing tp_iternext",
+    "__getitem__": "missing_mp_subscript",
+    "__setitem__": "missing_mp_ass_subscript",
+}
 _METHOD = re.compile(r"^call_method \w+\(<class '(?P<owner>[\w.]+)'>\) (?P<name>\w+)")
 
 
@@ -77,6 +84,16 @@ def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, i
         depth=depth,
         inlined=inlined,
     )
+
+
+def kind_in_rules(kind: str, message: str) -> str:
+    """The type of a break as rules know it: torch 2.15 has one type for what had several before."""
+    if kind == "Unsupported function call (delayed)" and "RNN, GRU, or LSTM" in message:
+        return "Attempted to wrap RNN, GRU, or LSTM"
+    if kind == "C-implemented special method without VariableTracker model":
+        method = _SPECIAL_METHOD.search(message)
+        return _OF_SPECIAL_METHODS.get(method[1] if method else "", "vectorcall_maybe on C method descriptor")
+    return kind
 
 
 def narrow_to_header(place: Place) -> Place:

@@ -85,7 +85,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "{code} calls a part of Python with arguments that torch does not follow.",
         "Write it with torch's operators (torch.minimum, torch.stack and min), or as a loop.",
-        kinds=("invalid call to builtin op handler",),
+        kinds=("invalid call to builtin op handler", "min/max with non-constant key"),
     ),
     Rule(
         "{code} works on Python objects with code written in C, which torch can't read.",
@@ -101,7 +101,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "{code} uses an object that torch does not follow.",
         BEFORE,
-        kinds=("Unsupported hasattr call", "Unsupported python_type() call", "Unexpected type in sourceless builder"),
+        kinds=(
+            "Unsupported hasattr call",
+            "unsupported hasattr operation",
+            "setattr() on unsupported type",
+            "Unsupported python_type() call",
+            "Unexpected type in sourceless builder",
+        ),
     ),
     Rule(
         "{code} calls a method that torch can't read.",

@@ -115,7 +115,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "{code} does something to a tensor's memory, which tensors have only when they run.",
         "Do it to the tensor before the compiled function is called.",
-        kinds=("Unhandled args for method",),
+        kinds=("Unhandled args for method", "Unsupported Tensor.share_memory_() call"),
     ),
     Rule(
         "{code} sets something for a whole library, which a graph can't.",

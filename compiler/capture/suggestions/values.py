@@ -69,6 +69,12 @@ def _comparison_change(function: str, method: str, words: str) -> Change:
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "{code} repeats as often as a tensor says, which is not known until the graph runs.",
+        "Loop up to a fixed number and mask with torch.where, or use torch.while_loop.",
+        kinds=("Failed to trace builtin operator", *ITEM),
+        calls=r"range",
+    ),
+    Rule(
         "{code} asks for the number in a tensor, to print it, and a graph does neither.",
         Change("Print the tensor from inside the graph.", rewrites.print_in_graph),
         "Or print after the compiled function has returned.",
@@ -220,12 +226,6 @@ RULES: tuple[Rule, ...] = (
         "{code} is checked while the graph is captured, where the numbers are not known.",
         "State it with torch._check(condition), which becomes part of the graph.",
         kinds=("Data-dependent assertion failed (cannot compile partial graph)",),
-    ),
-    Rule(
-        "{code} repeats as often as a tensor says, which is not known until the graph runs.",
-        "Loop up to a fixed number and mask with torch.where, or use torch.while_loop.",
-        kinds=("Failed to trace builtin operator",),
-        calls=r"range",
     ),
     Rule(
         "{code} compares tensors in Python, which depends on the numbers in them.",
