@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch._dynamo.config as dynamo_config
 import torch.fx.experimental._config
+from torch.torch_version import TorchVersion
 
 from compiler.engine import explore
 from compiler.record import Record, Suggestion
@@ -26,7 +27,10 @@ import torch
 from torch import nn
 log = logging.getLogger("somebody")
 """
-MODERN = not torch.__version__.startswith(("2.11", "2.12"))
+TORCH = TorchVersion(torch.__version__)
+MODERN = TORCH >= "2.13"
+#: What breaks a graph before torch 2.15, which follows it.
+FOLLOWED = ("random.random()", "object()", "bytearray(3)") if TORCH >= "2.15" else ()
 FIRST = IMPORTS.count("\n") + 1
 X = (torch.tensor([1.0, 2.0, 3.0, 4.0]),)
 NUMBERS = itertools.count()

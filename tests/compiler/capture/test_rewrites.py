@@ -15,7 +15,7 @@ import torch
 from compiler.engine import explore
 from compiler.record import GraphBreak, Record, Suggestion
 from compiler.record.options import Options
-from tests.compiler.broken import MODERN, captured, function, rewritten, settings
+from tests.compiler.broken import FOLLOWED, MODERN, captured, function, rewritten, settings
 
 EDIT, SETTING, MAYBE, MAYBE_SETTING = "edit", "setting", "maybe edit", "maybe setting"
 NONE: tuple[str, ...] = ()
@@ -137,6 +137,8 @@ def edits(record: Record) -> list[tuple[GraphBreak, Suggestion]]:
 @pytest.mark.parametrize("lines", list(OFFERED), ids="; ".join)
 def test_each_edit_works_as_offered(lines: tuple[str, ...]) -> None:
     code = code_of(lines)
+    if any(followed in code for followed in FOLLOWED):
+        pytest.skip("torch 2.15 follows it")
     record = captured(code)
     assert record.breaks
     offered = edits(record)
