@@ -11,7 +11,6 @@ from typing import Final
 from compiler.record import Record
 from explorer.findings.advice.finding import advice_finding
 from explorer.findings.breaks import breaks_finding
-from explorer.findings.bytecode import bytecode_views
 from explorer.findings.chain.finding import chain_views
 from explorer.findings.check_text import checks_finding
 from explorer.findings.frame_map import frame_map_finding
@@ -44,7 +43,6 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
 
 #: Views of artifacts that a record has itself: each gives the artifacts that it shows.
 VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
-    bytecode_views,
     chain_views,
     kept_views,
 )

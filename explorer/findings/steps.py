@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 from compiler.record import Artifact, Entity, Record, Step
-from explorer.findings.bytecode import frame_title
 from explorer.findings.replay import break_step
 from explorer.reading.source_lines import SourceLines
 from explorer.render.finding import Finding
@@ -142,6 +141,15 @@ def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
         "places": [list(where) for where in places],
         "strings": list(text.numbers),
     }
+
+
+def frame_title(record: Record, name: str) -> str:
+    """What a frame is called in a list: `f (0/0)`, and of a resume function where it goes on."""
+    found = next((frame for frame in record.frames if frame.id == name), None)
+    if found is None:
+        return name
+    broke = next((item for item in record.breaks if found.resumes == item.id), None)
+    return f"{broke.function}, from line {broke.line} on ({name})" if broke else f"{found.function} ({name})"
 
 
 def reading_entry(record: Record, reading: Reading) -> dict[str, Any]:

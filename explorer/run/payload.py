@@ -164,7 +164,7 @@ class Payload:
             "lines": artifact.text.count("\n") + (not artifact.text.endswith("\n")),
             "chars": len(artifact.text),
             "entities": len(artifact.entities),
-            "drawable": any(entity.inputs for entity in artifact.entities),
+            "drawable": artifact.stage != "bytecode" and any(entity.inputs for entity in artifact.entities),
             "start": self._starts.get(artifact.id) or first_kernel_line(artifact),
             "operations": sum(entity.kind == "call" for entity in artifact.entities),
             "level": level_of(artifact, self.record),

@@ -11,7 +11,6 @@ const KEYS = [
   ["g", "text, list or graph"],
   ["e", "explain the next word of the line"],
   ["f l + −", "in a graph: show all, list the nodes, zoom; arrows go along edges, Enter opens a group"],
-  ["j", "in bytecode: go where the jump leads"],
   ["← → b", "in steps: back and forward, with Shift over calls; to the instruction before the next break"],
   ["o", "go to the other pane"],
   ["\\", "open a pane to the side"],

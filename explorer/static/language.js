@@ -150,6 +150,7 @@ export function placeRows(lines, language) {
 
 /** @type {Record<string, RegExp>} */
 const PLACES_IN_LINES = {
+  bytecode: /^ *\d* (?:>>|  ) +\d+ /g,
   mlir: / loc\((?:#loc\w*|unknown)\)/g,
   llvm: /,? !dbg !\d+/g,
   sass: /^ {4}\/\*[\da-f]+\*\//g,

@@ -294,7 +294,6 @@ export class Pane {
       onSelect: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, this.name),
       onHover: (/** @type {string[]} */ ids) => this.host.hover(ids),
       onChoose: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, ""),
-      onShow: (/** @type {string} */ id) => this.show(id),
       words: () => this.store.wordsOf(this.artifact),
       actions: this.host.actions,
     };

@@ -16,7 +16,7 @@ export class StepperView {
     /** @type {number[]} */
     this.found = [];
     this.hit = -1;
-    this.count = h("span", { class: "tc-bytecode-count", role: "status" });
+    this.count = h("span", { class: "tc-step-count", role: "status" });
     this.slider = h("input", { type: "range", min: "0", "aria-label": "Step", oninput: () => this.go(Number(this.slider.value)) });
     this.buttons = moves.map(([key, sign, title]) =>
       h("button", { class: "tc-button", type: "button", title, "aria-label": title, onclick: () => this.move(key) }, sign),

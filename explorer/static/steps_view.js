@@ -45,7 +45,7 @@ export class StepsView extends StepperView {
     this.notes = h("div", { class: "tc-steps-notes" });
     this.path = h("nav", { class: "tc-steps-path", "aria-label": "Calls that are being read" });
     this.list = h("div", {
-      class: "tc-bytecode tc-steps-list",
+      class: "tc-steps-list",
       tabIndex: 0,
       role: "listbox",
       "aria-label": "Instructions",
@@ -188,9 +188,9 @@ export class StepsView extends StepperView {
         title: `${step.opcode} ${step.argument}\n${placeOf(step)} in ${step.function}`,
       },
       h("span", { class: "tc-number" }, same || step.line < 0 ? "" : String(step.line)),
-      h("span", { class: "tc-bc-op", style: { paddingLeft: `${Math.min(step.depth, 12)}ch` } }, step.opcode),
-      h("span", { class: "tc-bc-argument" }, step.argument),
-      step.first && h("span", { class: "tc-bc-note" }, `in ${step.function}`),
+      h("span", { class: "tc-step-op", style: { paddingLeft: `${Math.min(step.depth, 12)}ch` } }, step.opcode),
+      h("span", { class: "tc-step-argument" }, step.argument),
+      step.first && h("span", { class: "tc-step-note" }, `in ${step.function}`),
       added > 0 &&
         h("span", { class: "tc-step-added", title: `adds ${counted(added, "node")} to the graph` }, `+${added}`),
     );

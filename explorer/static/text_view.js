@@ -25,9 +25,9 @@ import { VirtualRows } from "./virtual_rows.js";
  */
 /**
  * What the pane around a view listens to, and gives. `ids` is empty where a line holds nothing. `onChoose` is for what
- * is chosen in a list: the text beside it goes there. `onShow` shows another artifact instead.
+ * is chosen in a list: the text beside it goes there.
  * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void,
- *   onChoose?: (ids: string[], add: boolean) => void, onShow?: (artifact: string) => void, words?: () => import("./store.js").Words,
+ *   onChoose?: (ids: string[], add: boolean) => void, words?: () => import("./store.js").Words,
  *   actions: import("./inspector.js").Actions}} Callbacks
  */
 

@@ -1,6 +1,5 @@
 // The views of findings by name. Those of late_views.js are added when they are there.
 
-import { BytecodeView } from "./bytecode_view.js";
 import { DocumentView } from "./document_view.js";
 
 /**
@@ -18,4 +17,4 @@ import { DocumentView } from "./document_view.js";
  */
 
 /** @type {Views} */
-export const VIEWS = { bytecode: BytecodeView, document: DocumentView };
+export const VIEWS = { document: DocumentView };

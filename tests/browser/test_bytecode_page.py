@@ -1,4 +1,4 @@
-"""Side-by-side bytecode and the stepper on a saved page."""
+"""Bytecode and the stepper on a saved page."""
 
 from __future__ import annotations
 
@@ -23,64 +23,25 @@ def stepped() -> Record:
     return explore(reads_on_and_on, (torch.ones(4),), options=options).record
 
 
-def cell(view: ExplorerView, side: int, text: str) -> Locator:
-    return view.stage.locator(f".tc-side-{side}", has_text=text).first
-
-
 def chosen(view: ExplorerView) -> Locator:
     return view.source.locator(".tc-row.tc-primary, .tc-row.tc-linked")
 
 
-def test_bytecode_chip_shows_both_sides_linked_to_source(open_page: OpenPage) -> None:
+def test_listings_of_a_frame_are_linked_and_compared(open_page: OpenPage) -> None:
     view = open_page(stepped())
     view.chip("bytecode").click()
-    heading = cell(view, 1, "call the compiled graph 0/0")
-    expect(heading).to_contain_class("tc-inserted")
-    cell(view, 0, "STORE_DEREF").click()
+    view.stage.locator(".tc-row", has_text="STORE_DEREF").first.click()
     expect(chosen(view)).to_have_count(1)
     expect(chosen(view)).to_contain_text("shift = 3")
-    view.line(view.source, "def shifted(y").click()
-    expect(cell(view, 0, "MAKE_FUNCTION")).to_contain_class("tc-linked")
-
-
-def test_resume_functions_show_shared_rows_and_python(open_page: OpenPage, page: Page) -> None:
-    view = open_page(stepped())
-    view.chip("bytecode").click()
-    view.stage.get_by_label("Frame").select_option(index=1)
-    expect(view.stage.locator(".tc-bc-row").first).to_be_visible()
-    view.stage.get_by_label("Bytecode").focus()
-    page.keyboard.press("End")
-    shared = view.stage.locator(".tc-bc-row", has=page.locator(".tc-side-0.tc-bc-code")).filter(
-        has=page.locator(".tc-side-1.tc-bc-code")
-    )
-    expect(shared.first).to_be_attached()
-    view.stage.get_by_role("button", name="As Python").click()
-    python = view.stage.locator(".tc-bytecode-python")
-    python.locator(".tc-row", has_text="__compiled_fn_").first.click()
-    expect(cell(view, 1, "__compiled_fn_")).to_contain_class("tc-linked")
-
-
-def test_single_bytecode_column_has_no_empty_rows(open_page: OpenPage) -> None:
-    view = open_page(stepped())
-    view.chip("bytecode").click()
-    view.stage.get_by_role("button", name="As Dynamo rewrote it").click()
-    written = view.stage.locator(".tc-side-0")
-    expect(written.first).to_be_visible()
-    expect(view.stage.locator(".tc-side-1").first).to_be_hidden()
-    assert all(text.strip() for text in written.all_inner_texts())
-
-
-def test_jump_arrow_leads_to_its_target(open_page: OpenPage, page: Page) -> None:
-    view = open_page(stepped())
-    view.chip("bytecode").click()
-    view.stage.get_by_label("Bytecode").focus()
-    page.keyboard.press("End")
-    jump = view.stage.locator(".tc-side-0 .tc-bc-jump", has_text="to ").last
-    target = jump.inner_text().removeprefix("to ")
-    jump.hover()
-    expect(view.stage.locator(".tc-jumps .tc-on").first).to_be_attached()
-    jump.click()
-    expect(view.stage.locator(".tc-bc-cell.tc-cursor .tc-bc-offset")).to_have_text(target)
+    shown = view.stage.get_by_label("What this pane shows")
+    shown.select_option("bytecode[0/0 modified]")
+    view.stage.get_by_role("button", name="Compare with another artifact").click()
+    expect(view.stage.locator(".tc-row.tc-added", has_text="__compiled_fn_").first).to_be_visible()
+    same = view.stage.locator(".tc-row:not(.tc-added):not(.tc-removed)", has_text="PRECALL")
+    expect(same.first).to_be_visible()
+    shown.last.select_option("bytecode[0/0 as Python]")
+    view.stage.get_by_role("button", name="Compare with another artifact").click()
+    expect(view.stage).to_contain_text("__compiled_fn_0")
 
 
 def test_stepper_goes_to_the_break_and_back(open_page: OpenPage, page: Page) -> None:

@@ -1,4 +1,4 @@
-"""The content of the views of side-by-side bytecode and of TorchDynamo's steps."""
+"""The content of the view of TorchDynamo's steps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import torch
 
 from compiler.engine import explore
 from compiler.option_checks import parse_options
-from compiler.record import Entity, Problem, Record
-from explorer.findings import views, with_findings
-from explorer.findings.bytecode import bytecode_views
+from compiler.record import Problem, Record
+from explorer.findings import with_findings
 from explorer.findings.replay import Replay
-from explorer.findings.steps import steps_finding
+from explorer.findings.steps import frame_title, steps_finding
 from explorer.run.payload import Payload
 from tests.compiler.capture.test_bytecode import loops_and_breaks
 
@@ -147,44 +146,21 @@ def test_record_without_stepper_has_no_steps(branching: Record) -> None:
     assert steps_finding(branching) is None
 
 
-# Bytecode
-
-
-def test_every_frame_view_has_both_listings_and_python(branching: Record) -> None:
-    shown = {finding.artifact.id: finding.data for finding in views(branching)}
-    frames = [frame.id for frame in branching.frames if frame.outcome == "compiled"]
-    assert len(frames) == 3
-    assert set(shown) == {f"bytecode[{frame}{side}]" for frame in frames for side in ("", " modified")}
-    for frame in frames:
-        data = shown[f"bytecode[{frame}]"]
-        assert data["sides"] == [f"bytecode[{frame}]", f"bytecode[{frame} modified]"]
-        assert data["python"] == f"bytecode[{frame} as Python]"
-        assert [name for name, _ in data["frames"]] == [f"bytecode[{other}]" for other in frames]
+# Frames
 
 
 def test_resume_function_is_titled_by_its_line(branching: Record) -> None:
-    titles = [title for _, title in next(bytecode_views(branching)).data["frames"]]
+    titles = [frame_title(branching, frame.id) for frame in branching.frames]
     lines = [found.line for found in branching.breaks]
     assert titles[0] == "loops_and_breaks (0/0)"
     assert titles[1] == f"loops_and_breaks, from line {lines[0]} on (1/0)"
 
 
-def test_inserted_instructions_are_grouped_by_purpose(branching: Record) -> None:
-    data = next(bytecode_views(branching)).data
-    words = [words for _, _, words in data["groups"]]
-    assert words[0].startswith("call the compiled graph 0/0 with ")
-    assert words[1] == "rebuild stack and variables, to go on in Python"
-    assert words[2].startswith("call the resume function `__resume_at_0`")
-    entities = list(branching["bytecode[0/0 modified]"].entities)
-    ids = [entity.id for entity in entities]
-    for first, last, _ in data["groups"]:
-        stretch: list[Entity] = entities[ids.index(first) : ids.index(last) + 1]
-        assert stretch
-        assert not any(entity.attrs["line"] for entity in stretch)
-
-
-def test_bytecode_opens_side_by_side_python_as_text(branching: Record) -> None:
+def test_bytecode_opens_as_text(branching: Record) -> None:
     stage = next(stage for stage in Payload(branching).manifest()["stages"] if stage["name"] == "bytecode")
-    opens = {item["id"]: (item["view"], item["opens"]) for item in stage["artifacts"]}
-    assert opens["bytecode[0/0]"] == opens["bytecode[0/0 modified]"] == ("bytecode", "view")
-    assert opens["bytecode[0/0 as Python]"] == ("", "")
+    compiled = [frame.id for frame in branching.frames if frame.outcome == "compiled"]
+    assert len(compiled) == 3
+    assert [item["id"] for item in stage["artifacts"]] == [
+        f"bytecode[{frame}{side}]" for frame in compiled for side in ("", " modified", " as Python")
+    ]
+    assert {(item["view"], item["opens"]) for item in stage["artifacts"]} == {("", "")}

@@ -145,11 +145,6 @@ def test_findings_of_both_sides_have_their_views(stage: str, view: str) -> None:
         assert any(lines & single.linked_ids(entity.id) for entity in single[stage].entities)
 
 
-def test_frames_of_both_sides_are_distinct() -> None:
-    view = Payload(with_other_side(beside_inductor().record)).parts_of("bytecode[0/0]")["view"].content()
-    assert [title for _, title in view["frames"]] == ["tcompile: norm_and_gelu (0/0)", "inductor: norm_and_gelu (0/0)"]
-
-
 def test_shared_stages_are_counted_per_side() -> None:
     record = beside_inductor().record
     assert record.versus is not None

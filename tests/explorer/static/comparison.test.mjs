@@ -28,6 +28,14 @@ test("what differs inside a line is emphasised on both sides", () => {
   assert.deepEqual([...looks.emphasis], [[0, [6, 7]], [1, [6, 8]]]);
 });
 
+test("the same instruction at another offset is the same", () => {
+  const listing = (id, lines) => ({ ...artifact(id, lines), info: { id, title: id, language: "bytecode" } });
+  const written = ["    3 >>     2 LOAD_FAST                       0 (x)"];
+  const rewritten = ["            48 LOAD_GLOBAL                     1 (__compiled_fn_0)", "    3       56 LOAD_FAST                       0 (x)"];
+  const { looks } = comparison(listing("a", written), listing("b", rewritten));
+  assert.deepEqual(looks.classes, ["tc-added", ""]);
+});
+
 test("long equal runs are folded, but for three lines around a difference", () => {
   const { looks } = comparison(artifact("a", [...SAME, "old", ...SAME]), artifact("b", [...SAME, "new", ...SAME]));
   assert.deepEqual([...looks.folded], [[0, 16], [25, 41]]);
