@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -44,9 +44,6 @@ from compiler.torch_api.supported import warn_of_newer_torch
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
 from compiler.virtual_gpu.gpu import active_driver
-
-if TYPE_CHECKING:
-    from compiler.decompose.graphs import LevelGraphs
 
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
@@ -208,20 +205,11 @@ class Exploration:
             builder.start("timing")
             check_kernels(builder, self.kept)
 
-    @functools.cached_property
-    def _levels(self) -> Callable[[str], LevelGraphs]:
-        from compiler.numerics.stage_check import Levels
-
-        return Levels(self._builder, self.kept)
-
     def _check_call(self, call: Call) -> None:
         """Compare what the first call returns with eager."""
         from compiler.numerics.call_check import CallCheck
 
-        assert self._observation is not None  # the call was made while it was there
-        compiled, pause_observing = functools.partial(self._compile, call.fn), self._observation.pause_observing
-        check = CallCheck(self._builder, call, self.kept, self._levels, compiled, pause_observing)
-        self._builder.checks.extend(check.checks())
+        self._builder.checks.extend(CallCheck(call, self.kept).checks())
 
     def _check_stages(self, first: Call | None) -> None:
         """Compare each stage with eager and float64; without the GPU, on the CPU."""
@@ -234,7 +222,7 @@ class Exploration:
             from compiler.numerics.stage_check import check_stages
 
             self._builder.start("timing")
-            check_stages(self._builder, self.kept, self._levels)
+            check_stages(self._builder, self.kept)
 
     def _measure(self) -> None:
         """Time breaks and check the first call, if asked for. A failure is a Problem."""

@@ -1,29 +1,25 @@
-"""`--check`: compare the compiled call, and the call with the graphs of each stage, with eager."""
+"""`--check`: compare the compiled call, and the call with its captured graphs, with eager."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from compiler.calls.call import Call
 from compiler.calls.kept_graphs import KeptFrame
-from compiler.decompose.graphs import LevelError, LevelGraphs
 from compiler.numerics.call_results import CallResults, exact, record_draws, results
 from compiler.numerics.call_words import check_call, check_result
 from compiler.numerics.compiled_random import draws_its_own
-from compiler.numerics.graphs_in_call import InPlace, replace_graph_calls
+from compiler.numerics.graphs_in_call import replace_graph_calls, with_captured_graphs, with_own_draws
 from compiler.numerics.policy.judge import Scope, is_reference, name_of
 from compiler.numerics.stage_runs import NotComparableError, stages_of
 from compiler.numerics.stage_words import not_comparable, on_cpu, stage_checks
 from compiler.record import Check
-from compiler.record.builder import Builder
 from compiler.torch_api.level_traces import first_line
-from compiler.torch_api.settings import emulating_precision_casts
 
 CAPTURED = "captured"
 OTHER_WAY = "eager's own numbers are far from it: in float64 the call takes another way, at a branch or a comparison"
@@ -39,28 +35,18 @@ OWN_DRAWS = (
 OTHERS_DRAWS = "it draws random numbers, and {name} draws others than eager does"
 SETTING = "torch._inductor.config.emulate_precision_casts = True"
 NARROW = (torch.bfloat16, torch.float16)
-MOST_SECONDS = 30.0
-"""The setting is tried where compiling took fewer seconds than this."""
 
 
 @dataclass
 class CallCheck:
-    """Checks one call against eager and float64.
+    """Checks one call against eager and float64. `kept` are its captures by graph id, `heard` those that it runs."""
 
-    `compiled` compiles the user's function again; `pause_observing` keeps that out of the record. `levels` returns a
-    capture at each decomposition level, or raises LevelError.
-    """
-
-    builder: Builder
     call: Call
     kept: Mapping[str, KeptFrame]
-    levels: Callable[[str], LevelGraphs]
-    compiled: Callable[[], Callable[..., Any]]
-    pause_observing: Callable[[], AbstractContextManager[Any]]
     heard: list[str] = field(default_factory=list)
 
     def checks(self) -> Iterator[Check]:
-        """Checks of the whole call, of each of its results, and of its results with the graphs of each stage.
+        """Checks of the whole call, of each of its results, and of its results with the captured graphs.
 
         Raises what the call raises.
         """
@@ -68,8 +54,6 @@ class CallCheck:
         yield self._whole(own)
         yield from own
         yield from self._captured_checks()
-        if len(self.heard) > 1:
-            yield from self._stage_checks()
 
     @cached_property
     def eager(self) -> CallResults:
@@ -99,9 +83,10 @@ class CallCheck:
         outputs = self.eager.outputs
         return found if is_reference([*outputs.values()], [found.outputs[name] for name in outputs]) else OTHER_WAY
 
-    @cached_property
-    def in_place(self) -> InPlace:
-        return InPlace(self.call, self.kept, self.levels, self.heard)
+    @property
+    def called(self) -> dict[str, KeptFrame]:
+        """The captures that the call runs."""
+        return {name: self.kept[name] for name in self.heard}
 
     def _own_checks(self) -> Iterator[Check]:
         """A `Check` for each result of the compiled call."""
@@ -110,7 +95,7 @@ class CallCheck:
         if self.eager.draws and self._draws_its_own():
             best = None
             try:
-                reference = self.in_place.with_own_draws()
+                reference = with_own_draws(self.call, self.called)
             except NotComparableError:
                 yield Check(
                     "outputs and gradients", None, None, "not comparable", words=self._draws_words(OTHERS_DRAWS)
@@ -163,7 +148,7 @@ class CallCheck:
             return ""
         return (
             f"a fused kernel keeps float32 between operations where eager rounds each result to {name_of(dtype)}; "
-            f"{self._effect_of_setting(own)}"
+            f"{SETTING} rounds as eager does"
         )
 
     def _narrowest(self) -> torch.dtype | None:
@@ -173,57 +158,19 @@ class CallCheck:
         found = {node.meta.get("dtype") for node in nodes}
         return next((dtype for dtype in NARROW if dtype in found), None)
 
-    def _effect_of_setting(self, own: Sequence[Check]) -> str:
-        """The effect of the setting, measured where compiling takes little time."""
-        seconds = sum(timing.seconds for timing in self.builder.timings if timing.what == "compile")
-        if seconds > MOST_SECONDS or (self.eager.draws and self._draws_its_own()):
-            return f"{SETTING} rounds as eager does"
-        with self.pause_observing(), emulating_precision_casts():
-            found = results(self.call, self.compiled())
-        return _effect_words(own, [*self._check_results(found, self.eager, None)])
-
-    def _captured_checks(self) -> Iterator[Check]:
+    def _captured_checks(self) -> tuple[Check, ...]:
         """Checks of the call with its captured graphs, all of them at once."""
         graph = self.heard[0] if len(self.heard) == 1 else ""
-        if self.heard and all(self.kept[name].eager is not None for name in self.heard):
-            yield from self._stage(CAPTURED, graph, self.in_place.with_captured_graphs)
-
-    def _stage_checks(self) -> Iterator[Check]:
-        """Checks of the call with the graphs of one stage after the other."""
-        for stage in self.in_place.stages():
-            yield from self._stage(stage, "", partial(self.in_place.at_stage, stage))
-
-    def _stage(self, stage: str, graph: str, run: Callable[[], CallResults]) -> tuple[Check, ...]:
+        if not self.heard or any(frame.eager is None for frame in self.called.values()):
+            return ()
         try:
-            found = run()
-        except (NotComparableError, LevelError) as error:
-            return (not_comparable(stage, graph, str(error)),)
-        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages don't care
+            found = with_captured_graphs(self.call, self.called)
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other checks don't care
             reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
-            return (not_comparable(stage, graph, reason),)
+            return (not_comparable(CAPTURED, graph, reason),)
         if not found.has_same_results(self.eager):
-            return (not_comparable(stage, graph, "it gives other outputs or gradients than eager"),)
-        return self._check_stage(stage, graph, found)
-
-    def _check_stage(self, stage: str, graph: str, mine: CallResults) -> tuple[Check, ...]:
-        changed = sorted(mine.changed_names() | self.eager.changed_names())
-        own, eager = on_cpu(mine.with_names(changed)), on_cpu(self.eager.with_names(changed))
+            return (not_comparable(CAPTURED, graph, "it gives other outputs or gradients than eager"),)
+        changed = sorted(found.changed_names() | self.eager.changed_names())
+        own, eager = on_cpu(found.with_names(changed)), on_cpu(self.eager.with_names(changed))
         best = on_cpu(self.exact.with_names(changed)) if isinstance(self.exact, CallResults) else None
-        return stage_checks(own, eager, best, stage, graph)
-
-
-def _effect_words(before: Sequence[Check], after: Sequence[Check]) -> str:
-    """One sentence that says how the setting changed the largest error."""
-    first, second = (_largest(checks) for checks in (before, after))
-    if first is None or second is None:
-        return f"{SETTING} rounds as eager does"
-    if second == 0:
-        return f"with {SETTING}, tried here, all results are eager's, bit for bit"
-    if second > first / 2:
-        return f"{SETTING} does not help here: tried, the largest error is {second:.1e}, and {first:.1e} without"
-    return f"with {SETTING}, tried here, the largest error goes from {first:.1e} to {second:.1e}"
-
-
-def _largest(checks: Sequence[Check]) -> float | None:
-    known = [check.max_relative for check in checks]
-    return None if None in known else max((error for error in known if error is not None), default=0.0)
+        return stage_checks(own, eager, best, CAPTURED, graph)

@@ -7,7 +7,7 @@ Random numbers are eager's at every stage that draws in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,38 +35,14 @@ CAPTURED = "captured"
 NodeValues = Mapping[str, Any]
 
 
-@dataclass
-class Levels:
-    """Captures at each decomposition level, traced lazily."""
-
-    builder: Builder
-    kept: Mapping[str, KeptFrame]
-    _known: dict[str, LevelGraphs | LevelError] = field(default_factory=dict)
-
-    def __call__(self, graph: str) -> LevelGraphs:
-        """The levels of a capture. Raises LevelError where it can't be traced again."""
-        if graph not in self._known:
-            try:
-                self._known[graph] = LevelGraphs(graph, self.kept[graph], self._captured_artifact(graph))
-            except LevelError as error:
-                self._known[graph] = error
-        known = self._known[graph]
-        if isinstance(known, LevelError):
-            raise known
-        return known
-
-    def _captured_artifact(self, graph: str) -> Artifact:
-        return next(item for item in self.builder.artifacts.values() if (item.stage, item.graph) == (CAPTURED, graph))
-
-
-def check_stages(builder: Builder, kept: Mapping[str, KeptFrame], levels: Callable[[str], LevelGraphs]) -> None:
+def check_stages(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
     """Add a `Check` for each stage of each capture that was called to a record under construction."""
     for captured in [item for item in builder.artifacts.values() if item.stage == CAPTURED]:
         frame = kept.get(captured.graph)
         if frame is None or frame.arguments is None:
             continue
         try:
-            builder.checks.extend(StageCheck(captured, frame, levels(captured.graph)).checks())
+            builder.checks.extend(StageCheck(captured, frame, LevelGraphs(captured.graph, frame, captured)).checks())
         except LevelError as error:
             builder.problem(Problem(CAPTURED, str(error), graph=captured.graph))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
@@ -39,11 +39,6 @@ def advertised_backends() -> list[str]:
 def inductor_settings() -> dict[str, Any]:
     """The declared type of each of Inductor's settings, by dotted name (`triton.cudagraphs`)."""
     return {name: inductor_config.get_type(name) for name in inductor_config.get_config_copy()}  # type: ignore[attr-defined]
-
-
-def emulating_precision_casts() -> AbstractContextManager[None]:
-    """Make code that is compiled in the block round to 16-bit formats wherever eager does."""
-    return inductor_config.patch(emulate_precision_casts=True)
 
 
 def is_compiled(target: object) -> bool:
