@@ -33,7 +33,6 @@ RULES: Final[tuple[Rule, ...]] = (
     matmul.autocast,
     cpu.threads,
     matmul.max_autotune,
-    cpu.vectors,
     traffic.dtype_casts,
     traffic.layout_copies,
     traffic.unfused_loops,
@@ -42,8 +41,6 @@ RULES: Final[tuple[Rule, ...]] = (
     compile_time.slowest_phase,
     launches.break_even,
     launches.too_small,
-    traffic.bound_by_memory_or_compute,
-    matmul.precision_casts,
 )
 
 

@@ -9,7 +9,7 @@ from compiler.advise.matmul import matmuls, share_of_peak
 from compiler.advise.reading import Reading
 from compiler.timing.spread import speed_up
 
-REMARKS = ("compile-time", "memory-bound", "break-even")
+REMARKS = ("compile-time", "break-even")
 """Rules that describe, and whose change is not one of the code."""
 
 

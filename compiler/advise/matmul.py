@@ -1,4 +1,4 @@
-"""Rules about matmuls and convolutions: autotuning, TF32, autocast, and what rounding changes."""
+"""Rules about matmuls and convolutions: autotuning, TF32, autocast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, secon
 from compiler.advise.launches import measured_gain
 from compiler.advise.reading import KernelFacts, Reading
 from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
-from compiler.record.plain_text import pluralize
 
 DOMINANT = 0.4
 """From this share of the kernels' time on, matmuls are what to look at."""
@@ -143,26 +142,3 @@ def _time_in(reading: Reading, found: KernelFacts, dtype: str) -> float:
     moved = found.bytes if dtype == "tf32" else found.bytes / 2
     floor, _ = roofline.least_seconds(reading.gpu, bytes=int(moved), flops=found.flops, dtype=dtype, matmul=True)
     return floor * (found.time / found.floor if found.floor else 1.0)
-
-
-def precision_casts(reading: Reading) -> Iterator[Advice]:
-    """bfloat16 results that differ from eager's because Inductor does not round between fused steps."""
-    halves = ("bfloat16", "float16")
-    differing = [
-        check for check in reading.record.checks
-        if check.verdict == "differs" and not check.stage and (not check.note or "shape" not in check.note)
-    ]  # fmt: skip
-    dtypes = {str(entity.attrs.get("dtype")) for entity in reading.entities.values() if "dtype" in entity.attrs}
-    if not differing or not dtypes & set(halves) or reading.record.options.options.get("emulate_precision_casts"):
-        return
-    worst = max(differing, key=lambda check: check.max_relative or 0.0)
-    found = (
-        f"{pluralize(len(differing), 'result')} differ from eager's by more than the format's rounding, "
-        f"{worst.subject} by {worst.max_relative or 0.0:.2g} of its largest magnitude. Eager rounds to 16 bits after "
-        "each step; a fused kernel keeps 32 bits in between, which is nearer to the true result."
-    )
-    change = Change(
-        "To have eager's rounding (for a comparison; it costs time): options={'emulate_precision_casts': True}.",
-        {"options": {"emulate_precision_casts": True}},
-    )
-    yield Advice("precision-casts", "16-bit results differ from eager's", found, (), None, change)

@@ -6,51 +6,19 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from compiler.advise.facts import Advice, Basis, Change, Evidence, Gain, percent, seconds
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
-from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
+from compiler.advise.waiting import saved_seconds, whole_call
 from compiler.inductor.fusion_words import reason_words
 from compiler.record import Decision, Entity
 from compiler.record.plain_text import pluralize, size_text
-from compiler.targets import Target
 
 WORTH = 0.03
 """From this share of the kernels' time on, a kind of traffic is reported."""
-REACHED = 0.8
-"""A peak counts as reached from here on: no real kernel gets much nearer."""
 TINY_BYTES = 256 * 1024
 """A reduction over less keeps a GPU busy for no longer than its launch takes."""
 LEAST_TINY, MANY = 3, 0.1
 """From this many launches and this share of all on, they are reported."""
-
-
-def bound_by_memory_or_compute(reading: Reading) -> Iterator[Advice]:
-    """Whether kernels are memory-bound or compute-bound, and how near the peak they are."""
-    waits = find_waiting(reading)
-    if reading.gpu is None or not reading.kernel_seconds or (waits is not None and waits.share > MUCH):
-        return
-    by_memory = [found for found in reading.kernels if found.bound == "memory"]
-    share = sum(found.time for found in by_memory) / reading.kernel_seconds
-    if share < 0.5 or not by_memory:
-        return
-    found = f"{percent(share)} of the kernels' time goes to kernels that memory holds back, not arithmetic."
-    evidence = (_bandwidth(reading.gpu, by_memory, reading.kernel_basis),)
-    change = Change(
-        "Move fewer bytes: a narrower format (bfloat16 halves them), or fewer steps that each read and write "
-        "everything."
-    )
-    yield Advice("memory-bound", "Memory-bound", found, evidence, None, change)
-
-
-def _bandwidth(gpu: Target, kernels: Sequence[KernelFacts], basis: Basis) -> Evidence:
-    largest = sorted(kernels, key=lambda found: -found.time)[:3]
-    moved, took = sum(found.bytes for found in kernels), sum(found.time for found in kernels)
-    if basis == "measured":
-        share = percent(moved / took / gpu.memory_bandwidth)
-        told = f"They move {size_text(moved)} in {seconds(took)}: {share} of {gpu.title}'s bandwidth."
-    else:
-        told = f"They move {size_text(moved)}, which takes {seconds(took)} at {gpu.title}'s full bandwidth."
-    return Evidence(told, basis, tuple(found.kernel.id for found in largest))
 
 
 def layout_copies(reading: Reading) -> Iterator[Advice]:

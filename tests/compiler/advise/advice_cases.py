@@ -54,10 +54,5 @@ def norms(x: Tensor) -> Tensor:
     return x
 
 
-def backwards(x: Tensor) -> Tensor:
-    """Reversed rows: Inductor does not vectorize this on a CPU."""
-    return x.flip(1)
-
-
 def products(x: Tensor, w: Tensor) -> Tensor:
     return torch.relu(x @ w) @ w

@@ -22,7 +22,6 @@ from explorer.findings.advice.words import snippet
 from tests.compiler.advise.advice_cases import (
     Blocks,
     Cast,
-    backwards,
     norms,
     printing,
     products,
@@ -321,12 +320,6 @@ def test_regional_compilation_is_advised_for_equal_blocks() -> None:
 
 
 # CPU
-
-
-def test_unvectorized_loops_are_found() -> None:
-    advice = found(recorded(backwards, torch.randn(300, 300), target="cpu"))["vectors"]
-    assert "1 of 1 C++ kernel" in advice.found
-    assert "vectors" not in found(recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu"))
 
 
 def test_idle_cores_are_reported() -> None:
