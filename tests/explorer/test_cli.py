@@ -257,8 +257,6 @@ def test_show_prints_the_summary_or_a_stage(saved: Path, capsys: pytest.CaptureF
         ("recompiles", "recompilation 1 of 1: f (cell:1), shape of `x`"),
         ("guards", "0/0  f (cell:1): 1 guard, and 1 on the insides of modules and of torch\n  `x` is float32, contig"),
         ("guards", "34 ns  failed 1 time\n"),
-        ("frames", "0/0    f         cell:1  compiled    2  cell:2   1/0\n"),
-        ("symbols", "s77     x.size(0)   9    2 <= s77  0/1\n"),
     ],
 )
 def test_show_prints_dynamo_facts(saved: Path, capsys: pytest.CaptureFixture[str], name: str, words: str) -> None:
@@ -272,8 +270,6 @@ def test_show_prints_dynamo_facts(saved: Path, capsys: pytest.CaptureFixture[str
         ("breaks", "no graph breaks\n"),
         ("recompiles", "no recompilations\n"),
         ("guards", "no guards\n"),
-        ("frames", "nothing was compiled\n"),
-        ("symbols", "no symbols\n"),
     ],
 )
 def test_show_of_missing_facts_says_so(
