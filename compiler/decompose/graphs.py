@@ -282,10 +282,6 @@ def _own(value: Any, wants_gradient: bool) -> Any:
     return copy_tensor(value).requires_grad_(wants_gradient)
 
 
-def _is_trained(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
 def version(value: Any) -> int:
     """How often a tensor was written to in place; 0 for other values."""
     return value._version if isinstance(value, Tensor) else 0

@@ -227,7 +227,7 @@ def upgrade(record: Record, schema: int) -> Record:
         record,
         artifacts=artifacts,
         kernels=tuple(replace(kernel, variant=_variant_of(kernel)) for kernel in kernels),
-        frames=tuple(map(_with_numbers, record.frames)),
+        frames=tuple(_with_numbers(record.frames)),
         versus=record.versus and upgrade(record.versus, schema),
         schema=schema,
     )
@@ -246,7 +246,14 @@ def _variant_of(kernel: Kernel) -> str:
     return " ".join(word for word in _words_after(kernel.graph, kernel.artifact) if word not in _HALVES)
 
 
-def _with_numbers(frame: Frame) -> Frame:
-    code, _, compilation = frame.id.partition("/")
-    is_read = code.isdecimal() and compilation.isdecimal()
-    return replace(frame, code=int(code), compilation=int(compilation)) if is_read else frame
+def _with_numbers(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Frames with the numbers of code object and compilation: functions of one name and place are one code object."""
+    compilations: dict[tuple[str, str, int], int] = {}
+    for frame in frames:
+        was_read = frame.outcome != "skipped" or frame.call_number > 0
+        if not was_read:
+            yield frame
+            continue
+        place = (frame.function, frame.file, frame.line)
+        compilations[place] = compilations.get(place, -1) + 1
+        yield replace(frame, code=list(compilations).index(place), compilation=compilations[place])

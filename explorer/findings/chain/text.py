@@ -21,11 +21,6 @@ _HEADINGS = {
 }
 
 
-def chain_text(title: str, steps: Sequence[ChainStep], note: str) -> str:
-    """All steps."""
-    return "\n\n".join(text for text, _ in blocks(title, steps, note))
-
-
 def blocks(title: str, steps: Sequence[ChainStep], note: str) -> Iterator[tuple[str, ChainStep | None]]:
     """What stands in the text, block by block, and the step that each is of."""
     yield _head(title, steps), None

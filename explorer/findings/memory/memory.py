@@ -90,10 +90,6 @@ class Timeline:
     base: Mapping[str, int]
     lines: Mapping[str, Line] = field(default_factory=dict)
 
-    @property
-    def base_bytes(self) -> int:
-        return sum(self.base.values())
-
 
 def timelines(record: Record) -> list[Timeline]:
     """That of the whole call first, where it runs several graphs, then each graph's own."""

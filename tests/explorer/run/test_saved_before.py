@@ -42,6 +42,11 @@ def test_files_saved_by_earlier_versions_have_halves(loaded: Run) -> None:
     assert loaded.record.schema == SCHEMA
 
 
+def test_files_saved_by_earlier_versions_have_numbered_frames(loaded: Run) -> None:
+    assert loaded.record.frames
+    assert all(frame.id == f"{frame.code}/{frame.compilation}" for frame in loaded.record.frames)
+
+
 def test_second_side_of_an_earlier_version_has_halves(tmp_path: Path) -> None:
     record = json.loads(gzip.decompress((SAVED / "training.json.gz").read_bytes()))
     path = tmp_path / "both.json"
