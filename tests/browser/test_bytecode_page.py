@@ -40,7 +40,7 @@ def test_listings_of_a_frame_are_linked_and_compared(open_page: OpenPage) -> Non
     same = view.stage.locator(".tc-row:not(.tc-added):not(.tc-removed)", has_text="PRECALL")
     expect(same.first).to_be_visible()
     shown.last.select_option("bytecode[0/0 as Python]")
-    view.stage.get_by_role("button", name="Compare with another artifact").click()
+    view.stage.get_by_role("button", name="Stop comparing").click()
     expect(view.stage).to_contain_text("__compiled_fn_0")
 
 
