@@ -17,6 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from compiler.capture.function_names import function_name
 from compiler.record import Artifact, Entity, Span
 
@@ -185,21 +187,34 @@ def _indent(line: str) -> int:
 
 @lru_cache(maxsize=1)
 def _installed_roots() -> tuple[str, ...]:
+    """The folders of installed code, longest first."""
     paths = {*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     if site.ENABLE_USER_SITE:
         paths.add(site.getusersitepackages())
+    paths.update(package_folders_on_path())
     return tuple(sorted((str(Path(path).resolve()) for path in paths), key=len, reverse=True))
 
 
 @lru_cache(maxsize=1024)
 def is_installed(file: str) -> bool:
-    """Whether a file belongs to the standard library or an installed package."""
+    """Whether a file belongs to the standard library, to torch or to an installed package."""
     if file.startswith("<frozen "):
         return True
     if file.startswith("<"):
         return False
-    path = str(Path(file).resolve())
-    return any(path.startswith(f"{root}/") for root in _installed_roots())
+    path = Path(file).resolve()
+    return path.is_relative_to(torch_folder()) or any(str(path).startswith(f"{root}/") for root in _installed_roots())
+
+
+@lru_cache(maxsize=1)
+def torch_folder() -> Path:
+    """The folder of the package torch: a clone's where torch was built from source for development."""
+    return Path(torch.__file__).resolve().parent
+
+
+def package_folders_on_path() -> list[str]:
+    """Folders of packages on Python's path: PYTHONPATH, which clusters set, and .pth files add to Python's own."""
+    return [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
 
 
 @lru_cache(maxsize=1024)

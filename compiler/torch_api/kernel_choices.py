@@ -95,6 +95,12 @@ def known_settings() -> dict[str, Any]:
     return inductor_config.get_config_copy()
 
 
+def fusion_benchmarks() -> tuple[str, str]:
+    """The settings under which Inductor times fusions. Torch 2.15 renamed one, and warns of its old name."""
+    templates = "benchmark_template_fusion"
+    return "benchmark_fusion", templates if templates in known_settings() else "benchmark_epilogue_fusion"
+
+
 def register_heuristics_again() -> None:
     """Run the modules that register heuristics, in copies that nobody else sees."""
     for name in ("triton", "contiguous_mm"):

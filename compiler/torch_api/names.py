@@ -29,7 +29,7 @@ OTHERS: dict[str, str] = {
     "torch._dynamo.variables.lazy.LazyVariableTracker": "is_realized",
     "torch._functorch._aot_autograd.graph_compile": "_log_fw_bw_graphs _log_inference_graph _log_joint_graph",
     "torch._functorch._aot_autograd.schemas.ViewAndMutationMeta": "tensors_saved_for_backwards_slice",
-    "torch._inductor.config": "benchmark_epilogue_fusion benchmark_fusion fx_graph_cache layout_optimization",
+    "torch._inductor.config": "benchmark_fusion fx_graph_cache layout_optimization",
     "torch._inductor.config.test_configs": "autotune_choice_desc_regex",
     "torch._inductor.config.triton": "num_decompose_k_splits spill_threshold",
     "torch._inductor.dependencies.MemoryDep": "is_indirect",

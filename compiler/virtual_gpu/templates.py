@@ -170,7 +170,7 @@ class InductorRetargeting(Retargeting):
 
         Nothing can be timed, and defaults follow the vendor that torch was built for.
         """
-        settings: dict[str, Any] = {"benchmark_epilogue_fusion": False, "benchmark_fusion": False}
+        settings: dict[str, Any] = dict.fromkeys(choosing.fusion_benchmarks(), False)
         if _is_vendors_build(self.target):
             return settings
         amd = _is_amd(self.target)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import compiler
+from compiler.capture.sources import package_folders_on_path, torch_folder
 
 TORCHSCRIPT = "is TorchScript, which runs outside Python and which TorchDynamo does not trace"
 OWN_FOLDERS = (Path(__file__).parents[1], Path(compiler.__file__).parent)
@@ -110,6 +111,8 @@ def _owner_of_file(name: str) -> str:
     if name.startswith("<frozen "):
         return "the standard library"
     path = Path(name)
+    if path.resolve().is_relative_to(torch_folder()):
+        return "torch"
     for folder in _package_folders():
         if path.is_relative_to(folder):
             return path.relative_to(folder).parts[0].removesuffix(".py")
@@ -121,7 +124,8 @@ def _owner_of_file(name: str) -> str:
 @cache
 def _package_folders() -> tuple[Path, ...]:
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    return tuple(map(Path, dict.fromkeys([*folders, *site.getsitepackages(), site.getusersitepackages()])))
+    sites = [*site.getsitepackages(), site.getusersitepackages()]
+    return tuple(map(Path, dict.fromkeys([*folders, *sites, *package_folders_on_path()])))
 
 
 @cache

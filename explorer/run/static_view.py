@@ -267,4 +267,7 @@ def _facts(name: str, count: int, table: str, where: str, is_open: bool = False)
 
 
 def _footer() -> str:
-    return note('Static view. To explore it, run the cell, or open the page that run.save("run.html") writes.')
+    return note(
+        'Static view. To explore it, run the cell, or open the page that run.save("run.html") writes. If the cell ran '
+        "and an error is below, reload the browser's page: it was opened before tcompile was installed."
+    )

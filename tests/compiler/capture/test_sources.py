@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 
-from compiler.capture.sources import GAP, WHOLE_FILE_LINES, SourceBook, importable_path, is_cell, is_installed
+from compiler.capture.sources import (
+    GAP,
+    WHOLE_FILE_LINES,
+    SourceBook,
+    _installed_roots,
+    importable_path,
+    is_cell,
+    is_installed,
+)
 
 
 def test_a_short_file_is_shown_whole() -> None:
@@ -60,6 +70,32 @@ def test_names_are_short_and_distinct() -> None:
     assert book.name(torch.nn.functional.__file__) == "torch/nn/functional.py"
     assert book.name("/tmp/ipykernel_12/345.py") == "cell"
     assert book.name("/tmp/ipykernel_12/678.py") == "cell 2"
+
+
+@pytest.fixture
+def roots_read_anew() -> Iterator[None]:
+    """Look up what is installed again, in this test and after it."""
+    cached = (is_installed, _installed_roots)
+    for function in cached:
+        function.cache_clear()
+    yield
+    for function in cached:
+        function.cache_clear()
+
+
+@pytest.mark.usefixtures("roots_read_anew")
+def test_torch_in_a_clone_counts_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.capture.sources._installed_roots", tuple)
+    assert is_installed(torch.nn.functional.__file__)
+    assert not is_installed(functools.__file__)
+
+
+@pytest.mark.usefixtures("roots_read_anew")
+def test_packages_on_the_path_count_as_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(folder)
+    assert is_installed(str(folder / "package.py"))
+    assert not is_installed(str(tmp_path / "script.py"))
 
 
 def test_cells_and_installed_files_are_recognized() -> None:
