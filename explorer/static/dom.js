@@ -124,7 +124,7 @@ export function counted(count, one, many = `${one}s`) {
  * @param {HTMLElement} parent @param {Node[]} children @param {HTMLElement} [otherwise]
  */
 export function replaceKeepingFocus(parent, children, otherwise = parent) {
-  const focused = document.activeElement;
+  const focused = focusedNear(parent);
   const had = parent.contains(focused);
   parent.replaceChildren(...children);
   if (!had || !focused) return;
@@ -132,6 +132,12 @@ export function replaceKeepingFocus(parent, children, otherwise = parent) {
     (element) => nameOfControl(element) === nameOfControl(focused),
   );
   (same instanceof HTMLElement ? same : otherwise).focus({ preventScroll: true });
+}
+
+/** The element with the focus, in the tree that `element` is in: marimo shows widgets in a shadow root. @param {Element} element */
+export function focusedNear(element) {
+  const tree = element.getRootNode();
+  return tree instanceof Document || tree instanceof ShadowRoot ? tree.activeElement : null;
 }
 
 /** @param {Element} element */

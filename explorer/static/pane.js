@@ -1,7 +1,7 @@
 // A pane: an artifact as text or as a graph, or two of them compared.
 
 import { comparison } from "./comparison.js";
-import { counted, h, icon } from "./dom.js";
+import { counted, focusedNear, h, icon } from "./dom.js";
 import { DrawingView } from "./drawing_view.js";
 import { ListView } from "./list_view.js";
 import { compileHint, pendingCard, showProgress, startCompiling } from "./machine_code.js";
@@ -232,7 +232,8 @@ export class Pane {
     const what = this.shown().join() + this.mode;
     const again = what === this.what;
     const scroll = this.body.querySelector(".tc-scroll")?.scrollTop ?? 0;
-    const focused = this.body.contains(document.activeElement) || document.activeElement === this.root;
+    const holder = focusedNear(this.root);
+    const focused = this.body.contains(holder) || holder === this.root;
     this.view?.destroy();
     this.view = null;
     this.legend.replaceChildren();

@@ -1,6 +1,6 @@
 // Stages that belong together: chips in a row, or folded, one chip that opens a list of them.
 
-import { counted, h, icon } from "./dom.js";
+import { counted, focusedNear, h, icon } from "./dom.js";
 
 /** Classes that a folded group has where one of its chips has them, or all have. */
 const OF_ANY = ["tc-warns", "tc-problem", "tc-running"];
@@ -28,7 +28,7 @@ export class StageGroup {
     this.root.addEventListener("keydown", (event) => this.pressed(event));
     this.list.addEventListener("click", () => this.chosen());
     this.outside = (/** @type {Event} */ event) => {
-      if (event.target instanceof Node && !this.root.contains(event.target)) this.close();
+      if (!event.composedPath().includes(this.root)) this.close();
     };
   }
 
@@ -113,7 +113,7 @@ export class StageGroup {
   /** @param {KeyboardEvent} event */
   pressed(event) {
     if (!this.isFolded) return;
-    const at = this.chips.findIndex((chip) => chip === document.activeElement);
+    const at = this.chips.findIndex((chip) => chip === focusedNear(this.root));
     const last = this.chips.length - 1;
     /** @type {Record<string, () => void>} */
     const actions = {

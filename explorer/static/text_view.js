@@ -1,6 +1,6 @@
 // One artifact as text: line numbers, colour, folds, search, and the lines of the selection marked.
 
-import { copyText, counted, h, icon } from "./dom.js";
+import { copyText, counted, focusedNear, h, icon } from "./dom.js";
 import { Explainer } from "./explain.js";
 import { findAll, firstIn, MOST_HITS } from "./hits.js";
 import { outermost, placeRows, spanOf, structureOf, tokeniseRow } from "./language.js";
@@ -256,7 +256,7 @@ export class TextView {
     element.classList.toggle("tc-linked", mark === LINKED);
     element.classList.toggle("tc-weak", mark === WEAK);
     element.classList.toggle("tc-previewed", this.previewed.has(row));
-    element.classList.toggle("tc-cursor", row === this.cursor && document.activeElement === this.scroller);
+    element.classList.toggle("tc-cursor", row === this.cursor && focusedNear(this.scroller) === this.scroller);
     element.setAttribute("aria-selected", String(mark === PRIMARY));
   }
 

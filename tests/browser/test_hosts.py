@@ -1,7 +1,8 @@
-"""The widget in pages that stand for VS Code's notebook renderer and Colab's output frame.
+"""The widget in pages that stand for VS Code's notebook renderer, Colab's output frame and marimo's cells.
 
-Neither can be run here. Each stand-in has that host's theme marks, colours and Content-Security-Policy, and loads the
-widget's module as anywidget does there: from a blob. Messages go to a real widget in Python.
+The first two can't be run here. Each stand-in has that host's theme marks, colours and Content-Security-Policy, and
+loads the widget's module as anywidget does there: from a blob. marimo puts a widget into a shadow root. Messages go to
+a real widget in Python.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Host:
     policy: str
     background: str
     dark: bool
+    in_shadow: bool = False
 
 
 # VS Code applies a policy to notebooks only with its experimental setting `notebook.experimental.enableCsp`; anywidget
@@ -60,13 +62,21 @@ HOSTS = [
     vscode("vscode-high-contrast-light", "#ffffff", "#292929", dark=False),
     Host("colab-light", "", "", "", COLAB_POLICY, "#ffffff", dark=False),
     Host("colab-dark", 'theme="dark"', "", "", COLAB_POLICY, "#16191e", dark=True),
+    Host("marimo-light", "", 'class="light"', "", COLAB_POLICY, "#ffffff", dark=False, in_shadow=True),
+    Host("marimo-dark", "", 'class="dark dark-theme"', "", COLAB_POLICY, "#16191e", dark=True, in_shadow=True),
 ]
 
 PAGE = """<!DOCTYPE html>
-<html lang="en" {html} style="{style}"><head><meta charset="utf-8"><title>{name}</title><style>{css}</style></head>
+<html lang="en" {html} style="{style}"><head><meta charset="utf-8"><title>{name}</title></head>
 <body {body}><div id="output"></div>
 <script type="application/json" id="state">{state}</script>
 <script type="module">
+const output = document.getElementById("output");
+const tree = {in_shadow} ? output.attachShadow({{ mode: "open" }}) : output;
+const style = document.createElement("style");
+style.textContent = {css};
+const el = document.createElement("div");
+tree.append(style, el);
 const bytes = (text) => new DataView(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
 const state = JSON.parse(document.getElementById("state").textContent);
 state.parts = state.parts.map(([data, ...key]) => [bytes(data), ...key]);
@@ -85,7 +95,7 @@ const model = {{
 const address = URL.createObjectURL(new Blob([{module}], {{ type: "text/javascript" }}));
 const widget = (await import(address)).default();
 await widget.initialize({{ model }});
-await widget.render({{ model, el: document.getElementById("output") }});
+await widget.render({{ model, el }});
 </script></body></html>"""
 
 
@@ -120,7 +130,8 @@ class Kernel:
             body=host.body,
             style=host.style,
             name=host.name,
-            css=self.widget._css,
+            in_shadow=in_script(host.in_shadow),
+            css=in_script(self.widget._css),
             state=in_script(state | {"parts": parts}),
             module=in_script(self.widget._esm),
         )
@@ -158,8 +169,22 @@ def test_widget_works_in_its_hosts(page: Page, console_errors: list[str], host: 
     expect(view.stage.locator("canvas").first).to_be_visible()
     view.chip("fusion").click()
     expect(view.stage.locator(".tc-kernels tr").first).to_be_visible()
+    open_from_folded_group(page, view)
     page.screenshot(path=ARTIFACTS / f"host-{host.name}.png")
     assert console_errors == []
+
+
+def open_from_folded_group(page: Page, view: ExplorerView) -> None:
+    """Fold the groups in a narrow page, and choose a stage from a group's list with the keyboard."""
+    page.set_viewport_size({"width": 700, "height": 900})
+    head = view.root.locator(".tc-group-folded:has([data-stage=post_grad]) > .tc-group-head")
+    head.click()
+    chip = view.root.locator(".tc-ribbon [data-stage=post_grad]")
+    expect(chip).to_be_visible()
+    page.keyboard.press("End")
+    expect(chip).to_be_focused()
+    chip.click()
+    expect(chip).to_have_attribute("aria-pressed", "true")
 
 
 def test_widget_follows_the_theme_of_vscode(page: Page) -> None:
