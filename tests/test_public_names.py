@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
@@ -35,6 +36,23 @@ def test_docstring_begins_with_a_short_line(name: str) -> None:
     """The first line stands alone in the docs and in a completer."""
     first = (inspect.getdoc(getattr(tcompile, name)) or "").splitlines()[0]
     assert 20 <= len(first) <= 90, first
+    assert first.endswith((".", ":")), first
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS | {"Run"}))
+def test_docstring_has_an_example(name: str) -> None:
+    examples = re.findall(r"^ *(?:>>>|\.\.\.) (.*)$", inspect.getdoc(getattr(tcompile, name)) or "", re.MULTILINE)
+    assert any(re.search(rf"tcompile\.{name}\(|\brun\b|\"tcompile\"", example) for example in examples), examples
+
+
+def members_of_run() -> list[str]:
+    return [name for name in dir(tcompile.Run) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", members_of_run())
+def test_member_of_run_has_a_short_first_line(name: str) -> None:
+    first = (inspect.getdoc(inspect.getattr_static(tcompile.Run, name)) or "").splitlines()[0]
+    assert 10 <= len(first) <= 110, first
     assert first.endswith((".", ":")), first
 
 

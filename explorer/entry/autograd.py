@@ -81,7 +81,7 @@ def autograd(
     With `health`, a backward pass is run as `torch.autograd.grad` does (hooks and custom functions of yours run in it,
     no `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient. Without, none is run.
 
-    Raises ValueError for a tensor that nothing wants a gradient of, TypeError for what gives no tensor, and whatever
+    Raises ValueError for a tensor that does not require a gradient, TypeError where there is no tensor, and whatever
     the call raises.
     """
     frame = sys._getframe(1)

@@ -165,8 +165,8 @@ def chain_rule(
     used after it. It begins with `gradient`, or with 1 for each element. Small tensors are shown by their numbers, big
     ones by shape, norm and range.
 
-    Raises ValueError for a tensor that nothing wants a gradient of, or whose graph was freed; TypeError for what gives
-    no tensor; and what the function raises.
+    Raises ValueError for a tensor that does not require a gradient, or whose graph was freed; TypeError where there is
+    no tensor; and whatever the function raises.
     """
     import torch
 

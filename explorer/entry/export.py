@@ -52,9 +52,11 @@ def export(
 def save_and_load(model: nn.Module, *args: Any, backend: str = "aot_eager", **kwargs: Any) -> pd.DataFrame:
     """Try each way to save a compiled model, and load and call what was saved: a table.
 
+    >>> tcompile.save_and_load(model, x)[["way", "outcome", "words"]]
+
     A copy of the model in evaluation mode is used. `outcome` says how outputs compare with the model's own ("equal" is
     to the bit), `words` what there is to know: why names begin with `_orig_mod.`, what is in the file, what it needs.
-    Raises TypeError for what is no module, ValueError for a model that can't be copied.
+    Raises TypeError if `model` is not an `nn.Module`, ValueError if it can't be copied.
     """
     from compiler.export.saving import ways_to_save
     from explorer.reading.data_frames import table_of

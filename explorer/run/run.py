@@ -37,10 +37,15 @@ if TYPE_CHECKING:
 class Run(RecordHolder):
     """One exploration: stages, tables, findings, drawings and files.
 
+    >>> print(run)                           # a summary
+    >>> print(run["forward"], run.cards)     # a stage; what to change
+    >>> run.kernels[["name", "bytes"]]       # a table
+    >>> run.save("run.html")                 # a page that needs no network
+
     `record` is all that was found; `value` is what the explored call returned.
 
-    `run["forward"]` is a stage: it prints as text. `print(run)` is a summary. The tables (`run.breaks`, `run.ops`, …)
-    are DataFrames made anew at each access, so that changing one changes nothing here.
+    Stages and findings print as text. The tables (`run.breaks`, `run.ops`, …) are DataFrames made anew at each access,
+    so that changing one changes nothing here.
 
     Stages of machine code (`run["ptx"]`, `run.binaries`) are made when they are first asked for, and are in `record`
     from then on.
@@ -316,15 +321,16 @@ class Run(RecordHolder):
     @overload
     def diff(self, other: Run | Record | None = None) -> RunDiff: ...
     def diff(self, other: Run | Record | str | None = None) -> RunDiff | ArtifactDiff:
-        """What differs between this run (`-`) and another (`+`): breaks, guards and recompilations gone and new, graphs
-        merged, each stage's text, op counts, kernels.
+        """What differs between this run (`-`) and another (`+`), stage by stage.
+
+        Breaks, guards and recompilations that are gone or new, merged graphs, each stage's text, op counts, kernels.
 
         run.diff(other)   # another exploration: before and after a fix, or for two GPUs
         run.diff()        # another backend's code for the same call (`--vs`), beside this run's
         run.diff("0/1")   # the captured graph of a recompilation, and that of the code that came closest
 
         Machine code is compared once it is asked for: `diff["ptx"]`, `diff.kernels`. `run.diff().widget()` shows both.
-        Raises ValueError for `diff()` of a run without `--vs`, KeyError for a recompilation that there is not.
+        Raises ValueError for `diff()` of a run without `--vs`, KeyError for a recompilation that does not exist.
         """
         from explorer.run.diff import RunDiff, recompile_diff
 

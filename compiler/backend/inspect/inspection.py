@@ -437,7 +437,7 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     `dynamic` is as for torch.compile. The call is run once, by eager PyTorch, graph by graph; if its result needs a
     gradient, there is a backward graph too. What the graphs were called with is kept, to check stages on it.
 
-    Raises BackendError where a graph can't be compiled, or where there is none, and TypeError for what can't be called.
+    Raises BackendError where a graph can't be compiled, or where there is none, and TypeError if `fn` is not callable.
     """
     if not callable(fn):
         raise TypeError(f"tcompile.open takes a function or a module, and what to call it with; got {fn!r:.60}")

@@ -33,7 +33,7 @@ def decompose(
     (https://pytorch.org/get-started/pytorch-2-x/), `method` is how it was counted here.
 
     Raises OperatorError (a ValueError) for a name that torch does not have, and for arguments that it can't be called
-    with; TypeError for what can't be called.
+    with; TypeError for an argument that is neither a name nor callable.
     """
     from compiler.decompose.one_op import decompose_call
     from compiler.decompose.operators import operator_named
