@@ -8,7 +8,7 @@ called it: of a chain of calls, the outermost place in the kernel's file.
 - LLVM: `!dbg !34`, `!34 = !DILocation(line: 30, scope: !5, inlinedAt: !40)`.
   https://llvm.org/docs/LangRef.html#dilocation
 - PTX and AMDGCN: `.loc file line column`, until the next one, and the comment LLVM puts behind it:
-  `random.py:36:40 @[ kernel.py:40:25 ]`.
+  `random.py:36:40 @[ kernel.py:40:25 ]`; Triton 3.9's PTX has `inlined_at file line column` in its place.
 - SASS: the comments of `listing.sass_listing`, or nvdisasm's own of `-g` and `-gi`.
 """
 
@@ -208,10 +208,9 @@ def _chain(
 ) -> list[Place]:
     """A chain of places, from the comment or from the directive and its `inlined_at`."""
     file, line, column, *caller, comment = directive.groups()
-    chain = [(name, int(at)) for name, at in _PLACE.findall(comment)]
-    if not chain:
-        above = callers.get((caller[0], caller[1], caller[2] or "0"), []) if caller[0] else []
-        chain = [(files.get(file, ""), int(line)), *above]
+    chain = [(name, int(at)) for name, at in _PLACE.findall(comment)] or [(files.get(file, ""), int(line))]
+    if len(chain) == 1 and caller[0]:
+        chain += callers.get((caller[0], caller[1], caller[2] or "0"), [])
     callers[file, line, column or "0"] = chain
     return chain
 

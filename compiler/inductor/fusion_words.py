@@ -1,6 +1,6 @@
 """Plain words for every reason that Inductor has for not fusing two scheduler nodes.
 
-`REASONS` has the texts of torch 2.11 to 2.13 as they stand in its source (torch._inductor: scheduler.py, choices.py,
+`REASONS` has the texts of torch 2.11 to 2.15 as they stand in its source (torch._inductor: scheduler.py, choices.py,
 codegen/simd.py and codegen/cutlass/scheduling.py), with `%s` for what is filled in. A test compares it with the source
 of the torch that is installed.
 """
@@ -36,6 +36,26 @@ REASONS: Final[dict[str, str]] = {
     "as after a transpose, a shift or a reduction",
     "node1 and node2 uses different buf layouts": "the kernel and what follows lay the tensor out differently",
     "Split scan cannot fuse with reductions": "a scan that is split over blocks can't be joined with a reduction",
+    # Reductions whose rows are worked through in groups of the same kernel, and strict numerics: torch 2.15
+    "nested reduction append planning failed": "the first reduces rows, and groups within them, in one kernel: "
+    "Inductor finds no way to compute the second in it too",
+    "nested reduction append producer placement mismatch": "the first reduces rows, and groups within them, in one "
+    "kernel, and the second can't be computed at that point of the program",
+    "staged fusion dependency proof failed": "Inductor can't prove that each group of elements of the second "
+    "needs only what the same block of the first has made",
+    "sub-parent epilogue planning failed": "the second combines elements of each row that the first reduces: "
+    "Inductor finds no way to compute it in the same kernel",
+    "consumer is not wholly in the sub-parent epilogue": "a part of the second can't be computed from the groups of "
+    "elements that the reduction's kernel has at hand",
+    "invalid sub-parent epilogue fusion": "the second combines elements of each row that the first reduces, "
+    "in an order that the same kernel can't have",
+    "staged reduction plan would be lost": "one of them reduces in stages, and together they could not",
+    "incompatible reduction contracts": "both reduce the result of a matmul, and its kernel can compute only one of "
+    "them at its end",
+    "reduction fusion does not preserve strict reduction ordering": "both are reductions, and one has to add in eager "
+    "mode's order (config.numerics)",
+    "template fusion does not preserve strict reduction ordering": "the second has to add in eager mode's order, "
+    "which a template does not keep (config.numerics)",
     # Limits that keep kernels good
     "exceeds max fusion": "together they are more operations than one kernel may have (config.max_fusion_size)",
     "Fusion will increase peak memory": "together they would keep more in memory at once",
@@ -61,10 +81,16 @@ REASONS: Final[dict[str, str]] = {
     "and only pointwise operations can be added to it",
     "epilogue reads from buffers other than the mutated output": "what follows your Triton kernel "
     "reads more than its result",
+    "epilogue is not a unary read of the output buffer": "what follows your Triton kernel "
+    "reads more than its result, or writes more than one tensor",
+    "epilogue's read and write indices differ": "what follows your Triton kernel writes its elements in another order "
+    "than it reads them",
     "grouped node must not be fused with other nodes": "one of them is to stay in its group",
     "fusion for buffer explicit disabled": "fusion was switched off for one of their tensors",
     "device mismatch (%s vs %s)": "they run on different devices",
     "foreach do not have same length": "lists of tensors of different lengths",
+    "a consumer depends on another producer sub-node": "an operation of the second list of tensors needs the result "
+    "for another tensor of the first list",
     "candidate producer is not dep of any foreach consumer": "nothing in the list of tensors needs the first",
     "candidate consumer has no dep in any foreach producer": "the second needs nothing of the list of tensors",
     "candidate producer is a reduction, foreach ops cannot be fused with reductions currently": "operations on "

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+LARGEST_THRESHOLD = 2**31 - 1
+"""CPython keeps thresholds as C integers. A user, or torch 2.15 during a compilation, may have raised the last one."""
+
 
 @contextmanager
 def preserve_state() -> Iterator[None]:
@@ -53,7 +56,7 @@ def fewer_full_collections(factor: int) -> Iterator[None]:
     any, the process grows.
     """
     thresholds = gc.get_threshold()
-    gc.set_threshold(thresholds[0], thresholds[1], factor * thresholds[2])
+    gc.set_threshold(thresholds[0], thresholds[1], min(factor * thresholds[2], LARGEST_THRESHOLD))
     try:
         yield
     finally:

@@ -111,13 +111,13 @@ def test_instructions_link_to_kernel_lines(gpu: str, stage: str, request: pytest
     [
         ("h100", "ttir", "tt.load", {"tl.load("}),
         ("h100", "ttir", "tt.store", {"tl.store("}),
-        ("h100", "ttgir", "tt.reduce", {"tl.sum(", "triton_helpers.max2("}),
-        ("h100", "ttgir", "tt.reduce.return", {"tl.sum(", "triton_helpers.max2("}),
-        ("h100", "llir", "fcmp", {"triton_helpers.max2(", "tmp2 > tmp3"}),
-        ("h100", "ptx", "shfl.sync.bfly.b32", {"tl.sum(", "triton_helpers.max2("}),
+        ("h100", "ttgir", "tt.reduce", {"tl.sum(", "triton_helpers.max2(", "triton_helpers.fmax2("}),
+        ("h100", "ttgir", "tt.reduce.return", {"tl.sum(", "triton_helpers.max2(", "triton_helpers.fmax2("}),
+        ("h100", "llir", "fcmp", {"triton_helpers.max2(", "triton_helpers.fmax2(", "tmp2 > tmp3"}),
+        ("h100", "ptx", "shfl.sync.bfly.b32", {"tl.sum(", "triton_helpers.max2(", "triton_helpers.fmax2("}),
         ("h100", "ptx", "mul.hi.u32", {"tl.rand("}),
         ("h100", "ptx", "rsqrt.approx.ftz.f32", {"libdevice.rsqrt("}),
-        ("h100", "sass", "SHFL.BFLY", {"tl.sum(", "triton_helpers.max2("}),
+        ("h100", "sass", "SHFL.BFLY", {"tl.sum(", "triton_helpers.max2(", "triton_helpers.fmax2("}),
         ("h100", "sass", "MUFU.RSQ", {"libdevice.rsqrt("}),
         ("h100", "sass", "MUFU.EX2", {"libdevice.exp("}),
         ("h100", "sass", "STG.E", {"tl.store("}),
@@ -213,7 +213,7 @@ PTX = """.visible .entry k(
 	add.s32 	%r2, %r1, 1;
 	.loc	2 293 36, function_name $L__info_string0, inlined_at 1 5 7
 	@%p1 bra 	$L__BB0_2;
-	.loc	2 263 15, function_name $L__info_string1, inlined_at 2 293 36
+	.loc	2 263 15, function_name $L__info_string1, inlined_at 2 293 36 // standard.py:263:15
 	{ .reg .pred p; setp.ne.s32 p, %r1, 0; selp.b32 %r3, 1, 2, p; }
 $L__BB0_2:	ret;
 	.loc	1 0 9                           // k.py:0:9

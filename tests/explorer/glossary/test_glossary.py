@@ -21,6 +21,7 @@ from compiler.option_checks import parse_options
 from compiler.record import Record
 from explorer.glossary import Meaning, explain, for_text
 from explorer.glossary.torch_docs import first_sentence, from_torch
+from tests.compiler.broken import TORCH
 
 FILES = ("amdgcn", "aten", "llvm", "mlir", "ptx", "sass", "triton")
 HOSTS = {
@@ -232,7 +233,7 @@ def disassembled(cubin: bytes, folder: Path) -> str:
             "python",
             "aten.cdist.default",
             "torch.cdist",
-            "Computes batched the p-norm distance",
+            "Computes the batched p-norm distance" if TORCH >= "2.14" else "Computes batched the p-norm distance",
             "https://docs.pytorch.org/docs/stable/generated/torch.cdist.html",
         ),
     ],
