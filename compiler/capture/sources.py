@@ -14,10 +14,9 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from compiler.capture.function_names import function_name
 from compiler.record import Artifact, Entity, Span
@@ -209,7 +208,8 @@ def is_installed(file: str) -> bool:
 @lru_cache(maxsize=1)
 def torch_folder() -> Path:
     """The folder of the package torch: a clone's where torch was built from source for development."""
-    return Path(torch.__file__).resolve().parent
+    found = find_spec("torch")  # not imported: `tcompile show` starts without it
+    return Path(str(found and found.origin)).resolve().parent
 
 
 def package_folders_on_path() -> list[str]:

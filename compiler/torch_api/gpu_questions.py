@@ -75,6 +75,12 @@ def answers(
     yield Place(device_interface, "caching_worker_current_devices"), {"cuda": 0}
 
 
+def generator_functions() -> Iterator[Place]:
+    """The function that gives the GPU's random generator, from torch 2.14 on; Inductor 2.15 calls it."""
+    if hasattr(torch._C, "_accelerator_getDefaultGenerator"):
+        yield Place(torch._C, "_accelerator_getDefaultGenerator")
+
+
 def forget_answers() -> None:
     """Clear what torch and Inductor cached about the last GPU."""
     for value in vars(triton_probes).values():

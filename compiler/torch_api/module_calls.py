@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._C._dynamo import eval_frame
 from torch._C._functorch import peek_interpreter_stack
+from torch._dynamo import OptimizedModule, trace_rules
 from torch._dynamo.decorators import skip
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -82,6 +83,16 @@ def pause_watching() -> Iterator[None]:
 
 def _set(call: Any) -> None:
     Module.__call__ = call  # type: ignore[method-assign]
+
+
+def is_skipped_by_compile(module: Module) -> bool:
+    """Whether `module.compile()` compiles nothing: its forward is PyTorch's own, which TorchDynamo skips.
+
+    torch 2.15 compiles it.
+    """
+    if hasattr(OptimizedModule, "_should_wrap_module_call_impl"):
+        return False
+    return bool(trace_rules.check(type(module).forward))
 
 
 class Redirection:

@@ -77,6 +77,7 @@ def _answer(answer: Any, *_: Any, **__: Any) -> Any:
 def _answers(target: Target) -> Iterator[tuple[Place, Any]]:
     """The places that ask about the GPU, and the target's answers."""
     yield from gpu_questions.answers(_functions(target), properties(target), target.clock / 1e6)
+    yield from ((place, lambda _index: VirtualGenerator()) for place in gpu_questions.generator_functions())
     yield Place(torch.version, "hip"), HIP_VERSION if target.vendor == "amd" else None
     yield Place(torch.version, "cuda"), None if target.vendor == "amd" else torch.version.cuda or _CUDA_VERSION
     if target.vendor == "nvidia":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch.nn import Module
 
 from compiler.record import Problem
+from compiler.torch_api import module_calls
 from explorer.entry import callee as callees
 from explorer.entry.cell import Cell
 from explorer.entry.choice import Choice
@@ -35,7 +36,7 @@ def explain_nothing_compiled(cell: Cell, choice: Choice) -> Problem:
 def explain_second_call(choice: Choice, name: str, callee: object) -> Problem:
     """The problem that says why a call of the cell was repeated to capture it."""
     again = f"{name} was called again, on copies of its arguments: this is what torch.compile makes of it"
-    if isinstance(callee, Module) and callees.is_own_or_torch(type(callee).forward.__code__.co_filename):
+    if isinstance(callee, Module) and module_calls.is_skipped_by_compile(callee):
         kind = type(callee).__name__
         reason = f"{name}.compile() compiles nothing: the forward of {kind} is PyTorch's own, which TorchDynamo skips"
         return Problem("captured", f"{reason}. {again}", f"write {name} = torch.compile({name})")

@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from explorer.entry.choice import copy_tree
+from tests.compiler.broken import TORCH
 from tests.explorer.entry.comparison import Comparison
 
 SETUP = """
@@ -131,7 +132,10 @@ CELLS = [
     "(lambda v: f(v) + 1)(x)",
     "h = lambda v: f(v)\nh(x)",
     "def h():\n    return f(x)\nh()",
-    "class Named(str):\n    def title(self): return super().title() + str(f(x).sum())\nNamed('a').title()",
+    pytest.param(
+        "class Named(str):\n    def title(self): return super().title() + str(f(x).sum())\nNamed('a').title()",
+        marks=pytest.mark.skipif(TORCH >= "2.15", reason="torch.compile calls self.title() for super().title() there"),
+    ),
     "@functools.lru_cache\ndef h():\n    return f(x)\nh()",
     "@torch.no_grad()\ndef h(v):\n    return net(v)\nh(x)",
     "torch.vmap(f)(x)",
