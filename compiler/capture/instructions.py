@@ -11,8 +11,8 @@ from __future__ import annotations
 import ast
 import dis
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -81,6 +81,12 @@ class Value:
 NULL = Value("NULL")
 
 
+def copied(values: Iterable[Value]) -> list[Value]:
+    """Copies of stack entries, for a side of a branch: an entry that is there twice stays one."""
+    known = {id(NULL): NULL}
+    return [known.setdefault(id(value), replace(value)) for value in values]
+
+
 @dataclass
 class SymbolicStack:
     """`lines` is the Python so far, `stands_for` the offsets of the instructions behind each line.
@@ -118,10 +124,10 @@ class SymbolicStack:
         self.emit(f"{name} = {value.text}", value.offsets)
         value.become_variable(name)
 
-    def name_reads(self) -> None:
-        """Name the values that read a variable, as the next block may change the variable."""
+    def name_reads(self, variables: Collection[str] | None = None) -> None:
+        """Name the values that read a variable, or one of these, as the next block may change the variable."""
         for value in self.stack:
-            if value.local:
+            if value.local and (variables is None or value.local in variables):
                 self.name_it(value)
 
     def keep_reads_of(self, name: str, but: Value | None = None) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dis
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from compiler.capture.instructions import Instructions, StoppedError, Value
+from compiler.capture.instructions import Instructions, StoppedError, Value, copied
 
 MOST_INSTRUCTIONS = 20_000
 _IGNORED = {"RESUME", "NOP", "PRECALL", "CACHE", "MAKE_CELL", "COPY_FREE_VARS", "EXTENDED_ARG", "NOT_TAKEN"}
@@ -111,8 +111,7 @@ class _Machine(Instructions):
         if name in _IGNORED:
             return number + 1
         if name.startswith(("POP_JUMP", "JUMP_IF")):
-            self._branch(instruction, number)
-            return None
+            return self._branch(instruction, number)
         if name == "JUMP_FORWARD":
             return self.index[instruction.argval]
         if name in _ENDS:
@@ -125,21 +124,83 @@ class _Machine(Instructions):
 
     # Control flow.
 
-    def _branch(self, instruction: dis.Instruction, number: int) -> None:
+    def _branch(self, instruction: dis.Instruction, number: int) -> int | None:
+        """Write a branch; the number of the instruction where its sides meet, None if each goes on by itself."""
         name = instruction.opname
         if "BACKWARD" in name or instruction.argval <= instruction.offset:
             raise self.stop(instruction, "it jumps back: a loop")
         if self.inside:
             raise self.stop(instruction, "a branch inside of a block that is to be left")
-        kept = self._condition(instruction)
-        stack, indent = list(self.stack), self.indent
-        self.run(number + 1, list(stack), indent + 1)
+        target = self.index[instruction.argval]
+        end = self._meeting(instruction, number + 1, target)
+        if end is not None and self._write_until_meeting(instruction, number + 1, target, end):
+            return end
+        kept = self._condition(instruction)  # a branch may rename what is on its own stack
+        stack, indent = self.stack, self.indent
+        self.run(number + 1, copied(stack), indent + 1)
         self.indent = indent
         self.emit("else:", (instruction.offset,))
-        self.run(self.index[instruction.argval], [*stack, *kept], indent + 1)
+        self.run(target, [*stack, *kept], indent + 1)
+        return None
 
-    def _condition(self, instruction: dis.Instruction) -> list[Value]:
-        """Write the `if`; the value itself where the branch that is jumped to keeps it."""
+    def _meeting(self, instruction: dis.Instruction, start: int, target: int) -> int | None:
+        """Where both sides of a branch go on together; None if one jumps elsewhere or returns."""
+        last = self.instructions[target - 1]
+        end = self.index[last.argval] if last.opname == "JUMP_FORWARD" else target
+        sides = [each for each in self.instructions[start:end] if each is not last or end == target]
+        turns = any("JUMP" in each.opname or each.opname in (*_ENDS, "FOR_ITER") for each in sides)
+        is_plain = not turns and not any(each.offset in self.protected for each in sides)
+        return end if is_plain and not instruction.opname.endswith("OR_POP") else None
+
+    def _write_until_meeting(self, instruction: dis.Instruction, start: int, target: int, end: int) -> bool:
+        """Write both sides of a branch; False, with nothing written, if they leave different values on the stack."""
+        sides = self.instructions[start:end]
+        written = {name for each in sides for name in self._names_written(each)}
+        count, lines, made, indent = len(self.stack), len(self.lines), self.made, self.indent
+        before = copied([*self.stack, *self.waiting])
+        self._condition(instruction, written)
+        stack = self.stack
+        first = self._side(range(start, target - (end != target)), copied(stack))
+        if len(self.lines) > lines and self.lines[-1].endswith(":"):
+            self.emit("pass", ())
+        self.indent = indent
+        self.emit("else:", (instruction.offset,))
+        second = self._side(range(target, end), copied(stack))
+        if self.lines[-1].endswith("else:"):
+            self.lines.pop()
+            self.stands_for.pop()
+        self.indent = indent
+        if [value.text for value in first] != [value.text for value in second]:
+            del self.lines[lines:], self.stands_for[lines:]
+            self.made, self.stack, self.waiting = made, before[:count], before[count:]
+            return False
+        if any(str(each.argval).startswith("record_pregraph_bytecode_") for each in sides):
+            self.says[instruction.offset] = "only while torch's profiler is on"
+        for value, other in zip(first, second, strict=True):
+            value.offsets += other.offsets
+        self.stack = first
+        return True
+
+    def _side(self, numbers: Iterable[int], stack: list[Value]) -> list[Value]:
+        """Write one side of a branch, one level in; the stack at its end."""
+        self.stack = stack
+        self.indent += 1
+        for number in numbers:
+            self._step(number)
+        self.flush()
+        return self.stack
+
+    def _names_written(self, instruction: dis.Instruction) -> Iterator[str]:
+        """The local variables that an instruction stores or deletes."""
+        if instruction.opname.startswith(("STORE_FAST", "DELETE_FAST")):
+            names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+            yield from map(self.names, names)
+
+    def _condition(self, instruction: dis.Instruction, written: Collection[str] | None = None) -> list[Value]:
+        """Write the `if`, before which reads of variables that a side has `written` get names, or all reads.
+
+        Returns the value itself where the branch that is jumped to keeps it.
+        """
         name = instruction.opname
         keeps = name.endswith("OR_POP")
         (value,) = self.pop(1)
@@ -148,7 +209,7 @@ class _Machine(Instructions):
         self.consume([value])
         self.flush()
         self.say("the value decides, in plain Python, which branch the function takes")
-        self.name_reads()  # a branch may rename what is on its own stack
+        self.name_reads(written)
         test = next(test for ending, test in _TESTS.items() if name.removesuffix("_OR_POP").endswith(ending))
         self.emit(f"if {test.format(value.truth or value.text)}:")
         return [value] if keeps else []

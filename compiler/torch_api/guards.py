@@ -108,7 +108,17 @@ def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str,
     found = [*same, *_find_failing(wrapper.root, scope, lengths)]
     for guard in getattr(wrapper.root, "get_epilogue_lambda_guards", tuple)():
         found.extend(_false_parts(guard, scope))
+    same_object = {tuple(guard.verbose_code_parts()): guard for guard in _same_object_guards(wrapper.root)}
+    for guard in same_object.values():
+        found.extend(_false_parts(guard, scope))
     return found
+
+
+def _same_object_guards(manager: Any) -> Iterator[Any]:
+    """Guards that two sources are one object, which torch 2.15 keeps at both of them."""
+    yield from (guard for guard in manager.get_leaf_guards() if type(guard).__name__ == "OBJECT_ALIASING")
+    for child in children(manager):
+        yield from _same_object_guards(child)
 
 
 def length_check(source: str, length: int) -> str:

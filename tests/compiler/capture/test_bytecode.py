@@ -10,7 +10,7 @@ import linecache
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from compiler.capture.rendering import Rendering, render
 from compiler.engine import explore
 from compiler.option_checks import parse_options
 from compiler.record import Record
-from tests.compiler.broken import function
+from tests.compiler.broken import TORCH, function
 from tests.compiler.capture.break_cases import CASES
 
 
@@ -148,6 +148,27 @@ def test_method_on_a_number_is_parenthesized() -> None:
     assert render(calls_a_numbers_method.__code__).lines[1:] == ("    return (x * (3).bit_length())",)
 
 
+def branches_that_meet(x: int, flag: bool) -> tuple[int, int, int]:
+    y = x
+    if flag:
+        y = x + 1
+    else:
+        x = x - 1
+    if not flag:
+        x = -x
+    return x, y, 2 if flag else 3
+
+
+def test_code_after_a_branch_is_rendered_once() -> None:
+    code = branches_that_meet.__code__
+    python = render(code)
+    assert sum("x = (-x)" in line for line in python.lines) == 1
+    assert sum("return" in line for line in python.lines) == 2  # the sides leave different values: 2 and 3
+    rendered: Any = FunctionType(code_of(python, code, {}), {})
+    for flag in (True, False):
+        assert rendered(5, flag) == branches_that_meet(5, flag)
+
+
 def number(line: str, user_globals: dict[str, Any], constants: dict[str, Any]) -> str:
     """The line with its constants replaced by new global names, which hold the constants."""
     for name, value in constants.items():
@@ -270,6 +291,7 @@ def test_inserted_instructions_are_explained() -> None:
     assert "call the compiled graph with x" in says
     assert "keep the tuple that the graph returned" in says
     assert "call the resume function `__resume_at_0` with the values that it needs" in says
+    assert ("only while torch's profiler is on" in says) == (TORCH >= "2.15")
     assert all(f"# {words}" in artifact.text for words in says)
     assert not any("says" in entity.attrs for entity in record["bytecode[0/0]"].entities)
 
