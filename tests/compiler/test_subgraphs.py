@@ -15,10 +15,10 @@ from compiler.engine import explore
 from compiler.export.exporting import export_program
 from compiler.record import Artifact, Record
 from compiler.record.options import Options
-from tests.compiler.broken import TORCH
 from explorer.reading.stages import counts
 from explorer.render.drawing import drawing, plan
 from explorer.run.tables import graphs, ops
+from tests.compiler.broken import TORCH
 
 
 def branches(x: torch.Tensor) -> torch.Tensor:
