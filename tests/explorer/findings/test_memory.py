@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -13,6 +15,7 @@ from explorer.findings import findings, with_findings
 from explorer.findings.memory.finding import memory_finding
 from explorer.findings.memory.memory import Line, Step, timelines
 from explorer.run.run import Run
+from tests.compiler.broken import TORCH
 from tests.explorer.explored import mlp_record
 from tests.explorer.findings.documents import parts_of
 from tests.explorer.golden import assert_golden
@@ -43,7 +46,12 @@ def test_alias_is_not_a_separate_tensor() -> None:
 def test_text_shows_peaks_and_the_tensors_live_then() -> None:
     found = memory_finding(mlp_record())
     assert found is not None
-    assert_golden("memory.txt", found.artifact.text.rstrip("\n"))
+    text = found.artifact.text.rstrip("\n")
+    if TORCH >= "2.15":  # the seeds of both dropouts are at the first one's line, and were at the last one's
+        first, last = r"(randint\.low_out +)explored\.py:25  x = self\.hidden", r"\1explored.py:26  x = self.deeper"
+        text, count = re.subn(first, last, text)
+        assert count == 1
+    assert_golden("memory.txt", text)
 
 
 def test_tensor_links_to_its_kernel_and_line() -> None:
