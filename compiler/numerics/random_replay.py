@@ -90,7 +90,7 @@ def replay(draws: Draws) -> Hook:
 
     def give(node: Node, run: Callable[[], Any]) -> Any:
         target = fx.target_name(node)
-        before = random_state() if is_random(drawing_operator(node)) and target not in _SEEDS else None
+        before = random_state() if is_random(drawing_operator(node)) and _drawing(node) not in _SEEDS else None
         value = run()
         if target not in _INDUCTOR and (before is None or random_state() == before):
             return value
