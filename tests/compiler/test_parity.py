@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import re
 import sys
@@ -23,6 +24,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
 from compiler.engine import Exploration
+from compiler.process import without_collection
 from compiler.record import Record
 from compiler.record.options import Options
 from tests.compiler.parity_programs import PROGRAMS, Program
@@ -106,6 +108,7 @@ def fresh() -> Iterator[None]:
 
 def started(name: str) -> Program:
     torch._dynamo.reset()
+    gc.collect()  # torch would count the callbacks of weak references as frames
     counters.clear()
     clear_compilation_metrics()
     torch.manual_seed(0)
@@ -116,7 +119,7 @@ def started(name: str) -> Program:
 
 def alone(name: str) -> tuple[Counts, dict[str, Any]]:
     program = started(name)
-    with logged_breaks() as logged, program.around():
+    with logged_breaks() as logged, program.around(), without_collection():
         compiled = torch.compile(program.fn, backend="eager", fullgraph=program.fullgraph)
         for args in program.calls:
             compiled(*args, **program.kwargs)
@@ -126,7 +129,7 @@ def alone(name: str) -> tuple[Counts, dict[str, Any]]:
 def explored(name: str) -> tuple[Counts, dict[str, Any], Record]:
     program = started(name)
     options = Options(stages=("captured",), fullgraph=program.fullgraph)
-    with logged_breaks() as logged, program.around(), Exploration(options) as exploration:
+    with logged_breaks() as logged, program.around(), without_collection(), Exploration(options) as exploration:
         compiled = exploration.compile(program.fn)
         for args in program.calls:
             compiled(*args, **program.kwargs)
