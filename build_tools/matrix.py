@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build/matrix"
 TESTS = ("tests/compiler", "tests/explorer")
 OPTIONS = ("-q", "-rs", "-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-_UNPINNED = re.compile(r"(torch|triton|nvidia-|cuda-)", re.IGNORECASE)
+_UNPINNED = re.compile(r"(torch|triton|setuptools|nvidia-|cuda-)", re.IGNORECASE)
 _RESULT = re.compile(r"^=*\s*((?:\d+ \w+, )*\d+ \w+) in .*$", re.MULTILINE)
 
 
