@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from compiler.torch_api import autograd_nodes
 from compiler.torch_api.eager import run_eagerly
-from compiler.torch_api.patching import replace_attribute
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.widened import wide
 
@@ -122,14 +122,7 @@ def _dense(tensor: Tensor) -> Tensor:
 def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
     """Run a block in float64: calls of torch, and of custom functions, which do not reach a TorchFunctionMode."""
     mode = _InDouble(moved)
-
-    def in_double(apply: Any) -> Any:
-        def apply_in_double(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            return mode.run(apply.__func__.__get__(cls), args, kwargs)
-
-        return classmethod(apply_in_double)
-
-    with replace_attribute(torch.autograd.Function, "apply", in_double), mode:
+    with autograd_nodes.around_custom_functions(mode.run), mode:
         yield
 
 

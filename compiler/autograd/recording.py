@@ -89,6 +89,7 @@ class Recording:
             # Modules open in order and are closed in reverse, also by an error: `always_call`.
             stack.callback(register_module_forward_pre_hook(self._on_module_start).remove)
             stack.callback(register_module_forward_hook(self._on_module_end, always_call=True).remove)
+            stack.enter_context(autograd_nodes.give_frames_to_custom_functions())
             stack.enter_context(self._mode)
             self._stack = stack.pop_all()
         self._seen = autograd_nodes.next_number()
@@ -228,7 +229,7 @@ def is_users(file: str) -> bool:
 def _apply_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of `Function.apply` around this one, or None."""
     while frame is not None:
-        if frame.f_code.co_name == "apply" and frame.f_code.co_filename.endswith("autograd/function.py"):
+        if autograd_nodes.is_frame_of_apply(frame):
             return frame
         frame = frame.f_back
     return None

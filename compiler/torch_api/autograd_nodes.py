@@ -7,17 +7,22 @@ Nothing here runs a backward pass, or a hook of the user's: a tensor that was pa
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 
+from compiler.torch_api.patching import replace_attribute
+
 Maker = TypeVar("Maker")
 _RAW, _SAVED = "_raw_saved_", "_saved_"
 _NO_NUMBER = 2**64 - 1  # AccumulateGrad: it runs as soon as it can
+_APPLY: Any = vars(torch.autograd.Function)["apply"]  # written in C from torch 2.15 on
 FREED = "freed: a backward pass ran without retain_graph=True"
 
 
@@ -122,6 +127,35 @@ def leaf_of(node: Any) -> torch.Tensor | None:
 def custom_function(node: Any) -> type | None:
     """The user's `torch.autograd.Function` of a node, None for torch's own nodes."""
     return getattr(type(node), "_forward_cls", None)
+
+
+def around_custom_functions(
+    call: Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any],
+) -> AbstractContextManager[None]:
+    """A context in which `Function.apply` of a custom function calls `call(apply, args, kwargs)`."""
+
+    def apply_by_call(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return call(_APPLY.__get__(None, cls), args, kwargs)
+
+    return replace_attribute(torch.autograd.Function, "apply", lambda _: classmethod(apply_by_call))
+
+
+def give_frames_to_custom_functions() -> AbstractContextManager[None]:
+    """A context in which `Function.apply` has a frame in Python, which `is_frame_of_apply` knows."""
+    return nullcontext() if isinstance(_APPLY, classmethod) else around_custom_functions(_call_apply)
+
+
+def is_frame_of_apply(frame: FrameType) -> bool:
+    """Whether a frame is that of `Function.apply`, or of its stand-in."""
+    code = frame.f_code
+    return code is _call_apply.__code__ or (code.co_name, code.co_filename) == (
+        "apply",
+        torch.autograd.function.__file__,
+    )
+
+
+def _call_apply(apply: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return apply(*args, **kwargs)
 
 
 def anomaly_traceback(node: Any) -> tuple[str, ...]:
