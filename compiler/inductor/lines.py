@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compiler.record import Entity, Kernel
 from compiler.torch_api.inductor import KernelFacts
@@ -16,6 +16,7 @@ from compiler.torch_api.line_origins import FxOrigins, line_key
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"def (\w+)")
 _ASSIGNED = re.compile(r"(\w+) = ")
+_SHARED_ARGUMENT = re.compile(r"\s*(foreach_arg\d+) = (\w+)")
 _PUNCTUATION = re.compile(r"[\s()\[\]{},]*")
 
 Ids = tuple[str, ...]
@@ -77,9 +78,22 @@ def _triton_origins(
     """
     first, last = kernel.lines
     source = dict(enumerate(rows[first : last - 1], first + 1))
-    statements = [_statement_of(function, numbers, source, definitions) for function, numbers in _statements(source)]
+    known = [_with_shared_arguments(definition, source.values()) for definition in definitions]
+    statements = [_statement_of(function, numbers, source, known) for function, numbers in _statements(source)]
     for statement in _resolve_temporaries(statements):
         yield from ((number, statement.origins) for number in statement.rows)
+
+
+def _with_shared_arguments(definition: Definition, rows: Iterable[str]) -> Definition:
+    """The definition with lines as they stand where one name is an argument of each tensor in turn (torch 2.15)."""
+    lines: dict[str, Ids] = {}
+    for name, argument in (found.groups() for found in map(_SHARED_ARGUMENT.fullmatch, rows) if found):
+        word = re.compile(rf"\b{argument}\b")
+        for line, ids in definition.lines.items():
+            if word.search(line):
+                renamed = word.sub(name, line)
+                lines[renamed] = _union((lines.get(renamed, ()), ids))
+    return replace(definition, lines={**definition.lines, **lines})
 
 
 def _cpp_origins(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]) -> Iterator[tuple[int, Ids]]:

@@ -5,6 +5,7 @@ torch._inductor.select_algorithm.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,8 +31,11 @@ PRECOMPILE = Place(AlgorithmSelectorCache, "make_precompile_fn")
 AUTOTUNE = Place(AlgorithmSelectorCache, "do_autotuning")
 SETTLE = Place(MultiTemplateBuffer, "finalize_as_triton_caller")
 CODE_LOADER = Place(select_algorithm, "PyCodeCache")
-HEURISTICS = Place(registry, "_TEMPLATE_HEURISTIC_REGISTRY")
-HEURISTIC_CACHE = Place(registry, "_HEURISTIC_CACHE")
+# Since torch 2.15 one registry, in a module of its own, holds the heuristics of templates and of generated code.
+_registry = importlib.import_module(registry.get_template_heuristic.__module__)
+_ONE_REGISTRY = "_HEURISTIC_REGISTRY"
+HEURISTICS = Place(_registry, _ONE_REGISTRY if hasattr(_registry, _ONE_REGISTRY) else "_TEMPLATE_HEURISTIC_REGISTRY")
+HEURISTIC_CACHE = Place(_registry, "_HEURISTIC_CACHE")
 
 new_code_cache = GeneratedCodeCache
 

@@ -2,7 +2,7 @@
 
 torch's min-cut partitioner (torch._functorch.partitioners; Chen et al., "Training deep nets with sublinear memory
 cost", solved as a minimum cut) builds a networkx graph whose edges say why a value can't be recomputed. It is read on
-its way to `networkx.minimum_cut`.
+its way to `minimum_cut`, which is networkx's before torch 2.15.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 
 import networkx
 import torch._functorch.config as functorch_config
+import torch._functorch.partitioners as partitioners
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from compiler.torch_api import fx
 from compiler.torch_api.patching import Function, call_before, replace_attribute
 
+HAS_QUICK_CUT = hasattr(partitioners, "minimum_cut")
 _BANNED = "cannot recompute"
 
 
@@ -81,7 +83,8 @@ def _read_bans() -> Iterator[dict[str, str]]:
             banned.clear()
             banned.update(_bans(graph))
 
-    with replace_attribute(networkx, "minimum_cut", call_before(read)):
+    owner = partitioners if HAS_QUICK_CUT else networkx
+    with replace_attribute(owner, "minimum_cut", call_before(read)):
         yield banned
 
 

@@ -82,6 +82,8 @@ def _storages(value: Any) -> Iterator[int]:
 def use_quick_cut() -> Iterator[None]:
     """Replace `networkx.minimum_cut` in the block, unless somebody else did: same cuts, in a third of the time.
 
+    Torch 2.15 has a quick cut of its own.
+
     Most edges of the partitioner's graph have infinite capacity. Boykov and Kolmogorov's algorithm searches from both
     ends at once, which suits it better than networkx's own choice.
     """

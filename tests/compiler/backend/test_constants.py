@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
+from torch.torch_version import TorchVersion
 
 import compiler
 from compiler.backend import tcompile
@@ -123,7 +124,11 @@ BEYOND: dict[str, Callable[[Tensor], Tensor]] = {
 def test_constant_overflow_raises_as_in_eager(name: str, options: dict[str, str] | None) -> None:
     torch.compiler.reset()
     x = torch.arange(4.0)
-    for fn in (BEYOND[name], torch.compile(BEYOND[name], backend=tcompile, fullgraph=True, options=options)):
+    compiled = torch.compile(BEYOND[name], backend=tcompile, fullgraph=True, options=options)
+    if name == "clamp of whole numbers" and TorchVersion(torch.__version__) >= "2.15":  # it clamps in eager, too
+        torch.testing.assert_close(compiled(x), BEYOND[name](x))
+        return
+    for fn in (BEYOND[name], compiled):
         with pytest.raises(RuntimeError, match=r"value cannot be converted to type .* without overflow"):
             fn(x)
 

@@ -392,8 +392,8 @@ KERNELS: dict[str, Case] = {
     }),
     "a kernel for each of several tensors": (
         rooted, lambda: ([torch.rand(8, 8), torch.rand(40)], [torch.rand(8, 8), torch.rand(40)]), {}, {
-        r"tl\.load\(in_ptr[02]": "aten._foreach_mul",
-        r"tl\.load\(in_ptr[13]": "aten._foreach_add",
+        r"tl\.load\((in_ptr[02]|foreach_arg0)": "aten._foreach_mul",
+        r"tl\.load\((in_ptr[13]|foreach_arg1)": "aten._foreach_add",
         r"tmp\d+ \* tmp\d+": "aten._foreach_mul",
         r"sqrt": "aten._foreach_sqrt",
         r"tl\.store": "aten._foreach_sqrt",
@@ -403,7 +403,7 @@ KERNELS: dict[str, Case] = {
         r"tl\.dot\(": "aten.mm",
         r"^pid = ": "aten.mm",
         r"^for k_idx": "aten.mm",
-        r"triton_helpers\.maximum": "aten.relu",
+        r"(triton_helpers|tl)\.maximum": "aten.relu",
         r"^tmp\d+ = tmp\d+ \+ tmp\d+": "aten.add",
         r"tl\.store": "aten.add",
     }),

@@ -83,6 +83,9 @@ def _language() -> dict[str, Any]:
     tl = SimpleNamespace(
         **dtypes, int1=torch.bool, bfloat16=torch.bfloat16, constexpr=int, load=load, store=store, full=_full,
         atomic_add=atomic_add,
+        maximum=lambda a, b, *_, **__: _same_dtype(torch.maximum)(a, b),
+        minimum=lambda a, b, *_, **__: _same_dtype(torch.minimum)(a, b),
+        PropagateNan=SimpleNamespace(ALL=1, NONE=0),
         where=lambda *args: torch.where(*map(torch.as_tensor, args)), arange=torch.arange,
         program_id=lambda _axis: 0, broadcast_to=torch.broadcast_to,
         sum=lambda value, axis: value.sum(axis), range=range, device_assert=lambda *_args: None,
@@ -90,7 +93,10 @@ def _language() -> dict[str, Any]:
         fma=lambda a, b, c: a * b + c, sqrt_rn=torch.sqrt, abs=torch.abs,
     )  # fmt: skip
     helpers = SimpleNamespace(
-        maximum=_same_dtype(torch.maximum), minimum=_same_dtype(torch.minimum), max2=lambda v, axis: v.amax(axis)
+        maximum=_same_dtype(torch.maximum),
+        minimum=_same_dtype(torch.minimum),
+        max2=lambda v, axis: v.amax(axis),
+        fmax2=lambda v, axis: v.amax(axis),
     )
     functions = {name: getattr(torch, name) for name in ("erf", "exp", "log", "rsqrt", "sin", "cos", "tanh", "sqrt")}
     libdevice = SimpleNamespace(

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 from compiler.engine import Event, Exploration, explore
 from compiler.record import Record
@@ -531,6 +532,10 @@ def test_multiplication_by_zero_is_folded_without_a_gpu(gradients: bool) -> None
         return x + (x * 2) * 0 + y * 1
 
     x, y = torch.ones(2, 8, requires_grad=gradients), torch.ones(2, 8)
+    if TorchVersion(torch.__version__) >= "2.15":  # folds them for whole numbers alone
+        if gradients:
+            pytest.skip("torch 2.15 keeps products of floats with 0, which may be NaN")
+        x, y = x.int(), y.int()
     found = explore(f, (x, y), options=Options(target="h100"))
     assert not found.record.problems
     assert ", 0)" not in found.record["post_grad"].text
