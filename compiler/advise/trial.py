@@ -7,8 +7,6 @@ median of the differences of the rounds, with its quartiles. The user's process 
 
 from __future__ import annotations
 
-import itertools
-import linecache
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -21,9 +19,9 @@ from torch import Tensor
 from compiler.advise.facts import Advice, Change
 from compiler.calls.call import Call, without_output
 from compiler.calls.copies import CannotCopyError, Copy, copy_call, main_device
-from compiler.calls.versions import CannotApplyError, files_of, version
+from compiler.calls.versions import CannotApplyError, files_by_name, files_of, version
 from compiler.numerics.policy.judge import Scope, judge, worst
-from compiler.record import Artifact, Check, Record
+from compiler.record import Check, Record
 from compiler.record.measure_facts import Trial, What
 from compiler.record.options import Options
 from compiler.targets import is_virtual
@@ -80,7 +78,7 @@ def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = No
     later = call.later if advice.rule == "recompile" else ()
     is_elsewhere = of == "call" and is_virtual(record.target)  # what a GPU was to gain
     bench = _Bench(call, later, tell or (lambda _: None), is_elsewhere=is_elsewhere)
-    within = _context_of_change(advice.change, call.fn, files_by_name(record, call.fn))
+    within = _context_of_change(advice.change, call.fn, files_by_name(record, files_of(call.fn)))
     before = _Side("as it is", record.options)
     after = _Side("changed", _options(record.options, advice.change), advice.change, within)
     with bench.isolate() as folder:
@@ -89,21 +87,6 @@ def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = No
             bench.prepare(before, folder)
         bench.in_turns(before, after)
     return bench.trial(advice, before, after)
-
-
-def files_by_name(record: Record, fn: Any) -> dict[str, str]:
-    """The files of the user's functions by the names that the record has for them: those with the same lines."""
-    pairs = itertools.product(record.of_stage("source"), files_of(fn))
-    return {artifact.title: path for artifact, path in pairs if _has_lines(artifact, linecache.getlines(path))}
-
-
-def _has_lines(artifact: Artifact, lines: Sequence[str]) -> bool:
-    shown = artifact.text.splitlines()
-    numbers = artifact.attrs.get("numbers") or range(1, len(shown) + 1)
-    pairs = [(number, text) for number, text in zip(numbers, shown, strict=False) if number]
-    return bool(pairs) and all(
-        number <= len(lines) and lines[number - 1].rstrip() == text.rstrip() for number, text in pairs
-    )
 
 
 def _options(options: Options, change: Change) -> Options:

@@ -6,8 +6,9 @@ compiled from the same file with these lines replaced. Globals, defaults and clo
 
 from __future__ import annotations
 
+import itertools
 import linecache
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 
 from compiler.calls.call import closure_of, nested_codes
 from compiler.capture.sources import is_installed
-from compiler.record import Suggestion
+from compiler.record import Artifact, Record, Suggestion
 from compiler.torch_api.settings import with_settings
 
 Version = Callable[[], AbstractContextManager[None]]
@@ -85,6 +86,21 @@ def _holder(functions: Iterable[FunctionType], path: str, suggestion: Suggestion
 def files_of(fn: Any) -> list[str]:
     """Files of the user's functions that `fn` can call."""
     return list(dict.fromkeys(function.__code__.co_filename for function in _functions(fn)))
+
+
+def files_by_name(record: Record, paths: Iterable[str]) -> dict[str, str]:
+    """Files by the names that the record has for them: those with the same lines."""
+    pairs = itertools.product(record.of_stage("source"), paths)
+    return {artifact.title: path for artifact, path in pairs if _has_lines(artifact, linecache.getlines(path))}
+
+
+def _has_lines(artifact: Artifact, lines: Sequence[str]) -> bool:
+    shown = artifact.text.splitlines()
+    numbers = artifact.attrs.get("numbers") or range(1, len(shown) + 1)
+    pairs = [(number, text) for number, text in zip(numbers, shown, strict=False) if number]
+    return bool(pairs) and all(
+        number <= len(lines) and lines[number - 1].rstrip() == text.rstrip() for number, text in pairs
+    )
 
 
 def _functions(fn: Any) -> Iterator[FunctionType]:

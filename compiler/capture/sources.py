@@ -12,7 +12,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,12 +35,15 @@ def is_cell(file: str) -> bool:
 
 
 class SourceBook:
-    """Collects the lines that compilations refer to, and prints the files they are in."""
+    """Collects the lines that compilations refer to, and prints the files they are in.
 
-    def __init__(self) -> None:
+    `names` are those that files have already, by path.
+    """
+
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self.lines: dict[str, set[int]] = {}
         self.calls: dict[str, dict[str, dict[str, None]]] = {}
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = dict(names or {})
         self._made: dict[str, tuple[tuple[int, int], Artifact]] = {}
 
     def line(self, file: str, number: int) -> str:
@@ -73,6 +76,10 @@ class SourceBook:
                 name = f"{wanted} {count}"
             self._names[file] = name
         return self._names[file]
+
+    def path(self, name: str) -> str:
+        """The path of a file of this name, "" for none."""
+        return next((path for path, known in self._names.items() if known == name), "")
 
     def shorten(self, text: str) -> str:
         """`text` with the full path of every known file replaced by its short name."""
@@ -215,6 +222,11 @@ def torch_folder() -> Path:
 def package_folders_on_path() -> list[str]:
     """Folders of packages on Python's path: PYTHONPATH, which clusters set, and .pth files add to Python's own."""
     return [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+
+
+def is_standard(file: str) -> bool:
+    """Whether a file is of the standard library."""
+    return is_installed(file) and "site-packages" not in file and "dist-packages" not in file
 
 
 @lru_cache(maxsize=1024)

@@ -503,6 +503,19 @@ def first_break(
     return None
 
 
+def break_of_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BreakFacts | None:
+    """The first graph break of a call, None if there is none; then the call is run.
+
+    Raises what the call raises. The break has places only in a block of `observe`.
+    """
+    try:
+        with dynamo_config.patch(suppress_errors=False), torch._dynamo.error_on_graph_break(True):
+            compile_function(fn, named_backend("eager"), dynamic=None, fullgraph=False)(*args, **kwargs)
+    except (Unsupported, UserError, TorchRuntimeError) as error:
+        return _break_facts(str(error), error)
+    return None
+
+
 def inner_function(fn: Any) -> Any:
     """The function or module that torch.compile was given, or None if `fn` is not compiled."""
     if isinstance(fn, eval_frame.OptimizedModule):

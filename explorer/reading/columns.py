@@ -171,6 +171,15 @@ ASKED: Final[dict[str, Columns]] = {
         ("category", "device"),
         ("string", "id"),
     ),
+    "sites": columns(
+        ("string", "file"),
+        ("Int64", "line"),
+        ("string", "code what"),
+        ("boolean", "as_it_is"),
+        ("string", "change applicability kind behind branch origins function note"),
+        ("Int64", "column"),
+        ("string", "id"),
+    ),
     "advice": columns(
         ("Int64", "number"),
         ("string", "title"),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from explorer.run.kernel_code import KernelCode
     from explorer.run.partitions import Partitions
     from explorer.run.tables import Tables
+    from explorer.run.xray import XRayed
 
 
 class Run(RecordHolder):
@@ -184,6 +185,18 @@ class Run(RecordHolder):
     def breaks(self) -> pd.DataFrame:
         """One row per graph break: where, what it was, the graphs around it, what to change, torch's words."""
         return _tables().breaks(self.record)
+
+    def xray(self) -> XRayed:
+        """Find all sites of graph breaks, those behind others too: `print(run.xray())`, `.sites`, `.table`.
+
+        The call is captured again and again, each time with the values in place that the expressions which broke had,
+        until nothing breaks. The user's objects and random numbers are put back, and nothing is written: a site that
+        writes files, starts processes or uses the network is explained and not run. Raises ValueError for a run
+        without a call.
+        """
+        from explorer.run.xray import xray
+
+        return xray(self.call, self.record)
 
     @property
     def guards(self) -> pd.DataFrame:

@@ -69,8 +69,8 @@ class Case:
 def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, inlined: bool = False) -> Case:
     """The case of a break at `place`, with only torch's words if the source does not parse."""
     source = tuple(linecache.getlines(place.file))
-    tree = _parse("".join(source))
-    path = _path(tree, place) if tree is not None else ()
+    tree = parse("".join(source))
+    path = nodes_around(tree, place) if tree is not None else ()
     statements = [node for node in path if isinstance(node, ast.stmt)]
     nodes = [node for node in path if isinstance(node, ast.expr) and _is_at(node, place)]
     return Case(
@@ -100,8 +100,8 @@ def narrow_to_header(place: Place) -> Place:
     """Narrow the place of a whole `with`, `if` or `for` block to its header."""
     if not place.end_line or place.end_line == place.line:
         return place
-    tree = _parse("".join(linecache.getlines(place.file)))
-    statement = (_path(tree, place) if tree is not None else ())[-1:]
+    tree = parse("".join(linecache.getlines(place.file)))
+    statement = (nodes_around(tree, place) if tree is not None else ())[-1:]
     header = _header(statement[0]) if statement and getattr(statement[0], "col_offset", -1) == place.column else None
     if header is None:
         return place
@@ -118,14 +118,14 @@ def _header(statement: ast.AST) -> ast.expr | None:
 
 
 @lru_cache(maxsize=16)
-def _parse(text: str) -> ast.Module | None:
+def parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError):
         return None
 
 
-def _path(tree: ast.AST, place: Place) -> tuple[ast.AST, ...]:
+def nodes_around(tree: ast.AST, place: Place) -> tuple[ast.AST, ...]:
     """The AST nodes around a place, outermost first, or the last statement on its line."""
     found: list[ast.AST] = []
     inside: ast.AST | None = tree

@@ -1,0 +1,147 @@
+"""Where the values in an expression came from: assignments, loops and arguments, followed backwards."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from compiler.capture.breaks import span_of
+from compiler.capture.sources import SourceBook
+from compiler.capture.suggestions.case import nodes_around, parse
+from compiler.torch_api.traced_lines import Place
+from compiler.xray.facts import Origin
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
+MOST = 6
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A name that is read in a function, and the line where."""
+
+    name: str
+    line: int
+    depth: int
+    """The function's place in the chain of calls."""
+
+
+def origins(places: Sequence[Place], node: ast.AST, book: SourceBook) -> tuple[Origin, ...]:
+    """Where the names in the node at the last of these places got their values, nearest first."""
+    found: dict[Place, Origin] = {}
+    todo = [_Use(name, places[-1].line, len(places) - 1) for name in _names(node)]
+    seen = set(todo)
+    while todo and len(found) < MOST:
+        use = todo.pop(0)
+        for place, value, depth in _sources(use, places):
+            found.setdefault(place, Origin(use.name, span_of(place, book)))
+            later = [_Use(name, place.line, depth) for name in _names(value)]
+            todo += [each for each in later if each not in seen]
+            seen.update(later)
+    return tuple(found.values())
+
+
+def branch(place: Place) -> tuple[str, ...]:
+    """The headers of the blocks around a place, in its function, outermost first: `for step in range(3)`."""
+    around = nodes_around(_tree(place.file), place)
+    inner = max((n for n, node in enumerate(around) if isinstance(node, _FUNCTIONS)), default=-1)
+    blocks = [node for node in around[inner + 1 :] if isinstance(node, _BLOCKS)]
+    return tuple(_header(node, place.line) for node in blocks if node.lineno < place.line)
+
+
+def _header(node: ast.stmt, line: int) -> str:
+    if isinstance(node, ast.Try):
+        in_final = bool(node.finalbody) and node.finalbody[0].lineno <= line
+        return "finally" if in_final else "except" if any(each.lineno <= line for each in node.handlers) else "try"
+    other = isinstance(node, ast.If) and bool(node.orelse) and node.orelse[0].lineno <= line
+    if isinstance(node, ast.If):
+        return f"{'else of ' if other else ''}if {ast.unparse(node.test)}"
+    if isinstance(node, ast.For):
+        return f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"
+    if isinstance(node, ast.While):
+        return f"while {ast.unparse(node.test)}"
+    assert isinstance(node, ast.With)
+    return f"with {', '.join(map(ast.unparse, node.items))}"
+
+
+def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AST, int]]:
+    """The last assignment before a use, or the argument that the caller passed."""
+    place = places[use.depth]
+    function = _function(place)
+    if function is None:
+        return
+    assigned = [found for found in _assignments(function, use.name) if found[0].lineno <= use.line]
+    before = [found for found in assigned if (found[0].end_lineno or 0) < use.line] or assigned
+    if before:
+        target, value = max(before, key=lambda found: found[0].lineno)
+        yield _place(place, target), value, use.depth
+    elif not isinstance(function, ast.Lambda) and use.depth > 0:
+        caller = places[use.depth - 1]
+        call = nodes_around(_tree(caller.file), caller)[-1:]
+        passed = _passed(function.args, use.name, call[0]) if call and isinstance(call[0], ast.Call) else None
+        if passed is not None:
+            yield _place(caller, passed), passed, use.depth - 1
+
+
+def _passed(parameters: ast.arguments, name: str, call: ast.Call) -> ast.expr | None:
+    """The argument of a call for a parameter. Methods have one parameter that no call passes."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    names = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
+    if name not in names or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    index = names.index(name) - (names[0] in ("self", "cls"))
+    return call.args[index] if 0 <= index < len(call.args) else None
+
+
+def _assignments(function: ast.AST, name: str) -> Iterator[tuple[ast.stmt | ast.expr, ast.AST]]:
+    """Statements that give a name its value, with what the value is computed from."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                named = targets
+            case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+                yield from [(node, node)] if _is_named(target, name) else []
+                continue
+            case ast.NamedExpr(target=target, value=value):
+                named = [target]
+            case _:
+                continue
+        if any(_is_named(target, name) for target in named):
+            yield node, value
+    for node in ast.walk(function):
+        if isinstance(node, ast.For) and _is_named(node.target, name):
+            yield node, node.iter
+
+
+def _is_named(target: ast.expr, name: str) -> bool:
+    return any(
+        isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store) for each in ast.walk(target)
+    )
+
+
+def _names(node: ast.AST) -> list[str]:
+    """Names that a node reads."""
+    loads = (each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+    return list(dict.fromkeys(each.id for each in loads if each.id not in ("self", "torch")))
+
+
+def _function(place: Place) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
+    around = nodes_around(_tree(place.file), place)
+    return next((node for node in reversed(around) if isinstance(node, _FUNCTIONS)), None)
+
+
+def _place(around: Place, node: ast.stmt | ast.expr) -> Place:
+    """A node's place; of a loop its header."""
+    if isinstance(node, ast.For):
+        node_end = node.iter
+        end = node_end.end_lineno, node.col_offset, node_end.end_col_offset
+        return Place(around.file, around.function, node.lineno, *end)
+    return Place(around.file, around.function, node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
+
+
+def _tree(file: str) -> ast.AST:
+    return parse("".join(linecache.getlines(file))) or ast.Module([], [])

@@ -1,0 +1,92 @@
+"""What a call does outside of the process: found before it happens again, and kept from happening.
+
+Python tells of each file that is opened, each process and each connection (audit events) before it is made. While a
+program is repeated, those that would change something raise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from compiler.calls.call import without_output
+from compiler.capture.sources import is_standard
+from compiler.torch_api.patching import replace_attribute
+
+_CHANGES = {
+    "os.remove": "deletes", "os.rmdir": "deletes", "shutil.rmtree": "deletes", "os.rename": "renames",
+    "os.mkdir": "makes the folder", "subprocess.Popen": "starts", "os.system": "runs", "os.exec": "runs",
+    "socket.connect": "connects to", "socket.bind": "listens at", "socket.sendto": "sends to",
+}  # fmt: skip
+_HARMLESS = (os.devnull, "/dev/stdout", "/dev/stderr")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_HEARD = {"open", *_CHANGES}
+_TORCH = str(Path(torch.__file__).parent)
+_active: list[None] = []
+_hooked: list[None] = []
+
+
+class OutsideError(BaseException):
+    """The program would change something outside of the process. Not an `Exception`: the user's code would catch it."""
+
+
+@contextmanager
+def inside_the_process() -> Iterator[None]:
+    """Raise OutsideError in the block for what would change files, start processes or use the network."""
+    if not _hooked:
+        sys.addaudithook(_hear)
+        _hooked.append(None)
+    _active.append(None)
+    try:
+        yield
+    finally:
+        _active.pop()
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Run eager code without output, logs and saved files. Not for captures: TorchDynamo would read the stand-ins."""
+    with (
+        inside_the_process(),
+        without_output(),
+        replace_attribute(torch, "save", lambda _: _save),
+        replace_attribute(logging.Logger, "callHandlers", lambda _: lambda *_: None),
+    ):
+        yield
+
+
+def _hear(event: str, args: tuple[Any, ...]) -> None:
+    if not _active or event not in _HEARD or _is_torchs_own(sys._getframe(1)):
+        return
+    if event == "open" and _is_written(*args):
+        raise OutsideError(f"it writes {args[0]!r}")
+    if event in _CHANGES:
+        raise OutsideError(f"it {_CHANGES[event]} {args[0]!r}")
+
+
+def _is_torchs_own(frame: FrameType | None) -> bool:
+    """Whether the innermost frame outside of the standard library is torch's: it makes folders for its caches."""
+    while frame is not None and is_standard(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_TORCH)
+
+
+def _is_written(path: Any, mode: Any, flags: Any) -> bool:
+    if path in _HARMLESS or isinstance(path, int):
+        return False
+    if isinstance(mode, str):
+        return bool(set("wax+") & set(mode))
+    return isinstance(flags, int) and bool(flags & _WRITES)
+
+
+def _save(_value: Any, where: Any, *_args: Any, **_kwargs: Any) -> None:
+    """In the place of torch.save, whose files are opened where Python does not see it."""
+    raise OutsideError(f"it writes {where!r}")

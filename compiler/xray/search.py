@@ -1,0 +1,282 @@
+"""Find every site: capture, note where it broke, put the value there, and capture again."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FunctionType
+
+import torch
+
+from compiler.calls.call import Call
+from compiler.calls.versions import files_by_name
+from compiler.capture.breaks import graph_break, span_of
+from compiler.capture.sources import SourceBook, is_installed, is_standard
+from compiler.capture.suggestions.case import narrow_to_header, nodes_around, parse
+from compiler.capture.suggestions.values import BRANCH
+from compiler.record import GraphBreak, Record, Span
+from compiler.torch_api import apart, dynamo, fx
+from compiler.torch_api.dynamo import BreakFacts
+from compiler.torch_api.module_calls import without_compiled_call
+from compiler.torch_api.patching import Function
+from compiler.torch_api.traced_lines import Place
+from compiler.xray.facts import Site, XRay
+from compiler.xray.origins import branch, origins
+from compiler.xray.outside import OutsideError, inside_the_process, unheard
+from compiler.xray.state import Restore, State, same_random_numbers
+from compiler.xray.substitution import Kind, Noted, Program, Spot, StandIn, all_functions
+
+MOST_CAPTURES = 120
+"""So many captures are made at most: a program has one for each site, and one for each call that is then whole."""
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def find_sites(call: Call, record: Record) -> XRay:
+    """Find the sites of an explored call and of its later calls; `record` is that of the exploration."""
+    start = time.perf_counter()
+    functions = all_functions()
+    files = files_by_name(record, [path for path in functions if not is_installed(path)])
+    search = Search(call, record, SourceBook({path: name for name, path in files.items()}), functions)
+    search.run()
+    return XRay(
+        tuple(search.sites), tuple(search.consequences), tuple(search.problems), search.captures,
+        time.perf_counter() - start,
+    )  # fmt: skip
+
+
+@dataclass
+class Search:
+    """The search for the sites of one call: its spots so far, and what was found at them."""
+
+    call: Call
+    record: Record
+    book: SourceBook
+    functions: Mapping[str, Sequence[FunctionType]]
+    sites: list[Site] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    consequences: list[Span] = field(default_factory=list)
+    spots: dict[Spot, int] = field(default_factory=dict)
+    left_out: set[int] = field(default_factory=set)
+    captures: int = 0
+
+    def run(self) -> None:
+        """Search each of the calls until nothing of it breaks, or nothing more can be passed."""
+        for each in (self.call, *self.call.later):
+            with repeatable(each) as restore, apart.forget_compilations(lambda _seconds: None):
+                bench = Bench(each, restore)
+                while self.captures < MOST_CAPTURES and self._go_on(bench):
+                    pass
+        if self.captures >= MOST_CAPTURES:
+            self._tell(f"the search ended after {MOST_CAPTURES} captures: more sites may follow")
+        self._add_unreached()
+
+    def _go_on(self, bench: Bench) -> bool:
+        """Capture once more; whether another break was found, and can be passed."""
+        noted = self._note_values(bench)
+        self.captures += 1
+        facts = bench.first_break(Program(self.functions, self.spots), noted.stand_ins(), frozenset(self.left_out))
+        if facts is None:
+            return False
+        steps = list(_steps(facts))
+        if not steps:
+            self._tell(f"the search ended at a break without a place: {facts.kind}")
+            return False
+        self._add_site(facts, steps, noted)
+        spot = next((spot for spot, _ in steps if spot not in self.spots), None)
+        if spot is None:
+            self._tell(f"the search ended at {self._name(facts)}: it breaks with a value in its place too")
+            return False
+        if spot is not steps[0][0]:
+            self._mark(
+                f"passed with a value in the place of line {spot.start[0]}, column {spot.start[1]} to {spot.end}"
+            )
+        self.spots[spot] = len(self.spots)
+        return True
+
+    def _note_values(self, bench: Bench) -> Noted:
+        """Run the program once, and note the values at the spots. A spot that writes is left out."""
+        noted = Noted()
+        why = bench.run_noting(Program(self.functions, self.spots), noted, frozenset(self.left_out))
+        if isinstance(why, OutsideError):
+            number = max(self.spots.values(), default=-1)
+            if number >= 0 and number not in noted.values and number not in self.left_out:
+                self.left_out.add(number)
+                self._mark(f"not run again, as {why}")
+                return self._note_values(bench)
+        elif why is not None:
+            self._tell(f"the program raises {type(why).__name__} when it is repeated: {why}")
+        return noted
+
+    def _add_site(self, facts: BreakFacts, steps: Sequence[tuple[Spot, Place]], noted: Noted) -> None:
+        """Add the site of a break; one that breaks again is known already."""
+        place = narrow_to_header(steps[0][1])
+        span = span_of(place, self.book)
+        if any(site.span == span for site in self.sites) or self._is_again(steps[0][0], facts.kind, noted):
+            return
+        own = facts.places[: facts.places.index(steps[0][1]) + 1]
+        identity = f"site[{len(self.sites)}]"
+        found = graph_break(identity, "", facts, self.book, outermost=len(own) == 1)
+        node = nodes_around(parse("".join(linecache.getlines(place.file))) or ast.Module([], []), place)
+        seen = next((item for item in self.record.breaks if _users_span(item) == span), None)
+        self.sites.append(Site(
+            id=identity, file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
+            reason=found.reason, chain=found.chain, branch=branch(place),
+            origins=origins([*own[:-1], place], node[-1], self.book) if node else (),
+            as_it_is=seen is not None, behind="" if seen is not None else self._hidden_by(span),
+            suggestions=found.suggestions,
+        ))  # fmt: skip
+
+    def _add_unreached(self) -> None:
+        """Add breaks of the exploration that are in code which the calls, made again, do not run."""
+        known = [site.span for site in self.sites]
+        breaks = {_users_span(item): item for item in reversed(self.record.breaks)}
+        missed = {span: item for span, item in breaks.items() if span and span.end_column and span not in known}
+        spots = {span: Spot.at(self._place(span)) for span in missed}
+        numbers = self.spots | {spot: len(self.spots) + n for n, spot in enumerate(spots.values())}
+        noted = Noted()
+        for each in (self.call, *self.call.later) if missed else ():
+            with repeatable(each) as restore:
+                Bench(each, restore).run_noting(Program(self.functions, numbers), noted, frozenset(self.left_out))
+        for span, item in missed.items():
+            if numbers[spots[span]] in noted.values:
+                self.consequences.append(span)
+            else:
+                self._add_seen(item, span)
+
+    def _add_seen(self, found: GraphBreak, span: Span) -> None:
+        """Add a site that only the exploration reached."""
+        self.sites.append(Site(
+            id=f"site[{len(self.sites)}]", file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
+            reason=found.reason, chain=found.chain, branch=branch(self._place(span)), suggestions=found.suggestions,
+            passed=False, note="the explored call came here; made again, in the state that it left, it does not",
+        ))  # fmt: skip
+
+    def _is_again(self, spot: Spot, kind: str, noted: Noted) -> bool:
+        """Whether the value at a known spot breaks again around it: an object that TorchDynamo takes nowhere."""
+        inner = [number for other, number in self.spots.items() if other.is_inside(spot)]
+        objects = [number for number in inner if not noted.is_plain(number)]
+        return bool(objects) and any(site.kind == kind for site in self.sites[-1:])
+
+    def _hidden_by(self, span: Span) -> str:
+        """The id of the site that kept torch from reading a span: one that left its lines to Python, else the last."""
+        evicting = [item for item in self.record.breaks if item.unread is not None or item.outcome != "resumed"]
+        covering = [item for item in evicting if item.unread and item.file == span.file
+                    and item.unread[0] <= span.line <= item.unread[1]]  # fmt: skip
+        spans = [_users_span(item) for item in (covering or evicting)]
+        return next((site.id for site in reversed(self.sites) if site.span in spans),
+                    self.sites[-1].id if self.sites else "")  # fmt: skip
+
+    def _mark(self, note: str) -> None:
+        """Note something of the site that was found last."""
+        if self.sites:
+            self.sites[-1] = replace(self.sites[-1], note=note)
+
+    def _place(self, span: Span) -> Place:
+        path = self.book.path(span.file)
+        first, last = linecache.getline(path, span.line), linecache.getline(path, span.end_line)
+        columns = len(first[: span.column].encode()), len(last[: span.end_column].encode())
+        return Place(path, span.function, span.line, span.end_line, *columns)
+
+    def _name(self, facts: BreakFacts) -> str:
+        place = facts.places[-1]
+        return f"{self.book.name(place.file)}:{place.line}, {facts.kind}"
+
+    def _tell(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One call that is repeated with changed programs; `restore` puts the user's objects back before each time."""
+
+    call: Call
+    restore: Restore
+
+    def run_noting(self, program: Program, noted: Noted, left_out: frozenset[int]) -> BaseException | None:
+        """Run the call eagerly and note values; what it raised, if it did."""
+        self.restore()
+        try:
+            with program.noting(noted, left_out), self._around(), unheard():
+                self._function(*self.call.args, **self.call.kwargs)
+        except (Exception, OutsideError) as error:  # noqa: BLE001 - whatever the user's code raises
+            return error
+        finally:
+            self.restore()
+        return None
+
+    def first_break(
+        self, program: Program, stand_ins: Mapping[int, StandIn], left_out: frozenset[int] = frozenset()
+    ) -> BreakFacts | None:
+        """The first break of the call with values in the place of spots; None where it is captured whole."""
+        self.restore()
+        try:
+            with program.with_stand_ins(stand_ins, left_out), self._around(), inside_the_process():
+                return dynamo.break_of_call(self._function, self.call.args, self.call.kwargs)
+        finally:
+            self.restore()
+
+    @property
+    def _function(self) -> Function:
+        return dynamo.inner_function(self.call.fn) or self.call.fn
+
+    @contextmanager
+    def _around(self) -> Iterator[None]:
+        with self.call.surroundings.restore(), without_compiled_call(self._function), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+
+
+@contextmanager
+def repeatable(call: Call) -> Iterator[Function]:
+    """Yields a function that puts back what a call changed, objects and random numbers; at the end it is called too."""
+    state = State.of([("", call.fn), ("args", call.args), ("kwargs", dict(call.kwargs))])
+    with same_random_numbers() as restore_random:
+
+        def restore() -> None:
+            state.restore()
+            restore_random()
+
+        try:
+            yield restore
+        finally:
+            restore()
+
+
+def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
+    """What can be replaced to pass a break, from the expression itself outwards to the caller's."""
+    for place in reversed(facts.places):
+        if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file):
+            continue
+        here = narrow_to_header(place)
+        nodes = nodes_around(parse("".join(linecache.getlines(place.file))) or ast.Module([], []), here)
+        around = [node for node in nodes if isinstance(node, ast.stmt)]
+        inner = nodes[nodes.index(around[-1]) + 1 :] if around else ()
+        for node in reversed([node for node in inner if isinstance(node, ast.expr)]):
+            if _can_be_replaced(node):
+                yield Spot.of(place.file, node, _kind(facts, node, around[-1])), place
+        if around and isinstance(around[-1], ast.Assign | ast.AugAssign | ast.Delete | ast.Expr | ast.Assert):
+            yield Spot.of(place.file, around[-1], "statement"), place
+
+
+def _can_be_replaced(node: ast.expr) -> bool:
+    """Whether a node is a value of its own: not a target of an assignment, a starred part or a yield."""
+    is_target = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
+    return not is_target and not isinstance(node, ast.Starred | ast.Slice | ast.Yield | ast.YieldFrom | ast.Await)
+
+
+def _kind(facts: BreakFacts, node: ast.expr, statement: ast.stmt) -> Kind:
+    if isinstance(statement, ast.With) and any(item.context_expr is node for item in statement.items):
+        return "context"
+    return "truth" if facts.kind in BRANCH else "value"
+
+
+def _users_span(found: GraphBreak) -> Span | None:
+    own = [span for span in found.chain if not span.installed]
+    return own[-1] if own else None

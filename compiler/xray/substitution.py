@@ -1,0 +1,336 @@
+"""A program in which some expressions are replaced: by the value that they had, or by one that is noted as it runs.
+
+The files are parsed, nodes replaced in the trees, and functions get the code that comes out. Every instruction keeps
+its place in the user's file, so that what TorchDynamo says of the changed program is about the user's lines. An
+expression stays behind `... if True else expression`: Python leaves it out of the code, and its names are still those
+of the function.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import linecache
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any, Literal
+
+import torch
+
+from compiler.calls.call import nested_codes
+from compiler.capture.sources import is_installed
+from compiler.torch_api.pytrees import tree_leaves, tree_map
+from compiler.torch_api.traced_lines import Place
+
+PREFIX = "_tcompile_value_"
+NOTE, TRUTH, ENTER = "_tcompile_note", "_tcompile_truth", "_tcompile_enter"
+_NOTES = {"value": NOTE, "truth": TRUTH, "context": ENTER}
+_CONSTANTS = (type(None), bool, int, float, str, bytes)
+_LONGEST_INT = 2**62
+
+Kind = Literal["value", "truth", "context", "statement"]
+"""What is noted of a spot: its value, whether it is true (a tensor is, or is not), or what a `with` gets of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """An expression that is replaced, the context manager of a `with`, or a statement, by its place in a file."""
+
+    file: str
+    start: tuple[int, int]
+    end: tuple[int, int]
+    kind: Kind = "value"
+
+    @classmethod
+    def of(cls, file: str, node: ast.expr | ast.stmt, kind: Kind) -> Spot:
+        end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
+        return cls(file, (node.lineno, node.col_offset), end, kind)
+
+    @classmethod
+    def at(cls, place: Place) -> Spot:
+        """The value at a place that has columns."""
+        start = (place.line, place.column or 0)
+        return cls(place.file, start, (place.end_line or place.line, place.end_column or 0))
+
+    def is_at(self, node: ast.AST) -> bool:
+        """Whether a node of the file is what is replaced."""
+        if not isinstance(node, ast.stmt if self.kind == "statement" else ast.expr):
+            return False
+        return (node.lineno, node.col_offset) == self.start and (node.end_lineno, node.end_col_offset) == self.end
+
+    def is_inside(self, other: Spot) -> bool:
+        """Whether this spot is a part of another."""
+        return self.file == other.file and other.start <= self.start and self.end <= other.end and self != other
+
+
+@dataclass
+class Noted:
+    """The values that expressions had in one run, by the number of their spot, in order."""
+
+    values: dict[int, list[Any]] = field(default_factory=dict)
+
+    def note(self, number: int, value: Any) -> Any:
+        """Keep a value; returns it, or what stands for it where taking it down used it up."""
+        if hasattr(value, "__next__"):
+            value = list(value)
+            self.values.setdefault(number, []).append(list(value))
+            return iter(value)
+        self.values.setdefault(number, []).append(_frozen(value))
+        return value
+
+    def truth(self, number: int, value: Any) -> bool:
+        """Keep whether a value is true; returns that."""
+        return bool(self.note(number, bool(value)))
+
+    def enter(self, number: int, manager: Any) -> Any:
+        """A context manager that keeps what another one gives when it is entered."""
+
+        @contextmanager
+        def entered() -> Iterator[Any]:
+            with manager as value:
+                yield self.note(number, value)
+
+        return entered()
+
+    def is_plain(self, number: int) -> bool:
+        """Whether the values at a spot are tensors and constants, which TorchDynamo knows, in containers or not."""
+        leaves = tree_leaves(self.values.get(number, []))
+        return all(isinstance(leaf, (torch.Tensor, *_CONSTANTS)) for leaf in leaves)
+
+    def stand_ins(self) -> dict[int, StandIn]:
+        """What stands in the place of each spot that was reached."""
+        return {number: _stand_in(values) for number, values in self.values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What a spot is replaced by: one constant, or a list whose items are taken one by one, the last one kept."""
+
+    constant: Any = None
+    items: tuple[Any, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The value, or the values, in a few words."""
+        if not self.items:
+            return repr(self.constant)
+        kinds = dict.fromkeys(_short(item) for item in self.items)
+        return ", ".join(list(kinds)[:3]) + (", …" if len(kinds) > 3 else "")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {'×'.join(map(str, value.shape)) or 'one number'}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__}"
+
+
+def _stand_in(values: Sequence[Any]) -> StandIn:
+    """One constant where all are the same; tensors that only differ in their numbers are one."""
+    first = values[0]
+    if _is_constant(first) and all(type(value) is type(first) and value == first for value in values):
+        return StandIn(first)
+    alike = all(isinstance(value, torch.Tensor) and _kind(value) == _kind(first) for value in values)
+    return StandIn(items=(first,) if alike else tuple(values))
+
+
+def _kind(tensor: Any) -> tuple[Any, ...]:
+    if not isinstance(tensor, torch.Tensor):
+        return ()
+    return type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, int) and abs(value) > _LONGEST_INT:
+        return False
+    return isinstance(value, _CONSTANTS) and value == value  # NaN is not
+
+
+def _frozen(value: Any) -> Any:
+    """A value that later changes of it do not reach: tensors are copied, with a graph of their own if they have one."""
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter) or leaf.is_sparse:
+            return leaf
+        own = leaf.detach().clone()
+        return own.requires_grad_().clone() if leaf.requires_grad else own
+
+    with torch.enable_grad():
+        return tree_map(copy, value)
+
+
+class _Replace(ast.NodeTransformer):
+    """Replaces the spots of one file. Without stand-ins, each value is noted instead; `left_out` is not even run."""
+
+    def __init__(
+        self, spots: Mapping[Spot, int], stand_ins: Mapping[int, StandIn] | None, left_out: frozenset[int]
+    ) -> None:
+        self.spots, self.stand_ins, self.left_out = spots, stand_ins, left_out
+
+    def visit(self, node: ast.AST) -> Any:
+        spot = next((spot for spot in self.spots if spot.is_at(node)), None)
+        self.generic_visit(node)
+        if spot is None:
+            return node
+        number = self.spots[spot]
+        if isinstance(node, ast.stmt):
+            return self._statement(node, number)
+        assert isinstance(node, ast.expr)
+        new = self._expression(node, number, spot.kind)
+        return node if new is None else _at(ast.IfExp(ast.Constant(True), new, node), node)
+
+    def _expression(self, node: ast.expr, number: int, kind: Kind) -> ast.expr | None:
+        if number in self.left_out:
+            return ast.Constant(None)
+        if self.stand_ins is None:
+            return ast.Call(ast.Name(_NOTES[kind], ast.Load()), [ast.Constant(number), node], [])
+        if number not in self.stand_ins:
+            return None
+        value = _value(number, self.stand_ins[number])
+        if kind == "context":
+            manager = ast.Name(f"{PREFIX}manager", ast.Load())
+            return ast.Call(manager, [value], [])
+        return value
+
+    def _statement(self, node: ast.stmt, number: int) -> ast.stmt | list[ast.stmt]:
+        """A statement is left out; one that computes a name in place (`x += y`) assigns what came of it."""
+        target = node.target if isinstance(node, ast.AugAssign) else None
+        never = _at(ast.If(ast.Constant(False), [node], []), node)
+        if number in self.left_out:
+            return never
+        if not isinstance(target, ast.Name):
+            if self.stand_ins is None:
+                noted = ast.Expr(ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(number), ast.Constant(None)], []))
+                return [node, _at(noted, node)]
+            return never if number in self.stand_ins else node
+        if self.stand_ins is None:
+            noted = ast.Expr(
+                ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(number), ast.Name(target.id, ast.Load())], [])
+            )
+            return [node, _at(noted, node)]
+        if number not in self.stand_ins:
+            return node
+        assigned = ast.Assign([ast.Name(target.id, ast.Store())], _value(number, self.stand_ins[number]))
+        return [_at(assigned, node), never]
+
+
+def _value(number: int, stand_in: StandIn) -> ast.expr:
+    if not stand_in.items:
+        return ast.Constant(stand_in.constant)
+    name = f"{PREFIX}{number}"
+    return ast.parse(f"{name}.pop(0) if len({name}) > 1 else {name}[0]", mode="eval").body
+
+
+def _at(new: Any, old: ast.AST) -> Any:
+    """A node with all its parts that have no place of the file where the old one is."""
+    for node in ast.walk(new):
+        if node is old:
+            continue
+        if isinstance(node, ast.expr | ast.stmt) and (node is new or not _is_of_file(node, old)):
+            ast.copy_location(node, old)
+    return new
+
+
+def _is_of_file(node: ast.AST, old: ast.AST) -> bool:
+    """Whether a node is a part of the old one, whose place it keeps."""
+    return any(node is part for part in ast.walk(old))
+
+
+@dataclass(frozen=True)
+class Program:
+    """Functions by their files, and the spots in them that are replaced, with their numbers."""
+
+    functions: Mapping[str, Sequence[FunctionType]]
+    spots: Mapping[Spot, int]
+
+    @contextmanager
+    def noting(self, noted: Noted, left_out: frozenset[int] = frozenset()) -> Iterator[None]:
+        """Run the block with a program that notes the values of its spots; those left out are None, and not run."""
+        with self._changed(None, left_out, {NOTE: noted.note, TRUTH: noted.truth, ENTER: noted.enter}):
+            yield
+
+    @contextmanager
+    def with_stand_ins(
+        self, stand_ins: Mapping[int, StandIn], left_out: frozenset[int] = frozenset()
+    ) -> Iterator[None]:
+        """Run the block with values in the place of the spots."""
+        names = {f"{PREFIX}{number}": list(each.items) for number, each in stand_ins.items() if each.items}
+        with self._changed(stand_ins, left_out, {**names, f"{PREFIX}manager": contextlib.nullcontext}):
+            yield
+
+    @contextmanager
+    def _changed(
+        self, stand_ins: Mapping[int, StandIn] | None, left_out: frozenset[int], names: Mapping[str, Any]
+    ) -> Iterator[None]:
+        files = dict.fromkeys(spot.file for spot in self.spots)
+        codes: dict[CodeKey, CodeType] = {}
+        for file in files:
+            own = {spot: number for spot, number in self.spots.items() if spot.file == file}
+            codes |= codes_of(file, _Replace(own, stand_ins, left_out).visit(parsed(file)))
+        with swapped([each for file in files for each in self.functions.get(file, ())], codes, names):
+            yield
+
+
+def parsed(file: str) -> ast.Module:
+    """The tree of a file, made anew. Raises SyntaxError, also where there is no source."""
+    lines = linecache.getlines(file)
+    if not lines:
+        raise SyntaxError(f"there is no source of {file}")
+    return ast.parse("".join(lines))
+
+
+CodeKey = tuple[str, str, int]
+"""File, qualified name and first line of a function."""
+
+
+def codes_of(file: str, tree: ast.Module) -> dict[CodeKey, CodeType]:
+    """The code of every function of a changed file."""
+    module = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
+    return {key_of(code): code for code in nested_codes(module)}
+
+
+def key_of(code: CodeType) -> CodeKey:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+@contextmanager
+def swapped(
+    functions: Iterable[FunctionType], codes: Mapping[CodeKey, CodeType], names: Mapping[str, Any]
+) -> Iterator[None]:
+    """Give functions their new code, and the names that it uses, for a block."""
+    with contextlib.ExitStack() as stack:
+        for function in functions:
+            new = codes.get(key_of(function.__code__))
+            if new is not None and new.co_freevars == function.__code__.co_freevars:
+                stack.callback(setattr, function, "__code__", function.__code__)
+                function.__code__ = new
+            for name in names.keys() - function.__globals__.keys():
+                stack.callback(function.__globals__.pop, name, None)
+            function.__globals__.update(names)
+        yield
+
+
+def all_functions() -> dict[str, list[FunctionType]]:
+    """All functions that there are, by their files: none is out of reach, as methods of plain objects would be.
+
+    Objects that were frozen (`gc.freeze`) are found through their modules.
+    """
+    found: dict[str, dict[int, FunctionType]] = {}
+    for each in (*gc.get_objects(), *_functions_of_modules()):
+        if type(each) is FunctionType:
+            found.setdefault(each.__code__.co_filename, {})[id(each)] = each
+    return {file: list(functions.values()) for file, functions in found.items()}
+
+
+def _functions_of_modules() -> Iterator[Any]:
+    """Functions of the user's modules, and those of the classes there."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) or "<unknown>"
+        for value in () if is_installed(file) else list(vars(module).values()):
+            yield value
+            if isinstance(value, type):
+                yield from list(vars(value).values())

@@ -1,0 +1,83 @@
+"""All breaks of a program as a document of cards: where, why, where the value came from, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.capture.function_names import function_name
+from compiler.record.plain_text import one_line, pluralize
+from compiler.xray.facts import Origin, Site, XRay
+from explorer.reading.provenance import place_text
+from explorer.reading.source_lines import SourceLines
+from explorer.render.document import Card, Document, Fold, Items, Parts, Section, Text, Words
+from explorer.render.places import change_part, line_link, way
+
+
+def xray_document(found: XRay, lines: SourceLines) -> Document:
+    """The cards of all sites, and what there is to know of the search."""
+    document: list[Parts] = [Text(count_words(found), "lead"), *site_cards(found, lines)]
+    if notes := tuple(search_notes(found)):
+        document.append(Section((Items(notes),), "What else there is to know:", "notes"))
+    return document
+
+
+def site_cards(found: XRay, lines: SourceLines) -> list[Card]:
+    """A card for each site."""
+    return [_card(site, number, found, lines) for number, site in enumerate(found.sites, 1)]
+
+
+def _card(site: Site, number: int, found: XRay, lines: SourceLines) -> Card:
+    parts: list[Parts] = [way(site.chain, site.span, lines), Text(seen_words(site, found), "why")]
+    if site.branch:
+        parts.append(Text(f"It is in {', in '.join(f'`{header}`' for header in site.branch)}."))
+    if site.origins:
+        rows: tuple[Words, ...] = tuple(_origin_words(origin, lines) for origin in site.origins)
+        parts.append(Section((Items(rows),), "Where its value comes from:", "origins"))
+    labels = ("change", *["or"] * len(site.suggestions))
+    parts += [change_part(item, label, lines) for label, item in zip(labels, site.suggestions, strict=False)]
+    if site.note:
+        parts.append(Text(f"{site.note[:1].upper()}{site.note[1:]}.", "again"))
+    parts.append(Fold(f"In torch's words: {site.kind}", (Text(one_line(site.reason)),)))
+    return Card(
+        title=f"Site {number} of {len(found.sites)}",
+        ids=(site.id,),
+        lead=site.what or site.kind,
+        parts=tuple(parts),
+        kind="break",
+        about=line_link(site.file, site.line, lines),
+        aside=f"in {function_name(site.function)}",
+        line=f"site {number} of {len(found.sites)}: {site.kind}",
+    )
+
+
+def _origin_words(origin: Origin, lines: SourceLines) -> Words:
+    code = " ".join(origin.span.code.split())
+    return (f"`{origin.name}` at ", line_link(origin.span.file, origin.span.line, lines), f": `{code}`")
+
+
+def seen_words(site: Site, found: XRay) -> str:
+    """Whether the break is seen in the program as it is, or which site hides it."""
+    if site.as_it_is:
+        return "TorchDynamo breaks here in the program as it is."
+    hiding = next((other for other in found.sites if other.id == site.behind), None)
+    if hiding is None:
+        return "It shows only when other breaks are gone."
+    return f"It shows only when the break at {place_text(hiding.file, hiding.line)} is gone."
+
+
+def count_words(found: XRay) -> str:
+    """`10 sites, 6 of them behind others; 11 captures, 2.3 s`."""
+    hidden = sum(not site.as_it_is for site in found.sites)
+    behind = f", {hidden} of them only behind others" if hidden else ""
+    return (
+        f"{pluralize(len(found.sites), 'site')}{behind}; {pluralize(found.captures, 'capture')}, {found.seconds:.1f} s"
+    )
+
+
+def search_notes(found: XRay) -> Sequence[str]:
+    """Problems of the search, and breaks that are only consequences of others."""
+    places = [f"{place_text(span.file, span.line)} `{' '.join(span.code.split())}`" for span in found.consequences]
+    consequences = [
+        f"{place} breaks only because the program broke before: it goes with the others" for place in places
+    ]
+    return [*found.problems, *consequences]

@@ -1,0 +1,28 @@
+"""Realistic programs with graph breaks, to be x-rayed; `answers` reads the list of sites that is written in them.
+
+Each module has `program()`, which returns a function and the arguments of its calls. A comment `# breaks: a | b` names
+the expressions of its line that break a graph, in the order in which they run. `CAUSES` are the causes of
+recompilation, as (cause, argument).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from types import ModuleType
+
+FOLDER = Path(__file__).parent
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__"))
+_MARK = re.compile(r"# breaks: (.*)$")
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def answers(name: str) -> list[tuple[int, str]]:
+    """The sites of a program as (line, expression), in the order of the file."""
+    lines = (FOLDER / f"{name}.py").read_text().splitlines()
+    found = ((number, _MARK.search(line)) for number, line in enumerate(lines, 1))
+    return [(number, code.strip()) for number, mark in found if mark for code in mark[1].split(" | ")]

@@ -1,0 +1,250 @@
+"""All sites of graph breaks come out of one call: twelve programs against the lists that are written in them."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from compiler.calls.explored import Explored
+from compiler.engine import explore
+from compiler.record.options import Options
+from compiler.xray.facts import Site, XRay
+from compiler.xray.search import find_sites
+from tests.compiler.broken import MODERN, function
+from tests.compiler.xray.programs import NAMES, answers, module
+
+CAPTURED = Options(stages=("captured",), backend="eager")
+X = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def explored(fn: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Explored:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return explore(fn, options=CAPTURED, calls=calls)
+
+
+def x_ray(fn: Callable[..., Any], *calls: Sequence[Any]) -> XRay:
+    done = explored(fn, calls)
+    assert done.call is not None
+    return find_sites(done.call, done.record)
+
+
+def x_ray_code(code: str, *args: Any) -> XRay:
+    torch.manual_seed(0)
+    return x_ray(function(code), args or (X,))
+
+
+def text(site: Site) -> str:
+    return " ".join(site.span.code.split())
+
+
+@pytest.mark.skipif(not MODERN, reason="the lists are those of torch 2.13: older versions break at other expressions")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_site_of_a_program_is_found(name: str) -> None:
+    fn, calls = module(name).program()
+    found = x_ray(fn, *calls)
+    sites = sorted(found.sites, key=lambda site: (site.line, site.span.end_column))
+    wanted = answers(name)
+    assert sorted(site.line for site in sites) == [line for line, _ in wanted]
+    for line, code in wanted:
+        assert any(site.line == line and text(site).startswith(code) for site in sites), (line, code)
+    assert not found.problems
+    assert len(wanted) >= 5
+
+
+BEHIND = """
+def f(x):
+    y = x + 1
+    for n in range(3):
+        k = y.sum().item()
+        print(k)
+        if y.mean() > 2:
+            y = y * 2
+    return y
+"""
+
+
+def test_sites_behind_an_evicting_break_name_it() -> None:
+    found = x_ray_code(BEHIND)
+    assert [text(site) for site in found.sites] == ["y.sum().item()", "print(k)", "y.mean() > 2"]
+    item, printing, condition = found.sites
+    assert (item.as_it_is, item.behind) == (True, "")
+    assert (printing.as_it_is, printing.behind) == (False, item.id)
+    assert printing.branch == ("for n in range(3)",)
+    assert (condition.as_it_is, condition.function) == (False, "f")
+
+
+ORIGINS = """
+def inner(a, k):
+    c = a * 2
+    return print(c - k)
+def f(x):
+    y = x + 1
+    k = id(y)
+    inner(y, k)
+    return y
+"""
+
+
+def test_origins_lead_through_the_caller() -> None:
+    site = x_ray_code(ORIGINS).sites[-1]
+    assert text(site) == "print(c - k)"
+    told = [(origin.name, origin.span.code) for origin in site.origins]
+    assert ("c", "c = a * 2") in told
+    assert ("k", "k") in told
+    assert ("k", "k = id(y)") in told
+
+
+BRANCHES = """
+def f(x, flag):
+    if flag:
+        print("yes")
+        return x * 2
+    print("no")
+    return x * 3
+"""
+
+
+def test_each_call_and_its_branch_is_searched() -> None:
+    found = x_ray(function(BRANCHES), (X, True), (X, False))
+    assert [text(site) for site in found.sites] == ['print("yes")', 'print("no")']
+
+
+CHANGES = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+        self.seen, self.total, self.by_name = [], 0.0, {}
+    def forward(self, x):
+        with self.lock:
+            y = self.linear(x)
+        self.count += 1
+        value = y.sum().item()
+        self.seen.append(value)
+        self.total += value
+        self.by_name[str(len(self.seen))] = random.random()
+        torch.nn.init.zeros_(self.linear.bias.data)
+        return y * value
+f = Model()
+"""
+
+
+def test_objects_and_random_numbers_are_left_as_they_were() -> None:
+    model = function(CHANGES)
+    done = explored(model, [(X,)])
+    bias, forward = model.linear.bias.detach().clone(), type(model).forward
+    code, names, random_state = forward.__code__, set(forward.__globals__), torch.get_rng_state()
+    before = (list(model.seen), model.total, dict(model.by_name), model.count.item())
+    assert done.call is not None
+    found = find_sites(done.call, done.record)
+    assert "y.sum().item()" in [text(site) for site in found.sites]
+    assert (list(model.seen), model.total, dict(model.by_name), model.count.item()) == before
+    assert torch.equal(model.linear.bias, bias)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert forward.__code__ is code
+    assert set(forward.__globals__) == names
+
+
+WRITES = """
+def f(x, path):
+    y = x + 1
+    with open(path, "w") as file:
+        file.write("written")
+    print(y.sum().item())
+    return y
+"""
+SAVES = """
+def f(x, path):
+    y = x + 1
+    torch.save(y, path)
+    print(y.sum().item())
+    return y * 2
+"""
+
+
+@pytest.mark.parametrize("code", [WRITES, SAVES])
+def test_what_writes_is_explained_and_not_run_again(code: str, tmp_path: Any) -> None:
+    path = tmp_path / "file"
+    done = explored(function(code), [(X, str(path))])
+    path.unlink()
+    assert done.call is not None
+    found = find_sites(done.call, done.record)
+    assert not path.exists()
+    assert any("writes" in note for note in (*found.problems, *(site.note for site in found.sites)))
+    if code is SAVES:
+        assert "y.sum().item()" in [text(site) for site in found.sites]
+
+
+RAISES = """
+seen = []
+def f(x):
+    seen.append(1)
+    y = x + x.sum().item()
+    if len(seen) > 1:
+        raise ValueError("only once")
+    return y
+"""
+
+
+def test_program_that_raises_is_reported() -> None:
+    found = x_ray_code(RAISES)
+    assert "y" not in found.problems
+    assert [text(site) for site in found.sites] == ["x.sum().item()"]
+    assert any("ValueError" in problem for problem in found.problems)
+
+
+FOLLOWS = """
+def f(x):
+    values = zip(x.tolist(), [1, 2, 3, 4])
+    return torch.tensor([a * b for a, b in values]) + x
+"""
+
+
+def test_consequence_of_another_break_is_no_site() -> None:
+    found = x_ray_code(FOLLOWS)
+    assert [text(site) for site in found.sites] == ["x.tolist()"]
+    assert [span.line - found.sites[0].line for span in found.consequences] in ([], [1])
+
+
+def test_output_and_logs_are_not_repeated(capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+    code = "def f(x):\n    print('out')\n    log.warning('logged')\n    return x + x.sum().item()\n"
+    done = explored(function(code), [(X,)])
+    caplog.clear()
+    capsys.readouterr()
+    with caplog.at_level(logging.INFO):
+        assert done.call is not None
+        assert len(find_sites(done.call, done.record).sites) == 3
+    assert not caplog.records
+    assert "out" not in capsys.readouterr().out
+
+
+def test_whole_program_has_no_sites() -> None:
+    found = x_ray_code("def f(x):\n    return torch.relu(x) * 2\n")
+    assert (found.sites, found.problems, found.captures) == ((), (), 1)
+
+
+def test_finding_ten_sites_takes_less_than_ten_explorations() -> None:
+    fn, calls = module("retrieval").program()
+    explored(fn, calls)
+    fn, calls = module("retrieval").program()
+    start = time.perf_counter()
+    done = explored(fn, calls)
+    seconds = time.perf_counter() - start
+    assert done.call is not None
+    assert find_sites(done.call, done.record).seconds <= 10 * seconds
+
+
+def test_programs_are_fast_and_of_realistic_size() -> None:
+    for name in NAMES:
+        lines = len(inspect.getsource(module(name)).splitlines())
+        assert 40 <= lines <= 90, (name, lines)
