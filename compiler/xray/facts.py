@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from compiler.record import Span, Suggestion
 
@@ -47,6 +48,24 @@ class Site:
     def function(self) -> str:
         """The function that the expression is in."""
         return self.span.function
+
+
+FixState = Literal["verified", "changes when a side effect happens", "moves the break", "no fix known"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A fix of a site that was tried. `words` say what was seen; `moved_to` is where it breaks then.
+
+    `together` is whether it is among the fixes that hold together.
+    """
+
+    site: str
+    suggestion: Suggestion | None
+    state: FixState
+    words: str
+    moved_to: Span | None = None
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,21 @@ program is repeated, those that would change something raise.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from compiler.calls.call import without_output
-from compiler.capture.sources import is_standard
+from compiler.capture.sources import is_installed, is_standard
 from compiler.torch_api.patching import replace_attribute
 
 _CHANGES = {
@@ -51,16 +53,53 @@ def inside_the_process() -> Iterator[None]:
         _active.pop()
 
 
+@dataclass
+class Heard:
+    """What a call said, in order: what it printed, logged and warned of."""
+
+    said: list[tuple[str, str]] = field(default_factory=list)
+
+    def write(self, kind: str, text: str) -> None:
+        """Add what was said; texts that are printed one after the other are one."""
+        if self.said and self.said[-1][0] == kind == "printed":
+            self.said[-1] = kind, self.said[-1][1] + text
+        else:
+            self.said.append((kind, text))
+
+    def log(self, _logger: logging.Logger, record: logging.LogRecord) -> None:
+        self.write(f"logged at {record.levelname}", record.getMessage())
+
+
+class _Stream(io.TextIOBase):
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+
+    def write(self, text: str) -> int:
+        self._heard.write("printed", text)
+        return len(text)
+
+
 @contextmanager
-def unheard() -> Iterator[None]:
-    """Run eager code without output, logs and saved files. Not for captures: TorchDynamo would read the stand-ins."""
+def unheard(heard: Heard | None = None) -> Iterator[None]:
+    """Run code without output, logs and saved files, which are noted in `heard`.
+
+    Not for finding breaks: TorchDynamo would read the functions that stand in for torch.save and the rest.
+    """
+    heard = heard or Heard()
+    stream, log = _Stream(heard), heard.log
     with (
         inside_the_process(),
-        without_output(),
+        redirect_stdout(stream),
+        redirect_stderr(stream),
         replace_attribute(torch, "save", lambda _: _save),
-        replace_attribute(logging.Logger, "callHandlers", lambda _: lambda *_: None),
+        replace_attribute(logging.Logger, "callHandlers", lambda _: lambda logger, record: log(logger, record)),
+        warnings.catch_warnings(record=True) as caught,
     ):
+        warnings.simplefilter("always")
         yield
+        for each in caught:
+            if not is_installed(each.filename):
+                heard.said.append(("warned", str(each.message)))
 
 
 def _hear(event: str, args: tuple[Any, ...]) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import torch
 
@@ -64,6 +65,7 @@ class Search:
     spots: dict[Spot, int] = field(default_factory=dict)
     left_out: set[int] = field(default_factory=set)
     captures: int = 0
+    _numbers: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
         """Search each of the calls until nothing of it breaks, or nothing more can be passed."""
@@ -75,6 +77,14 @@ class Search:
         if self.captures >= MOST_CAPTURES:
             self._tell(f"the search ended after {MOST_CAPTURES} captures: more sites may follow")
         self._add_unreached()
+
+    def number_of(self, site: Site) -> int:
+        """The number of the spot that stands for a site; -1 for one that was only seen."""
+        return self._numbers.get(site.id, -1)
+
+    def is_of_site(self, place: Place) -> bool:
+        """Whether a place may be that of a site: in the user's code or a package, not in torch or the library."""
+        return not (fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file))
 
     def _go_on(self, bench: Bench) -> bool:
         """Capture once more; whether another break was found, and can be passed."""
@@ -97,6 +107,7 @@ class Search:
                 f"passed with a value in the place of line {spot.start[0]}, column {spot.start[1]} to {spot.end}"
             )
         self.spots[spot] = len(self.spots)
+        self._numbers.setdefault(self.sites[-1].id, self.spots[spot])
         return True
 
     def _note_values(self, bench: Bench) -> Noted:
@@ -199,11 +210,23 @@ class Bench:
     call: Call
     restore: Restore
 
+    @property
+    def roots(self) -> list[tuple[str, Any]]:
+        """The objects that the call begins with, by name."""
+        return roots_of(self.call)
+
+    def call_once(self, *, compiled: bool) -> Any:
+        """Make the call, eagerly or compiled; returns its value."""
+        function = self._function
+        if compiled:
+            function = dynamo.compile_function(function, dynamo.named_backend("eager"), dynamic=None, fullgraph=False)
+        return function(*self.call.args, **self.call.kwargs)
+
     def run_noting(self, program: Program, noted: Noted, left_out: frozenset[int]) -> BaseException | None:
         """Run the call eagerly and note values; what it raised, if it did."""
         self.restore()
         try:
-            with program.noting(noted, left_out), self._around(), unheard():
+            with program.noting(noted, left_out), self.around(), unheard():
                 self._function(*self.call.args, **self.call.kwargs)
         except (Exception, OutsideError) as error:  # noqa: BLE001 - whatever the user's code raises
             return error
@@ -217,7 +240,7 @@ class Bench:
         """The first break of the call with values in the place of spots; None where it is captured whole."""
         self.restore()
         try:
-            with program.with_stand_ins(stand_ins, left_out), self._around(), inside_the_process():
+            with program.with_stand_ins(stand_ins, left_out), self.around(), inside_the_process():
                 return dynamo.break_of_call(self._function, self.call.args, self.call.kwargs)
         finally:
             self.restore()
@@ -227,7 +250,8 @@ class Bench:
         return dynamo.inner_function(self.call.fn) or self.call.fn
 
     @contextmanager
-    def _around(self) -> Iterator[None]:
+    def around(self) -> Iterator[None]:
+        """The modes of the call."""
         with self.call.surroundings.restore(), without_compiled_call(self._function), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
@@ -236,7 +260,7 @@ class Bench:
 @contextmanager
 def repeatable(call: Call) -> Iterator[Function]:
     """Yields a function that puts back what a call changed, objects and random numbers; at the end it is called too."""
-    state = State.of([("", call.fn), ("args", call.args), ("kwargs", dict(call.kwargs))])
+    state = State.of(roots_of(call))
     with same_random_numbers() as restore_random:
 
         def restore() -> None:
@@ -247,6 +271,11 @@ def repeatable(call: Call) -> Iterator[Function]:
             yield restore
         finally:
             restore()
+
+
+def roots_of(call: Call) -> list[tuple[str, Any]]:
+    """The objects that a call begins with, by name."""
+    return [("self", call.fn), ("args", call.args), ("kwargs", dict(call.kwargs))]
 
 
 def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:

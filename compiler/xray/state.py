@@ -33,6 +33,7 @@ class State:
     """Everything that is reachable from some objects, as it was; `restore` puts it back, any number of times."""
 
     _restores: list[Restore] = field(default_factory=list)
+    _objects: list[tuple[str, Any]] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
 
     @classmethod
@@ -44,6 +45,7 @@ class State:
             if isinstance(value, _LEAVES) or id(value) in state._seen:
                 continue
             state._seen.add(id(value))
+            state._objects.append((name, value))
             todo.extend(state._save(name, value))
         return state
 
@@ -52,6 +54,15 @@ class State:
         with torch.no_grad():
             for restore in self._restores:
                 restore()
+
+    def values(self) -> dict[str, Any]:
+        """Copies of the tensors and plain values that the same objects hold now, by their names."""
+        return {name: _copied(value) for owner, each in self._objects for name, value in _values(owner, each)}
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Tensors that require grad, each once."""
+        found = (value for _, value in self._objects if isinstance(value, torch.Tensor))
+        return [value for value in found if value.is_leaf and value.requires_grad]
 
     def _save(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Save one object; yields what it holds."""
@@ -98,6 +109,27 @@ class State:
             if name in own:
                 self._restores.append(functools.partial(own.__setitem__, name, own[name]))
                 yield name, own[name]
+
+
+def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds itself: its numbers, or its items and attributes that are tensors, numbers and texts."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        yield owner, value
+    elif isinstance(value, dict):
+        yield from ((f"{owner}[{key!r}]", item) for key, item in value.items() if isinstance(item, _HELD))
+    elif isinstance(value, list | collections.deque):
+        yield from ((f"{owner}[{n}]", item) for n, item in enumerate(value) if isinstance(item, _HELD))
+    elif not isinstance(value, FunctionType | MethodType) and isinstance(getattr(value, "__dict__", None), dict):
+        yield from ((f"{owner}.{key}", item) for key, item in vars(value).items() if isinstance(item, _HELD))
+
+
+_HELD = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _restore_of_tensor(tensor: torch.Tensor) -> Restore:

@@ -67,6 +67,19 @@ class Spot:
         return self.file == other.file and other.start <= self.start and self.end <= other.end and self != other
 
 
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Lines of a file that are replaced by a text."""
+
+    file: str
+    line: int
+    end_line: int
+    text: str
+
+    def overlaps(self, other: Edit) -> bool:
+        return self.file == other.file and self.line <= other.end_line and other.line <= self.end_line
+
+
 @dataclass
 class Noted:
     """The values that expressions had in one run, by the number of their spot, in order."""
@@ -242,10 +255,11 @@ def _is_of_file(node: ast.AST, old: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Program:
-    """Functions by their files, and the spots in them that are replaced, with their numbers."""
+    """Functions by their files, the spots in them that are replaced, with their numbers, and lines that are edited."""
 
     functions: Mapping[str, Sequence[FunctionType]]
-    spots: Mapping[Spot, int]
+    spots: Mapping[Spot, int] = field(default_factory=dict)
+    edits: tuple[Edit, ...] = ()
 
     @contextmanager
     def noting(self, noted: Noted, left_out: frozenset[int] = frozenset()) -> Iterator[None]:
@@ -266,21 +280,37 @@ class Program:
     def _changed(
         self, stand_ins: Mapping[int, StandIn] | None, left_out: frozenset[int], names: Mapping[str, Any]
     ) -> Iterator[None]:
-        files = dict.fromkeys(spot.file for spot in self.spots)
+        files = dict.fromkeys([*(spot.file for spot in self.spots), *(edit.file for edit in self.edits)])
         codes: dict[CodeKey, CodeType] = {}
         for file in files:
             own = {spot: number for spot, number in self.spots.items() if spot.file == file}
-            codes |= codes_of(file, _Replace(own, stand_ins, left_out).visit(parsed(file)))
+            edits = [edit for edit in self.edits if edit.file == file]
+            codes |= codes_of(file, _Replace(own, stand_ins, left_out).visit(parsed(file, edits)))
         with swapped([each for file in files for each in self.functions.get(file, ())], codes, names):
             yield
 
 
-def parsed(file: str) -> ast.Module:
-    """The tree of a file, made anew. Raises SyntaxError, also where there is no source."""
+def parsed(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
+    """The tree of an edited file, made anew; what is not edited keeps its place. Raises SyntaxError."""
     lines = linecache.getlines(file)
     if not lines:
         raise SyntaxError(f"there is no source of {file}")
-    return ast.parse("".join(lines))
+    text, origin = edited(lines, edits)
+    tree = ast.parse("".join(text))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr | ast.stmt | ast.excepthandler | ast.arg | ast.keyword | ast.alias):
+            node.lineno, node.end_lineno = origin[node.lineno - 1], origin[(node.end_lineno or node.lineno) - 1]
+    return tree
+
+
+def edited(lines: Sequence[str], edits: Sequence[Edit]) -> tuple[list[str], list[int]]:
+    """The lines of an edited file, and for each of them the line of the file that it was, or that it replaces."""
+    text, origin = list(lines), list(range(1, len(lines) + 1))
+    for edit in sorted(edits, key=lambda edit: edit.line, reverse=True):
+        new = [f"{line}\n" for line in edit.text.split("\n")]
+        text[edit.line - 1 : edit.end_line] = new
+        origin[edit.line - 1 : edit.end_line] = [min(edit.line + n, edit.end_line) for n in range(len(new))]
+    return text, origin
 
 
 CodeKey = tuple[str, str, int]
