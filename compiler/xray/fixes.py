@@ -7,10 +7,11 @@ is printed, logged and warned of, and what the user's objects hold, is compared 
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,16 +22,18 @@ from compiler.capture.breaks import span_of
 from compiler.capture.suggestions.case import narrow_to_header
 from compiler.numerics.policy.judge import judge
 from compiler.record import Span, Suggestion
-from compiler.torch_api import apart, dynamo
+from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.pytrees import tree_leaves
-from compiler.torch_api.settings import with_settings
-from compiler.xray.facts import Fix, Site
+from compiler.torch_api.traced_lines import Place
+from compiler.xray.facts import Fix, FixState, Site, XRay
 from compiler.xray.outside import Heard, OutsideError, unheard
 from compiler.xray.search import Bench, Search, repeatable
 from compiler.xray.state import State
-from compiler.xray.substitution import Edit, Noted, Program, Spot, edited, parsed
+from compiler.xray.substitution import Change, Edit, Noted, Program, Spot, edited, parsed
 
+SEEDS = 3
+"""On so many other inputs a change is compared too."""
 _NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _WORST = ("verified", "changes when a side effect happens", "moves the break", "no fix known")
 
@@ -43,43 +46,22 @@ class Outcome:
     said: tuple[tuple[str, str], ...] = ()
     held: Mapping[str, Any] = field(default_factory=dict)
     raised: str = ""
-    graphs: int = 0
-    breaks: int = 0
 
 
 @dataclass(frozen=True)
-class Change:
-    """What is changed to mend sites: edits of files, and settings of torch."""
+class Tried:
+    """The best fix of each site, the change that is all of those that hold together, and what that leaves."""
 
-    edits: tuple[Edit, ...] = ()
-    settings: tuple[str, ...] = ()
-
-    def __add__(self, other: Change) -> Change:
-        settings = dict.fromkeys((*self.settings, *other.settings))
-        return Change((*self.edits, *(each for each in other.edits if each not in self.edits)), tuple(settings))
-
-    def fits(self, other: Change) -> bool:
-        """Whether no line is edited by both, unless in the same way."""
-        pairs = ((mine, its) for mine in self.edits for its in other.edits if mine != its)
-        return not any(mine.overlaps(its) for mine, its in pairs)
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Set the settings for a block."""
-        with with_settings(self.settings) if self.settings else nullcontext():
-            yield
+    fixes: tuple[Fix, ...]
+    change: Change = field(default_factory=Change)
+    left: XRay = field(default_factory=lambda: XRay(()))
 
 
-class _Counter(dynamo.BreakCounter):
-    """Counts graphs too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.graphs = 0
-
-    def on_graph(self, *args: Any) -> Any:
-        self.graphs += 1
-        return super().on_graph(*args)
+def _selections(fixes: Sequence[Fix]) -> list[list[Fix]]:
+    """Fixes to put together: all that hold, and, as settings act everywhere, those without settings."""
+    holding = [fix for fix in fixes if fix.state in _WORST[:2]]
+    edits = [fix for fix in holding if fix.suggestion and not fix.suggestion.settings]
+    return [holding, edits] if len(edits) < len(holding) else [holding]
 
 
 @dataclass
@@ -87,138 +69,224 @@ class Trials:
     """Tries the fixes of the sites of one search, on its first call."""
 
     search: Search
-    _as_it_is: list[Outcome] = field(default_factory=list)
 
-    def run(self) -> tuple[list[Fix], Change]:
-        """The best fix of each site, and all that hold together."""
-        fixes, together = [], Change()
-        with self._bench() as bench:
-            self._as_it_is = [self._outcome(bench, Change()) for _ in range(2)]
-            for site in self.search.sites:
-                tried = [self._try(bench, site, suggestion) for suggestion in site.suggestions]
-                best = min(tried, key=lambda fix: _WORST.index(fix.state), default=_unknown(site))
-                change = self.change_of(best.suggestion)
-                if best.state in _WORST[:2] and together.fits(change):
-                    longer = together + change
-                    if not self._differs(bench, longer):
-                        together, best = longer, replace(best, together=True)
-                fixes.append(best)
-        return fixes, together
+    def run(self) -> Tried:
+        """Try the fixes of each site alone, then those that hold together, and search what they leave."""
+        with apart.forget_compilations(lambda _seconds: None):
+            fixes = [self._best(site) for site in self.search.sites]
+            found = [self._together(fixes, candidates) for candidates in _selections(fixes)]
+        tried = [replace(each, left=self.search.after(each.change)) for each in found]
+        return min(tried, key=lambda each: len(each.left.sites))
 
-    def change_of(self, suggestion: Suggestion | None) -> Change:
-        """The change that a suggestion proposes."""
-        if suggestion is None:
-            return Change()
-        if not suggestion.rewrite:
-            return Change(settings=suggestion.settings)
-        path = self.search.book.path(suggestion.file)
-        end = max(suggestion.end_line, suggestion.line)
-        return Change((Edit(path, suggestion.line, end, suggestion.rewrite),), suggestion.settings)
+    def _best(self, site: Site) -> Fix:
+        """The fix of a site that holds, or that comes nearest to it."""
+        call = self.search.call_of(site)
+        if call is None:
+            return Fix(
+                site.id, None, "no fix known", "nothing could be tried: the call, made again, does not come here"
+            )
+        tried: list[Fix] = []
+        with repeatable(call) as restore:
+            trial = _Trial(self.search, Bench(call, restore))
+            for suggestion in site.suggestions:
+                tried.append(trial.fix(site, suggestion))
+                if tried[-1].state == "verified":
+                    break
+        return min(tried, key=lambda fix: _WORST.index(fix.state), default=_unknown(site))
 
-    @contextmanager
-    def _bench(self) -> Iterator[Bench]:
-        with repeatable(self.search.call) as restore, apart.forget_compilations(lambda _seconds: None):
-            yield Bench(self.search.call, restore)
+    def _together(self, fixes: Sequence[Fix], candidates: Sequence[Fix]) -> Tried:
+        """The candidates that hold together: all, or as many as can be added one after the other."""
+        chosen = self._without_overlaps(candidates)
+        if not self._hold(chosen):
+            chosen = self._one_by_one(chosen)
+        marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
+        return Tried(marked, self._sum(chosen))
 
-    def _try(self, bench: Bench, site: Site, suggestion: Suggestion) -> Fix:
-        change = self.change_of(suggestion)
+    def _without_overlaps(self, fixes: Sequence[Fix]) -> list[Fix]:
+        chosen: list[Fix] = []
+        for fix in fixes:
+            if self._sum(chosen).fits(change_of(self.search, fix.suggestion)):
+                chosen.append(fix)
+        return chosen
+
+    def _one_by_one(self, fixes: Sequence[Fix]) -> list[Fix]:
+        chosen: list[Fix] = []
+        for fix in fixes:
+            if self._hold([*chosen, fix]):
+                chosen.append(fix)
+        return chosen
+
+    def _sum(self, fixes: Sequence[Fix]) -> Change:
+        return sum((change_of(self.search, fix.suggestion) for fix in fixes), Change())
+
+    def _hold(self, fixes: Sequence[Fix]) -> bool:
+        """Whether fixes hold together, in every call."""
+        change, mended = self._sum(fixes), {fix.site for fix in fixes}
+        for call in (self.search.call, *self.search.call.later):
+            with repeatable(call) as restore:
+                if not _Trial(self.search, Bench(call, restore)).holds(change, mended):
+                    return False
+        return True
+
+
+@dataclass
+class _Trial:
+    """Trials on one bench."""
+
+    search: Search
+    bench: Bench
+    _moved: dict[Spot, int] = field(default_factory=dict)
+
+    def holds(self, change: Change, mended: set[str]) -> bool:
+        """Whether a change mends these sites, and the call does the same."""
+        try:
+            tried = self._difference(change, mended) if self._break_with(change, mended) is None else ("breaks", "")
+        except Exception:  # noqa: BLE001 - what fixes that hold alone do together
+            return False
+        return not tried[0]
+
+    def fix(self, site: Site, suggestion: Suggestion) -> Fix:
+        """Try one suggestion for a site."""
+        change = change_of(self.search, suggestion)
         if not (change.edits or change.settings):
             return Fix(site.id, suggestion, "no fix known", suggestion.text)
         try:
-            moved = self._break_with(bench, site, change)
+            moved = self._break_with(change, {site.id})
+            why, when = ("", "") if moved else self._difference(change, {site.id})
         except SyntaxError as error:
             return Fix(site.id, suggestion, "no fix known", f"the file can't be compiled with it: {error.msg}")
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises with the edit
             words = f"with it the call raises {type(error).__name__}: {error}"
             return Fix(site.id, suggestion, "no fix known", words.splitlines()[0])
         if moved is not None:
-            span, kind = moved
-            still = span == site.span or (span.file, span.line) == (site.file, site.line)
-            words = f"it still breaks: {kind}" if still else f"it then breaks at line {span.line}: {kind}"
-            return Fix(site.id, suggestion, "no fix known" if still else "moves the break", words, span)
-        why, when = self._compare(bench, change)
+            return _moved(site, suggestion, *moved)
         if why:
             return Fix(site.id, suggestion, "no fix known", why)
-        state = "changes when a side effect happens" if when else "verified"
+        state: FixState = "changes when a side effect happens" if when else "verified"
         return Fix(site.id, suggestion, state, when or "the break is gone, results and side effects are the same")
 
-    def _break_with(self, bench: Bench, site: Site, change: Change) -> tuple[Span, str] | None:
-        """The break that is left or comes of a change, with values in the place of all other sites; None for none."""
-        spots = {spot: n for spot, n in self.search.spots.items() if n != self.search.number_of(site)}
-        for _ in range(len(spots) + 2):
-            program, noted = Program(self.search.functions, spots, change.edits), Noted()
+    def _spots(self, mended: set[str]) -> dict[Spot, int]:
+        """The spots of all sites but some."""
+        own = {self.search.number_of(site) for site in self.search.sites if site.id in mended}
+        return {spot: number for spot, number in self.search.spots.items() if number not in own}
+
+    def _break_with(self, change: Change, mended: set[str]) -> tuple[Span, str] | None:
+        """Place and kind of the break that is left, or comes of a change; None where there is none.
+
+        All other sites have values in their place. One that is on an edited line has moved: it is found again.
+        """
+        self._moved = {}
+        while True:
+            program, noted = self._program(change, mended), Noted()
             with change.applied():
-                bench.run_noting(program, noted, frozenset(self.search.left_out))
-                facts = bench.first_break(program, noted.stand_ins(), frozenset(self.search.left_out))
+                self.bench.run_noting(program, noted, frozenset(self.search.left_out))
+                facts = self.bench.first_break(program, noted.stand_ins(), frozenset(self.search.left_out))
             if facts is None:
                 return None
-            span, other = self._known(facts, site)
-            if other is None:
+            place = self._place(facts)
+            span, spot = span_of(place, self.search.book), Spot.at(place)
+            if spot in self._moved or not self._is_other_site(span, facts.kind, mended):
                 return span, facts.kind
-            spots = spots | {other: len(self.search.spots) + len(spots)}
-            if list(spots.values()).count(spots[other]) > 1 or len(spots) > len(self.search.spots) + 8:
-                return None
-        return None
+            self._moved[spot] = len(self.search.spots) + len(self._moved)
 
-    def _known(self, facts: BreakFacts, site: Site) -> tuple[Span, Spot | None]:
-        """The place of a break, and its spot if it is another site's, which an edit of its line has moved."""
-        own = next((place for place in reversed(facts.places) if self.search.is_of_site(place)), facts.places[-1])
-        place = narrow_to_header(own)
-        span = span_of(place, self.search.book)
-        others = (each for each in self.search.sites if each.id != site.id and each.kind == facts.kind)
-        same_line = any((each.file, each.line) == (span.file, span.line) for each in others)
-        return span, Spot.at(place) if same_line else None
+    def _program(self, change: Change, mended: set[str]) -> Program:
+        return Program(self.search.functions, self._spots(mended) | self._moved, change.edits)
 
-    def _compare(self, bench: Bench, change: Change) -> tuple[str, str]:
-        """What is different with a change, eagerly or compiled, and what only happens at another time."""
-        eager = self._outcome(bench, change)
-        why, when = self._difference(eager)
+    def _place(self, facts: BreakFacts) -> Place:
+        own = (place for place in reversed(facts.places) if self.search.is_of_site(place))
+        return narrow_to_header(next(own, facts.places[-1]))
+
+    def _is_other_site(self, span: Span, kind: str, mended: set[str]) -> bool:
+        others = (site for site in self.search.sites if site.id not in mended and site.kind == kind)
+        return any((site.file, site.line) == (span.file, span.line) for site in others)
+
+    def _difference(self, change: Change, mended: set[str]) -> tuple[str, str]:
+        """What is different with a change, compiled, and what only happens at another time.
+
+        All sites that are not mended have values in their place, so that the mended code is in a graph. Then the
+        change runs eagerly on other inputs.
+        """
+        why, when = self._compare(change, mended, compiled=True)
         if why:
             return why, ""
-        compiled = self._outcome(bench, change, compiled=True)
-        why, later = self._difference(compiled)
-        return (f"compiled, {why}" if why else ""), when or later
+        for seed in range(SEEDS):
+            why, _ = self._compare(change, mended, seed=seed)
+            if why:
+                return f"on other inputs, {why}", ""
+        return "", when
 
-    def _differs(self, bench: Bench, change: Change) -> bool:
-        return bool(self._compare(bench, change)[0])
+    def _compare(
+        self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None
+    ) -> tuple[str, str]:
+        """What is different with a change; what differs from run to run without it (times) says nothing."""
+        before = self._outcome(Change(), mended, seed=seed)
+        after = self._outcome(change, mended, compiled=compiled, seed=seed)
+        why, when = _compare(before, before, after)
+        if why or when:
+            why, when = _compare(before, self._outcome(Change(), mended, seed=seed), after)
+        if why and compiled:  # with all sites replaced: what compiling itself changes, such as NumPy's random numbers
+            why, when = _compare(before, self._outcome(Change(), set(), compiled=True), after)
+        return why, when
 
-    def _outcome(self, bench: Bench, change: Change, *, compiled: bool = False) -> Outcome:
+    def _outcome(self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None) -> Outcome:
         """Run the call with a change; its gradients are those of the sum of all results that have some."""
-        bench.restore()
-        heard, counter = Heard(), _Counter()
-        state = State.of(bench.roots)
-        program = Program(self.search.functions, {}, change.edits)
+        bench, heard, state, noted = self.bench, Heard(), State.of(self.bench.roots), Noted()
+        left_out = frozenset(self.search.left_out)
+        self._moved = self._moved if change.edits else {}
+        program = self._program(change, mended)
         try:
+            with change.applied():
+                bench.run_noting(program, noted, left_out, seed)
             with ExitStack() as stack:
-                stack.enter_context(program.with_stand_ins({}))
+                stack.enter_context(program.with_stand_ins(noted.stand_ins(), left_out))
                 stack.enter_context(change.applied())
                 stack.enter_context(bench.around())
                 stack.enter_context(unheard(heard))
-                if compiled:
-                    stack.enter_context(dynamo.observe(counter))
+                bench.draw_inputs(seed)
                 value = bench.call_once(compiled=compiled)
                 results = results_of(value, _gradients(value, state))
-            return Outcome(results, _said(heard), state.values(), "", counter.graphs, counter.breaks)
+            return Outcome(results, tuple(heard.said), State.of(bench.roots).values())
         except (Exception, OutsideError) as error:  # noqa: BLE001 - whatever the user's code raises
-            return Outcome(said=_said(heard), raised=f"{type(error).__name__}: {error}")
+            return Outcome(said=tuple(heard.said), raised=f"{type(error).__name__}: {error}")
         finally:
             bench.restore()
 
-    def _difference(self, mine: Outcome) -> tuple[str, str]:
-        """What a changed call gives or does that is different, and what is only said at another time."""
-        first, second = self._as_it_is
-        if mine.raised != first.raised:
-            return f"the call raises {mine.raised or 'nothing, where it raised'}".splitlines()[0], ""
-        verdict, words = agreement(first.results, mine.results)
-        if verdict == "differs" and agreement(first.results, second.results)[0] != "differs":
-            return words, ""
-        if held := next(iter(_held_differently(first.held, second.held, mine.held)), ""):
-            return held, ""
-        if _masked(first.said, second.said, mine.said) == _masked(first.said, second.said, first.said):
-            return "", ""
-        if sorted(_lines(mine.said)) == sorted(_lines(first.said)):
-            return "", "what it prints, logs and warns of comes in another order"
-        return "it prints, logs or warns of something else", ""
+
+def change_of(search: Search, suggestion: Suggestion | None) -> Change:
+    """The change that a suggestion proposes."""
+    if suggestion is None:
+        return Change()
+    if not suggestion.rewrite:
+        return Change(settings=suggestion.settings)
+    end = max(suggestion.end_line, suggestion.line)
+    edit = Edit(search.book.path(suggestion.file), suggestion.line, end, suggestion.rewrite)
+    return Change((edit,), suggestion.settings)
+
+
+def _moved(site: Site, suggestion: Suggestion, span: Span, kind: str) -> Fix:
+    if (span.file, span.line) == (site.file, site.line):
+        return Fix(site.id, suggestion, "no fix known", f"the line still breaks: {kind}", span)
+    return Fix(site.id, suggestion, "moves the break", f"line {span.line} breaks then: {kind}", span)
+
+
+def _compare(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
+    """What a changed call gives or does that is different, and what is only said at another time.
+
+    The others are two runs of the call as it is: what differs between them says nothing.
+    """
+    if mine.raised != first.raised:
+        return f"the call raises {mine.raised or 'nothing, where it raised'}".splitlines()[0], ""
+    verdict, words = agreement(first.results, mine.results)
+    if verdict == "differs" and agreement(first.results, second.results)[0] != "differs":
+        return words, ""
+    if held := next(iter(_held_differently(first.held, second.held, mine.held)), ""):
+        return held, ""
+    said, mine_said = (_masked(first.said, second.said, each.said) for each in (first, mine))
+    if said == mine_said:
+        return "", ""
+    if sorted(_lines(said)) == sorted(_lines(mine_said)):
+        return "", "what it prints, logs and warns of comes in another order"
+    return "it prints, logs or warns of something else", ""
 
 
 def _gradients(value: Any, state: State) -> list[torch.Tensor | None]:
@@ -228,10 +296,6 @@ def _gradients(value: Any, state: State) -> list[torch.Tensor | None]:
     if floats:
         torch.stack(floats).sum().backward()
     return [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in state.tensors()]
-
-
-def _said(heard: Heard) -> tuple[tuple[str, str], ...]:
-    return tuple(heard.said)
 
 
 def _lines(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -262,13 +326,27 @@ def _unknown(site: Site) -> Fix:
     return Fix(site.id, None, "no fix known", "nothing is known that mends it")
 
 
-def edited_files(change: Change) -> dict[str, tuple[list[str], list[str]]]:
-    """The lines of each edited file, before and after."""
-    files = dict.fromkeys(edit.file for edit in change.edits)
+def patched_files(change: Change, search: Search) -> dict[str, tuple[list[str], list[str]]]:
+    """The lines of each changed file, before and after, by its name. Settings come after the imports."""
+    edits = list(change.edits)
+    first = next((search.book.path(site.file) for site in search.sites), "")
+    if change.settings and first:
+        edits = _with_settings(edits, first, change.settings)
     found = {}
-    for file in files:
+    for file in dict.fromkeys(edit.file for edit in edits):
         lines = linecache.getlines(file)
-        own = [edit for edit in change.edits if edit.file == file]
-        parsed(file, own)
-        found[file] = lines, edited(lines, own)[0]
+        found[search.book.name(file)] = lines, edited(lines, [edit for edit in edits if edit.file == file])[0]
     return found
+
+
+def _with_settings(edits: list[Edit], file: str, settings: Sequence[str]) -> list[Edit]:
+    """Edits, and one that adds statements after the last import of a file."""
+    lines = linecache.getlines(file)
+    imports = [node for node in parsed(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.asname or alias.name for node in imports for alias in node.names}
+    statements = ["import torch._dynamo", *settings] if "torch" not in names else list(settings)
+    if not imports:
+        return [*edits, Edit(file, 1, 1, "\n".join([*statements, lines[0].rstrip("\n")]))]
+    line = imports[-1].end_lineno or imports[-1].lineno
+    text = "".join(lines[imports[-1].lineno - 1 : line]).rstrip("\n")
+    return [*edits, Edit(file, imports[-1].lineno, line, "\n".join([text, "", *statements]))]

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from compiler.capture.sources import is_installed, is_standard
-from compiler.torch_api.patching import replace_attribute
+from compiler.torch_api.patching import call_instead, replace_attribute
 
 _CHANGES = {
     "os.remove": "deletes", "os.rmdir": "deletes", "shutil.rmtree": "deletes", "os.rename": "renames",
@@ -66,8 +66,15 @@ class Heard:
         else:
             self.said.append((kind, text))
 
-    def log(self, _logger: logging.Logger, record: logging.LogRecord) -> None:
-        self.write(f"logged at {record.levelname}", record.getMessage())
+    def log(self, _handlers: Callable[..., None], logger: logging.Logger, record: logging.LogRecord) -> None:
+        """Add a message, of whatever level: it may be shown elsewhere. Those of torch are not the user's."""
+        if not logger.name.startswith("torch"):
+            self.write(f"logged at {record.levelname}", record.getMessage())
+
+    @staticmethod
+    def is_enabled(original: Callable[..., bool], logger: logging.Logger, level: int) -> bool:
+        """Whether a logger makes a message: all do but torch's, which have their own levels."""
+        return original(logger, level) if logger.name.startswith("torch") else True
 
 
 class _Stream(io.TextIOBase):
@@ -86,19 +93,20 @@ def unheard(heard: Heard | None = None) -> Iterator[None]:
     Not for finding breaks: TorchDynamo would read the functions that stand in for torch.save and the rest.
     """
     heard = heard or Heard()
-    stream, log = _Stream(heard), heard.log
+    stream = _Stream(heard)
     with (
         inside_the_process(),
         redirect_stdout(stream),
         redirect_stderr(stream),
         replace_attribute(torch, "save", lambda _: _save),
-        replace_attribute(logging.Logger, "callHandlers", lambda _: lambda logger, record: log(logger, record)),
+        replace_attribute(logging.Logger, "callHandlers", call_instead(heard.log)),
+        replace_attribute(logging.Logger, "isEnabledFor", call_instead(heard.is_enabled)),
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
         yield
         for each in caught:
-            if not is_installed(each.filename):
+            if not is_installed(each.filename) and "Triggered internally" not in str(each.message):
                 heard.said.append(("warned", str(each.message)))
 
 

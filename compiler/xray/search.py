@@ -26,12 +26,13 @@ from compiler.torch_api import apart, dynamo, fx
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.module_calls import without_compiled_call
 from compiler.torch_api.patching import Function
+from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.facts import Site, XRay
 from compiler.xray.origins import branch, origins
 from compiler.xray.outside import OutsideError, inside_the_process, unheard
 from compiler.xray.state import Restore, State, same_random_numbers
-from compiler.xray.substitution import Kind, Noted, Program, Spot, StandIn, all_functions
+from compiler.xray.substitution import Change, Kind, Noted, Program, Spot, StandIn, all_functions
 
 MOST_CAPTURES = 120
 """So many captures are made at most: a program has one for each site, and one for each call that is then whole."""
@@ -40,15 +41,18 @@ _TORCH = str(Path(torch.__file__).parent)
 
 def find_sites(call: Call, record: Record) -> XRay:
     """Find the sites of an explored call and of its later calls; `record` is that of the exploration."""
+    return search_sites(call, record).found
+
+
+def search_sites(call: Call, record: Record) -> Search:
+    """Search for the sites of a call; the search knows what it takes to try fixes too."""
     start = time.perf_counter()
     functions = all_functions()
     files = files_by_name(record, [path for path in functions if not is_installed(path)])
     search = Search(call, record, SourceBook({path: name for name, path in files.items()}), functions)
     search.run()
-    return XRay(
-        tuple(search.sites), tuple(search.consequences), tuple(search.problems), search.captures,
-        time.perf_counter() - start,
-    )  # fmt: skip
+    search.seconds = time.perf_counter() - start
+    return search
 
 
 @dataclass
@@ -65,18 +69,38 @@ class Search:
     spots: dict[Spot, int] = field(default_factory=dict)
     left_out: set[int] = field(default_factory=set)
     captures: int = 0
+    seconds: float = 0.0
+    change: Change = field(default_factory=Change)
     _numbers: dict[str, int] = field(default_factory=dict)
+    _calls: dict[str, Call] = field(default_factory=dict)
 
     def run(self) -> None:
         """Search each of the calls until nothing of it breaks, or nothing more can be passed."""
         for each in (self.call, *self.call.later):
-            with repeatable(each) as restore, apart.forget_compilations(lambda _seconds: None):
+            quietly = apart.forget_compilations(lambda _seconds: None)
+            with repeatable(each) as restore, quietly, self.change.applied():
                 bench = Bench(each, restore)
                 while self.captures < MOST_CAPTURES and self._go_on(bench):
                     pass
         if self.captures >= MOST_CAPTURES:
             self._tell(f"the search ended after {MOST_CAPTURES} captures: more sites may follow")
         self._add_unreached()
+
+    def after(self, change: Change) -> XRay:
+        """The sites that are there with a change; their lines are those of the files as they are."""
+        again = Search(self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change)
+        again.run()
+        return again.found
+
+    @property
+    def found(self) -> XRay:
+        """What was found."""
+        consequences = tuple(dict.fromkeys(self.consequences))
+        return XRay(tuple(self.sites), consequences, tuple(self.problems), self.captures, self.seconds)
+
+    def call_of(self, site: Site) -> Call | None:
+        """The call in which a site was found; None for one that was only seen before."""
+        return self._calls.get(site.id)
 
     def number_of(self, site: Site) -> int:
         """The number of the spot that stands for a site; -1 for one that was only seen."""
@@ -90,7 +114,7 @@ class Search:
         """Capture once more; whether another break was found, and can be passed."""
         noted = self._note_values(bench)
         self.captures += 1
-        facts = bench.first_break(Program(self.functions, self.spots), noted.stand_ins(), frozenset(self.left_out))
+        facts = bench.first_break(self._program(self.spots), noted.stand_ins(), frozenset(self.left_out))
         if facts is None:
             return False
         steps = list(_steps(facts))
@@ -108,12 +132,16 @@ class Search:
             )
         self.spots[spot] = len(self.spots)
         self._numbers.setdefault(self.sites[-1].id, self.spots[spot])
+        self._calls.setdefault(self.sites[-1].id, bench.call)
         return True
+
+    def _program(self, spots: Mapping[Spot, int]) -> Program:
+        return Program(self.functions, spots, self.change.edits)
 
     def _note_values(self, bench: Bench) -> Noted:
         """Run the program once, and note the values at the spots. A spot that writes is left out."""
         noted = Noted()
-        why = bench.run_noting(Program(self.functions, self.spots), noted, frozenset(self.left_out))
+        why = bench.run_noting(self._program(self.spots), noted, frozenset(self.left_out))
         if isinstance(why, OutsideError):
             number = max(self.spots.values(), default=-1)
             if number >= 0 and number not in noted.values and number not in self.left_out:
@@ -153,7 +181,7 @@ class Search:
         noted = Noted()
         for each in (self.call, *self.call.later) if missed else ():
             with repeatable(each) as restore:
-                Bench(each, restore).run_noting(Program(self.functions, numbers), noted, frozenset(self.left_out))
+                Bench(each, restore).run_noting(self._program(numbers), noted, frozenset(self.left_out))
         for span, item in missed.items():
             if numbers[spots[span]] in noted.values:
                 self.consequences.append(span)
@@ -222,11 +250,24 @@ class Bench:
             function = dynamo.compile_function(function, dynamo.named_backend("eager"), dynamic=None, fullgraph=False)
         return function(*self.call.args, **self.call.kwargs)
 
-    def run_noting(self, program: Program, noted: Noted, left_out: frozenset[int]) -> BaseException | None:
-        """Run the call eagerly and note values; what it raised, if it did."""
+    def draw_inputs(self, seed: int | None) -> None:
+        """Put other numbers into the tensors of floats among the arguments; none for no seed."""
+        if seed is None:
+            return
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for leaf in tree_leaves((tuple(self.call.args), dict(self.call.kwargs))):
+                if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.device.type == "cpu":
+                    leaf.data.copy_(torch.randn(leaf.shape, generator=generator))
+
+    def run_noting(
+        self, program: Program, noted: Noted, left_out: frozenset[int], seed: int | None = None
+    ) -> BaseException | None:
+        """Run the call eagerly and note values; what it raised, if it did. With a seed, on other inputs."""
         self.restore()
         try:
             with program.noting(noted, left_out), self.around(), unheard():
+                self.draw_inputs(seed)
                 self._function(*self.call.args, **self.call.kwargs)
         except (Exception, OutsideError) as error:  # noqa: BLE001 - whatever the user's code raises
             return error

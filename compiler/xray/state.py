@@ -117,7 +117,7 @@ def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield owner, value
     elif isinstance(value, dict):
         yield from ((f"{owner}[{key!r}]", item) for key, item in value.items() if isinstance(item, _HELD))
-    elif isinstance(value, list | collections.deque):
+    elif isinstance(value, list | collections.deque | tuple):
         yield from ((f"{owner}[{n}]", item) for n, item in enumerate(value) if isinstance(item, _HELD))
     elif not isinstance(value, FunctionType | MethodType) and isinstance(getattr(value, "__dict__", None), dict):
         yield from ((f"{owner}.{key}", item) for key, item in vars(value).items() if isinstance(item, _HELD))
@@ -129,7 +129,9 @@ _HELD = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
 def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
-    return value.copy() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy()) if value.dtype.kind in "biufc" else value.tolist()
+    return value
 
 
 def _restore_of_tensor(tensor: torch.Tensor) -> Restore:

@@ -14,7 +14,7 @@ import gc
 import linecache
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, Literal
@@ -24,6 +24,7 @@ import torch
 from compiler.calls.call import nested_codes
 from compiler.capture.sources import is_installed
 from compiler.torch_api.pytrees import tree_leaves, tree_map
+from compiler.torch_api.settings import with_settings
 from compiler.torch_api.traced_lines import Place
 
 PREFIX = "_tcompile_value_"
@@ -78,6 +79,29 @@ class Edit:
 
     def overlaps(self, other: Edit) -> bool:
         return self.file == other.file and self.line <= other.end_line and other.line <= self.end_line
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is changed to mend sites: edits of files, and settings of torch."""
+
+    edits: tuple[Edit, ...] = ()
+    settings: tuple[str, ...] = ()
+
+    def __add__(self, other: Change) -> Change:
+        settings = dict.fromkeys((*self.settings, *other.settings))
+        return Change((*self.edits, *(each for each in other.edits if each not in self.edits)), tuple(settings))
+
+    def fits(self, other: Change) -> bool:
+        """Whether no line is edited by both, unless in the same way."""
+        pairs = ((mine, its) for mine in self.edits for its in other.edits if mine != its)
+        return not any(mine.overlaps(its) for mine, its in pairs)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Set the settings for a block."""
+        with with_settings(self.settings) if self.settings else nullcontext():
+            yield
 
 
 @dataclass
@@ -273,7 +297,7 @@ class Program:
     ) -> Iterator[None]:
         """Run the block with values in the place of the spots."""
         names = {f"{PREFIX}{number}": list(each.items) for number, each in stand_ins.items() if each.items}
-        with self._changed(stand_ins, left_out, {**names, f"{PREFIX}manager": contextlib.nullcontext}):
+        with self._changed(stand_ins, left_out, {**names, f"{PREFIX}manager": nullcontext}):
             yield
 
     @contextmanager

@@ -6,35 +6,39 @@ from collections.abc import Sequence
 
 from compiler.capture.function_names import function_name
 from compiler.record.plain_text import one_line, pluralize
-from compiler.xray.facts import Origin, Site, XRay
+from compiler.xray.facts import Fix, Origin, Site, XRay
 from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import Card, Document, Fold, Items, Parts, Section, Text, Words
 from explorer.render.places import change_part, line_link, way
 
 
-def xray_document(found: XRay, lines: SourceLines) -> Document:
+def xray_document(found: XRay, lines: SourceLines, fixes: Sequence[Fix] = ()) -> Document:
     """The cards of all sites, and what there is to know of the search."""
-    document: list[Parts] = [Text(count_words(found), "lead"), *site_cards(found, lines)]
+    document: list[Parts] = [Text(count_words(found), "lead"), *site_cards(found, lines, fixes)]
     if notes := tuple(search_notes(found)):
         document.append(Section((Items(notes),), "What else there is to know:", "notes"))
     return document
 
 
-def site_cards(found: XRay, lines: SourceLines) -> list[Card]:
-    """A card for each site."""
-    return [_card(site, number, found, lines) for number, site in enumerate(found.sites, 1)]
+def site_cards(found: XRay, lines: SourceLines, fixes: Sequence[Fix] = ()) -> list[Card]:
+    """A card for each site, with the fix that was tried."""
+    tried = {fix.site: fix for fix in fixes}
+    return [_card(site, number, found, lines, tried.get(site.id)) for number, site in enumerate(found.sites, 1)]
 
 
-def _card(site: Site, number: int, found: XRay, lines: SourceLines) -> Card:
+def _card(site: Site, number: int, found: XRay, lines: SourceLines, fix: Fix | None) -> Card:
     parts: list[Parts] = [way(site.chain, site.span, lines), Text(seen_words(site, found), "why")]
     if site.branch:
         parts.append(Text(f"It is in {', in '.join(f'`{header}`' for header in site.branch)}."))
     if site.origins:
         rows: tuple[Words, ...] = tuple(_origin_words(origin, lines) for origin in site.origins)
         parts.append(Section((Items(rows),), "Where its value comes from:", "origins"))
-    labels = ("change", *["or"] * len(site.suggestions))
-    parts += [change_part(item, label, lines) for label, item in zip(labels, site.suggestions, strict=False)]
+    if fix is not None:
+        parts.append(Text(f"Tried: {fix.state}. {fix.words[:1].upper()}{fix.words[1:]}.".replace("..", "."), "why"))
+    suggestions = sorted(site.suggestions, key=lambda item: fix is None or item != fix.suggestion)
+    labels = ("change", *["or"] * len(suggestions))
+    parts += [change_part(item, label, lines) for label, item in zip(labels, suggestions, strict=False)]
     if site.note:
         parts.append(Text(f"{site.note[:1].upper()}{site.note[1:]}.", "again"))
     parts.append(Fold(f"In torch's words: {site.kind}", (Text(one_line(site.reason)),)))

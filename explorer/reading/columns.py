@@ -176,7 +176,7 @@ ASKED: Final[dict[str, Columns]] = {
         ("Int64", "line"),
         ("string", "code what"),
         ("boolean", "as_it_is"),
-        ("string", "change applicability kind behind branch origins function note"),
+        ("string", "fix tried change applicability kind behind branch origins function note"),
         ("Int64", "column"),
         ("string", "id"),
     ),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 from compiler.calls.call import Call
 from compiler.record import Record
-from compiler.xray.facts import Site, XRay
+from compiler.xray.facts import Fix, Site
 from explorer.findings.xray import search_notes, site_cards, xray_document
 from explorer.reading.source_lines import SourceLines
 from explorer.render.text import card_texts, document_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from compiler.xray.fixes import Tried
+    from compiler.xray.search import Search
 
 NO_CALL = (
     "this run has no call to x-ray: it was loaded from a file, or its code calls torch.compile itself. Explore the "
@@ -23,9 +27,10 @@ NO_CALL = (
 class XRayed:
     """All sites of a program's graph breaks. Prints as cards; `sites` are plain data, `table` is a DataFrame."""
 
-    def __init__(self, found: XRay, record: Record) -> None:
-        self.found = found
-        self._record = record
+    def __init__(self, search: Search, record: Record) -> None:
+        self.found = search.found
+        self._search, self._record = search, record
+        self._tried: Tried | None = None
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -38,22 +43,62 @@ class XRayed:
         return tuple(search_notes(self.found))
 
     @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """The best fix of each site that was tried; () before `try_fixes`."""
+        return self._tried.fixes if self._tried else ()
+
+    @property
+    def left(self) -> tuple[Site, ...]:
+        """The sites that the program has with the patch; the fixes are tried if they were not yet."""
+        self.try_fixes()
+        return self._tried.left.sites if self._tried else ()
+
+    @property
     def cards(self) -> list[str]:
         """Each site as text."""
-        return card_texts(site_cards(self.found, SourceLines(self._record)))
+        return card_texts(site_cards(self.found, SourceLines(self._record), self.fixes))
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per site: where, what broke, whether it is behind another, where the value comes from."""
+        """One row per site: where, what broke, whether it is behind another, and the fix, if they were tried."""
         from explorer.reading.data_frames import table_of
 
-        return table_of("sites", [_row(site) for site in self.sites])
+        fixes = {fix.site: fix for fix in self.fixes}
+        return table_of("sites", [_row(site, fixes.get(site.id)) for site in self.sites])
+
+    def try_fixes(self) -> XRayed:
+        """Apply the suggestions for each site, alone and together, and compare what the call gives and does.
+
+        A fix is "verified" if its break is gone, none comes of it, and results, gradients, output, logs and attributes
+        are the same, on other inputs too. Returns this x-ray, whose cards and table then say it.
+        """
+        from compiler.xray.fixes import Trials
+
+        if self._tried is None:
+            self._tried = Trials(self._search).run()
+        return self
+
+    def patch(self) -> str:
+        """The fixes that hold together, as a unified diff of your files or cell; they are tried if they were not yet.
+
+        The files themselves are not changed. "" if no fix holds.
+        """
+        from compiler.xray.fixes import patched_files
+
+        self.try_fixes()
+        assert self._tried is not None
+        files = patched_files(self._tried.change, self._search).items()
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for name, (before, after) in files
+            for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
+        )
 
     def __len__(self) -> int:
         return len(self.sites)
 
     def __str__(self) -> str:
-        return document_text(xray_document(self.found, SourceLines(self._record)))
+        return document_text(xray_document(self.found, SourceLines(self._record), self.fixes))
 
     def __repr__(self) -> str:
         return f"<XRayed: {len(self)} sites; print it for their cards>"
@@ -63,13 +108,13 @@ def xray(call: Call | None, record: Record) -> XRayed:
     """X-ray a run's call. Raises ValueError where the run has none."""
     if call is None:
         raise ValueError(NO_CALL)
-    from compiler.xray.search import find_sites
+    from compiler.xray.search import search_sites
 
-    return XRayed(find_sites(call, record), record)
+    return XRayed(search_sites(call, record), record)
 
 
-def _row(site: Site) -> dict[str, Any]:
-    first = site.suggestions[0] if site.suggestions else None
+def _row(site: Site, fix: Fix | None) -> dict[str, Any]:
+    first = fix.suggestion if fix and fix.suggestion else next(iter(site.suggestions), None)
     return {
         "file": site.file,
         "line": site.line,
@@ -84,6 +129,8 @@ def _row(site: Site) -> dict[str, Any]:
         "origins": "; ".join(f"{each.name}: line {each.span.line}" for each in site.origins) or None,
         "change": first.text if first else None,
         "applicability": first.applicability if first else None,
+        "fix": fix.state if fix else None,
+        "tried": fix.words if fix else None,
         "note": site.note or None,
         "id": site.id,
     }

@@ -1,0 +1,149 @@
+"""Fixes that are tried: their states, what is compared, and the patch of those that hold together."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+from typing import Any
+
+import pytest
+import torch
+
+from compiler.engine import explore
+from compiler.record.options import Options
+from compiler.xray.facts import Fix
+from explorer.run.xray import XRayed, xray
+from tests.compiler.broken import MODERN, NUMBERS, function, settings
+from tests.compiler.xray.programs import FOLDER, module
+
+CAPTURED = Options(stages=("captured",), backend="eager")
+X = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def x_rayed(fn: Any, *calls: Any) -> XRayed:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        done = explore(fn, options=CAPTURED, calls=calls)
+        return xray(done.call, done.record)
+
+
+def tried(code: str, *calls: Any) -> dict[str, Fix]:
+    found = x_rayed(function(code), *(calls or [(X,)])).try_fixes()
+    return {" ".join(site.span.code.split()): fix for site, fix in zip(found.sites, found.fixes, strict=True)}
+
+
+def only(code: str) -> Fix:
+    (fix,) = tried(code).values()
+    return fix
+
+
+def test_verified_fix_leaves_results_and_effects() -> None:
+    fix = only("def f(x):\n    y = x * 2\n    y = y * y.sum().item()\n    return y\n")
+    assert (fix.state, fix.together) == ("verified", True)
+    assert fix.suggestion is not None
+    assert fix.suggestion.rewrite.strip() == "y = y * y.sum().detach()"
+
+
+def test_print_in_the_graph_is_verified() -> None:
+    assert only('def f(x):\n    y = x * 2\n    print("sum", y)\n    return y + 1\n').state == "verified"
+
+
+def test_moved_break_is_named() -> None:
+    fixes = tried("def f(x):\n    k = x.sum().item()\n    m = k + 1\n    if m > 2:\n        x = x * 2\n    return x\n")
+    fix = fixes["x.sum().item()"]
+    assert fix.state == "moves the break"
+    assert fix.moved_to is not None
+    assert fix.moved_to.code == "m > 2"
+
+
+def test_log_that_is_left_out_is_no_verified_fix() -> None:
+    fix = only('def f(x):\n    y = x * 2\n    log.info("hello")\n    return y + 1\n')
+    assert (fix.state, fix.words) == ("no fix known", "it prints, logs or warns of something else")
+
+
+ATTRIBUTE = """
+class M(nn.Module):
+    def forward(self, x):
+        self.total = x.sum().item()
+        return x * 2
+f = M()
+"""
+
+
+def test_attribute_of_another_type_is_no_verified_fix() -> None:
+    fix = only(ATTRIBUTE)
+    assert fix.suggestion is not None
+    assert not fix.suggestion.rewrite or fix.state != "verified"
+
+
+BRANCH = "def f(x):\n    y = x * 2\n    if x.sum() > 0:\n        y = y[:2]\n    return y\n"
+
+
+def test_fix_is_compared_on_other_inputs() -> None:
+    fix = only(BRANCH)
+    assert fix.state == "no fix known"
+
+
+NEARLY = "def f(x):\n    if x.sum() > 0:\n        y = x.sqrt()\n    else:\n        y = x * 0\n    return y\n"
+
+
+def test_words_only_are_given_as_the_reason() -> None:
+    fix = only("import time\ndef f(x):\n    start = time.time()\n    return x * 2 + (start > 0)\n")
+    assert fix.state == "no fix known"
+    assert "Measure around the call" in fix.words
+
+
+@pytest.mark.skipif(not MODERN, reason="the lists are those of torch 2.13")
+@pytest.mark.parametrize("name", ["graph_network", "rollout", "retrieval"])
+def test_patched_program_has_the_breaks_that_are_promised(name: str) -> None:
+    fn, calls = module(name).program()
+    found = x_rayed(fn, *calls).try_fixes()
+    assert len(found.left) <= len(found.sites) - 3
+    file = str(FOLDER / f"{name}.py")
+    text = patched(found.patch(), linecache.getlines(file))
+    with settings(()):
+        names: dict[str, Any] = {"__name__": "patched"}
+        exec(compile(text, cached(text), "exec"), names)
+        fn, calls = names["program"]()
+        after = x_rayed(fn, *calls)
+    assert [(site.function, site.kind) for site in after.sites] == [(site.function, site.kind) for site in found.left]
+
+
+def cached(text: str) -> str:
+    file = f"<tcompile patched {next(NUMBERS)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    return file
+
+
+def patched(diff: str, lines: list[str]) -> str:
+    """The lines with a unified diff applied."""
+    text, position = list[str](), 0
+    for line in diff.splitlines(keepends=True):
+        if line.startswith(("---", "+++")):
+            continue
+        if line.startswith("@@"):
+            start = int(line.split()[1].split(",")[0][1:]) - 1
+            text += lines[position:start]
+            position = start
+        elif line.startswith("+"):
+            text.append(line[1:])
+        else:
+            assert lines[position] == line[1:]
+            text += [line[1:]] if line.startswith(" ") else []
+            position += 1
+    return "".join([*text, *lines[position:]])
+
+
+def test_patch_keeps_comments_and_changes_no_file() -> None:
+    fn, calls = module("graph_network").program()
+    file = FOLDER / "graph_network.py"
+    before = file.read_text()
+    diff = x_rayed(fn, *calls).patch()
+    assert file.read_text() == before
+    removed = [line[1:] for line in diff.splitlines() if line.startswith("-") and not line.startswith("---")]
+    assert all(line in before for line in removed)
+    assert patched(diff, before.splitlines(keepends=True)).count("\n") >= before.count("\n") - 3
+
+
+def test_patch_without_fixes_is_empty() -> None:
+    assert x_rayed(function("def f(x):\n    return x * id(x)\n"), (X,)).patch() == ""
