@@ -61,7 +61,7 @@ def _selections(fixes: Sequence[Fix]) -> list[list[Fix]]:
     """Fixes to put together: all that hold, and, as settings act everywhere, those without settings."""
     holding = [fix for fix in fixes if fix.state in _WORST[:2]]
     edits = [fix for fix in holding if fix.suggestion and not fix.suggestion.settings]
-    return [holding, edits] if len(edits) < len(holding) else [holding]
+    return [each for each in (holding, edits, []) if each is not edits or len(edits) < len(holding)]
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Trials:
             fixes = [self._best(site) for site in self.search.sites]
             found = [self._together(fixes, candidates) for candidates in _selections(fixes)]
         tried = [replace(each, left=self.search.after(each.change)) for each in found]
-        return min(tried, key=lambda each: len(each.left.sites))
+        return min(tried, key=lambda each: (bool(each.left.problems), len(each.left.sites)))
 
     def _best(self, site: Site) -> Fix:
         """The fix of a site that holds, or that comes nearest to it."""

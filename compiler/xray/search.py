@@ -114,7 +114,12 @@ class Search:
         """Capture once more; whether another break was found, and can be passed."""
         noted = self._note_values(bench)
         self.captures += 1
-        facts = bench.first_break(self._program(self.spots), noted.stand_ins(), frozenset(self.left_out))
+        try:
+            facts = bench.first_break(self._program(self.spots), noted.stand_ins(), frozenset(self.left_out))
+        except Exception as error:  # noqa: BLE001 - whatever the user's code, or torch in a capture, raises
+            first = next(iter(str(error).splitlines()), "")
+            self._tell(f"the search ended at a {type(error).__name__} of a capture: {first}")
+            return False
         if facts is None:
             return False
         steps = list(_steps(facts))
