@@ -173,6 +173,7 @@ class _Machine(Instructions):
         if [value.text for value in first] != [value.text for value in second]:
             del self.lines[lines:], self.stands_for[lines:]
             self.made, self.stack, self.waiting = made, before[:count], before[count:]
+            self.begin_instruction(instruction.offset)
             return False
         if any(str(each.argval).startswith("record_pregraph_bytecode_") for each in sides):
             self.says[instruction.offset] = "only while torch's profiler is on"

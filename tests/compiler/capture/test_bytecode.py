@@ -164,6 +164,10 @@ def test_code_after_a_branch_is_rendered_once() -> None:
     python = render(code)
     assert sum("x = (-x)" in line for line in python.lines) == 1
     assert sum("return" in line for line in python.lines) == 2  # the sides leave different values: 2 and 3
+    jumps = {each.offset for each in dis.get_instructions(code) if each.opname.startswith("POP_JUMP")}
+    tests = [behind for line, behind in zip(python.lines, python.stands_for, strict=True) if line.strip()[:3] == "if "]
+    assert [len(jumps & set(behind)) for behind in tests] == [1, 1, 1]
+    assert jumps == python.says.keys()
     rendered: Any = FunctionType(code_of(python, code, {}), {})
     for flag in (True, False):
         assert rendered(5, flag) == branches_that_meet(5, flag)
