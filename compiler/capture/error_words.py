@@ -22,7 +22,8 @@ _LIMITS: Mapping[str, tuple[str, str]] = {
         "inside a checkpoint",
         "call it outside of the function given to torch.utils.checkpoint",
     ),
-    r"FakeTensorUpdater cannot update this argument": (
+    # The second is how torch 2.11 says it.
+    r"FakeTensorUpdater cannot update this argument|'int' object has no attribute 'meta'\s+target: while_loop": (
         "with a number of Python's among what it takes: TorchInductor can't update that",
         "carry a tensor, torch.tensor(0) in place of 0; backend='tcompile' takes numbers too",
     ),

@@ -155,6 +155,7 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
     session = Observation(observer)
     with ExitStack() as stack:
         stack.enter_context(_separate_caches())
+        stack.enter_context(_capture_called_frames())
         stack.callback(session.forget)
         stack.enter_context(dynamo_config.patch(suppress_errors=True))
         stack.enter_context(_quiet_conversion_warnings())
@@ -436,6 +437,24 @@ def _separate_caches() -> Iterator[None]:
         counters.clear()
         counters.update(count_failures)
         del graph_break_reasons[breaks:]
+
+
+@contextmanager
+def _capture_called_frames() -> Iterator[None]:
+    """Let Dynamo look at the frames that compiled code calls.
+
+    In torch 2.11 calls with fullgraph=True turn that off for all threads while they run, and calls from several threads
+    at once can leave it off.
+    """
+    set_override = getattr(torch._C._dynamo.eval_frame, "set_eval_frame_override", None)
+    if set_override is None:
+        yield
+        return
+    before = set_override(torch._C._dynamo.eval_frame._EvalFrameOverride.NONE)
+    try:
+        yield
+    finally:
+        set_override(before)
 
 
 @contextmanager

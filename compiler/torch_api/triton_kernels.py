@@ -7,6 +7,7 @@ Inductor would, and stopped at the call of `triton.compile`; nothing is compiled
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import math
 import os
@@ -22,6 +23,7 @@ import torch._inductor.runtime.hints as hints
 import torch._inductor.runtime.triton_helpers as triton_helpers
 import torch._inductor.runtime.triton_heuristics as heuristics
 import triton
+import triton.language as tl
 
 from compiler.torch_api.patching import replace_attribute, replace_attributes, set_environment
 
@@ -176,6 +178,18 @@ def _programs(kernel: Any, config: Any, sizes: Mapping[str, int]) -> int:
 def largest_blocks() -> Mapping[str, int]:
     """The largest block of Inductor's code in each dimension (XBLOCK, …), in elements."""
     return {f"{name}BLOCK": size for name, size in hints.TRITON_MAX_BLOCK.items()}
+
+
+def declared_constants(kernel: Any) -> frozenset[str]:
+    """The arguments that a user's kernel declares as `tl.constexpr`: a launch does not pass them.
+
+    Before torch 2.12 only the function itself says so.
+    """
+    declared = kernel.inductor_meta.get("declared_constexpr_names")
+    if declared is None and kernel.custom_kernel:
+        kinds = inspect.get_annotations(kernel.fn.fn)
+        declared = [name for name, kind in kinds.items() if kind in (tl.constexpr, "tl.constexpr")]
+    return frozenset(declared or ())
 
 
 def grid_of(kernel: Any, config: Any, arguments: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -91,7 +91,9 @@ def _defined_kernel(path: str, name: str) -> Any:
 
 def _configurations(kernel: Any) -> list[dict[str, Any]]:
     """The block sizes that Inductor's heuristics try, in order, with those of the user's call."""
-    declared = kernel.inductor_meta.get("declared_constexpr_names", ())
+    from compiler.torch_api.triton_kernels import declared_constants  # after Triton was patched
+
+    declared = declared_constants(kernel)
     given = {name: value for name, value in kernel.triton_meta["constants"].items() if name in declared}
     return [given | config.kwargs for config in kernel.configs]
 

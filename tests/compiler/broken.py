@@ -29,8 +29,8 @@ log = logging.getLogger("somebody")
 """
 TORCH = TorchVersion(torch.__version__)
 MODERN = TORCH >= "2.13"
-#: What breaks a graph before torch 2.15, which follows it.
-FOLLOWED = ("random.random()", "object()", "bytearray(3)") if TORCH >= "2.15" else ()
+#: What breaks a graph before torch 2.14 or 2.15, which follow it.
+FOLLOWED = (("random.random()", "object()") if TORCH >= "2.14" else ()) + (("bytearray(3)",) if TORCH >= "2.15" else ())
 FIRST = IMPORTS.count("\n") + 1
 X = (torch.tensor([1.0, 2.0, 3.0, 4.0]),)
 NUMBERS = itertools.count()

@@ -369,8 +369,8 @@ def test_nonlinear_sizes_are_settled_by_guards(what: str) -> None:
 
 def test_existing_guard_decides_the_smaller_of_two_sizes() -> None:
     """AOTAutograd's guard says that there are no more rows than columns; our own guard would fix the number of rows."""
-    if torch.__version__.startswith("2.11") and torch.empty(0).is_cuda:
-        pytest.skip("on a GPU torch 2.11 cannot trace trace's backward for symbolic sizes, with any backend")
+    if torch.__version__.startswith("2.11"):
+        pytest.skip("torch 2.11 cannot trace trace's backward for symbolic sizes, with any backend")
     fn = compiled(torch.trace)
     for rows in (5, 9, 3):
         x = torch.randn(rows, 5, requires_grad=True)

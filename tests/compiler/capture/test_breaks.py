@@ -26,7 +26,7 @@ X = torch.ones(4)
 X_ARGS = (X,)
 ids = [case.name for case in CASES]
 since_2_12 = pytest.mark.skipif(torch.__version__.startswith("2.11"), reason="torch 2.11 does otherwise there")
-until_2_14 = pytest.mark.skipif(TORCH >= "2.15", reason="torch 2.15 follows random.random()")
+until_2_13 = pytest.mark.skipif(TORCH >= "2.14", reason="torch 2.14 follows random.random()")
 since_2_13 = pytest.mark.skipif(not MODERN, reason="torch does otherwise there before 2.13")
 UNTIL_2_12: dict[str, tuple[str, ...]] = {
     "Unsupported python_type() call": ("Unsupported method call",),
@@ -44,7 +44,7 @@ UNTIL_2_12: dict[str, tuple[str, ...]] = {
 }
 """torch's names of some kinds before 2.13."""
 IN_C = "C-implemented special method without VariableTracker model"
-SINCE_2_15: dict[str, tuple[str, ...]] = {
+SINCE_2_14: dict[str, tuple[str, ...]] = {
     "Attempted to call function marked as skipped": ("Call to a time function",),
     "Unhandled args for method": ("Unsupported Tensor.share_memory_() call",),
     "invalid call to builtin op handler": ("min/max with non-constant key",),
@@ -56,18 +56,18 @@ SINCE_2_15: dict[str, tuple[str, ...]] = {
     "missing_mp_ass_subscript": (IN_C,),
     "vectorcall_maybe on C method descriptor": (IN_C,),
 }
-"""torch's names of some kinds from 2.15 on, whose advice is the same."""
-OTHER_SINCE_2_15: dict[str, tuple[str, ...]] = {
+"""torch's names of some kinds from 2.14 on, whose advice is the same."""
+OTHER_SINCE_2_14: dict[str, tuple[str, ...]] = {
     "torch.* op returned non-Tensor": ("unsupported hasattr operation",),
     "setattr() on Tensor.requires_grad": ("requires_grad_() intermediate leaked as output",),
 }
-"""Kinds from 2.15 on whose advice is another."""
+"""Kinds from 2.14 on whose advice is another."""
 ON_PYTHON_3_13: dict[str, tuple[str, ...]] = {"Unsupported function call": ("Unsupported method call",)}
-RENAMED = SINCE_2_15 if TORCH >= "2.15" else {}
+RENAMED = SINCE_2_14 if TORCH >= "2.14" else {}
 OTHERWISE = (
     (ON_PYTHON_3_13 if sys.version_info >= (3, 13) else {})
     | ({} if MODERN else UNTIL_2_12)
-    | (OTHER_SINCE_2_15 if TORCH >= "2.15" else {})
+    | (OTHER_SINCE_2_14 if TORCH >= "2.14" else {})
 )
 
 
@@ -346,7 +346,7 @@ MOVED = body("y = scaled(y, y.sum().item())", before=SCALED)
     [
         (SETTINGS_ONLY, True, "ms with torch._dynamo.config.capture_dynamic_output_shape_ops = True"),
         (WORDS_ONLY, False, "its advice is in words only: there is no version without this break to time"),
-        pytest.param(OTHER_NUMBERS, False, "the call gives another result with line", marks=until_2_14),
+        pytest.param(OTHER_NUMBERS, False, "the call gives another result with line", marks=until_2_13),
         (INNERMOST, True, "ms with line"),
         (MOVED, False, "the break is still there with"),
     ],

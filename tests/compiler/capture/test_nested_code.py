@@ -250,7 +250,11 @@ def branch_of_checkpoint(x: Tensor) -> Tensor:
 def test_limits_of_torch_are_told_with_a_change(
     program: Callable[[Tensor], Tensor], operator: str, hint: str, mended: Callable[[Tensor], Tensor]
 ) -> None:
-    [problem] = explored(program, "cpu", "inductor").problems
+    problems = explored(program, "cpu", "inductor").problems
+    if hint == "outside" and TORCH < "2.12":  # torch 2.11 compiles it
+        assert problems == ()
+        return
+    [problem] = problems
     assert f"torch cannot compile {operator}" in problem.reason
     assert "torch.compile alone meets the same error" in problem.reason
     assert hint in problem.hint

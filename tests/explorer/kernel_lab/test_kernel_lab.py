@@ -18,6 +18,7 @@ from explorer.entry.options import join_values
 from explorer.kernel_lab import cell as kernel_cell
 from explorer.kernel_lab.trial import KernelTrial
 from explorer.run.run import Run
+from tests.compiler.broken import TORCH
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
@@ -49,7 +50,8 @@ class Attention(nn.Module):
         y = nn.functional.scaled_dot_product_attention(y, y, y)
         return (nn.functional.dropout(y, 0.25).tanh() * 3).sum()
 """
-NAME = "triton_per_fused__softmax_prepare_softmax_online_0"
+FUSED = "exp_prepare_softmax_online_sub" if TORCH < "2.12" else "prepare_softmax_online"
+NAME = f"triton_per_fused__softmax_{FUSED}_0"
 LOAD = "tmp0 = tl.load(in_out_ptr0 + (r0_1 + 256*x0), "
 STORE = "tl.store(in_out_ptr0 + (r0_1 + 256*x0), tmp15, xmask)"
 
@@ -386,7 +388,7 @@ def test_loaded_kernel_runs_on_random_inputs(shell: InteractiveShell, tmp_path: 
         ("run", "%tkernel takes a run and a kernel"),
         ("rum softmax", "rum is no result of %%tcompile; did you mean 'run'?"),
         ("f softmax", "f is no result of %%tcompile"),
-        ("run triton_per_fused_softmax_prepare_softmax_online_0", f"did you mean '{NAME}'?"),
+        (f"run triton_per_fused_softmax_{FUSED}_0", f"did you mean '{NAME}'?"),
         ("trained triton", "kernels have 'triton' in their names"),
     ],
 )
