@@ -446,15 +446,15 @@ def _capture_called_frames() -> Iterator[None]:
     In torch 2.11 calls with fullgraph=True turn that off for all threads while they run, and calls from several threads
     at once can leave it off.
     """
-    set_override = getattr(torch._C._dynamo.eval_frame, "set_eval_frame_override", None)
-    if set_override is None:
+    c_eval_frame: Any = torch._C._dynamo.eval_frame
+    if not hasattr(c_eval_frame, "set_eval_frame_override"):
         yield
         return
-    before = set_override(torch._C._dynamo.eval_frame._EvalFrameOverride.NONE)
+    before = c_eval_frame.set_eval_frame_override(c_eval_frame._EvalFrameOverride.NONE)
     try:
         yield
     finally:
-        set_override(before)
+        c_eval_frame.set_eval_frame_override(before)
 
 
 @contextmanager

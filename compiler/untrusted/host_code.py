@@ -17,8 +17,8 @@ from compiler.untrusted.triton_source import RefusedSourceError, words_of
 
 _KEPT_FUNCTIONS = re.compile(r"call|get_args|partition_\d+")
 _FUNCTIONS = frozenset({
-    *ALIASES, "assert_alignment", "copy_if_misaligned", "device", "empty_strided", "empty_strided_cuda", "float",
-    "get_raw_stream", "int", "len", "max", "min", "rand_strided",
+    *ALIASES, "assert_alignment", "copy_if_misaligned", "copy_misaligned", "device", "empty_strided",
+    "empty_strided_cuda", "float", "get_raw_stream", "int", "len", "max", "min", "rand_strided",
 })  # fmt: skip
 _DOTTED_CALLS = re.compile(
     r"(torch\.ops\.(aten|prims|inductor|_quantized)|aten|inductor_ops|_quantized)\.(?!save\b|from_file\b|__)\w+(\.(?!__)\w+)?"

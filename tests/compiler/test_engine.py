@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from graphlib import TopologicalSorter
+from typing import Any
 
 import pytest
 import torch
@@ -488,7 +489,8 @@ def test_called_frames_are_captured_after_threads_with_fullgraph() -> None:
         assert len(explore(breaks_in_the_middle, (x,)).record.of_stage("captured")) == 2
     finally:
         if TORCH < "2.12":  # for the tests after this one
-            torch._C._dynamo.eval_frame.set_eval_frame_override(torch._C._dynamo.eval_frame._EvalFrameOverride.NONE)
+            c_eval_frame: Any = torch._C._dynamo.eval_frame
+            c_eval_frame.set_eval_frame_override(c_eval_frame._EvalFrameOverride.NONE)
 
 
 def breaks_in_a_loop(x: torch.Tensor) -> torch.Tensor:
