@@ -81,7 +81,7 @@ class Value:
 NULL = Value("NULL")
 
 
-def copied(values: Iterable[Value]) -> list[Value]:
+def copy_values(values: Iterable[Value]) -> list[Value]:
     """Copies of stack entries, for a side of a branch: an entry that is there twice stays one."""
     known = {id(NULL): NULL}
     return [known.setdefault(id(value), replace(value)) for value in values]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from compiler.capture.instructions import Instructions, StoppedError, Value, copied
+from compiler.capture.instructions import Instructions, StoppedError, Value, copy_values
 
 MOST_INSTRUCTIONS = 20_000
 _IGNORED = {"RESUME", "NOP", "PRECALL", "CACHE", "MAKE_CELL", "COPY_FREE_VARS", "EXTENDED_ARG", "NOT_TAKEN"}
@@ -132,18 +132,18 @@ class _Machine(Instructions):
         if self.inside:
             raise self.stop(instruction, "a branch inside of a block that is to be left")
         target = self.index[instruction.argval]
-        end = self._meeting(instruction, number + 1, target)
+        end = self._find_meeting(instruction, number + 1, target)
         if end is not None and self._write_until_meeting(instruction, number + 1, target, end):
             return end
         kept = self._condition(instruction)  # a branch may rename what is on its own stack
         stack, indent = self.stack, self.indent
-        self.run(number + 1, copied(stack), indent + 1)
+        self.run(number + 1, copy_values(stack), indent + 1)
         self.indent = indent
         self.emit("else:", (instruction.offset,))
         self.run(target, [*stack, *kept], indent + 1)
         return None
 
-    def _meeting(self, instruction: dis.Instruction, start: int, target: int) -> int | None:
+    def _find_meeting(self, instruction: dis.Instruction, start: int, target: int) -> int | None:
         """Where both sides of a branch go on together; None if one jumps elsewhere or returns."""
         last = self.instructions[target - 1]
         end = self.index[last.argval] if last.opname == "JUMP_FORWARD" else target
@@ -157,15 +157,15 @@ class _Machine(Instructions):
         sides = self.instructions[start:end]
         written = {name for each in sides for name in self._names_written(each)}
         count, lines, made, indent = len(self.stack), len(self.lines), self.made, self.indent
-        before = copied([*self.stack, *self.waiting])
+        before = copy_values([*self.stack, *self.waiting])
         self._condition(instruction, written)
         stack = self.stack
-        first = self._side(range(start, target - (end != target)), copied(stack))
+        first = self._side(range(start, target - (end != target)), copy_values(stack))
         if len(self.lines) > lines and self.lines[-1].endswith(":"):
             self.emit("pass", ())
         self.indent = indent
         self.emit("else:", (instruction.offset,))
-        second = self._side(range(target, end), copied(stack))
+        second = self._side(range(target, end), copy_values(stack))
         if self.lines[-1].endswith("else:"):
             self.lines.pop()
             self.stands_for.pop()

@@ -30,7 +30,7 @@ from compiler.xray.facts import Fix, FixState, Site, XRay
 from compiler.xray.outside import Heard, OutsideError, unheard
 from compiler.xray.search import Bench, Search, repeatable
 from compiler.xray.state import State
-from compiler.xray.substitution import Change, Edit, Noted, Program, Spot, edited, parsed
+from compiler.xray.substitution import Change, Edit, Noted, Program, Spot, edit_lines, parse_edited
 
 SEEDS = 3
 """On so many other inputs a change is compared too."""
@@ -74,8 +74,8 @@ class Trials:
         """Try the fixes of each site alone, then those that hold together, and search what they leave."""
         with apart.forget_compilations(lambda _seconds: None):
             fixes = [self._best(site) for site in self.search.sites]
-            found = [self._together(fixes, candidates) for candidates in _selections(fixes)]
-        tried = [replace(each, left=self.search.after(each.change)) for each in found]
+            found = [self._choose_together(fixes, candidates) for candidates in _selections(fixes)]
+        tried = [replace(each, left=self.search.sites_after(each.change)) for each in found]
         return min(tried, key=lambda each: (bool(each.left.problems), len(each.left.sites)))
 
     def _best(self, site: Site) -> Fix:
@@ -94,7 +94,7 @@ class Trials:
                     break
         return min(tried, key=lambda fix: _WORST.index(fix.state), default=_unknown(site))
 
-    def _together(self, fixes: Sequence[Fix], candidates: Sequence[Fix]) -> Tried:
+    def _choose_together(self, fixes: Sequence[Fix], candidates: Sequence[Fix]) -> Tried:
         """The candidates that hold together: all, or as many as can be added one after the other."""
         chosen = self._without_overlaps(candidates)
         if not self._hold(chosen):
@@ -159,7 +159,7 @@ class _Trial:
             words = f"with it the call raises {type(error).__name__}: {error}"
             return Fix(site.id, suggestion, "no fix known", words.splitlines()[0])
         if moved is not None:
-            return _moved(site, suggestion, *moved)
+            return _moved_fix(site, suggestion, *moved)
         if why:
             return Fix(site.id, suggestion, "no fix known", why)
         state: FixState = "changes when a side effect happens" if when else "verified"
@@ -178,13 +178,13 @@ class _Trial:
         self._moved = {}
         while True:
             program, noted = self._program(change, mended), Noted()
-            with change.applied():
+            with change.apply_settings():
                 self.bench.run_noting(program, noted, frozenset(self.search.left_out))
                 facts = self.bench.first_break(program, noted.stand_ins(), frozenset(self.search.left_out))
             if facts is None:
                 return None
             place = self._place(facts)
-            span, spot = span_of(place, self.search.book), Spot.at(place)
+            span, spot = span_of(place, self.search.book), Spot.of_place(place)
             if spot in self._moved or not self._is_other_site(span, facts.kind, mended):
                 return span, facts.kind
             self._moved[spot] = len(self.search.spots) + len(self._moved)
@@ -235,12 +235,12 @@ class _Trial:
         self._moved = self._moved if change.edits else {}
         program = self._program(change, mended)
         try:
-            with change.applied():
+            with change.apply_settings():
                 bench.run_noting(program, noted, left_out, seed)
             with ExitStack() as stack:
                 stack.enter_context(program.with_stand_ins(noted.stand_ins(), left_out))
-                stack.enter_context(change.applied())
-                stack.enter_context(bench.around())
+                stack.enter_context(change.apply_settings())
+                stack.enter_context(bench.in_its_modes())
                 stack.enter_context(unheard(heard))
                 bench.draw_inputs(seed)
                 value = bench.call_once(compiled=compiled)
@@ -263,7 +263,7 @@ def change_of(search: Search, suggestion: Suggestion | None) -> Change:
     return Change((edit,), suggestion.settings)
 
 
-def _moved(site: Site, suggestion: Suggestion, span: Span, kind: str) -> Fix:
+def _moved_fix(site: Site, suggestion: Suggestion, span: Span, kind: str) -> Fix:
     if (span.file, span.line) == (site.file, site.line):
         return Fix(site.id, suggestion, "no fix known", f"the line still breaks: {kind}", span)
     return Fix(site.id, suggestion, "moves the break", f"line {span.line} breaks then: {kind}", span)
@@ -279,9 +279,9 @@ def _compare(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
     verdict, words = agreement(first.results, mine.results)
     if verdict == "differs" and agreement(first.results, second.results)[0] != "differs":
         return words, ""
-    if held := next(iter(_held_differently(first.held, second.held, mine.held)), ""):
+    if held := next(iter(_differences_held(first.held, second.held, mine.held)), ""):
         return held, ""
-    said, mine_said = (_masked(first.said, second.said, each.said) for each in (first, mine))
+    said, mine_said = (_mask_numbers(first.said, second.said, each.said) for each in (first, mine))
     if said == mine_said:
         return "", ""
     if sorted(_lines(said)) == sorted(_lines(mine_said)):
@@ -302,14 +302,14 @@ def _lines(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(kind, line) for kind, text in said for line in text.splitlines()]
 
 
-def _masked(first: Any, second: Any, said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _mask_numbers(first: Any, second: Any, said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """What was said; without its numbers, where two runs of the program as it is said different ones (times)."""
     if first == second:
         return list(said)
     return [(kind, _NUMBERS.sub("#", text)) for kind, text in said]
 
 
-def _held_differently(first: Mapping[str, Any], second: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[str]:
+def _differences_held(first: Mapping[str, Any], second: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[str]:
     """Attributes and items that hold something else, but for those that do so in every run."""
     for name, value in first.items():
         if name not in mine:
@@ -335,14 +335,14 @@ def patched_files(change: Change, search: Search) -> dict[str, tuple[list[str], 
     found = {}
     for file in dict.fromkeys(edit.file for edit in edits):
         lines = linecache.getlines(file)
-        found[search.book.name(file)] = lines, edited(lines, [edit for edit in edits if edit.file == file])[0]
+        found[search.book.name(file)] = lines, edit_lines(lines, [edit for edit in edits if edit.file == file])[0]
     return found
 
 
 def _with_settings(edits: list[Edit], file: str, settings: Sequence[str]) -> list[Edit]:
     """Edits, and one that adds statements after the last import of a file."""
     lines = linecache.getlines(file)
-    imports = [node for node in parsed(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [node for node in parse_edited(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.asname or alias.name for node in imports for alias in node.names}
     statements = ["import torch._dynamo", *settings] if "torch" not in names else list(settings)
     if not imports:

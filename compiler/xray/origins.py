@@ -80,12 +80,12 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
     elif not isinstance(function, ast.Lambda) and use.depth > 0:
         caller = places[use.depth - 1]
         call = nodes_around(_tree(caller.file), caller)[-1:]
-        passed = _passed(function.args, use.name, call[0]) if call and isinstance(call[0], ast.Call) else None
+        passed = _argument_of(function.args, use.name, call[0]) if call and isinstance(call[0], ast.Call) else None
         if passed is not None:
             yield _place(caller, passed), passed, use.depth - 1
 
 
-def _passed(parameters: ast.arguments, name: str, call: ast.Call) -> ast.expr | None:
+def _argument_of(parameters: ast.arguments, name: str, call: ast.Call) -> ast.expr | None:
     """The argument of a call for a parameter. Methods have one parameter that no call passes."""
     for keyword in call.keywords:
         if keyword.arg == name:

@@ -78,7 +78,7 @@ class Search:
         """Search each of the calls until nothing of it breaks, or nothing more can be passed."""
         for each in (self.call, *self.call.later):
             quietly = apart.forget_compilations(lambda _seconds: None)
-            with repeatable(each) as restore, quietly, self.change.applied():
+            with repeatable(each) as restore, quietly, self.change.apply_settings():
                 bench = Bench(each, restore)
                 while self.captures < MOST_CAPTURES and self._go_on(bench):
                     pass
@@ -86,7 +86,7 @@ class Search:
             self._tell(f"the search ended after {MOST_CAPTURES} captures: more sites may follow")
         self._add_unreached()
 
-    def after(self, change: Change) -> XRay:
+    def sites_after(self, change: Change) -> XRay:
         """The sites that are there with a change; their lines are those of the files as they are."""
         again = Search(self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change)
         again.run()
@@ -172,7 +172,7 @@ class Search:
             id=identity, file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
             reason=found.reason, chain=found.chain, branch=branch(place),
             origins=origins([*own[:-1], place], node[-1], self.book) if node else (),
-            as_it_is=seen is not None, behind="" if seen is not None else self._hidden_by(span),
+            as_it_is=seen is not None, behind="" if seen is not None else self._site_hiding(span),
             suggestions=found.suggestions,
         ))  # fmt: skip
 
@@ -181,7 +181,7 @@ class Search:
         known = [site.span for site in self.sites]
         breaks = {_users_span(item): item for item in reversed(self.record.breaks)}
         missed = {span: item for span, item in breaks.items() if span and span.end_column and span not in known}
-        spots = {span: Spot.at(self._place(span)) for span in missed}
+        spots = {span: Spot.of_place(self._place(span)) for span in missed}
         numbers = self.spots | {spot: len(self.spots) + n for n, spot in enumerate(spots.values())}
         noted = Noted()
         for each in (self.call, *self.call.later) if missed else ():
@@ -207,7 +207,7 @@ class Search:
         objects = [number for number in inner if not noted.is_plain(number)]
         return bool(objects) and any(site.kind == kind for site in self.sites[-1:])
 
-    def _hidden_by(self, span: Span) -> str:
+    def _site_hiding(self, span: Span) -> str:
         """The id of the site that kept torch from reading a span: one that left its lines to Python, else the last."""
         evicting = [item for item in self.record.breaks if item.unread is not None or item.outcome != "resumed"]
         covering = [item for item in evicting if item.unread and item.file == span.file
@@ -271,7 +271,7 @@ class Bench:
         """Run the call eagerly and note values; what it raised, if it did. With a seed, on other inputs."""
         self.restore()
         try:
-            with program.noting(noted, left_out), self.around(), unheard():
+            with program.with_notes(noted, left_out), self.in_its_modes(), unheard():
                 self.draw_inputs(seed)
                 self._function(*self.call.args, **self.call.kwargs)
         except (Exception, OutsideError) as error:  # noqa: BLE001 - whatever the user's code raises
@@ -286,7 +286,7 @@ class Bench:
         """The first break of the call with values in the place of spots; None where it is captured whole."""
         self.restore()
         try:
-            with program.with_stand_ins(stand_ins, left_out), self.around(), inside_the_process():
+            with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process():
                 return dynamo.break_of_call(self._function, self.call.args, self.call.kwargs)
         finally:
             self.restore()
@@ -296,7 +296,7 @@ class Bench:
         return dynamo.inner_function(self.call.fn) or self.call.fn
 
     @contextmanager
-    def around(self) -> Iterator[None]:
+    def in_its_modes(self) -> Iterator[None]:
         """The modes of the call."""
         with self.call.surroundings.restore(), without_compiled_call(self._function), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -335,9 +335,9 @@ def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
         inner = nodes[nodes.index(around[-1]) + 1 :] if around else ()
         for node in reversed([node for node in inner if isinstance(node, ast.expr)]):
             if _can_be_replaced(node):
-                yield Spot.of(place.file, node, _kind(facts, node, around[-1])), place
+                yield Spot.of_node(place.file, node, _kind(facts, node, around[-1])), place
         if around and isinstance(around[-1], ast.Assign | ast.AugAssign | ast.Delete | ast.Expr | ast.Assert):
-            yield Spot.of(place.file, around[-1], "statement"), place
+            yield Spot.of_node(place.file, around[-1], "statement"), place
 
 
 def _can_be_replaced(node: ast.expr) -> bool:

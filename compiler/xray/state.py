@@ -57,7 +57,7 @@ class State:
 
     def values(self) -> dict[str, Any]:
         """Copies of the tensors and plain values that the same objects hold now, by their names."""
-        return {name: _copied(value) for owner, each in self._objects for name, value in _values(owner, each)}
+        return {name: _copy_of(value) for owner, each in self._objects for name, value in _values(owner, each)}
 
     def tensors(self) -> list[torch.Tensor]:
         """Tensors that require grad, each once."""
@@ -126,7 +126,7 @@ def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
 _HELD = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
 
 
-def _copied(value: Any) -> Any:
+def _copy_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):

@@ -47,12 +47,12 @@ class Spot:
     kind: Kind = "value"
 
     @classmethod
-    def of(cls, file: str, node: ast.expr | ast.stmt, kind: Kind) -> Spot:
+    def of_node(cls, file: str, node: ast.expr | ast.stmt, kind: Kind) -> Spot:
         end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
         return cls(file, (node.lineno, node.col_offset), end, kind)
 
     @classmethod
-    def at(cls, place: Place) -> Spot:
+    def of_place(cls, place: Place) -> Spot:
         """The value at a place that has columns."""
         start = (place.line, place.column or 0)
         return cls(place.file, start, (place.end_line or place.line, place.end_column or 0))
@@ -98,7 +98,7 @@ class Change:
         return not any(mine.overlaps(its) for mine, its in pairs)
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def apply_settings(self) -> Iterator[None]:
         """Set the settings for a block."""
         with with_settings(self.settings) if self.settings else nullcontext():
             yield
@@ -116,7 +116,7 @@ class Noted:
             value = list(value)
             self.values.setdefault(number, []).append(list(value))
             return iter(value)
-        self.values.setdefault(number, []).append(_frozen(value))
+        self.values.setdefault(number, []).append(_copy_of(value))
         return value
 
     def truth(self, number: int, value: Any) -> bool:
@@ -127,11 +127,11 @@ class Noted:
         """A context manager that keeps what another one gives when it is entered."""
 
         @contextmanager
-        def entered() -> Iterator[Any]:
+        def enter_noted() -> Iterator[Any]:
             with manager as value:
                 yield self.note(number, value)
 
-        return entered()
+        return enter_noted()
 
     def is_plain(self, number: int) -> bool:
         """Whether the values at a spot are tensors and constants, which TorchDynamo knows, in containers or not."""
@@ -187,7 +187,7 @@ def _is_constant(value: Any) -> bool:
     return isinstance(value, _CONSTANTS) and value == value  # NaN is not
 
 
-def _frozen(value: Any) -> Any:
+def _copy_of(value: Any) -> Any:
     """A value that later changes of it do not reach: tensors are copied, with a graph of their own if they have one."""
 
     def copy(leaf: Any) -> Any:
@@ -218,7 +218,7 @@ class _Replace(ast.NodeTransformer):
             return self._statement(node, number)
         assert isinstance(node, ast.expr)
         new = self._expression(node, number, spot.kind)
-        return node if new is None else _at(ast.IfExp(ast.Constant(True), new, node), node)
+        return node if new is None else _place_at(ast.IfExp(ast.Constant(True), new, node), node)
 
     def _expression(self, node: ast.expr, number: int, kind: Kind) -> ast.expr | None:
         if number in self.left_out:
@@ -236,23 +236,23 @@ class _Replace(ast.NodeTransformer):
     def _statement(self, node: ast.stmt, number: int) -> ast.stmt | list[ast.stmt]:
         """A statement is left out; one that computes a name in place (`x += y`) assigns what came of it."""
         target = node.target if isinstance(node, ast.AugAssign) else None
-        never = _at(ast.If(ast.Constant(False), [node], []), node)
+        never = _place_at(ast.If(ast.Constant(False), [node], []), node)
         if number in self.left_out:
             return never
         if not isinstance(target, ast.Name):
             if self.stand_ins is None:
                 noted = ast.Expr(ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(number), ast.Constant(None)], []))
-                return [node, _at(noted, node)]
+                return [node, _place_at(noted, node)]
             return never if number in self.stand_ins else node
         if self.stand_ins is None:
             noted = ast.Expr(
                 ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(number), ast.Name(target.id, ast.Load())], [])
             )
-            return [node, _at(noted, node)]
+            return [node, _place_at(noted, node)]
         if number not in self.stand_ins:
             return node
         assigned = ast.Assign([ast.Name(target.id, ast.Store())], _value(number, self.stand_ins[number]))
-        return [_at(assigned, node), never]
+        return [_place_at(assigned, node), never]
 
 
 def _value(number: int, stand_in: StandIn) -> ast.expr:
@@ -262,7 +262,7 @@ def _value(number: int, stand_in: StandIn) -> ast.expr:
     return ast.parse(f"{name}.pop(0) if len({name}) > 1 else {name}[0]", mode="eval").body
 
 
-def _at(new: Any, old: ast.AST) -> Any:
+def _place_at(new: Any, old: ast.AST) -> Any:
     """A node with all its parts that have no place of the file where the old one is."""
     for node in ast.walk(new):
         if node is old:
@@ -286,9 +286,9 @@ class Program:
     edits: tuple[Edit, ...] = ()
 
     @contextmanager
-    def noting(self, noted: Noted, left_out: frozenset[int] = frozenset()) -> Iterator[None]:
+    def with_notes(self, noted: Noted, left_out: frozenset[int] = frozenset()) -> Iterator[None]:
         """Run the block with a program that notes the values of its spots; those left out are None, and not run."""
-        with self._changed(None, left_out, {NOTE: noted.note, TRUTH: noted.truth, ENTER: noted.enter}):
+        with self._with_changes(None, left_out, {NOTE: noted.note, TRUTH: noted.truth, ENTER: noted.enter}):
             yield
 
     @contextmanager
@@ -297,11 +297,11 @@ class Program:
     ) -> Iterator[None]:
         """Run the block with values in the place of the spots."""
         names = {f"{PREFIX}{number}": list(each.items) for number, each in stand_ins.items() if each.items}
-        with self._changed(stand_ins, left_out, {**names, f"{PREFIX}manager": nullcontext}):
+        with self._with_changes(stand_ins, left_out, {**names, f"{PREFIX}manager": nullcontext}):
             yield
 
     @contextmanager
-    def _changed(
+    def _with_changes(
         self, stand_ins: Mapping[int, StandIn] | None, left_out: frozenset[int], names: Mapping[str, Any]
     ) -> Iterator[None]:
         files = dict.fromkeys([*(spot.file for spot in self.spots), *(edit.file for edit in self.edits)])
@@ -309,17 +309,17 @@ class Program:
         for file in files:
             own = {spot: number for spot, number in self.spots.items() if spot.file == file}
             edits = [edit for edit in self.edits if edit.file == file]
-            codes |= codes_of(file, _Replace(own, stand_ins, left_out).visit(parsed(file, edits)))
-        with swapped([each for file in files for each in self.functions.get(file, ())], codes, names):
+            codes |= codes_of(file, _Replace(own, stand_ins, left_out).visit(parse_edited(file, edits)))
+        with swap_code([each for file in files for each in self.functions.get(file, ())], codes, names):
             yield
 
 
-def parsed(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
+def parse_edited(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
     """The tree of an edited file, made anew; what is not edited keeps its place. Raises SyntaxError."""
     lines = linecache.getlines(file)
     if not lines:
         raise SyntaxError(f"there is no source of {file}")
-    text, origin = edited(lines, edits)
+    text, origin = edit_lines(lines, edits)
     tree = ast.parse("".join(text))
     for node in ast.walk(tree):
         if isinstance(node, ast.expr | ast.stmt | ast.excepthandler | ast.arg | ast.keyword | ast.alias):
@@ -327,7 +327,7 @@ def parsed(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
     return tree
 
 
-def edited(lines: Sequence[str], edits: Sequence[Edit]) -> tuple[list[str], list[int]]:
+def edit_lines(lines: Sequence[str], edits: Sequence[Edit]) -> tuple[list[str], list[int]]:
     """The lines of an edited file, and for each of them the line of the file that it was, or that it replaces."""
     text, origin = list(lines), list(range(1, len(lines) + 1))
     for edit in sorted(edits, key=lambda edit: edit.line, reverse=True):
@@ -352,7 +352,7 @@ def key_of(code: CodeType) -> CodeKey:
 
 
 @contextmanager
-def swapped(
+def swap_code(
     functions: Iterable[FunctionType], codes: Mapping[CodeKey, CodeType], names: Mapping[str, Any]
 ) -> Iterator[None]:
     """Give functions their new code, and the names that it uses, for a block."""
