@@ -117,7 +117,7 @@ class Recorder:
         self.clock.resume()
 
     def on_skip(self, code: CodeType, why: str) -> None:
-        """Note why Dynamo left a frame uncompiled, before or after reading it."""
+        """Record why Dynamo skipped a frame, before or while tracing it."""
         frame = next((name for name in reversed(self._codes) if self._codes[name] is code), None)
         if frame is None:
             self.skips.add(code, why)

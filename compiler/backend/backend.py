@@ -80,7 +80,7 @@ def tcompile(
 
 @contextmanager
 def _skip_unused_tracing() -> Iterator[None]:
-    """Skip what TorchDynamo computes and nobody reads, and full garbage collections in most compilations."""
+    """Skip work of TorchDynamo's that nobody reads, and full garbage collections in most compilations."""
     is_uncollected = (next(_COMPILATIONS) + 1) % COLLECTED
     with skip_unread_work(), made_to_stay() if is_uncollected else nullcontext():
         yield

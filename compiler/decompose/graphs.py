@@ -156,7 +156,7 @@ class LevelGraphs:
         )
 
     def run_captured(self, call: Callable[..., Any] | None = None) -> tuple[Results, list[Drawn]]:
-        """Results of the captured graph as eager runs it, or as `call` does, and the random numbers that it draws."""
+        """Run the captured graph in eager mode, or by `call`; return its results and the random numbers it drew."""
         with seed_and_restore(), autocast(self._kept.autocast), Recording() as recording:
             return self.results(call or self._eager, self.own_arguments()), recording.drawn
 

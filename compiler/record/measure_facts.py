@@ -85,7 +85,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """What one call of a kernel in the generated code took, or one function of eager's, by the profiler.
+    """Profiled time of one call of a generated kernel, or of one function of eager's.
 
     Seconds are the median over the profiled calls, in each of which they are the sum of its `launches` (their mean).
     `device` says whose time it is: "cuda", or "cpu" where the code ran there. `kernel` is the id of a `Kernel`, `call`

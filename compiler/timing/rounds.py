@@ -155,7 +155,7 @@ def turns(
 def time_in_turns(
     functions: Mapping[str, Function], settings: Mapping[str, Callable[[], Any]] | None = None
 ) -> dict[str, Timing]:
-    """Time a call of each function on the CPU in interleaved rounds; `settings` has a context manager by name."""
+    """Time a call of each function on the CPU in interleaved rounds. `settings` maps names to context managers."""
     clock = CpuClock()
     within = {name: (settings or {}).get(name, nullcontext) for name in functions}
     counts = {}

@@ -76,7 +76,7 @@ def mark_steps(inner: Work) -> Work:
 
 
 def work(copy: Copy, run: Callable[..., Any], job: Job) -> Work:
-    """One call with `run` in place of the copy's function. Gradients of the call before are released first."""
+    """Make the call that is timed, with `run` in place of the copy's function. It first clears earlier gradients."""
     forward = _forward(copy, run, job.surroundings)
     leaves = copy.leaves()
     if not job.seeds:

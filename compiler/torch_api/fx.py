@@ -371,10 +371,10 @@ _MODULE = re.compile(r"loss$|\dd$")
 
 
 def operator_of(node: Node) -> str:
-    """The operation that a node is part of, as users call it, before decompositions.
+    """The name, as users know it, of the operation that a node was decomposed from.
 
-    `layer_norm`, `cross_entropy`, `gelu_backward`; ATen's name where torch.nn.functional has none. `cast` and
-    `copy` for what only moves values.
+    `layer_norm`, `cross_entropy`, `gelu_backward`; ATen's name if torch.nn.functional has none; `cast` and `copy` for
+    operations that only move data.
     """
     name = str(node.meta.get("original_aten") or node.target)
     name = "".join(name.split(".")[1:2]) or getattr(node.target, "__name__", "")

@@ -21,10 +21,10 @@ UNBOUNDED = 2**62
 
 @dataclass(frozen=True, slots=True)
 class ConditionFacts:
-    """A condition that torch assumed of symbols, as Python, and the line that asked for it.
+    """A condition on symbols that torch assumed, as Python code, and the line that caused it.
 
-    The line is as torch comments it (`code # …/file.py:3 in f (…)`). `default` is True where no line asked: 0 and 1
-    are sizes of their own.
+    The line is as torch comments it (`code # …/file.py:3 in f (…)`). `default` is True for the lower bound that torch
+    assumes by itself: sizes 0 and 1 are specialized.
     """
 
     code: str

@@ -88,10 +88,10 @@ def place_of(entry: traceback.FrameSummary) -> Place:
 def watch_restarts(
     on_restart: Callable[[str, str], None], on_unsupported: Callable[[BaseException], None]
 ) -> AbstractContextManager[None]:
-    """Give errors that Dynamo makes in the block their place.
+    """Attach source places to Dynamo's errors in the block, and report its restarts.
 
-    `on_restart` hears the type of each restart of a frame's analysis, and why; `on_unsupported` hears of every
-    construct that Dynamo could not trace.
+    `on_restart` is called with the type of each restart of a frame's analysis and its reason; `on_unsupported` with
+    the error of each construct that Dynamo could not trace.
     """
 
     def note_places(_: None, error: BaseException, *_args: Any, **_kwargs: Any) -> None:

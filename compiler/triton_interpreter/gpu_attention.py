@@ -49,7 +49,7 @@ def _in_layout(meta: Any, value: Tensor | None) -> Any:
 
 
 def _attention_and_logsumexp(given: dict[str, Any]) -> list[Tensor]:
-    """Output and log of the sum of exponentials."""
+    """The output of attention and the logsumexp of its scores."""
     output, scores = _forward(given, *(given[name].float() for name in ("query", "key", "value")))
     return [output, torch.logsumexp(scores, -1)]
 

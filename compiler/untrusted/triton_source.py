@@ -331,7 +331,7 @@ class _Function:
 
 @cache
 def _value_attributes() -> frozenset[str]:
-    """What kernels may read of tensors, constants and dtypes."""
+    """Attributes of tensors, constants and dtypes that kernels may read."""
     import triton.language as tl
 
     kinds = [getattr(tl, name, None) for name in ("tensor", "constexpr", "dtype", "tensor_descriptor")]

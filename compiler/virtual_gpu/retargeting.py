@@ -190,7 +190,7 @@ def add_zeros(add: Callable[[Any], None], folder: Any) -> None:
 
 
 def run_fallback(run: Function, mode: FakeTensorMode, func: Any, values: Sequence[Any], *args: Any) -> Any:
-    """Run an operator on the CPU to learn its shapes, where its tensors are on a virtual GPU.
+    """Run an operator on the CPU to learn the shapes of its results, if its tensors are on a virtual GPU.
 
     `run_fallback_kernel` runs operators without a meta function with zeros, on the device of their arguments.
     """

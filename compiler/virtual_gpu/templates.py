@@ -155,7 +155,7 @@ class Templates:
 
 
 class InductorRetargeting(Retargeting):
-    """Retargets Inductor too: its settings, and what max-autotune would choose from."""
+    """Retargets Inductor, too: its settings and its candidates for max-autotune."""
 
     def __init__(self, target: Target, on_choice: OnChoice) -> None:
         super().__init__(target, on_choice)

@@ -124,7 +124,7 @@ class Noted:
         return bool(self.note(number, bool(value)))
 
     def enter(self, number: int, manager: Any) -> Any:
-        """A context manager that keeps what another one gives when it is entered."""
+        """Wrap a context manager so that the value it yields is recorded."""
 
         @contextmanager
         def enter_noted() -> Iterator[Any]:

@@ -56,7 +56,7 @@ NOT_RECORDED = (
 
 
 class ShownStep:
-    """One step of the chain rule; it prints as text, `data` is what it says."""
+    """One step of the chain rule. It prints as text; `data` holds its facts."""
 
     def __init__(self, data: ChainStep) -> None:
         self.data = data

@@ -77,7 +77,7 @@ def asked_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def join_values(words: Sequence[str]) -> list[str]:
-    """Join flags that may have a value with it: `--time all` becomes `--time=all`, `--check` alone `--check=yes`.
+    """Join each flag with its optional value: `--time all` becomes `--time=all`, `--check` alone `--check=yes`.
 
     A word after such a flag that can't be its value is the next argument.
     """

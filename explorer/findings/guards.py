@@ -234,7 +234,7 @@ class Branch:
         return [*rows, *(part for branch in below for part in branch.as_folds(lines, is_open))]
 
     def as_folds(self, lines: SourceLines, is_open: bool) -> list[Parts]:
-        """The branch under its name; one guard stands by itself."""
+        """Fold the branch under its name; a single guard is not folded."""
         guards, inside = self.all(), self.parts(lines, is_open)
         if len(guards) == 1:
             return inside

@@ -54,7 +54,10 @@ def break_reason(found: GraphBreak) -> str:
 
 
 def recompile_reason(found: Recompile) -> str:
-    """`forward: `n` was the int 1, is now the int 2`; where it is not known what differed, torch's reasons."""
+    """Why a function was compiled again, in one line; torch's own reasons if the cause is not known.
+
+    For example `forward: `n` was the int 1, is now the int 2`.
+    """
     closest = closest_failure(found)
     return f"{function_name(found.function)}: {one_line(closest.words if closest else '; '.join(found.reasons))}"
 

@@ -41,7 +41,7 @@ def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> pd.DataFrame:
-    """Rows as a table with these columns, by name their dtype; what a row does not have is missing."""
+    """Make a DataFrame of rows. `columns` maps names to dtypes; cells that a row lacks are NA."""
     return pd.DataFrame(
         {name: pd.Series([row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
     )

@@ -38,14 +38,14 @@ def recompile_count(recompiles: Sequence[Recompile]) -> str:
 
 
 def break_of(problem: Problem, record: Record) -> GraphBreak | None:
-    """The break because of which a frame was not compiled, where a problem is about that."""
+    """The graph break behind a problem of capturing; None for other problems."""
     if problem.stage != "captured":
         return None
     return next((found for found in reversed(record.breaks) if found.frame == problem.graph), None)
 
 
 def card_number(problem: Problem, record: Record) -> int | None:
-    """The number of the card, from 1, that tells of the break that a problem is about."""
+    """The number, from 1, of the card of the break behind a problem; None if there is no break."""
     found = break_of(problem, record)
     groups = break_groups(record.breaks) if found is not None else []
     return next((number for number, group in enumerate(groups, 1) if found in group), None)

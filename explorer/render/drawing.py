@@ -166,7 +166,7 @@ def _modules(entity: Entity) -> Path:
 
 
 def _common_path(paths: list[Path]) -> Path:
-    """The longest beginning that all the paths have."""
+    """The longest common prefix of the paths."""
     return tuple(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 
 

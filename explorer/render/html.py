@@ -81,10 +81,10 @@ def note(content: str) -> str:
 
 
 def safe(content: str) -> str:
-    """Text for between tags."""
+    """Escape text for HTML."""
     return html.escape(content, quote=False)
 
 
 def prose(content: str) -> str:
-    """A sentence for between tags, with `code` in backticks."""
+    """Escape a sentence for HTML; text in backticks becomes code."""
     return re.sub("`([^`]*)`", r"<code>\1</code>", safe(content))

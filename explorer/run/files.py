@@ -55,7 +55,7 @@ def write(record: Record, path: str | Path) -> Path:
 
 
 def known_suffix(path: Path) -> str:
-    """The suffix of a file that holds a record. Raises ValueError that names those there are."""
+    """The suffix of a record file, in lower case. Raises ValueError, which names the known ones."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         given = f"ends in {path.suffix!r}" if path.suffix else "has no suffix"

@@ -160,7 +160,7 @@ def ops_by_stage(record: Record) -> dict[str, Counter[str]]:
 def kernels(record: Record) -> pd.DataFrame:
     """One row per generated kernel: what it is, how often it is called, the bytes that one call reads and writes.
 
-    What is in its binary (registers, …) is there once it has been compiled, and missing before.
+    Registers and other facts of a binary are NA until the kernel has been compiled.
     """
     of_kernel = binaries_of(record)
     return table_of("kernels", [_kernel_row(kernel, of_kernel.get(kernel.id)) for kernel in record.kernels])

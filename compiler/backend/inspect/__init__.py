@@ -1,1 +1,1 @@
-"""Inspect a call: its graphs, the program after each pass, passes replaced, results compared."""
+"""Inspect a call: show its graphs and the program after each pass, replace passes, compare results."""

@@ -208,7 +208,7 @@ class Inspection:
 
     @property
     def triton(self) -> Text:
-        """The kernels in Triton: for an H100, where the call is on the CPU. `on("a100").triton` is for another GPU."""
+        """Triton source of the kernels; for an H100 if the call is on the CPU, unlike `on("a100").triton`."""
         return self.code if self.graph.is_on_gpu else self.on("h100").code
 
     def on(self, gpu: str) -> Inspection:
@@ -277,7 +277,7 @@ class Inspection:
         return Text(found if homes[0] == self.selected else f"in the {graph.name}: {found}")
 
     def _home(self, name: str, lookups: Sequence[Lookup]) -> int:
-        """The graph that has a name: the selected one where several do."""
+        """The number of the graph that contains this value; the selected graph if several do."""
         having = [number for number, lookup in enumerate(lookups) if lookup.knows(name)]
         return self.selected if self.selected in having else having[0]
 

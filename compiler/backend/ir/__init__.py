@@ -66,7 +66,7 @@ class Buffer:
         return scalar_product(tuple(size - 1 for size in self.shape), self.strides) + 1
 
     def offset(self, index: Shape) -> Index:
-        """Where an element lies: in elements from the buffer's first one."""
+        """The offset of an element from the buffer's first one, in elements."""
         return scalar_product(index, self.strides)
 
     def __str__(self) -> str:

@@ -334,7 +334,10 @@ def _divide_atoms(atoms: Product, divisor: Product) -> Product | None:
 
 
 def _cancel_common_factor(index: Index, by: Index) -> tuple[Index, Index, Index, Index] | None:
-    """(part, parts, unit, left) with index = part * unit + left, by = parts * unit, 0 ≤ left < unit, and unit > 1."""
+    """Cancel a common factor of an index and a divisor; None if there is none.
+
+    Returns (part, parts, unit, left) with index = part * unit + left, by = parts * unit, 0 ≤ left < unit, and unit > 1.
+    """
     for unit in _units(by):
         part, left = _split(index, unit)
         if unit.constant != 1 and part.terms and is_natural(left) and is_below(left, unit):
@@ -343,7 +346,7 @@ def _cancel_common_factor(index: Index, by: Index) -> tuple[Index, Index, Index,
 
 
 def _units(by: Index) -> Iterator[Index]:
-    """What `by`, if it is a single product, can be divided by: all but one of its atoms, or less of its factor."""
+    """Candidate factors of `by`, if it is a single product: all but one of its atoms, or less of its factor."""
     if len(by.terms) != 1:
         return
     ((divisor, factor),) = by.terms

@@ -195,12 +195,12 @@ def divide(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> A
 
 
 def whole_ratio(x: Expr, y: Expr, rounded: torch.dtype) -> Expr:
-    """Towards zero. By more than one number eager mode rounds the ratio to low precision before."""
+    """Truncate the ratio towards zero, after rounding it to `rounded` as eager mode does."""
     return operation("trunc", cast(cast(operation("div", x, y), rounded), x.dtype))
 
 
 def lerp(x: Expr, end: Expr, weight: Expr) -> Expr:
-    """From the nearer end, as eager mode does it."""
+    """Interpolate from the nearer end, as eager mode does."""
     far = operation("sub", end, x)
     near = operation("sub", end, operation("mul", far, operation("sub", number(1, x), weight)))
     is_first = operation("lt", operation("absolute", weight), number(0.5, x))

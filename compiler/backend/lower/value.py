@@ -63,9 +63,10 @@ class Tensor:
 
 @dataclass(slots=True)
 class Lowering:
-    """A program while it is made, and the `node` that is lowered. `starts` says where tensors start in their storages,
-    in elements; `seeds` are buffers that are to be filled with seeds of random numbers, one for each device, and the
-    nodes that each seed is of; `padded` are operands of matmuls.
+    """The state of lowering: the program so far, and the current `node`.
+
+    `starts` are storage offsets of tensors, in elements. `seeds` are the seed buffers, one for each device, and the
+    nodes that use each seed. `padded` are padded operands of matmuls.
     """
 
     node: Node
@@ -184,8 +185,9 @@ def overlaps(shape: Sequence[Index], strides: Sequence[Index]) -> bool:
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which values of a dtype are computed: float32 for float16 and bfloat16. Raises NoRuleError for one
-    that loops are not made for.
+    """The dtype to compute in for a dtype: float32 for float16 and bfloat16.
+
+    Raises NoRuleError if loops do not support the dtype.
     """
     return torch.float32 if dtype in HALVES else checked_dtype(dtype)
 

@@ -147,7 +147,7 @@ def _digest(facts: Mapping[str, Any], binary: str) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all, whoever else writes it."""
+    """Write a file atomically, also beside other writers of it."""
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

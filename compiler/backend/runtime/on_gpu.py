@@ -25,7 +25,7 @@ from compiler.torch_api.cuda_launch import Loaded
 
 
 class OnGpu:
-    """A program's calls, one for each set of assumptions; the one for the example inputs is built at once."""
+    """Compiled variants of a program, one for each set of assumptions; that for the example inputs is built at once."""
 
     def __init__(
         self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool

@@ -86,7 +86,7 @@ def _cached_seconds(
 
 
 def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
-    """The key of times: the code, and the number of points, which code without masks does not have."""
+    """Cache key of the times: the kernels, sizes, and numbers of points, which unmasked code does not contain."""
     parts = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
     parts += [str(ctx.number(points)) for kernel, _ in candidates for points, _ in kernel.function.grid]
     return disk_cache.key("tuned", *parts, torch.cuda.get_device_name(device))

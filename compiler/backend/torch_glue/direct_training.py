@@ -50,8 +50,8 @@ class Convention:
 def convention(function: type[Any], results: Sequence[str], inputs: Sequence[str]) -> Convention | None:
     """The calling convention of AOTAutograd's function, from its facts.
 
-    None where it does more than is done here, or where the names of the forward's results and the backward's inputs
-    disagree.
+    None if it needs a feature that direct calls do not support, or if the names of the forward's results and the
+    backward's inputs disagree.
     """
     facts = function.metadata
     if function.maybe_subclass_metadata is not None or any(getattr(facts, name) for name in _MORE):

@@ -275,7 +275,7 @@ class _Memory:
             self._number.setdefault(tensor.untyped_storage()._cdata, index)
 
     def describe(self, value: Any) -> Any:
-        """The metadata of a tensor; a plain leaf as it is. Raises _UnlikeError."""
+        """The metadata of a fake tensor; any other leaf unchanged. Raises _UnlikeError."""
         if not isinstance(value, FakeTensor):
             return _check_plain(value)
         is_plain = type(value) is FakeTensor and not value._has_symbolic_sizes_strides

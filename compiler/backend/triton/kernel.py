@@ -192,7 +192,7 @@ class KernelWriter(TritonText):
         return f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if is_number else text
 
     def add(self, loop: Loop, put: Put) -> None:
-        """Write a scatter: values added to elements that other points may share, or that replace them."""
+        """Write a scatter: an atomic addition, or a store that overwrites."""
         place = self.offset(loop.target, put.index)
         value, where = bare(self.text(put.value)), self.place(loop.target, place)
         over = {var.name for var in loop.ranges}

@@ -1,4 +1,4 @@
-"""Values of tensors as pieces of sentences: plain JSON values."""
+"""Tensor values as JSON, for display inside sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.render.document import Values
 
 
 class Room:
-    """How many numbers of Jacobians may still be shown."""
+    """The number of Jacobian entries that may still be shown."""
 
     def __init__(self, left: int) -> None:
         self.left = left

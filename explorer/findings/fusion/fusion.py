@@ -58,7 +58,7 @@ class Kernel:
 
     @property
     def is_call(self) -> bool:
-        """Whether it is a library's, and no generated code; the call tells, as later passes may have written code."""
+        """Whether this is a call of a library. `call` decides, as later passes may replace it by generated code."""
         return (self.call or self.node).kind == "extern"
 
 

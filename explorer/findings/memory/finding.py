@@ -80,7 +80,7 @@ class Known:
         return next((self.makers[node] for node in nodes if node in self.makers), None)
 
     def copied_from(self, event: MemoryEvent) -> str:
-        """What a tensor is computed of that comes from no line of its own: parameters in another layout."""
+        """The user's names of the inputs of a tensor without a source line, such as a parameter in another layout."""
         entity = self.entities.get(event.entity)
         names = entity.attrs.get("reads", ()) if entity is not None else ()
         given = (self.inputs.user_name(event.graph, event.half, name) for name in names)

@@ -52,7 +52,7 @@ def sweep_chart(sweep: Sweep) -> Figure:
 
 
 def _speed_up_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Twice as fast is as far from eager as half as fast. Error bars that go further than the points are cut."""
+    """Set a logarithmic axis, on which 2 and 0.5 times as fast are equally far from 1; long error bars are cut."""
     low, high = min(0.9, *values) / _ROOM, max(1.1, *values) * _ROOM
     fine = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2)
     ticks = fine if high / low < _NARROW else [2.0**power for power in range(-10, 11)]

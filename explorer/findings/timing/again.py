@@ -58,7 +58,7 @@ def profile_call(record: Record, call: Call | None, optimizer: str | MakeOptimiz
 
 @contextmanager
 def progress_line() -> Iterator[Listener]:
-    """A line that says what is being done, and is gone at the end: in a notebook's output, or in a terminal."""
+    """Show a line of progress in the notebook or terminal, and clear it at the end."""
     if getattr(get_ipython(), "kernel", None) is not None:
         handle = display(_line("Timing…"), raw=True, display_id=True)
         try:
@@ -76,7 +76,7 @@ def progress_line() -> Iterator[Listener]:
 
 @contextmanager
 def listen_for_progress(widget: Any) -> Iterator[list[Listener]]:
-    """Who hears of progress: the line, and the live view where there is one. Both end with the block."""
+    """The listeners to progress: the line, and the live view if there is one. Both end with the block."""
     with progress_line() as line:
         try:
             yield [line, *([widget.hear_progress] if widget is not None else [])]
