@@ -1,13 +1,15 @@
-"""Our own compiler: `torch.compile(model, backend="tcompile")`.
+"""The tcompile backend: `torch.compile(model, backend="tcompile")`.
 
-TorchDynamo captures; AOTAutograd and torch's min-cut partitioner make forward and backward; then `lower/` makes a
-`Program` of each graph, the passes of `pipeline.PASSES` change it, and `cpp/`, `triton/` and `runtime/` make it run.
-Read `ir/` first, then `pipeline.py`. Each stage prints, is verified, and runs in the reference interpreter.
+TorchDynamo captures a graph; AOTAutograd and torch's min-cut partitioner make forward and backward graphs. `lower/`
+lowers each graph to a `Program`, the passes of `pipeline.PASSES` transform it, and `cpp/`, `triton/` and `runtime/`
+compile and run it. Read `ir/` first, then `pipeline.py`. The program of each stage can be printed, is verified, and
+runs in the reference interpreter.
 
-    a value is rounded as in eager mode, at the end of each ATen operation, whether it was fused or not
-    what there is no rule for is a call of PyTorch, and a decision in the record says so
+    values are rounded as in eager mode, at the end of each ATen operation, whether it was fused or not
+    an operator without a lowering rule is an extern call, and a decision in the record says so
 
-Registered by entry point: the name works in any script, with no import. `inspect/` opens a call: `tcompile.open`.
+The backend is registered by entry point: its name works in any script, without an import. `inspect/` shows all stages
+of a call: `tcompile.open`.
 """
 
 from compiler.backend.backend import tcompile

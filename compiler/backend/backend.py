@@ -1,4 +1,4 @@
-"""The backend that `torch.compile(backend="tcompile")` calls: from a captured graph to something that can be called."""
+"""The function that `torch.compile(backend="tcompile")` calls: compiles a captured graph to a callable."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 LAYOUTS = Rules(RULES.__contains__, row_pitch)
 COLLECTED = 5
-"""One in 5 compilations has full garbage collections. With none the process would grow."""
+"""Full garbage collections run in one of 5 compilations: without any, the process would grow."""
 KINDS = ("forward", "backward", "inference")
 CALL = 4
-"""Launches of a kernel that take the host as long as a call of PyTorch."""
+"""Host time of an extern call, in kernel launches."""
 _COMPILATIONS = count()
 
 
@@ -80,7 +80,7 @@ def tcompile(
 
 @contextmanager
 def _skip_unused_tracing() -> Iterator[None]:
-    """Skip work of TorchDynamo's that nobody reads, and full garbage collections in most compilations."""
+    """Skip unused work of TorchDynamo, and full garbage collections in most compilations."""
     is_uncollected = (next(_COMPILATIONS) + 1) % COLLECTED
     with skip_unread_work(), made_to_stay() if is_uncollected else nullcontext():
         yield
@@ -99,12 +99,12 @@ def compile_graph(
     graphs: Callable[[], Graphs] | None = None,
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
-    """Compile one graph of ATen operators, as AOTAutograd gives it. `graphs` gives what replays it on a GPU."""
+    """Compile one ATen graph of AOTAutograd. `graphs` returns the CUDA graphs to replay it with."""
     saved = saved_for_backward_only(module) if name == "forward" else {}
     mine = donated_names() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
     replays = graphs() if graphs is not None and ctx.processors else None
-    if ctx.processors and (replays is None or replays.gave_up):  # a replay can't look whether the graph is kept
+    if ctx.processors and (replays is None or replays.gave_up):  # a replay can't check for retain_graph=True
         ctx.donated = donated_inputs(module, mine)
     if options.tuned and (ctx.processors or options.code == "triton"):
         passes = pipeline.passes_for_tuning(passes)
@@ -126,25 +126,25 @@ def compile_graph(
 
 
 def _inputs_on_gpu(module: GraphModule) -> Iterator[Node]:
-    """The inputs of a graph that are on a GPU."""
+    """Inputs of a graph that are on a GPU."""
     for node in module.graph.find_nodes(op="placeholder"):
         if isinstance(value := value_of(node), torch.Tensor) and value.device.type == "cuda":
             yield node
 
 
 def donated_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
-    """The inputs of a backward with these names that are on a GPU: kernels may write over them."""
+    """Names of a backward's inputs that are on a GPU, among `names`: kernels may overwrite them."""
     return frozenset(node.name for node in _inputs_on_gpu(module)).intersection(names)
 
 
 def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
-    """What a forward saves for its backward alone: names by position among its results."""
+    """Results of a forward that only its backward uses: names by output position."""
     [output] = module.graph.find_nodes(op="output")
     return {place: output.args[0][place].name for place in claim_donated_buffers()}
 
 
 def donatable_buffers(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
-    """Saved buffers that share memory with no other result, input or constant."""
+    """Names of saved tensors that share memory with no other result, input or constant."""
     made = Counter(view.buffer for view in strided_views(program.outputs))
     shared = {*program.inputs, *program.constants}
     for step in program.steps:
@@ -157,7 +157,7 @@ def donatable_buffers(program: Program, saved: Mapping[int, str]) -> Iterator[st
 
 
 def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Context) -> bool:
-    """Whether a graph is replayed as a CUDA graph. Reports the decision."""
+    """Decide whether a graph is replayed as a CUDA graph, and report the decision."""
     ctx.pass_name = "cudagraphs"
     steps = tuple(step.targets[0] for step in program.steps if step.targets)
     why = graphs.refusal(module, program.name, is_piece(module)) or _quicker_launched(program, ctx)
@@ -170,8 +170,8 @@ def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Con
 
 
 def _quicker_launched(program: Program, ctx: Context) -> str:
-    """Why a graph takes the host less time without a replay, "" if it takes more. A forward is asked for its backward,
-    too, before the launches of that are known: they are one to two times as many.
+    """Reason why launching a graph's steps takes the host less time than a replay, "" if it does not. The answer for a
+    forward also holds for its backward, which has one to two times as many launches.
     """
     launches = sum(1 if isinstance(step, Kernel) else CALL for step in program.steps)
     enough = {"inference": ctx.thresholds.replayed, "forward": ctx.thresholds.replayed_in_training}
@@ -181,8 +181,8 @@ def _quicker_launched(program: Program, ctx: Context) -> str:
 
 
 def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: BackendOptions) -> Context:
-    """What lowering and the passes are given for a graph. It is changed where it makes constants that are known, and
-    where a GPU likes other layouts better.
+    """Make the context of lowering and the passes. Also changes the graph: it inserts known constants, and on a GPU
+    layouts that convolutions and padded matmuls prefer.
     """
     with_known_constants(module)
     count, cache = properties(module)
@@ -194,7 +194,7 @@ def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: B
 
 
 def _wake(inputs: Sequence[Any]) -> None:
-    """Start the compile processes for inputs on a GPU, while the graph is partitioned and lowered."""
+    """Start the compile processes if inputs are on a GPU, while the graph is partitioned and lowered."""
     gpus = [value.device for value in inputs if isinstance(value, torch.Tensor) and value.device.type == "cuda"]
     if gpus and torch.cuda.is_available() and not why_no_gpu():
         from compiler.backend.runtime.build_triton import warm_up
@@ -203,14 +203,14 @@ def _wake(inputs: Sequence[Any]) -> None:
 
 
 def _graphs() -> Graphs:
-    from compiler.torch_api.graph_capture import Graphs  # it imports much of Inductor
+    from compiler.torch_api.graph_capture import Graphs  # imports much of Inductor
 
     return Graphs()
 
 
 def properties(module: GraphModule) -> tuple[int, int]:
-    """How many multiprocessors the GPU of a graph has, and how many bytes its L2 cache: 0 where it is for a CPU, or for
-    a GPU that is not here.
+    """Number of multiprocessors of a graph's GPU, and the size of its L2 cache in bytes. Both are 0 for a graph on the
+    CPU, or without an available GPU.
     """
     values = map(value_of, module.graph.nodes)
     devices = {value.device for value in values if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
@@ -221,20 +221,20 @@ def properties(module: GraphModule) -> tuple[int, int]:
 
 
 def example_sizes(module: GraphModule) -> dict[str, int]:
-    """Example values of the graph's symbolic sizes, where its inputs have them."""
+    """Hints of the graph's symbolic sizes, from the fake tensors of its inputs."""
     sizes: dict[str, int] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         value = value_of(node)
         for size in (value,) if isinstance(value, torch.SymInt) else getattr(value, "shape", ()):
             if not isinstance(size, torch.SymInt) or size.node.is_nested_int():
-                continue  # the latter says that ragged rows are like others, and is no number
+                continue  # a nested int stands for a ragged dimension and has no value
             if size.node.expr.is_Symbol and size.node.hint is not None:
                 sizes[str(size.node.expr)] = int(size.node.hint)
     return sizes
 
 
 def compile_program(program: Program, ctx: Context, options: BackendOptions) -> Call:
-    """A call that runs the program: as machine code if possible, else in the reference interpreter, with a warning."""
+    """Compile a program to a call: generated code if possible, else the reference interpreter, with a warning."""
     if options.interpret:
         return interpret_program(program)
     if options.code == "triton" and not ctx.processors:
@@ -246,7 +246,7 @@ def compile_program(program: Program, ctx: Context, options: BackendOptions) -> 
 
 
 def reason_for_no_code(program: Program) -> str:
-    """Why no code is written for a program's kernels, "" if it is."""
+    """Reason why no code can be generated for a program, "" if it can."""
     devices = {program.by_name[name].device for kernel in program.kernels for name in kernel.writes}
     if other := sorted(name for name in devices if name != "cpu" and not name.startswith("cuda")):
         return f"it writes code for CPUs and CUDA GPUs, not for {', '.join(other)}"
@@ -256,7 +256,7 @@ def reason_for_no_code(program: Program) -> str:
 
 
 def why_no_gpu() -> str:
-    """Why no kernel runs on a GPU here, "" if it does."""
+    """Reason why kernels can't run on a GPU here, "" if they can."""
     try:
         from compiler.backend.runtime import on_gpu as gpu
     except ImportError as error:
@@ -270,7 +270,7 @@ def _say_once(why: str) -> None:
 
 
 def interpret_program(program: Program, launch: Callable[[State, Kernel], None] | None = None) -> Call:
-    """A call that runs the program in the reference interpreter; with `launch` that runs the kernels."""
+    """Make a call that runs the program in the reference interpreter. `launch` runs the kernels if given."""
 
     def call(args: list[Any]) -> Sequence[Any]:
         given = list(args)
@@ -281,14 +281,14 @@ def interpret_program(program: Program, launch: Callable[[State, Kernel], None] 
 
 
 def interpret_triton(program: Program, ctx: Context) -> Call:
-    """A call that runs the program's Triton kernels in Triton's own interpreter, on the CPU."""
+    """Make a call that runs the program's Triton kernels in Triton's interpreter, on the CPU."""
     from compiler.backend.runtime.run_triton_interpreted import launcher
 
     return interpret_program(program, launcher(program, ctx))
 
 
 def compile_for_cpu(program: Program, ctx: Context) -> Call:
-    """A call that runs the program's kernels as a library; the first one waits for the C++ compiler."""
+    """Compile kernels to a C++ shared library; the first call waits for the C++ compiler."""
     code = emit_cpp(program, ctx, build_cpp.has_vector_math())
     launcher = Launcher(program, by_kernel(code))
     running = build_cpp.Build(code) if program.kernels else None
@@ -296,7 +296,7 @@ def compile_for_cpu(program: Program, ctx: Context) -> Call:
 
 
 def compile_for_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
-    """A call that launches the program's kernels; the first one waits for Triton. Kernels for the CPU are a library."""
+    """Compile GPU kernels with Triton, CPU kernels to a C++ shared library; the first call waits for both."""
     from compiler.backend.runtime.on_gpu import OnGpu
 
     here, there = (kernels_on(program, device) for device in ("cpu", "cuda"))
@@ -308,22 +308,21 @@ def compile_for_gpu(program: Program, ctx: Context, options: BackendOptions) -> 
 
 
 def kernels_on(program: Program, device: str) -> Program:
-    """The program with only the kernels for one kind of device."""
+    """The program with only its kernels for one device type."""
     kernels = [kernel for kernel in program.kernels if program.by_name[kernel.targets[-1]].device.startswith(device)]
     return replace(program, steps=tuple(kernels), frees=())
 
 
 def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
-    """A call of a program that is made when it is first needed. Kernels have no use for tensors without memory, for
-    which TorchDynamo compiles anew: they are interpreted. So is the program while the C++ compiler can't do its work.
-    Threads may make the first call at the same time.
+    """Make a call that compiles lazily, at the first call. The reference interpreter runs the program for tensors
+    without memory, such as fake tensors, and while the C++ compiler fails. Several threads may make the first call.
     """
     interpreter, making = interpret_program(program), RLock()
     ready: Call | None = None
     failures, next_attempt = 0, 0.0
 
     def prepare(args: Sequence[Any]) -> None:
-        """Retry a compilation at the next call, then after as much time as the last attempt took."""
+        """Compile. Retry a failed compilation at the next call, later after a pause as long as the last attempt."""
         nonlocal ready, failures, next_attempt
         if not are_in_memory(args):
             ready = interpreter

@@ -1,4 +1,4 @@
-"""What `torch.compile(backend="tcompile", mode=…, options=…)` accepts, and errors that say what would be right."""
+"""Parse and check the arguments of `torch.compile(backend="tcompile", mode=…, options=…)`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from compiler.record.options import OptionError
 from compiler.record.plain_text import did_you_mean
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""All that torch.compile has. On the CPU there are neither CUDA graphs nor tuned kernels: they are all the default."""
+"""All modes of torch.compile. On the CPU all behave as "default": it has neither CUDA graphs nor autotuning."""
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "interpret": (False, True), "code": ("", "cpp", "triton"), "random": ("philox", "eager"),
 }  # fmt: skip
-"""The values of the other options, the default first."""
+"""Values of the other options, the default first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """How to compile. With `interpret` the reference interpreter runs in place of generated code. `code` is "" for what
-    the device takes; with "triton" kernels for the CPU are Triton's too, and run in its interpreter. With `graphs`
-    what can be is replayed as CUDA graphs, with `tuned` kernels are timed in several configurations. `random` numbers
-    come of loops that count ("philox"), or are those of "eager" mode under the same seed.
+    """Options of the backend.
+
+    `interpret` runs the reference interpreter instead of generated code. `code` is the language, "" for the default of
+    the device; "triton" on a CPU runs kernels in Triton's interpreter. `graphs` replays CUDA graphs where possible,
+    `tuned` autotunes kernels. `random` numbers are counter-based ("philox") or those of "eager" mode for a seed.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -35,7 +36,7 @@ class BackendOptions:
 
 
 def parse_options(mode: str | None, options: Mapping[str, Any] | None) -> BackendOptions:
-    """Checked options. Raises OptionError for a name or value that there is not."""
+    """Parse and check options. Raises OptionError for an unknown name or an invalid value."""
     if mode is not None and mode not in MODES:
         meant = did_you_mean(str(mode), MODES, before="", after=" ")
         raise OptionError(f"mode={mode!r}: {meant}backend tcompile has the modes {', '.join(MODES)}")
@@ -53,7 +54,7 @@ def parse_options(mode: str | None, options: Mapping[str, Any] | None) -> Backen
 
 
 def check_thresholds(given: Mapping[str, Any]) -> None:
-    """Raises OptionError for a name that no threshold has, or a value that it can't have."""
+    """Check thresholds. Raises OptionError for an unknown name, or a value that is no positive int."""
     known = [found.name for found in fields(Thresholds)]
     for name, value in given.items():
         if name not in known:

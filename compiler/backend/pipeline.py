@@ -1,6 +1,6 @@
-"""The passes, in order. `run` times and verifies them and keeps the program after each.
+"""The passes, in order. `run` times them, verifies the program after each, and keeps it.
 
-A `Watcher` tells an exploration what the backend makes of each graph.
+A `Watcher` reports the stages of each graph to an exploration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Pass: TypeAlias = Callable[[Program, Context], Program]
 PASSES: Mapping[str, Pass] = {
     "simplify": simplify,  # fold constants, merge equal loops, remove unused steps
     "fold_padding": fold_padding,  # compute values directly in the padded copies that extern calls read
-    "inline": inline,  # put cheap expressions in place of loads
+    "inline": inline,  # inline cheap expressions into their readers
     "split": split,  # on GPUs: split long reductions with few results in two
     "fuse": fuse,  # merge kernels that share buffers
     "fission": fission,  # on GPUs: split kernels again that would access memory in short runs
@@ -43,7 +43,7 @@ PASSES: Mapping[str, Pass] = {
     "recompute": recompute,  # on GPUs: recompute values where that moves fewer bytes than loading them
     "matmuls": fuse_small_matmuls,  # on GPUs: fuse small matmuls with the kernels that read them
     "order": order,  # sort and merge the ranges of loops to follow memory
-    "combine": combine,  # on GPUs: small independent kernels share a launch
+    "combine": combine,  # on GPUs: merge small independent kernels into one launch
     "reorder": reorder,  # on GPUs: run steps in the order with the lowest peak memory
     "schedule": schedule,  # plan when buffers are freed and which memory is reused
 }
@@ -56,7 +56,7 @@ _STAGES = {
 
 
 def stage_name(pass_name: str) -> str:
-    """The name of the stage after a pass: `fused` after `fuse`; the pass's own name for others."""
+    """Name of the stage after a pass: `fused` after `fuse`, by default the name of the pass."""
     return _STAGES.get(pass_name, pass_name)
 
 
@@ -67,19 +67,19 @@ def passes_for_tuning(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The program after each pass, "lowered" first, and how many seconds the pass took."""
+    """The program after each pass, "lowered" first, and the time of each pass in seconds."""
 
     programs: Mapping[str, Program]
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def last(self) -> Program:
-        """The program after the last pass, which code is written for."""
+        """The program after the last pass, for code generation."""
         return list(self.programs.values())[-1]
 
 
 def run(lowered: Program, ctx: Context, passes: Mapping[str, Pass] = PASSES) -> Stages:
-    """Run all passes. Each program is verified; one that is broken raises BrokenProgramError, naming the pass."""
+    """Run all passes and verify the program after each. Raises BrokenProgramError, naming the faulty pass."""
     verify(lowered)
     programs, seconds = {"lowered": lowered}, {}
     program = lowered
@@ -104,30 +104,30 @@ def _check(program: Program, name: str, before: Program) -> None:
 
 
 class Watcher(Protocol):
-    """Called for one graph after the other.
+    """Observes compilations, one graph after the other.
 
-    `builds` is whether code is built to run or only to be read. `replaces` is whether later calls run graphs in place
-    of code; those go through AOTAutograd's wrappers then.
+    `builds` says whether code is compiled, or only generated to be read. `replaces` says whether later calls run the
+    graphs instead of compiled code, which keeps AOTAutograd's wrappers.
     """
 
     builds: bool
     replaces: bool
 
     def after_passes(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
-        """Called after the passes of the graph `ctx.graph`, before code is written."""
+        """Called after the passes of the graph `ctx.graph`, before code generation."""
 
 
 _WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 def watcher() -> Watcher | None:
-    """The active watcher."""
+    """The active watcher, or None."""
     return _WATCHER.get()
 
 
 @contextmanager
 def watch(by: Watcher) -> Iterator[None]:
-    """Report the graphs that are compiled in a block to `by`."""
+    """Report all graphs that are compiled inside the `with` block to `by`."""
     token = _WATCHER.set(by)
     try:
         yield

@@ -1,1 +1,1 @@
-"""Kernels written in C++, for the CPU."""
+"""Code generation for the CPU, in C++."""

@@ -1,8 +1,8 @@
-"""C++ for the CPU: one translation unit for a program, one function for each kernel.
+"""C++ code generation for the CPU: one translation unit for a program, one function for each kernel.
 
-Loops over many points run on several threads by OpenMP, and the innermost one in vector registers. A kernel without a
-reduction is one loop nest. One with a reduction runs by rows, where what is reduced lies side by side in memory, or by
-columns: as many results at once as `thresholds.tile` says. Sums of float32 are kept in double.
+OpenMP parallelizes large loops and vectorizes the innermost one. A kernel without a reduction is one loop nest. A
+reduction runs by rows if the reduced elements are contiguous, else by columns: it computes `thresholds.tile` adjacent
+results at once. Sums of float32 are accumulated in double.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import offsets
 
 _MATH = {name: operation for name, operation in OPERATIONS.items() if operation.cpp.startswith(f"::{name}{{f}}")}
-"""The operations that are C's functions of mathematics, by the names of those for double."""
+"""Operations that are C math functions, by the name of the double version."""
 _RANDOM = {name: ["logf", "cosf"] for name, operation in OPERATIONS.items() if operation.kind == "random"}
-"""The functions that draw random numbers, and those that the text of all of them calls."""
+"""Math functions that the code of each random function calls."""
 RANDOM_TEXT = philox.CPP
-"""The functions that draw random numbers."""
+"""Code of the functions that draw random numbers."""
 _CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "most", "min": "least"}
 _VECTOR = '__attribute__((simd("notinbranch"))) '
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel's function: it takes pointers to `buffers`, the values of `symbols`, and the number of threads. It
-    returns 1 where an index that a tensor holds was out of range, if it `checks` that. `lines` are its first and its
-    last in the text, from 1.
+    """C++ function of a kernel. Its arguments are pointers to `buffers`, values of `symbols`, and the thread count.
+
+    With `checks` it checks indices loaded from tensors, and returns 1 if one is out of range. `lines` are its first and
+    last line in the text, counted from 1.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A translation unit. `lines` maps lines of the text to the loops whose values they compute."""
+    """A translation unit. `lines` maps line numbers, from 1, to the target of the loop that the line computes."""
 
     text: str
     functions: tuple[Function, ...]
@@ -58,7 +59,7 @@ class Code:
 
 
 def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
-    """The program's kernels in C++. With `vector_math` math functions have versions for vectors (glibc's libmvec)."""
+    """Generate C++ for a program's kernels. `vector_math` enables vector math functions (glibc's libmvec)."""
     writers = [_Writer(kernel, program, ctx) for kernel in program.kernels]
     for writer in writers:
         writer.write()
@@ -73,7 +74,7 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
 
 
 def shared_text(name: str, called: Set[str], vector_math: bool) -> str:
-    """The head of a translation unit: the functions and reductions that its kernels call, given by name."""
+    """Head of a translation unit: the functions and OpenMP reductions that its kernels use, by name."""
     random = RANDOM_TEXT if called & _RANDOM.keys() else ""
     needed = set(called).union(*(_RANDOM[function] for function in called & _RANDOM.keys()))
     return "\n".join([f"// {name}", PRELUDE, *_reductions(called), *_declarations(needed, vector_math), random, ""])
@@ -99,7 +100,7 @@ def _declarations(called: Set[str], vector_math: bool) -> Iterator[str]:
 
 
 class _Writer(CppText):
-    """Writes one kernel."""
+    """Writes the C++ function of one kernel."""
 
     def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
         super().__init__(kernel, program)
@@ -134,7 +135,7 @@ class _Writer(CppText):
         return f"{'' if name in self.kernel.writes else 'const '}{self.kind(name)}* __restrict {self.pointer(name)}"
 
     def kind(self, name: str) -> str:
-        """The type of a buffer's elements."""
+        """C++ type of a buffer's elements."""
         return TYPES[self.program.by_name[name].dtype]
 
     def pointer(self, name: str) -> str:
@@ -144,14 +145,14 @@ class _Writer(CppText):
         return self.known.get(load.buffer) or self.element(load.buffer, load.index)
 
     def element(self, name: str, index: Shape) -> str:
-        """An element of a buffer, in memory."""
+        """Text of an element access, `in_x[…]`."""
         return f"{self.pointer(name)}[{self.index(self.offset(name, index))}]"
 
     def size(self, var: Var) -> str:
         return self.index(var.size)
 
     def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
-        """Write the pragma for the next `count` loops. Small loops and accumulations run on one thread."""
+        """Write the OpenMP pragma of the next `count` loops. Small loops and scatters run on one thread."""
         if self.kernel.taken:
             return
         points = product(var.size for var in work)
@@ -192,12 +193,12 @@ class _Writer(CppText):
             self.line("#pragma omp simd")
 
     def values(self, loops: Iterable[Loop], lane: str = "") -> None:
-        """Write a value for each loop, stored unless it is local."""
+        """Write the value of each loop, and its store unless it is local."""
         for loop in loops:
             self.value(loop, lane)
 
     def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
-        """Write one value: a new variable, or a lane of an existing array."""
+        """Write the value of one loop: to a new variable, or with `lane` to an element of an array."""
         self.comment(loop)
         if isinstance(put := loop.value, Put):
             place = self.element(loop.target, put.index)
@@ -206,14 +207,14 @@ class _Writer(CppText):
             self.define(loop, self.text(loop.value), lane, again)
 
     def define(self, loop: Loop, text: str, lane: str = "", again: bool = False) -> None:
-        """Assign a loop's value to its name, and store it unless it is local or stored already."""
+        """Assign a loop's value to its variable, and store it unless it is local or recomputed (`again`)."""
         name = self.known[loop.target] = identifier(loop.target) + lane
         self.line(f"{'' if lane else f'const {self.kind(loop.target)} '}{name} = {text};", loop.target)
         if not again and loop.target not in self.kernel.local:
             self.line(f"{self.element(loop.target, loop.index)} = {name};", loop.target)
 
     def is_by_columns(self) -> bool:
-        """Whether neighbours in memory belong to neighbouring results, not to one result."""
+        """Whether adjacent elements in memory belong to adjacent results, rather than to one result."""
         if not self.kernel.ranges or not self.kernel.reduced:
             return False
         places = [*offsets(self.kernel, self.program)]
@@ -224,7 +225,7 @@ class _Writer(CppText):
         return across > along
 
     def by_rows(self) -> None:
-        """Share the rows among threads, or each row if there are few."""
+        """Write a reduction by rows. Parallelizes over rows, or within each row if there are few."""
         kernel = self.kernel
         rows, row = self.ctx.points(kernel.ranges), self.ctx.points(kernel.reduced)
         is_shared = rows < 8 and row >= self.ctx.thresholds.parallel_work
@@ -261,13 +262,13 @@ class _Writer(CppText):
                 self.finish(loop)
 
     def points(self, sweep: Sweep, lane: str = "") -> None:
-        """Write what a sweep does at each point."""
+        """Write the body of a sweep's innermost loop."""
         before = dict(self.known)
         for loop in sweep.body:
             if loop.reduction:
                 self.comment(loop)
                 self.take(loop, self.text(loop.value), lane)
-                if loop.is_scan:  # what it has come to is a new variable
+                if loop.is_scan:  # the running result is a new variable
                     found = f"({self.kind(loop.target)}){self.total(loop)}{lane}"
                     self.define(loop, found, again=loop.target in sweep.again)
             elif loop.target not in before:
@@ -278,13 +279,13 @@ class _Writer(CppText):
         self.known = {**before, **kept}
 
     def rows(self, sweep: Sweep) -> None:
-        """Declare arrays for values that a later sweep reads again."""
+        """Declare row buffers for values that a later sweep reads again."""
         for loop in sweep.body:
             if not loop.reduction and loop.target not in self.known and self.is_kept(loop):
                 self.line(f"{self.kind(loop.target)} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
 
     def is_kept(self, loop: Loop) -> bool:
-        """Whether an expensive value is kept for each point of a row, as a later sweep needs it."""
+        """Whether a value is kept in a row buffer: it is expensive, and a later sweep needs it."""
         again = {name for sweep in sweeps(self.kernel) for name in sweep.again}
         if loop.target not in again or len(self.kernel.reduced) != 1 or cost(loop.value) < 10:
             return False
@@ -311,7 +312,7 @@ class _Writer(CppText):
             self.line(f"{'' if lane else 'long '}{self.total(loop)}_at{lane} = -1;")
 
     def take(self, loop: Loop, value: str, lane: str = "") -> None:
-        """Accumulate one more value of a reduction."""
+        """Accumulate one value into a reduction."""
         total = self.total(loop) + lane
         if loop.reduction.startswith("arg"):
             better, place = "above" if loop.reduction == "argmax" else "below", f"{self.total(loop)}_at{lane}"
@@ -333,7 +334,7 @@ class _Writer(CppText):
         self.define(loop, f"({self.kind(loop.target)}){found}", lane)
 
     def by_columns(self) -> None:
-        """Compute a tile of neighbouring results at once, each in its own lane of arrays."""
+        """Write a reduction by columns: a tile of adjacent results at once, one per lane of an array."""
         *outer, last = self.kernel.ranges
         tile = self.ctx.thresholds.tile
         self.parallel(len(outer) + 1, (*self.kernel.ranges, *self.kernel.reduced))
@@ -345,7 +346,7 @@ class _Writer(CppText):
                 self.column_sweep(sweep, last)
 
     def room(self, loop: Loop, tile: int) -> None:
-        """Declare arrays with a value for each lane."""
+        """Declare arrays with one element per lane."""
         if len(loop.ranges) > len(self.kernel.ranges):
             return
         if not loop.is_scan:

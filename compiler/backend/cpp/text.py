@@ -1,5 +1,5 @@
-"""Expressions and indices as C++ text, and the few functions that they call: no header is included, as reading torch's
-or the standard library's would take longer than all the rest of the compilation.
+"""Expressions and indices as C++ text, and the functions that they call. No headers are included: parsing those of
+torch or the standard library would take longer than the rest of the compilation.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ static inline unsigned short to_bf16(float x) {
 
 
 def identifier(name: str) -> str:
-    """A buffer's name as a name in C++."""
+    """C++ identifier of a buffer."""
     return f"{name}_" if name in _RESERVED else name
 
 
@@ -128,7 +128,7 @@ class CppText(KernelText):
 
 
 def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:
-    """A value of one dtype in another."""
+    """C++ text that casts a value from one dtype to another."""
     if old == torch.bfloat16:
         return convert(f"::from_bf16({text})", torch.float32, new)
     if new == old:

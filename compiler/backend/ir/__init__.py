@@ -1,17 +1,17 @@
-"""What the backend's programs are made of. Everything is frozen, prints canonically, and is checked by `verify.py`.
+"""The backend's IR. All classes are frozen and print canonically; `verify.py` checks programs.
 
     Program        buffers, inputs, a list of steps, outputs
-    Step           a Kernel, or an Extern: one call of a PyTorch operator
-    Kernel         loops that run as one loop nest: over `ranges`, and for each point of these over `reduced`
-    MatmulKernel   a kernel that first multiplies matrices, as an Extern would; its loops read the result
+    Step           a Kernel, or an Extern: one extern call of a PyTorch operator
+    Kernel         loops that run as one loop nest: an outer one over `ranges`, an inner one over `reduced`
+    MatmulKernel   a matmul with a fused epilogue: loops that read its result
     ComboKernel    several kernels in one launch
     Loop           fills one buffer: `target[index] = value`, at each point; or reduces `value` over `reduced`
     Expr           the scalar value of a loop, see `expr.py`
 
-Lowering gives each ATen operation one loop in a kernel of its own; the passes then only merge kernels, put expressions
-in place of loads, and change how loops are walked. A loop addresses buffers by coordinates, one index for each
-dimension: where an element lies in memory is the buffer's business (`strides`), so views and layouts cost nothing.
-An extern addresses memory by `Strided` views, as PyTorch does.
+Lowering gives each ATen operation one loop in a kernel of its own. The passes then merge kernels, inline expressions
+into their readers, and change the order of loops. A loop addresses buffers by coordinates, one index per dimension.
+The buffer's `strides` give the offset of an element, so views and layouts cost nothing. An extern call addresses
+memory by `Strided` views, as PyTorch does.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from compiler.backend.ir.index import Index, Var, as_text, product, scalar_produ
 
 
 class BackendError(RuntimeError):
-    """What the backend can't compile, or a broken program: the message says what and where."""
+    """A graph that the backend can't compile, or an invalid program: the message says what and where."""
 
 
 class CompilerUnavailableError(RuntimeError):
-    """A compiler could not do its work, through no fault of the code that it was given: a later attempt may succeed."""
+    """A compiler failed for reasons other than the generated code: a later attempt may succeed."""
 
 
 class _Printed:
@@ -42,8 +42,8 @@ class _Printed:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory with a shape. `strides` are in elements; all sizes may be symbolic. `reuses` names a buffer whose memory
-    it takes over, "" for memory of its own. Of a dtype without a name in `scalar.DTYPES` there are no loops.
+    """Memory with a shape. `strides` are in elements; all sizes may be symbolic. `reuses` names the buffer whose memory
+    it reuses, "" for a new allocation. Loops only read and write dtypes of `scalar.DTYPES`.
     """
 
     name: str
@@ -55,18 +55,18 @@ class Buffer:
 
     @property
     def size(self) -> Index:
-        """Its number of elements."""
+        """Number of elements."""
         return product(self.shape)
 
     @property
     def span(self) -> Index:
-        """Elements of memory that it needs: more than `size` if its strides leave gaps."""
+        """Size of its memory, in elements: more than `size` if its strides leave gaps."""
         if self.size.constant == 0:
             return Index.of(0)
         return scalar_product(tuple(size - 1 for size in self.shape), self.strides) + 1
 
     def offset(self, index: Shape) -> Index:
-        """The offset of an element from the buffer's first one, in elements."""
+        """Offset of an element from the start of the buffer, in elements."""
         return scalar_product(index, self.strides)
 
     def __str__(self) -> str:
@@ -74,22 +74,22 @@ class Buffer:
 
 
 SCANS = ("cumsum", "cumprod")
-"""Reductions that store what they have come to at each point: along one range, in its order."""
+"""Reductions that store the running result at each point of one range, in its order."""
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", *SCANS)
-"""`argmax` and `argmin` give the first position, counted in row-major order over the loop's `reduced`, as int64."""
+"""`argmax` and `argmin` give the first position in row-major order over the loop's `reduced`, as int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Fills `target`. At each point of `ranges` it stores `value` at `index`; with a `reduction`, what that makes of
-    `value` over `reduced`. The loop meets each element of the target exactly once, but for one whose value is a `Put`:
-    that says where, and `index` is empty.
+    """Fills `target`. At each point of `ranges` it stores `value` at `index`, or the `reduction` of `value` over
+    `reduced`. It writes each element of the target exactly once, except in a scatter: the value is then a `Put`, which
+    has its own index, and `index` is empty.
 
-    Of a kernel's loops, each has as `ranges` the kernel's, and if it reduces also the same `reduced`; one that does
-    not reduce may walk the kernel's `ranges + reduced` instead. `order` is its place in the lowered program. `origins`
-    are names of FX nodes; `source` is the line of Python that it implements ("file.py:12 y = x + 1", "" if unknown),
-    `operator` what it is part of there ("layer_norm").
+    A loop has the `ranges` of its kernel. A reduction also has the kernel's `reduced`; a loop without reduction may
+    have the kernel's `ranges + reduced` as its `ranges`. `order` is its position in the lowered program. `origins` are
+    names of FX nodes. `source` is the user's line of Python ("file.py:12 y = x + 1", "" if unknown), `operator` the
+    operator that the loop is part of ("layer_norm").
     """
 
     target: str
@@ -105,27 +105,27 @@ class Loop:
 
     @property
     def space(self) -> tuple[Var, ...]:
-        """All variables that its value may use."""
+        """All loop variables that its value may use."""
         return self.ranges + self.reduced
 
     @property
     def is_scan(self) -> bool:
-        """Whether it stores at each point of its space, although it reduces."""
+        """Whether it is a scan: a reduction that stores at each point of its space."""
         return self.reduction in SCANS
 
     @property
     def stored(self) -> tuple[Var, ...]:
-        """The variables of the points that it stores at."""
+        """Variables of the loop nest in which it stores: `space` for a scan, else `ranges`."""
         return self.space if self.is_scan else self.ranges
 
     @property
     def reads(self) -> set[str]:
-        """The buffers of its loads."""
+        """Names of the buffers that it loads from."""
         return {load.buffer for load in loads(self.value)}
 
     @property
     def place(self) -> Shape:
-        """Where it writes."""
+        """Index that it writes to."""
         return self.value.index if isinstance(self.value, Put) else self.index
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class Loop:
 @dataclass(frozen=True, repr=False)
 class Kernel(_Printed):
     """Loops that run as one loop nest, in this order. `local` are the targets that nothing outside the kernel reads:
-    they need no memory. Inside, what one loop stores another may read at the same index only.
+    they need no memory. A loop may read another loop's target only at the index that is written at the same point.
     """
 
     name: str
@@ -150,12 +150,12 @@ class Kernel(_Printed):
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
-        """What its loops write, in their order."""
+        """Names of the buffers that its loops write, in the order of the loops."""
         return tuple(loop.target for loop in self.loops)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """The buffers that it reads and does not write before, sorted."""
+        """Names of the buffers that it reads before it writes them, sorted."""
         written: set[str] = set()
         loaded: set[str] = set()
         for loop in self.loops:
@@ -165,37 +165,37 @@ class Kernel(_Printed):
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
-        """What its loops read, of its own buffers too, in their order."""
+        """Loads of its loops, in order, including loads of its own targets."""
         return tuple(load for loop in self.loops for load in loads(loop.value))
 
     def places(self, name: str) -> set[Shape]:
-        """Where its loops read a buffer."""
+        """Indices at which its loops read a buffer."""
         return {load.index for load in self.loads if load.buffer == name}
 
     @property
     def operands(self) -> tuple[Strided, ...]:
-        """Views that it reads outside its loops: the operands of a matmul."""
+        """Operands of its matmul, none for other kernels."""
         return ()
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """The buffers that it accumulates into: its targets reuse their memory."""
+        """Names of the buffers that it scatters into: its targets reuse their memory."""
         return frozenset(loop.value.onto for loop in self.loops if isinstance(loop.value, Put))
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """Buffers that its code is given, in the order in which its loops name them."""
+        """Names of the buffers that its function takes, in the order in which its loops use them."""
         kept = {*self.reads, *self.writes} - self.taken
         named = (name for loop in self.loops for name in (*(load.buffer for load in loads(loop.value)), loop.target))
         return tuple(name for name in dict.fromkeys((*named, *sorted(kept))) if name in kept)
 
     @cached_property
     def writes(self) -> tuple[str, ...]:
-        """The buffers that it leaves in memory, in the order of its loops."""
+        """Names of the targets that it stores in memory, in the order of its loops."""
         return tuple(target for target in self.targets if target not in self.local)
 
     def without_unused_loops(self) -> Kernel:
-        """The kernel without the loops that no stored value needs."""
+        """Remove the loops that no stored value needs."""
         needed = set(self.writes)
         for loop in reversed(self.loops):
             needed |= loop.reads if loop.target in needed else set()
@@ -203,7 +203,7 @@ class Kernel(_Printed):
         return replace(self, loops=loops, local=self.local & needed)
 
     def with_ranges(self, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
-        """The kernel over other ranges; `values` maps the names of its own variables to indices over these."""
+        """Change the ranges; `values` maps the names of the old loop variables to indices over the new ones."""
 
         def move(loop: Loop) -> Loop:
             own = ranges + reduced if not loop.reduction and len(loop.ranges) > len(self.ranges) else ranges
@@ -226,8 +226,8 @@ class Kernel(_Printed):
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A buffer's memory as PyTorch addresses it: an argument of an extern, or an output. `offset` is in elements from
-    the buffer's first one.
+    """A strided view of a buffer: an argument of an extern call, or an output. `offset` is from the start of the
+    buffer, in elements.
     """
 
     buffer: str
@@ -236,7 +236,7 @@ class Strided:
     offset: Index
 
     def is_all_of(self, buffer: Buffer) -> bool:
-        """Whether it covers all of the buffer, in the same layout."""
+        """Whether the view is the whole buffer, in the same layout."""
         return (self.shape, self.strides, self.offset.constant) == (buffer.shape, buffer.strides, 0)
 
     def __str__(self) -> str:
@@ -246,16 +246,16 @@ class Strided:
 
 
 Argument: TypeAlias = Any
-"""Of an extern: a `Strided`, an `Index` (a size), a tuple or list of arguments, or a constant as PyTorch takes it."""
+"""Argument of an extern call: a `Strided`, an `Index` (a size), a tuple or list of arguments, or a constant."""
 
 
 @dataclass(frozen=True, repr=False)
 class Extern(_Printed):
-    """One call of `function`, as `name`: an ATen operator, or any callable of a graph. `outputs` are the buffers that
-    it makes, a nested tuple where it returns several; `writes` those of its arguments that it changes.
+    """An extern call of `function`: an ATen operator, or another callable of a graph. `name` is its printed name.
 
-    `pinned` calls stay in their order: they draw random numbers or have effects. What a call returns that `aliases`
-    may share memory with its arguments.
+    `outputs` names the buffers of its results, as a nested tuple if it returns several. `writes` names the arguments
+    that it mutates. `pinned` calls keep their order: they draw random numbers or have side effects. `aliases` says
+    that results may share memory with arguments.
     """
 
     name: str
@@ -271,12 +271,12 @@ class Extern(_Printed):
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
-        """The buffers that it makes."""
+        """Names of the buffers of its results."""
         return tuple(name for name in leaves(self.outputs) if isinstance(name, str))
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """The buffers among its arguments, sorted."""
+        """Names of the buffers among its arguments, sorted."""
         return tuple(sorted({view.buffer for view in strided_views((self.args, self.kwargs))}))
 
     def __str__(self) -> str:
@@ -287,15 +287,15 @@ class Extern(_Printed):
 
 @dataclass(frozen=True, repr=False)
 class MatmulKernel(Kernel):
-    """A kernel that multiplies matrices, and whose loops are given the product's elements, each at one point. It means
-    `call` and then the loops, which is also what may run in its place (`parts`).
+    """A matmul with a fused epilogue. It computes the matmul `call`, then the loops, each point of which reads one
+    element of the result. The call and the loops may also run one after the other (`parts`).
     """
 
     call: Extern = field(kw_only=True)
 
     @property
     def made(self) -> str:
-        """The buffer of the product, in memory unless it is local."""
+        """Name of the matmul's result, stored in memory unless it is local."""
         return self.call.targets[0]
 
     @cached_property
@@ -312,7 +312,7 @@ class MatmulKernel(Kernel):
 
     @cached_property
     def parts(self) -> tuple[Extern, Kernel]:
-        """The call, and a kernel of the loops."""
+        """The matmul as an extern call, and a kernel of the epilogue's loops."""
         own = self.local - {self.made}
         return self.call, Kernel(f"after_{self.name}", self.ranges, self.reduced, self.loops, own)
 
@@ -323,7 +323,7 @@ class MatmulKernel(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class ComboKernel(Kernel):
-    """`parts` in one launch. It has no ranges of its own, and all their loops."""
+    """Several kernels, `parts`, in one launch. It has no ranges of its own; its loops are all loops of the parts."""
 
     parts: tuple[Kernel, ...] = field(kw_only=True)
 
@@ -338,7 +338,7 @@ Step: TypeAlias = Kernel | Extern
 def _argument_text(value: Argument) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_argument_text, value))}]"
-    if isinstance(value, torch.nn.Module):  # the body of a higher-order operator; its repr has a line for each in it
+    if isinstance(value, torch.nn.Module):  # the body of a higher-order operator, with a long repr
         return f"{type(value).__name__}()"
     return str(value) if isinstance(value, str | Strided | Index) else repr(value)
 
@@ -353,7 +353,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Apply `change` to all leaves of nested tuples, lists and slices."""
+    """Apply `change` to each leaf of nested tuples, lists and slices."""
     if isinstance(value, tuple | list):
         return type(value)(map_leaves(item, change) for item in value)
     if isinstance(value, slice):
@@ -362,17 +362,18 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def strided_views(value: Any) -> Iterator[Strided]:
-    """The views among arguments, nested ones too."""
+    """Views among arguments, including nested ones."""
     return (leaf for leaf in leaves(value) if isinstance(leaf, Strided))
 
 
 @dataclass(frozen=True, repr=False)
 class Program(_Printed):
-    """A graph as steps. `inputs` are the call's arguments in their order: names of buffers, or of symbols where a size
-    is passed. `outputs` are as for an extern's arguments. `mutated` are inputs that a step writes to. `constants` are
-    values that the graph holds: buffers with a value known now. `frees` says for each step, once the program is
-    scheduled, which buffers nothing needs after it. Outputs at the places `apart` show what one before them shows, and
-    are to be tensors of their own: autograd marks tensors, and callers change their shapes.
+    """A graph as a list of steps.
+
+    `inputs` are the arguments in order: names of buffers, or of symbols for sizes. `outputs` have the form of an
+    extern's arguments. `mutated` names the inputs that a step writes. `constants` are tensors that the graph holds, by
+    buffer. `frees` has the buffers to free after each step, once scheduled. `apart` has the positions of outputs that
+    are the same view as an earlier output, but must be tensor objects of their own, as autograd marks tensors.
     """
 
     name: str
@@ -387,49 +388,49 @@ class Program(_Printed):
 
     @cached_property
     def by_name(self) -> Mapping[str, Buffer]:
-        """The buffers by name."""
+        """Buffers by name."""
         return {buffer.name: buffer for buffer in self.buffers}
 
     @cached_property
     def returned(self) -> frozenset[str]:
-        """The buffers that outputs lie in."""
+        """Names of the buffers that outputs are views of."""
         return frozenset(view.buffer for view in strided_views(self.outputs))
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """The buffers that kernels accumulate into."""
+        """Names of the buffers that kernels scatter into."""
         return frozenset(name for kernel in self.kernels for name in kernel.taken)
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Its kernels, without the externs."""
+        """Its kernels, without the extern calls."""
         return tuple(step for step in self.steps if isinstance(step, Kernel))
 
     @cached_property
     def calls(self) -> tuple[Extern, ...]:
-        """Its calls of PyTorch."""
+        """Its extern calls."""
         return tuple(step for step in self.steps if isinstance(step, Extern))
 
     @cached_property
     def passed(self) -> frozenset[str]:
-        """The buffers that calls of PyTorch read."""
+        """Names of the buffers that extern calls read."""
         return frozenset(name for call in self.calls for name in call.reads)
 
     def with_steps(self, steps: tuple[Step, ...]) -> Program:
-        """The program with other steps, without the buffers that became unused."""
+        """Replace all steps, and remove the buffers that become unused."""
         used = {name for step in steps for name in (*step.targets, *step.reads)}
         used |= {*self.inputs, *self.constants, *self.returned}
         return replace(self, steps=steps, buffers=tuple(buffer for buffer in self.buffers if buffer.name in used))
 
     def replace_steps(self, new: Mapping[int, tuple[Step, ...]]) -> Program:
-        """The program with other steps in place of some, by the identity of these; itself where there are none."""
+        """Replace some steps by others, by the `id` of the old step; returns itself if `new` is empty."""
         return self.with_steps(tuple(one for step in self.steps for one in new.get(id(step), (step,)))) if new else self
 
     def __str__(self) -> str:
         return "\n".join(text for text, _ in self.rows())
 
     def rows(self) -> Iterator[tuple[str, Step | Loop | None]]:
-        """The lines of its text, each with its step or loop."""
+        """Lines of its text, each with the step or loop that it prints."""
         inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
         yield f"program {self.name}({inputs}):", None
         for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):

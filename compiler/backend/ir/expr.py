@@ -1,6 +1,6 @@
-"""The scalar expressions of the IR: what a loop computes at a point. Frozen, equal by `key`.
+"""Scalar expressions of the IR: the value of a loop at one point. Frozen, equal by `key`.
 
-Expr      Const, Load, Index (as a number, of dtype int64), Op, Guard; or all of a loop: Put
+Expr      Const, Load, Index (as a number, of dtype int64), Op, Guard; or, only as the whole value of a loop, Put
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _AS_THEY_ARE: Mapping[str, Index] = {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A short name such as `f32`; torch's own name for dtypes that loops do not compute."""
+    """Short name of a dtype such as `f32`; torch's own name for dtypes that loops do not support."""
     return DTYPES[dtype].name if dtype in DTYPES else str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Keyed):
-    """A number. Floats print so that they can be read back exactly."""
+    """A number. Floats print exactly, as by `repr`."""
 
     value: bool | int | float
     dtype: torch.dtype
@@ -40,7 +40,7 @@ class Const(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load(Keyed):
-    """One element of a buffer, of the buffer's dtype."""
+    """Load one element of a buffer, in the buffer's dtype."""
 
     buffer: str
     index: Shape
@@ -56,7 +56,7 @@ class Load(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op(Keyed):
-    """An operation of `scalar.OPERATIONS`. `dtype` is its result's."""
+    """An operation of `scalar.OPERATIONS`. `dtype` is the dtype of the result."""
 
     name: str
     args: tuple[Expr, ...]
@@ -75,8 +75,8 @@ class Op(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard(Keyed):
-    """`value` where `condition` holds, else `other`. Unlike with the operation `where`, nothing of one is computed
-    where the other counts: its loads may lie outside their buffers there.
+    """`value` if `condition` holds, else `other`. Unlike the operation `where`, it evaluates only the selected branch:
+    loads of the other one may be out of bounds.
     """
 
     condition: Expr
@@ -96,9 +96,9 @@ class Guard(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Put(Keyed):
-    """A scatter, as the whole value of a loop. At each point `value` is added to the element at `index`, which several
-    points may share; or, unless it `adds`, replaces that element, and of points that share it one wins: on a CPU the
-    last. The loop's target starts with the elements of `onto`, and takes over its memory.
+    """A scatter, as the whole value of a loop. Each point adds `value` to the element at `index`, or with adds=False
+    replaces the element. Several points may have the same index: if they replace, one of them wins, on a CPU the last.
+    The loop's target starts with the elements of `onto`, and reuses its memory.
     """
 
     onto: str
@@ -112,7 +112,7 @@ class Put(Keyed):
 
     @property
     def sign(self) -> str:
-        """The operator between place and value."""
+        """Assignment operator, as printed."""
         return "+=" if self.adds else "="
 
     @property
@@ -127,18 +127,18 @@ Expr: TypeAlias = Const | Load | Index | Op | Guard | Put
 
 
 ADDED = (torch.float32, torch.float64, torch.int32, torch.int64)
-"""The dtypes that a `Put` adds in: GPUs have atomic additions of these."""
+"""Dtypes in which a `Put` may add: GPUs have atomic adds for them."""
 
 
 @lru_cache(1 << 14)
 def loads(value: Expr) -> tuple[Load, ...]:
-    """The loads of an expression, including those inside indices."""
+    """Loads of an expression, including loads inside indices."""
     return tuple(part for part in parts(value) if isinstance(part, Load))
 
 
 @lru_cache(1 << 14)
 def parts(value: Expr) -> tuple[Expr, ...]:
-    """The expression and all its subexpressions, outer ones first, including those inside indices."""
+    """The expression and all its subexpressions in pre-order, including subexpressions inside indices."""
     return tuple(_parts(value))
 
 
@@ -156,15 +156,15 @@ def _parts(value: Expr) -> Iterator[Expr]:
 
 
 def indices(value: Expr) -> Shape:
-    """The indices of an expression itself, not of its subexpressions."""
+    """Indices of a load, a scatter or an index itself, without its subexpressions."""
     if isinstance(value, Load | Put):
         return value.index
     return (value,) if isinstance(value, Index) else ()
 
 
 def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[str, Index] = _AS_THEY_ARE) -> Expr:
-    """The expression with parts replaced: `change` returns what replaces a part, or None to keep it and look inside.
-    `values` are other indices for loop variables, by name.
+    """Replace subexpressions: `change` returns the replacement of one, or None to descend into it. `values` are new
+    indices for loop variables, by name.
     """
     if (changed := change(value)) is not None:
         return changed
@@ -189,17 +189,17 @@ def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[
 
 
 def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
-    """The expression with other indices for loop variables, by name."""
+    """Substitute indices for loop variables, by name."""
     return rebuilt(value, lambda _: None, values)
 
 
 def with_loads(value: Expr, change: Callable[[Load], Expr | None]) -> Expr:
-    """The expression with loads replaced by what `change` returns; None keeps a load."""
+    """Replace each load by the result of `change`; None keeps the load."""
     return rebuilt(value, lambda part: change(part) if isinstance(part, Load) else None)
 
 
 def rename_buffers(value: Expr, names: Mapping[str, str], starts: Container[str] = ()) -> Expr:
-    """The expression with buffers renamed; of those in `starts` it reads the first element."""
+    """Rename buffers; loads from buffers in `starts` (old names) become loads of the first element."""
 
     def rename(value: Expr) -> Expr:
         return rebuilt(value, change)
@@ -218,12 +218,12 @@ def rename_buffers(value: Expr, names: Mapping[str, str], starts: Container[str]
 
 
 def is_indirect(value: Expr) -> bool:
-    """Whether it loads elements at indices that tensors hold."""
+    """Whether it has indirect indices, which are loaded from tensors."""
     return any(indirects(index) for part in parts(value) for index in indices(part))
 
 
 def variables_in(index: Index) -> Iterator[Var]:
-    """The loop variables in an index, including those inside an `Indirect`."""
+    """Loop variables of an index, including variables inside an `Indirect`."""
     for atom in atoms_of(index):
         if isinstance(atom, Var):
             yield atom
@@ -233,16 +233,16 @@ def variables_in(index: Index) -> Iterator[Var]:
 
 @lru_cache(1 << 14)
 def cost(value: Expr) -> int:
-    """About how many additions an expression is worth. Loads count as one."""
+    """Estimated cost of an expression, in additions. A load counts as one."""
     return sum(OPERATIONS[part.name].cost if isinstance(part, Op) else isinstance(part, Load) for part in parts(value))
 
 
 def operation(name: str, *args: Expr) -> Expr:
-    """An operation on arguments of one dtype: the result's dtype follows. Comparisons give bool."""
+    """Make an operation: the result has the dtype of the last argument, bool for comparisons."""
     is_bool = OPERATIONS[name].kind == "compare"
     return Op(name, args, torch.bool if is_bool else args[-1].dtype)
 
 
 def cast(value: Expr, dtype: torch.dtype) -> Expr:
-    """The value in a dtype, rounded as PyTorch's `to` does it; the value itself where it has that dtype."""
+    """Cast a value to a dtype, with the rounding of PyTorch's `to`; no-op if it has that dtype."""
     return value if value.dtype == dtype else Op("cast", (value,), dtype)

@@ -1,15 +1,16 @@
-"""Integer index expressions over ranges and sizes: what the programs of the backend address memory with.
+"""Integer index expressions over loop variables and sizes, with which programs address memory.
 
-An `Index` is a sum of products of atoms, always simplified: a `Var` (a loop's variable, which carries its size, so that
-0 ≤ var < size is known wherever it appears), a `Symbol` (a size or another number known at run time), a `Quotient` or
-`Remainder` of two indices, or an `Indirect` (a value that a tensor holds). Two equal indices have equal keys and print
-alike.
+An `Index` is a sum of products of atoms, always simplified. The atoms are
 
-Simplification is valid at every point of the loops that its variables belong to, so sizes are at least 1 there; of a
-loop that has no points nothing is ever computed. Division and remainder are Python's: they round down.
+    Var                   a loop variable; it carries its size, so 0 ≤ var < size is always known
+    Symbol                a symbolic size, or another number known at run time
+    Quotient, Remainder   of two indices
+    Indirect              a value loaded from a tensor
 
-Indices are also maps from the points of loops to elements of memory: what is in them, other indices put in place of
-their variables, their value, and whether a loop nest meets each element once.
+Two equal indices have equal keys and print alike. Simplification assumes that all loops have at least one point, so
+that sizes are at least 1. Division and remainder round down, as in Python.
+
+The module also inspects, substitutes and evaluates indices, and checks whether a loop nest visits each element once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keyed:
-    """Equal by `key`, a text of all fields: variables of the same name may have different sizes."""
+    """Base class: equality by `key`, a text of all fields. Variables of the same name may have different sizes."""
 
     key: str = field(init=False, repr=False)
 
@@ -38,13 +39,13 @@ class Keyed:
 
 
 def as_text(value: object) -> str:
-    """How programs print an expression: `int(i0 + 1)` for an index as a number."""
+    """Text of an expression in a printed program: `int(i0 + 1)` for an index as a number."""
     return f"int({value})" if isinstance(value, Index) else str(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Var(Keyed):
-    """A loop's variable: 0 ≤ name < size."""
+    """A loop variable: 0 ≤ name < size."""
 
     name: str
     size: Index
@@ -58,7 +59,7 @@ class Var(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbol(Keyed):
-    """A number that is known when the program is called. A size is at least 1 wherever something is computed."""
+    """A number known when the program is called. A size is at least 1 wherever something is computed."""
 
     name: str
     is_size: bool = True
@@ -72,7 +73,7 @@ class Symbol(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Indirect(Keyed):
-    """An index that a tensor holds: the expression `value`, checked at run time to be 0 ≤ value < size."""
+    """An index loaded from a tensor: the expression `value`, checked at run time to be 0 ≤ value < size."""
 
     value: Any
     size: Index
@@ -100,13 +101,13 @@ class _Ratio(Keyed):
 
 
 class Quotient(_Ratio):
-    """of // by, if it cannot be simplified."""
+    """of // by, not further simplified."""
 
     sign = "//"
 
 
 class Remainder(_Ratio):
-    """of % by, if it cannot be simplified."""
+    """of % by, not further simplified."""
 
     sign = "%"
 
@@ -117,7 +118,7 @@ Product: TypeAlias = tuple[Atom, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index(Keyed):
-    """A sum: each term is a product of atoms and a factor that is not 0. `Index.of` makes one of an int or an atom."""
+    """A sum: each term is a product of atoms and a non-zero factor. `Index.of` converts an int or an atom."""
 
     terms: tuple[tuple[Product, int], ...]
     dtype: ClassVar[torch.dtype] = torch.int64
@@ -128,7 +129,7 @@ class Index(Keyed):
 
     @staticmethod
     def of(value: int | Atom | Index) -> Index:
-        """Make an index of an int, an atom or an index."""
+        """Convert an int, an atom or an index to an index."""
         if isinstance(value, Index):
             return value
         if isinstance(value, int):
@@ -137,7 +138,7 @@ class Index(Keyed):
 
     @property
     def constant(self) -> int | None:
-        """Its value if it is a constant, else None."""
+        """Value of a constant index, else None."""
         if not self.terms:
             return 0
         (atoms, factor), *others = self.terms
@@ -145,7 +146,7 @@ class Index(Keyed):
 
     @property
     def atom(self) -> Atom | None:
-        """Its atom if it consists of that alone, else None."""
+        """The atom of an index that is a single atom, else None."""
         if len(self.terms) != 1:
             return None
         atoms, factor = self.terms[0]
@@ -167,13 +168,13 @@ class Index(Keyed):
         return _remainder(self, other if isinstance(other, Index) else Index.of(other))
 
     def __str__(self) -> str:
-        """As an expression of Python."""
+        """Text as a Python expression."""
         text = " + ".join(_term_text(*term) for term in self.terms) or "0"
         return text.replace("+ -", "- ")
 
 
 def product(factors: Iterable[Index]) -> Index:
-    """The product of indices, 1 for none."""
+    """Product of indices, 1 if there are none."""
     return _product(tuple(factors))
 
 
@@ -184,7 +185,7 @@ def _product(factors: tuple[Index, ...]) -> Index:
 
 @lru_cache(1 << 16)
 def scalar_product(places: tuple[Index, ...], steps: tuple[Index, ...]) -> Index:
-    """The dot product of coordinates and strides: an offset in memory."""
+    """Dot product of coordinates and strides: an offset in memory."""
     total = _constant(0)
     for place, step in zip(places, steps, strict=True):
         total = total + place * step
@@ -251,7 +252,7 @@ def _join_remainder(index: Index, atoms: Product, factor: int, low: Remainder) -
 
 
 def _subtract_terms(index: Index, part: Index, atoms: Product) -> Index | None:
-    """The index without the terms of `part` and the term of `atoms`; None if `part` is not in it."""
+    """Remove the terms of `part` and the term of `atoms`; None if the index does not contain `part`."""
     terms, parts = dict(index.terms), dict(part.terms)
     if not parts or any(terms.get(name) != times for name, times in parts.items()):
         return None
@@ -259,7 +260,7 @@ def _subtract_terms(index: Index, part: Index, atoms: Product) -> Index | None:
 
 
 def _multiply_plain(left: Index, right: Index) -> Index:
-    """The product, without recombining divisions."""
+    """Product of two indices, without recombining divisions."""
     terms: dict[Product, int] = {}
     for first, factor in left.terms:
         for second, other in right.terms:
@@ -308,7 +309,7 @@ def _remainder(index: Index, by: Index) -> Index:
 
 
 def _split(index: Index, by: Index) -> tuple[Index, Index]:
-    """`whole` and `rest` with index = whole * by + rest, where `by` is a single product; else 0 and the index."""
+    """Return (whole, rest) with index = whole * by + rest; (0, index) if `by` has several terms."""
     if len(by.terms) != 1:
         return _constant(0), index
     ((divisor, unit),) = by.terms
@@ -346,7 +347,7 @@ def _cancel_common_factor(index: Index, by: Index) -> tuple[Index, Index, Index,
 
 
 def _units(by: Index) -> Iterator[Index]:
-    """Candidate factors of `by`, if it is a single product: all but one of its atoms, or less of its factor."""
+    """Candidate divisors of a single product: all but one of its atoms, or a smaller constant factor."""
     if len(by.terms) != 1:
         return
     ((divisor, factor),) = by.terms
@@ -358,20 +359,20 @@ def _units(by: Index) -> Iterator[Index]:
 
 @lru_cache(1024)
 def divisors(number: int) -> tuple[int, ...]:
-    """The divisors above 1, small ones first."""
+    """Divisors above 1, in ascending order."""
     small = [one for one in range(2, math.isqrt(max(number, 1)) + 1) if number % one == 0]
     return tuple(sorted({*small, *(number // one for one in small), number} - {1}))
 
 
 @lru_cache(1 << 16)
 def is_below(index: Index, limit: Index) -> bool:
-    """Whether index < limit is certain."""
+    """Whether index < limit is proven."""
     return is_natural(limit - index - 1)
 
 
 @lru_cache(1 << 16)
 def is_natural(index: Index) -> bool:
-    """Whether index ≥ 0 is certain: with each variable where its term is smallest, each size at least 1."""
+    """Whether index ≥ 0 is proven, by the lower bound of each term and sizes of at least 1."""
     if all(factor > 0 for _, factor in index.terms) and all(_never_negative(a) for t, _ in index.terms for a in t):
         return True
     least = index
@@ -394,7 +395,7 @@ def _never_negative(atom: Atom) -> bool:
 
 
 def _lower_bound(index: Index, atom: Atom) -> Index | None:
-    """The minimum of the index over all values of one atom, term by term; None if it has no bound."""
+    """Lower bound of the index over all values of one atom, term by term; None if unbounded."""
     highest = _highest(atom)
     least = _constant(0)
     for atoms, factor in index.terms:
@@ -421,7 +422,7 @@ def _highest(atom: Atom) -> Index | None:
 
 
 def _largest(index: Index) -> Index | None:
-    """Its maximum, if that is a constant."""
+    """Upper bound of an index if it is a constant, else None."""
     total = 0
     for atoms, factor in index.terms:
         tops = [_highest(atom) for atom in atoms]
@@ -433,7 +434,7 @@ def _largest(index: Index) -> Index | None:
 
 
 def _is_natural_for_sizes(index: Index) -> bool:
-    """Whether a polynomial of symbols is ≥ 0 where each is ≥ 1: with 1 + s for s, no factor may be negative."""
+    """Whether a polynomial is ≥ 0 if all symbols are ≥ 1: with s + 1 substituted for s, no factor is negative."""
     shifted = _constant(0)
     for atoms, factor in index.terms:
         term = _constant(factor)
@@ -445,14 +446,14 @@ def _is_natural_for_sizes(index: Index) -> bool:
 
 @lru_cache(1 << 16)
 def factor_of(index: Index, var: Atom) -> Index:
-    """The coefficient of a variable in the index, outside quotients and remainders."""
+    """Coefficient of a variable in the index, outside quotients and remainders."""
     return _sum_of(
         {left: factor for atoms, factor in index.terms if (left := _divide_atoms(atoms, (var,))) is not None}
     )
 
 
 def substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None = None) -> Index:
-    """The index with its variables replaced, by name. `inside` does the same to the value of an `Indirect`."""
+    """Replace variables by indices, by name. `inside` replaces them in the value of an `Indirect`."""
     if inside is None or not indirects(index):
         return _with_values(index, tuple(values.items()))
     return _substitute(index, values, inside)
@@ -473,7 +474,7 @@ def _substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any
 
 
 def _evaluate(index: Index, number: Callable[[int], Any], value: Callable[[Var | Symbol | Indirect], Any]) -> Any:
-    """The index in any arithmetic: of `number(factor)` and `value(atom)`."""
+    """Evaluate the index in any arithmetic; `number` converts a factor, `value` an atom."""
     total = number(0)
     for atoms, factor in index.terms:
         term = number(factor)
@@ -489,7 +490,7 @@ def _evaluate(index: Index, number: Callable[[int], Any], value: Callable[[Var |
 
 @lru_cache(1 << 16)
 def atoms_of(index: Index) -> tuple[Atom, ...]:
-    """All atoms in it, including those inside quotients and remainders, but not those inside an `Indirect`."""
+    """All atoms of an index, including atoms of quotients and remainders, without atoms inside an `Indirect`."""
     found: list[Atom] = []
     for atoms, _ in index.terms:
         for atom in atoms:
@@ -501,17 +502,17 @@ def atoms_of(index: Index) -> tuple[Atom, ...]:
 
 @lru_cache(1 << 16)
 def indirects(index: Index) -> tuple[Indirect, ...]:
-    """The `Indirect` atoms in it."""
+    """The `Indirect` atoms of an index."""
     return tuple(atom for atom in atoms_of(index) if isinstance(atom, Indirect))
 
 
 def variables(index: Index) -> set[Var]:
-    """The loop variables in it; not those inside an `Indirect`."""
+    """Loop variables of an index, without variables inside an `Indirect`."""
     return {atom for atom in atoms_of(index) if isinstance(atom, Var)}
 
 
 def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None = None) -> Any:
-    """Its value for given values of variables and symbols: an int, or an integer tensor."""
+    """Evaluate an index for values of its variables and symbols: an int, or an integer tensor."""
 
     def value(atom: Var | Symbol | Indirect) -> Any:
         if isinstance(atom, Indirect):
@@ -523,7 +524,7 @@ def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], 
 
 
 def position(at: Sequence[Index], shape: Sequence[Index]) -> Index:
-    """The position of coordinates in a shape, in row-major order."""
+    """Position of coordinates in a shape, in row-major order."""
     found = Index.of(0)
     for coordinate, size in zip(at, shape, strict=True):
         found = found * size + coordinate
@@ -532,8 +533,8 @@ def position(at: Sequence[Index], shape: Sequence[Index]) -> Index:
 
 @lru_cache(1 << 14)
 def is_bijective(coordinates: tuple[Index, ...], shape: tuple[Index, ...], ranges: tuple[Var, ...]) -> bool:
-    """Whether a loop nest over `ranges` is certain to meet each element of a tensor once: the position in row-major
-    order must be a sum in which the variables, sorted by their factors, fill the shape without gap or overlap.
+    """Whether a loop nest over `ranges` is proven to visit each element of a tensor once: in the row-major position,
+    the variables, sorted by their factors, must cover the shape without gap or overlap.
     """
     covered = Index.of(1)
     place, left = _split_variable(position(coordinates, shape), list(ranges))
@@ -548,7 +549,7 @@ def is_bijective(coordinates: tuple[Index, ...], shape: tuple[Index, ...], range
 
 
 def _split_variable(place: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
-    """Split a variable that occurs as a quotient and as a remainder into two, if its size allows that."""
+    """Split a variable that occurs in quotients or remainders into two, if its size is divisible."""
     for atom in atoms_of(place):
         if not isinstance(atom, Quotient | Remainder) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
             continue

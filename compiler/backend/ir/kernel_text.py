@@ -1,4 +1,4 @@
-"""What writing a kernel in C++ and in Triton has in common: lines, each for a loop, and expressions in them."""
+"""Base classes of the C++ and Triton writers: lines of code, and expressions as text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from compiler.backend.ir.index import Atom, Index, Product, Symbol, Var
 
 
 class Lines:
-    """Lines of code. `targets` maps line numbers to the loops whose values they compute: what `line` is given, or else
-    `target`. `mark` begins a comment.
+    """Lines of code. `targets` maps line numbers, from 0, to the target of the loop that the line computes. `target` is
+    the default for `line`. `mark` begins a comment.
     """
 
     mark = "#"
@@ -29,7 +29,7 @@ class Lines:
         self.lines.append("    " * self.depth + text)
 
     def head(self, start: str, arguments: list[str], end: str) -> None:
-        """A function's head, or a call."""
+        """Write the head of a function, or a call, wrapped if it is long."""
         if len(start) + sum(len(argument) + 2 for argument in arguments) < 110:
             self.line(f"{start}{', '.join(arguments)}{end}")
             return
@@ -44,7 +44,7 @@ class Lines:
         self.line(end)
 
     def comment(self, loop: Loop) -> None:
-        """The line of Python that a loop implements, unless it is that of the loop before."""
+        """Write the user's line of Python as a comment, unless the previous loop has the same line."""
         if loop.source and loop.source != self.source:
             self.source = loop.source
             self.line(f"{self.mark} {loop.source}".rstrip("\\"), loop.target)
@@ -56,12 +56,12 @@ def _method(kind: str) -> str:
 
 
 class KernelText(Lines):
-    """Writes a kernel. A language has a method `write_…` for each class of expressions. `known` are names of values,
-    `called` the functions called so far.
+    """Writes a kernel. Subclasses, one per language, have a method `write_…` for each class of expressions. `known` has
+    names of computed values by buffer, `called` the names of called functions.
     """
 
     suffix = ""
-    """What a number in an index ends with."""
+    """Suffix of integer literals in indices."""
 
     def __init__(self, kernel: Kernel, program: Program) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class KernelText(Lines):
         self.called: set[str] = set()
 
     def text(self, value: Expr | Atom) -> str:
-        """An expression, by the method of its class; an index as a number."""
+        """Text of an expression; an index is written as a number."""
         found: str = getattr(self, _method(type(value).__name__))(value)
         return found
 
@@ -80,7 +80,7 @@ class KernelText(Lines):
     write_symbol = write_var
 
     def index(self, index: Index) -> str:
-        """An index, of the kernel's type for indices."""
+        """Text of an index, in the kernel's index type."""
         terms = []
         for atoms, factor in self.sorted_terms(index):
             names = [self.text(atom) for atom in atoms]
@@ -88,9 +88,9 @@ class KernelText(Lines):
         return " + ".join(terms).replace("+ -", "- ") or f"0{self.suffix}"
 
     def sorted_terms(self, index: Index) -> Iterable[tuple[Product, int]]:
-        """The terms of an index in the order in which they are written."""
+        """Terms of an index, in the order to write them in."""
         return index.terms
 
     def offset(self, name: str, index: tuple[Index, ...]) -> Index:
-        """Where an element of a buffer lies."""
+        """Offset of an element in a buffer, in elements."""
         return self.program.by_name[name].offset(index)

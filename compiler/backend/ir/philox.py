@@ -1,8 +1,8 @@
-"""Random numbers by counting: Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3").
+"""Counter-based random numbers: Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3").
 
-The stream is Triton's (`tl.rand`, `tl.randn`, and Inductor's `randint64`), here for the reference interpreter, and
-in C++. The 64-bit key is the seed; the counter is an element's place. Equal seeds and places
-give equal numbers, so nothing has to be stored for a second look.
+Gives the same numbers as Triton's `tl.rand` and `tl.randn` and Inductor's `randint64`, in torch for the reference
+interpreter, and in C++. The 64-bit key is the seed, the counter is the position of an element. Equal seeds and
+counters give equal numbers, so they can be recomputed instead of stored.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ static inline long randint(long seed, long counter, long size) {{
 
 
 def rand(seed: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
-    """Float32 numbers in [0, 1)."""
+    """Uniform float32 numbers in [0, 1)."""
     return to_uniform(words(seed, counter)[0])
 
 
 def randn(seed: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
-    """Float32 numbers of the normal distribution, by Box and Muller."""
+    """Standard normal float32 numbers, by the Box-Muller transform."""
     first, second = words(seed, counter)[:2]
     return to_normal(to_uniform(first), to_uniform(second))[0]
 
 
 def randint(seed: torch.Tensor, counter: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """Int64 numbers from 0 up to, not including, `size`, which is below 2 ** 31."""
+    """Int64 numbers in [0, size), where `size` is below 2 ** 31."""
     first, second = words(seed, counter)[:2]
     return (second % size * (2**32 % size) + first) % size

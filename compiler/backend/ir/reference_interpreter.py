@@ -1,7 +1,7 @@
 """The reference interpreter: runs a program of any stage on eager PyTorch, one loop after the other.
 
-It is as plain as it can be, and slow: each value is a tensor over all points of its loop. It defines what a program
-means: generated code is compared with it, and a wrong number is traced to the pass that changed it.
+It is simple and slow: each value is a tensor over all points of its loop. It defines the semantics of programs:
+generated code is compared with it, and a wrong result is traced to the pass that introduced it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compiler.torch_api.fx import has_fakes
 def interpret(
     program: Program, args: Sequence[Any], launch: Callable[[State, Kernel], None] | None = None
 ) -> list[Any]:
-    """Run a program on a call's arguments, which it may change; `launch` runs the kernels if given."""
+    """Run a program on arguments, which it may mutate. `launch` runs the kernels if given."""
     state = State.start(program, args)
     for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
         if launch is not None and isinstance(step, Kernel):
@@ -39,7 +39,7 @@ def interpret(
 
 @dataclass(slots=True)
 class State:
-    """State of a run: tensors by buffer, symbols by name."""
+    """State of a run: tensors by buffer, sizes by symbol."""
 
     program: Program
     sizes: Mapping[str, int]
@@ -48,7 +48,7 @@ class State:
 
     @staticmethod
     def start(program: Program, args: Sequence[Any]) -> State:
-        """The state at the start of a run with these arguments."""
+        """Initial state of a run with these arguments."""
         sizes = {name: source.read(args) for name, source in sources(program).items()}
         memory = {**dict(zip(program.inputs, args, strict=True)), **program.constants}
         return State(program, sizes, memory, has_fakes(args))
@@ -67,14 +67,14 @@ class State:
                 self.hold(name, step.name)
 
     def hold(self, name: str, operator: str) -> None:
-        """Store the result of a call; enforces its fake-kernel metadata, except layouts without strides."""
+        """Restride the result of an extern call to match its fake tensor, unless its layout has no strides."""
         buffer = self.program.by_name[name]
         if len(buffer.strides) == len(buffer.shape):
             shape, strides = (tuple(map(self.size, sizes)) for sizes in (buffer.shape, buffer.strides))
             self.memory[name] = match_fake_layout(operator, self.memory[name], shape, strides, buffer.dtype)
 
     def keep(self, names: Any, values: Any) -> None:
-        """Store what a call returned under the names of its buffers."""
+        """Store the results of an extern call by the names of their buffers."""
         if isinstance(names, str):
             self.memory[names] = values
         elif names is not None:
@@ -86,7 +86,7 @@ class State:
         return int(evaluate(index, self.sizes))
 
     def argument(self, value: Any) -> Any:
-        """An argument of an extern call, or an output, as PyTorch takes it."""
+        """Convert an argument of an extern call, or an output, to tensors and numbers."""
         return map_leaves(value, self._plain)
 
     def _plain(self, value: Any) -> Any:
@@ -114,7 +114,7 @@ class State:
         value = points.full(points.value(loop.value))
         if loop.reduction:
             value = _reduce(loop.reduction, value, len(loop.reduced))
-        target = self.target(loop.target)  # it may take over what the value was read from
+        target = self.target(loop.target)  # only now: it may reuse the memory that the value was read from
         if not loop.stored:
             target.copy_(value.reshape(target.shape))
         elif value.numel():
@@ -122,7 +122,7 @@ class State:
             target[tuple(places.full(places.index(index)) for index in loop.index)] = value
 
     def add(self, target: str, put: Put, points: _Points) -> None:
-        """Accumulate the values at all points into the elements of the target, or put them there."""
+        """Run a scatter: add the values at all points to elements of the target, or replace these."""
         value = points.full(points.value(put.value))
         places = [points.full(points.index(index)) for index in put.index]
         total = self.target(target)
@@ -147,7 +147,7 @@ class State:
 
 
 class _Points:
-    """All points of a loop nest: an axis for each variable."""
+    """All points of a loop nest: one axis for each loop variable."""
 
     def __init__(self, state: State, variables: Sequence[Var]) -> None:
         self.state = state
@@ -168,9 +168,9 @@ class _Points:
         return torch.as_tensor(evaluate(index, self.values, gather), device=self.device)
 
     def check_bounds(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
-        """Locations along a dimension, any where they are not `wanted`.
+        """Check indices along a dimension, and clamp those of points that are not `wanted`.
 
-        Raises IndexError out of range: torch would count negative ones from the end, and memory does not.
+        Raises IndexError if one is out of range: torch would count negative ones from the end.
         """
         wrong = (place < 0) | (place >= size)
         wrong = wrong if wanted is None else wrong & wanted
@@ -180,7 +180,7 @@ class _Points:
         return place if wanted is None else place.clamp(0, max(size - 1, 0))
 
     def value(self, value: Expr, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """Values of an expression at all points; within a guard only `wanted` points count."""
+        """Evaluate an expression at all points; inside a guard only the `wanted` points are valid."""
         if isinstance(value, Const):
             return torch.tensor(value.value, dtype=value.dtype, device=self.device)
         if isinstance(value, Load):
@@ -224,9 +224,9 @@ def match_fake_layout(
 ) -> torch.Tensor | None:
     """Restride a result to match its fake tensor.
 
-    It is a view where strides differ only along dimensions of one element, else a copy. None stays None: attention's
-    kernels leave out results that only some of them have. Raises BackendError for another shape or dtype, and where the
-    fake strides overlap in memory and the real ones do not.
+    Returns a view if strides differ only along dimensions of size 1, else a copy. None stays None: some attention
+    kernels leave out optional results. Raises BackendError if shape or dtype differ, or if elements share memory in
+    the fake tensor only.
     """
     if tensor is None:
         return None

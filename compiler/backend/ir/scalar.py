@@ -1,9 +1,9 @@
-"""The scalar operations of the IR: one table that says of each what it means, to torch, in C++ and in Triton.
+"""The scalar operations of the IR: one table of their torch function, C++ and Triton.
 
-All arguments of an operation have one dtype, which is its result's too, but for comparisons (result bool), `where`
-(first argument bool), `cast`, and random numbers (arguments int64: a seed, a counter; of `randint` also how many).
-Float16 and bfloat16 are only loaded, stored and cast: rules of lowering compute in float32 and cast back, so that a
-value is rounded wherever eager's is, at the end of each ATen operation, fused or not.
+All arguments and the result of an operation have the same dtype. Exceptions: comparisons (bool result), `where` (bool
+condition), `cast`, and random numbers (int64 arguments: a seed, a counter; for `randint` also a size). Float16 and
+bfloat16 are only loaded, stored and cast: lowering computes in float32 and casts back, so that values are rounded as in
+eager mode, at the end of each ATen operation, fused or not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["same", "compare", "where", "cast", "random"]
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a dtype is called: as programs print it, in C++, in Triton, and a pointer to it in Triton's signatures."""
+    """Names of a dtype: in printed programs, in C++, in Triton, and of a pointer to it in Triton's signatures."""
 
     name: str
     cpp: str
@@ -42,16 +42,16 @@ DTYPES: Mapping[torch.dtype, Called] = {
     torch.float32: Called("f32", "float", "float32", "*fp32"),
     torch.float64: Called("f64", "double", "float64", "*fp64"),
 }
-"""The dtypes that loops are made for."""
+"""Dtypes that loops support."""
 
 HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A scalar operation. `cpp` has {0}, {1}, {2} for its arguments and {f} for the suffix of C's math functions
-    ("f" for float). `text` is how programs print it, "" for name(arguments). `cost` is about how many additions it is
-    worth. `triton` is as `cpp`: names without a module are functions of `triton.text.FUNCTIONS`.
+    """A scalar operation. `torch` computes it on tensors. `cpp` and `triton` are format strings with {0}, {1}, {2} for
+    the arguments. {f} in `cpp` is the suffix of C's math functions ("f" for float). Names without a module in `triton`
+    are functions of `triton.text.FUNCTIONS`. `text` prints it, "" for name(arguments). `cost` is in additions.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Operation:
 
 
 def neutral(reduction: str, dtype: torch.dtype) -> bool | int | float:
-    """What a reduction, or a scan, of values of a dtype starts from: it changes nothing."""
+    """Identity element of a reduction or a scan in a dtype: its initial value."""
     name = reduction.removeprefix("arg").removeprefix("cum")
     if name in ("sum", "any", "prod", "all"):
         value = name in ("prod", "all")
@@ -106,7 +106,7 @@ MATH = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
     "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
 )  # fmt: skip
-"""Functions of one argument that C, Triton and PyTorch call alike."""
+"""Unary functions with the same name in C, Triton and PyTorch."""
 
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 

@@ -1,8 +1,8 @@
-"""How a kernel with a reduction runs at each point of its outer loops: scalars, and sweeps over what it reduces.
+"""Divide a kernel with reductions into sweeps, which run at each point of its outer loops.
 
-A sweep goes once over the reduced ranges. A loop that needs the result of a reduction waits for the sweep after the
-one that makes it. A value at each point of a sweep that a later sweep needs again is kept in a row (if it is stored it
-can be read back), or computed again.
+A sweep is one pass over the reduced ranges. A loop that reads the result of a reduction runs in a later sweep than the
+reduction. Values of one sweep that a later sweep reads are kept in a row buffer, loaded if they are stored, or
+recomputed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from compiler.backend.ir import Kernel, Loop
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """`scalars` come before the sweep, one value at each point of the outer loops. `body` are the loops of the sweep,
-    in order: reductions, and values at each point; some of these are computed `again`.
+    """`scalars` are loops that run before the sweep, once at each point of the outer loops. `body` are the loops of the
+    sweep, in order: reductions and pointwise loops. `again` names recomputed values, which an earlier sweep also made.
     """
 
     scalars: tuple[Loop, ...]
@@ -27,7 +27,7 @@ class Sweep:
 
 @lru_cache(256)
 def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
-    """The sweeps of a kernel that has reduced ranges; the last one may have no body."""
+    """Sweeps of a kernel that has reduced ranges; the last one may have no body."""
     levels = _levels(kernel)
     inner = {loop.target for loop in kernel.loops if loop.is_scan or len(loop.stored) > len(kernel.ranges)}
     found = []
@@ -42,14 +42,14 @@ def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
 
 
 def in_order(kernel: Kernel) -> tuple[Loop, ...]:
-    """The loops of a kernel in the order in which they run at a point; some of them run again."""
+    """Loops of a kernel in execution order, with recomputed ones several times."""
     if not kernel.reduced:
         return kernel.loops
     return tuple(loop for sweep in sweeps(kernel) for loop in (*sweep.scalars, *sweep.body))
 
 
 def overwritten_early(kernel: Kernel, names: Iterable[str]) -> str:
-    """One of these buffers that a kernel writes before it has read all that it reads of the old one, "" if none is."""
+    """Name of a buffer that the kernel overwrites before the last read of its old value, "" if there is none."""
     for name in sorted({*names} & {*kernel.targets}):
         (writer,) = (loop for loop in kernel.loops if loop.target == name)
         loops = in_order(kernel)
@@ -60,7 +60,7 @@ def overwritten_early(kernel: Kernel, names: Iterable[str]) -> str:
 
 
 def _levels(kernel: Kernel) -> Mapping[str, int]:
-    """After how many sweeps each loop can run."""
+    """Number of sweeps that must be complete before each loop can run, by target."""
     levels: dict[str, int] = {}
     reductions = {loop.target for loop in kernel.loops if loop.reduction and not loop.is_scan}
     for loop in kernel.loops:
@@ -70,7 +70,7 @@ def _levels(kernel: Kernel) -> Mapping[str, int]:
 
 
 def _needed_values(kernel: Kernel, due: set[str], inner: set[str]) -> set[str]:
-    """What a sweep computes: what is due and has a use, and values at each point that this needs."""
+    """Targets to compute in a sweep: the `due` ones that are used, and the pointwise values that they read."""
     by_name = {loop.target: loop for loop in kernel.loops}
     waiting = [name for name in due if name not in inner or name not in kernel.local]
     needed: set[str] = set()

@@ -1,4 +1,4 @@
-"""Where a program's symbolic sizes come from when it is called: a size that is passed, or a tensor's shape."""
+"""Sources of a program's symbolic sizes: arguments that are sizes, or the shapes and strides of tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from compiler.backend.ir.index import Index, Symbol, atoms_of, indirects
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The argument at `position`: the "size" itself, or its "shape" or "stride" in dimension `dim`."""
+    """Source of a size: the argument at `position` itself ("size"), or its "shape" or "stride" in dimension `dim`."""
 
     position: int
     what: str
     dim: int = 0
 
     def read(self, args: Sequence[Any]) -> int:
-        """The size, of a call's arguments."""
+        """Read the size from the arguments."""
         value = args[self.position]
         if self.what == "size":
             return int(value)
@@ -28,7 +28,7 @@ class Source:
 
 
 def sources(program: Program) -> Mapping[str, Source]:
-    """For each symbol that the program uses, where it is found. Raises BackendError for one that no argument has."""
+    """Source of each symbol that the program uses. Raises BackendError if no argument determines a symbol."""
     found: dict[str, Source] = {}
     for position, name in enumerate(program.inputs):
         if (buffer := program.by_name.get(name)) is None:
@@ -45,12 +45,12 @@ def sources(program: Program) -> Mapping[str, Source]:
 
 
 def symbols_of(index: Index) -> Iterator[str]:
-    """The names of the symbols in an index, in order."""
+    """Names of the symbols in an index, in order."""
     return (atom.name for atom in atoms_of(index) if isinstance(atom, Symbol))
 
 
 def symbols_and_checks(program: Program, *kernels: Kernel) -> tuple[tuple[str, ...], bool]:
-    """The names of the symbols that kernels compute with, sorted, and whether tensors hold some of their indices."""
+    """Sorted names of the symbols that kernels use, and whether kernels have indirect indices."""
     own = {index for kernel in kernels for index in _kernel_indices(kernel, program)}
     return tuple(sorted({name for index in own for name in symbols_of(index)})), any(map(indirects, own))
 
@@ -65,7 +65,7 @@ def _used_indices(program: Program) -> Iterator[Index]:
 
 
 def _kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
-    """All indices that a kernel computes: sizes of its ranges, and offsets of what it reads and writes."""
+    """All indices that a kernel uses: sizes of ranges and buffers, strides, offsets and indices in expressions."""
     yield from (var.size for var in (*kernel.ranges, *kernel.reduced))
     yield from _argument_indices(kernel.operands)
     for loop in kernel.loops:
@@ -78,7 +78,7 @@ def _kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
 
 
 def _argument_indices(value: Any) -> Iterator[Index]:
-    """The sizes, strides and offsets in arguments of calls."""
+    """Sizes, strides and offsets among the arguments of extern calls."""
     for leaf in leaves(value):
         if isinstance(leaf, Strided):
             yield from (*leaf.shape, *leaf.strides, leaf.offset)
