@@ -181,8 +181,8 @@ def _quicker_launched(program: Program, ctx: Context) -> str:
 
 
 def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: BackendOptions) -> Context:
-    """Make the context of lowering and the passes. Also changes the graph: it inserts known constants, and on a GPU
-    layouts that convolutions and padded matmuls prefer.
+    """Make the context of lowering and the passes. Also changes the graph: one-element constants become aten.full, and
+    on a GPU values get layouts that convolutions and padded matmuls prefer.
     """
     with_known_constants(module)
     count, cache = properties(module)

@@ -1,5 +1,5 @@
-"""From a graph of ATen operators to a program: each operator becomes loops by a rule, or one call of PyTorch.
+"""Lowering of an ATen graph to a program: a rule lowers each operator to loops, or it becomes an extern call.
 
-`graph.py` walks the graph and has the table of all rules, which are written by family: `pointwise.py`, `views.py`,
-`reductions.py`, `indexing.py`, `windows.py`, `library_calls.py`. `value.py` has what a rule works with.
+`graph.py` walks the graph and has the table of all rules. The rules are in one file per family: `pointwise.py`,
+`views.py`, `reductions.py`, `indexing.py`, `windows.py`, `library_calls.py`. `value.py` has the classes that they use.
 """

@@ -1,4 +1,4 @@
-"""The walk over a graph of ATen operators that makes a program of it."""
+"""Lower an ATen graph to a program, node by node."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ if TYPE_CHECKING:
     from compiler.backend.passes.context import Context
 
 RULES: Mapping[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **LIBRARY_CALLS, **WINDOWS}
-"""All rules of lowering: the full name of an operator -> its rule.
+"""All lowering rules, by the full name of the operator.
 
-A rule is `rule(low, *arguments)`, with the node's arguments lowered: tensors as `Tensor`, sizes as `Index`. It returns
-a `Tensor`, or a tuple of these. It raises NoRuleError, with the reason, for a call that it has no loops for.
+A rule is called as `rule(low, *arguments)` with the node's lowered arguments: tensors as `Tensor`, sizes as `Index`. It
+returns a `Tensor` or a tuple of them. It raises NoRuleError, with the reason, for a call that it can't lower to loops.
 """
 _NUMBERS: Mapping[Any, str] = {
     truediv: "div", mul: "mul", add: "add", sub: "sub", torch.sym_float: "",
 }  # fmt: skip
-"""What Python computes of sizes, by the name of a loop's operation."""
+"""IR operations of Python's arithmetic on symbolic sizes."""
 _TAKE_NUMBERS = frozenset({
     *(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div")),
     *(f"aten.{name}.Scalar" for name in ("lt", "le", "gt", "ge", "eq", "ne")),
     "aten.full.default", "aten.scalar_tensor.default",
 })  # fmt: skip
-"""The operators whose rules take expressions for numbers."""
+"""Operators whose rules take expressions as number arguments."""
 
 
 def lower(module: GraphModule, name: str, ctx: Context) -> Program:
-    """The program of a graph as AOTAutograd gives it: functional, but for copies into inputs at its end.
+    """Lower a graph of AOTAutograd: functional, except for copies into mutated inputs at its end.
 
-    Raises BackendError for what a program can't say, like sizes that depend on values.
+    Raises BackendError for a graph that a program can't express, for example with data-dependent sizes.
     """
     decided = len(ctx.decisions)
     known = -1
-    while known < (known := replaced_symbols(module)):  # a guard that lowering adds may say what a symbol is
+    while known < (known := replaced_symbols(module)):  # a guard added by lowering may specialize a symbol
         del ctx.decisions[decided:]
         walker = _Walk(module, ctx, Lowering(module.graph.output_node(), ctx.thresholds))
         walker.run()
@@ -77,7 +77,7 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
 
 
 def _count_outputs(name: str, outputs: int) -> int:
-    """How many outputs the caller gets, of a forward whose other outputs are for its backward."""
+    """Number of outputs that the caller gets; the other outputs of a forward are saved for its backward."""
     if name != "forward":
         return outputs if name == "inference" else 0
     facts = aot_facts()
@@ -85,7 +85,7 @@ def _count_outputs(name: str, outputs: int) -> int:
 
 
 def _apart_from_others(outputs: Sequence[Any], module: GraphModule) -> Iterator[int]:
-    """The places of outputs that show what another node's output before them shows, as `y` and `y.detach()` do."""
+    """Positions of outputs that are the same view as an earlier output of another node, as `y.detach()` after `y`."""
     nodes: Any = module.graph.output_node().args[0]
     for place, output in enumerate(outputs):
         is_again = isinstance(output, Strided) and output in outputs[:place]
@@ -125,7 +125,7 @@ class _Walk:
             self.values[node] = self.call(node)
 
     def operator(self, node: Node) -> str:
-        """What loops of a node are part of. What a forward computes for its backward belongs to its own operator."""
+        """Name of the user's operator that a node is part of. In a forward the suffix `_backward` is removed."""
         operator = fx.operator_of(node) if node.op == "call_function" else ""
         return operator.removesuffix("_backward") if self.ctx.graph == "forward" else operator
 
@@ -139,14 +139,14 @@ class _Walk:
         return self.whole(node.name, meta) if isinstance(meta, torch.Tensor) else meta
 
     def whole(self, name: str, meta: torch.Tensor) -> Tensor:
-        """A tensor that comes in. Raises BackendError where its numbers are not those in memory."""
+        """Add a graph input or constant. Raises BackendError if its negative bit is set."""
         if meta.dtype in DTYPES and meta.is_neg():
             raise BackendError(f"{name} is the negative of what is in memory (is_neg): give the call x.resolve_neg()")
         return self.low.whole(name, meta)
 
     def constant(self, node: Node) -> Any:
         value = attrgetter(str(node.target))(self.module)
-        if isinstance(value, GraphModule):  # the program's text has its name
+        if isinstance(value, GraphModule):  # its class name is printed in the program's text
             return GraphModule(value, value.graph, class_name=node.name)
         if not isinstance(value, torch.Tensor):
             return value
@@ -154,25 +154,25 @@ class _Walk:
         return self.whole(node.name, value)
 
     def argument(self, value: Any) -> Any:
-        """What an extern or the caller gets for an argument of a node: memory for a tensor, a size for a SymInt."""
+        """Convert a node's argument for an extern call or an output: strided views for tensors, indices for sizes."""
 
         def in_memory(node: Node) -> Any:
             found = self.values[node]
-            if isinstance(found, Const | Op):  # a number that loops compute of sizes
+            if isinstance(found, Const | Op):  # a number that loops compute from sizes
                 found = self.specialized_number(node)
             return map_leaves(found, lambda leaf: leaf.strided if isinstance(leaf, Tensor) else leaf)
 
         return map_arg(value, in_memory)
 
     def results(self, values: Sequence[Any]) -> Iterator[Any]:
-        """What the caller gets: views of inputs that were written are views of the inputs, not of the new values."""
+        """Lower the outputs. A view of a mutated input becomes a view of the input, not of its new value."""
         again = views_of_written_inputs(self.module, self.ctx.graph)
         for place, value in enumerate(values):
             source, meta = again.get(place, (None, None))
             yield self.argument(value) if source is None else self.low.place(self.values[source].buffer, meta)
 
     def rule_argument(self, value: Any) -> Any:
-        """What a rule gets for an argument of a node."""
+        """Convert a node's argument for a rule: lowered values for nodes."""
         return map_arg(value, self.values.__getitem__)
 
     def call(self, node: Node) -> Any:
@@ -196,12 +196,12 @@ class _Walk:
         return self.extern(node, name, meta)
 
     def number(self, node: Node) -> Expr:
-        """A number that follows from sizes, which loops compute in float64, as Python does."""
+        """Expression of a number computed from sizes, in float64 as in Python."""
         args = [scalar(self.rule_argument(arg), torch.float64) for arg in node.args]
         return operation(_NUMBERS[node.target], *args) if len(args) > 1 else args[0]
 
     def specialized_number(self, node: Node) -> Any:
-        """A number that follows from sizes, which a guard holds to what it is in this call."""
+        """Specialize a number computed from sizes to its value in this call, with a guard."""
         if (number := specialize_symbols(fx.value_of(node))) is None:
             raise BackendError(f"{node.name} is a number that depends on sizes or values: {node.target}")
         return number
@@ -220,11 +220,11 @@ class _Walk:
         return rule(self.low, *args, **named)
 
     def devices(self, value: Any) -> set[str]:
-        """Where the tensors among arguments are."""
+        """Devices of the tensors among arguments."""
         return {self.low.buffers[x.buffer].device for x in leaves(value) if isinstance(x, Tensor)}
 
     def overwritten(self, node: Node) -> Tensor | None:
-        """The input that a `copy_` overwrites as a whole, from values other than its own, in a dtype of loops."""
+        """Target of a `copy_` if a loop can do it: a whole buffer, overwritten once, from another one on its device."""
         target, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
         plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in DTYPES
         plain = plain and len(self.devices((source, target))) == 1
@@ -250,15 +250,15 @@ class _Walk:
         return result
 
     def user_kernel(self, node: Node, launch: Launch, meta: Mapping[str, torch.Tensor]) -> Mapping[str, Tensor]:
-        """A launch of a Triton kernel of the user's: what it makes of each argument that it writes."""
+        """Add a launch of a user's Triton kernel. Returns the new value of each argument that it writes."""
         made = {name: self.low.whole(f"{node.name}_{name}", meta[name]) for name in launch.written}
         args = self.argument([launch.grid, *launch.arguments])
         self.low.call(launch.name, launch.function, args, tuple(value.buffer for value in made.values()))
         return made
 
     def new_buffers(self, name: str, meta: Any) -> Any:
-        """New buffers for what a call returns. A number of several results that depends on values is not read: a graph
-        in which it is was divided there (`data_sizes`).
+        """Add buffers for the results of an extern call. Data-dependent numbers among several results are skipped: they
+        are unused, as `data_sizes` splits the graph at a used one.
         """
         if isinstance(meta, torch.Tensor):
             return self.low.whole(name, meta)
@@ -278,7 +278,7 @@ class _Walk:
             yield from (view.buffer for view in strided_views(value))
 
     def draw_seeds(self) -> None:
-        """The first step of each device with random numbers: a call that draws all its seeds."""
+        """Prepend one extern call per device that draws the seeds of all its random operators."""
         draw = torch.ops.aten.randint.low
         for name, nodes in self.low.seeds.items():
             buffer = self.low.buffers[name]
@@ -288,8 +288,8 @@ class _Walk:
 
 
 def _copy_if_overwritten(step: Step, mutated: set[str]) -> Step:
-    """A call whose results may share memory with an input that is overwritten later is made of a copy of that memory:
-    else what reads the result would have to come before.
+    """Copy the arguments of an extern call if its results may alias an input that is mutated. Otherwise all readers of
+    the results would have to run before the mutation.
     """
     if not isinstance(step, Extern) or not step.aliases or step.writes or mutated.isdisjoint(step.reads):
         return step
@@ -303,7 +303,7 @@ def _copy_if_overwritten(step: Step, mutated: set[str]) -> Step:
 
 
 def _copy_with_memory(x: Any) -> Any:
-    """A tensor in the same place in a copy of all of its memory; what is no tensor as it is."""
+    """Copy a tensor with its whole storage, same strides and offset; return other values unchanged."""
     if not isinstance(x, torch.Tensor):
         return x
     empty = torch.empty(0, dtype=x.dtype, device=x.device)
@@ -311,7 +311,7 @@ def _copy_with_memory(x: Any) -> Any:
 
 
 def source_line(node: Node) -> str:
-    """The user's line that a node implements, "" if torch kept none."""
+    """The user's line of code of a node, "" if torch recorded none."""
     frames = fx.source_frames(node)
     if not frames:
         return ""

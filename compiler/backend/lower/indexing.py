@@ -1,8 +1,8 @@
-"""Rules of operators that pick elements by place, or put them there: by indices that a tensor holds, or where tensors
-are put together.
+"""Lowering rules of gathers and scatters: indexing by tensors, padding, concatenation, slice updates and the like.
 
-Several values may be added to one element, in no order; of several that are to replace one PyTorch does not say which
-does. One loop fills a buffer, the next adds to it: see `ir.Put`. Low precision adds in float32, and is rounded once.
+A scatter is two loops: one fills a buffer, the next one adds to it or overwrites it, see `ir.Put`. Values for the same
+element are added in no fixed order; if they replace the element, any one wins, as in PyTorch. Low precision adds in
+float32, and is rounded once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compiler.backend.lower.views import from_front, slice_start
 
 
 def place(value: Expr, size: Index, wrap: bool = False) -> Index:
-    """An index that a tensor holds; with `wrap`, negative ones count from the end."""
+    """Index from a value loaded from a tensor; with `wrap`, negative values count from the end."""
     value = cast(value, torch.int64)
     if wrap:
         zero = Const(0, torch.int64)
@@ -32,7 +32,7 @@ def place(value: Expr, size: Index, wrap: bool = False) -> Index:
 
 
 def pick(low: Lowering, x: Tensor, where: Coordinates) -> Tensor:
-    """The elements of x at `where(at)`."""
+    """Gather the elements of x at the coordinates `where(at)`."""
     return low.fill(lambda at: x.load(where(at)))
 
 
@@ -41,7 +41,7 @@ def embedding(low: Lowering, weight: Tensor, rows: Tensor, *_: Any) -> Tensor:
 
 
 def coordinates_along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
-    """Coordinates in x of what is at a place of `rows`, which holds those of one dimension."""
+    """Coordinates in x for an element of `rows`, as in `torch.gather`: `rows` has the index along `dim`."""
     if not x.shape or len(x.shape) != len(rows.shape):
         raise NoRuleError("by a tensor with other dimensions, or without any")
     dim = x.dimension(dim)
@@ -53,7 +53,7 @@ def gather(low: Lowering, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor
 
 
 def coordinates_of_rows(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
-    """Coordinates in x of what is at a place where a dimension counts through `rows`, which holds those of x."""
+    """Coordinates in x for `torch.index_select`: the 1-d `rows` has the indices along `dim`."""
     if not x.shape or len(rows.shape) != 1:
         raise NoRuleError("of or by tensors without dimensions")
     dim = x.dimension(dim)
@@ -65,8 +65,8 @@ def index_select(low: Lowering, x: Tensor, dim: int, rows: Tensor) -> Tensor:
 
 
 def coordinates_of_indices(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]:
-    """Of `x[rows]`: the dimension that the indices' own ones begin at, and coordinates in x of what is at a place. They
-    are broadcast together, and stand where they stood if they are side by side.
+    """For `x[rows]`, the first result dimension of the index tensors, and the coordinates in x of a result element. The
+    index tensors are broadcast together; their dimensions come first unless they index adjacent dimensions of x.
     """
     given = [dim for dim, row in enumerate(rows) if row is not None]
     tensors = [row for row in rows if row is not None]
@@ -114,7 +114,7 @@ def concatenate(low: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tenso
 
 
 def in_bounds(at: Index, size: Index) -> Expr | None:
-    """Whether 0 ≤ at < size, None where that is certain."""
+    """The condition 0 ≤ at < size, None if it is proven."""
     conditions = []
     if not is_below(Index.of(-1), at):
         conditions.append(operation("ge", at, Const(0, torch.int64)))
@@ -128,12 +128,12 @@ def both(left: Expr, right: Expr) -> Expr:
 
 
 def bounds(at: Sequence[Index], sizes: Sequence[Index]) -> list[Expr]:
-    """What has to hold for coordinates that may lie outside of a tensor."""
+    """Conditions for coordinates to be in bounds, without those that are proven."""
     return [found for place, size in zip(at, sizes, strict=True) if (found := in_bounds(place, size))]
 
 
 def guard_bounds(at: Sequence[Index], sizes: Sequence[Index], value: Expr, fill: Any) -> Expr:
-    """The value where all coordinates are between 0 and the sizes, else a number of its dtype."""
+    """The value if all coordinates are in bounds, else the number `fill`."""
     conditions = bounds(at, sizes)
     return Guard(reduce(both, conditions), value, scalar(fill, value.dtype)) if conditions else value
 
@@ -222,7 +222,7 @@ def iota(low: Lowering, length: Any, *, start: Any, step: Any, **_: Any) -> Tens
 
 
 def add_at(low: Lowering, before: Any, shape: Shape, locate: Coordinates, value: Value) -> Tensor:
-    """`before`, a tensor or a number, with `value(at)` added at `where(at)`, for each point of a shape."""
+    """Scatter-add into `before`, a tensor or a number: add `value(at)` at `locate(at)` for each point of a shape."""
     dtype = computing_dtype(low.dtype)
     if dtype not in ADDED or torch.are_deterministic_algorithms_enabled():
         raise NoRuleError(f"adding in no order, in {str(dtype).removeprefix('torch.')}")
@@ -230,7 +230,7 @@ def add_at(low: Lowering, before: Any, shape: Shape, locate: Coordinates, value:
 
 
 def put_at(low: Lowering, before: Any, shape: Shape, locate: Coordinates, value: Value) -> Tensor:
-    """`before` with `value(at)` in the place of the element at `where(at)`, for each point of a shape."""
+    """Scatter into `before`: replace the element at `locate(at)` by `value(at)` for each point of a shape."""
     if torch.are_deterministic_algorithms_enabled():
         raise NoRuleError("where places are given twice, the last value counts")
     return _put(low, before, shape, locate, value, low.dtype, adds=False)
@@ -282,7 +282,7 @@ def scatter_reduce(
 def index_put(
     low: Lowering, x: Tensor, rows: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """`x[rows] += values`, or `=`."""
+    """`x[rows] = values`, or with `accumulate` `x[rows] += values`."""
     if len(rows) == 1 and rows[0] is not None and rows[0].dtype == torch.bool and not values.shape and not accumulate:
         return masked_put(low, x, rows[0], values)
     first, locate = coordinates_of_indices(x, rows)
@@ -294,7 +294,7 @@ def index_put(
 
 
 def masked_put(low: Lowering, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
-    """One number where a mask of the first dimensions holds."""
+    """`x[mask] = value` for a single value and a mask over the first dimensions."""
 
     def pick_value(at: Shape) -> Expr:
         return operation("where", mask.load(at[: len(mask.shape)]), element(value, at, low.dtype), x.load(at))
@@ -303,7 +303,7 @@ def masked_put(low: Lowering, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """The shape that shapes have when they are broadcast together."""
+    """Shape of tensors that are broadcast together."""
     rank = max(map(len, shapes))
     wide = [(Index.of(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(next((size for size in sizes if size.constant != 1), sizes[0]) for sizes in zip(*wide, strict=True))
@@ -329,7 +329,7 @@ def embedding_backward(
 
 
 def scatter(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
-    """Elements are replaced. Where it is one of each row, each element checks whether it is the target."""
+    """`torch.scatter`. If it replaces one element per row, each element checks whether it is the target instead."""
     dim = x.dimension(dim)
     wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
     if not x.shape or rows.shape != wanted:

@@ -1,12 +1,11 @@
-"""Calls of libraries on a GPU: matmuls with operands as libraries read them best, laid out and padded where that pays;
-convolutions without their bias, which the library leaves to a kernel of its own.
+"""Lowering rules of matmuls and convolutions on a GPU: library calls with padded operands or without bias.
 
-Libraries load 16 bytes at once where all rows begin at a multiple of these; matmuls of other sizes take several times
-as long, for which Inductor pads them too. A padded operand is a loop, which others are inlined into; of a result whose
-rows are too long the right part is read by a loop, which is inlined into its readers.
+Libraries load 16 bytes at once if all rows are 16-byte aligned. Other matmuls take several times as long, so Inductor
+pads them too. Padding an operand is a loop, into which its producer can be inlined. Slicing a padded result is a loop
+that is inlined into its readers.
 
-What reads a convolution's result adds the bias, in the same dtype and with the same rounding; the bias' gradient is a
-reduction, which is merged with what makes the gradient that it sums up.
+The bias of a convolution is added by a loop that fuses with the readers of the result, in the same dtype and with the
+same rounding. The gradient of the bias is a reduction that fuses with the producer of the incoming gradient.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from compiler.backend.lower.views import VIEWS
 from compiler.torch_api.fx import value_of
 
 LIBRARY = "PyTorch's own kernel"
-"""Why there are no loops for a call."""
+"""Reason for an extern call."""
 WIDTH = 16
-"""Bytes that are loaded at once."""
+"""Bytes of one aligned load."""
 RATE, BANDWIDTH = 600e12, 4e12
-"""Operations and bytes a second of a large GPU: what a product takes when aligned, and what its padding takes."""
+"""Operations and bytes per second of a large GPU: for an aligned matmul, and for padding."""
 LEAST_SECONDS = 20e-6
 _ROUNDED_ALIKE = (torch.float32, torch.float64)
-"""Products are computed in these as they are stored, so that a bias can be added afterwards."""
+"""Dtypes in which a matmul's result is not rounded when stored, so that the bias can be added afterwards."""
 
 
 def is_on_gpu(meta: Any) -> bool:
-    """Whether a tensor, by its fake one, is a GPU's."""
+    """Whether a fake tensor is on a GPU."""
     return bool(meta.device.type == "cuda")
 
 
@@ -49,8 +48,8 @@ def product(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
 
 
 def product_and_bias(low: Lowering, bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor:
-    """aten.addmm, with a bias for each column. Kernels that read it add the bias: a library takes less time to call
-    without one, as it has no kernel to look for. In low precision it stays, as eager mode rounds the sum only.
+    """aten.addmm with one bias per column. A loop adds the bias if all readers are pointwise: a library call without
+    bias takes the host less time. Low precision keeps the bias in the call, as eager mode rounds the sum only.
     """
     if len(bias.shape) != 1 or factors:
         raise NoRuleError(LIBRARY)
@@ -66,15 +65,15 @@ def product_and_bias(low: Lowering, bias: Tensor, left: Tensor, right: Tensor, *
 
 
 def _is_for_kernels(node: Node) -> bool:
-    """Whether all that reads a value, as it is or as a view, are loops that can add to it."""
+    """Whether all readers of a value and its views are pointwise."""
     return all(
         str(user.target) in POINTWISE or (str(user.target) in VIEWS and _is_for_kernels(user)) for user in node.users
     )
 
 
 def batch(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
-    """aten.bmm on a GPU. Matrices that are all multiplied by the same one are the rows of one product; an operand that
-    a library would copy first, as neither its rows nor its columns lie in memory one by one, is written so at once.
+    """aten.bmm on a GPU. A batch that is multiplied by one broadcast matrix becomes one large mm. An operand without a
+    stride of 1 in its last two dimensions is copied by a loop, as the library would copy it.
     """
     meta, name = low.meta, low.node.name
     if not is_on_gpu(meta):
@@ -97,12 +96,12 @@ def batch(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _matrix(view: Strided, shape: Shape) -> Strided:
-    """A batch as one matrix, by the strides of its last dimensions."""
+    """View a batch as one matrix, with the strides of the last two dimensions."""
     return Strided(view.buffer, shape, view.strides[1:], view.offset)
 
 
 def _readable(low: Lowering, x: Tensor, side: str, again: bool = False) -> Tensor:
-    """An operand as a library reads it: as it lies, or a copy."""
+    """An operand in a layout that libraries read: itself, or a contiguous copy; `again` forces a copy."""
     if not again and any(step.constant == 1 for step in x.strided.strides[1:]):
         return x
     low.operator = "copy"
@@ -110,7 +109,7 @@ def _readable(low: Lowering, x: Tensor, side: str, again: bool = False) -> Tenso
 
 
 def row_pitch(node: Node) -> int:
-    """How many elements lie between the beginnings of rows of an mm's or addmm's result, 0 for as many as a row has."""
+    """Row stride of the result of an mm or addmm, in elements; 0 if rows are not padded."""
     *added, left, right = map(value_of, node.args)  # type: ignore[arg-type]
     meta = value_of(node)
     if (unit := _unit(meta)) == 1 or node.kwargs or any(bias.dim() != 1 for bias in added):
@@ -138,14 +137,14 @@ def _padded_product(low: Lowering, bias: Tensor | None, left: Tensor, right: Ten
     name += "" if (wide_rows, wide_columns) == (rows, columns) else "_padded"
     whole = low.add(Buffer(name, meta.dtype, (wide_rows, wide_columns), strides, str(meta.device)))
     low.call_library(operands, name)
-    if wide_columns == columns or is_laid_out:  # the first rows and columns, as they lie
+    if wide_columns == columns or is_laid_out:  # a view of the first rows and columns
         return replace(whole, shape=(rows, columns), strided=Strided(name, (rows, columns), strides, Index.of(0)))
     low.operator = "copy"
     return low.fill(lambda at: Load(name, at, meta.dtype))
 
 
 def _unit(meta: Any) -> int:
-    """Elements in 16 bytes, on a GPU; 1 where nothing is to be gained, as with float32 that is no TF32."""
+    """Elements in 16 bytes; 1 if padding does not help: on a CPU, or for float32 without TF32."""
     if not is_on_gpu(meta) or meta.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return 1
     if meta.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32:
@@ -159,20 +158,20 @@ def _round_up(size: Index, unit: int) -> Index:
 
 
 def _pays(rows: Index, inner: Index, columns: Index, meta: Any) -> bool:
-    """Whether the product takes longer than copies of both operands. A size that is not known counts as 1024."""
+    """Whether the matmul takes longer than copies of both operands. A symbolic size counts as 1024."""
     m, k, n = (size.constant if size.constant is not None else 1024 for size in (rows, inner, columns))
     seconds = 2 * m * k * n / RATE
     return seconds > max(LEAST_SECONDS, 2 * (m * k + k * n) * meta.dtype.itemsize / BANDWIDTH)
 
 
 def _is_transposed(x: Tensor) -> bool:
-    """Whether neighbours in memory are of one column."""
+    """Whether a matrix is column-major."""
     first, last = x.strided.strides
     return first.constant == 1 and last.constant != 1
 
 
 def _pad_copy(low: Lowering, x: Tensor, shape: Shape, side: str) -> Tensor:
-    """A copy with zeros at its ends, laid out as the original; made once for all products that take it."""
+    """Zero-padded copy in the same layout, cached for all matmuls with the same operand."""
     if shape == x.shape:
         return x
     if len(shape) == 2 and _is_transposed(x):
@@ -205,7 +204,7 @@ def convolution(low: Lowering, image: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 def convolution_backward(low: Lowering, gradient: Tensor, *args: Any) -> tuple[Tensor | None, ...]:
-    """aten.convolution_backward: gradients of the image, the weight and the bias, those that `args[-1]` asks for."""
+    """aten.convolution_backward: gradients of image, weight and bias, as requested by `args[-1]`."""
     metas, (*others, of_bias) = low.meta, args[-1]
     if not of_bias or not isinstance(gradient, Tensor) or not is_on_gpu(metas[2]):
         raise NoRuleError(LIBRARY)

@@ -1,10 +1,9 @@
-"""Rules of operators that compute each element from the elements at the same place, or from random seeds.
+"""Lowering rules of pointwise operators, and of random operators.
 
-Values are computed in the dtype of the result, or for float16 and bfloat16 in float32, and cast at the end: the
-rounding of eager mode. Of an ATen operation that was decomposed eager rounds the result only: what lies between its
-steps stays in float32. Comparisons compute in the dtype that their arguments have together. Random operators are
-decomposed into seeds, which one call draws for a graph, and functions of a seed and an element's place, which count
-with Philox.
+Values are computed in the dtype of the result, or in float32 for float16 and bfloat16, and cast at the end, with the
+rounding of eager mode. Intermediate values of a decomposed ATen operation stay in float32, as eager mode rounds its
+result only. Comparisons compute in the promoted dtype of their arguments. Random operators are decomposed into seeds,
+which one extern call draws for a graph, and counter-based functions (Philox) of a seed and an element's position.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from compiler.torch_api.fx import value_of
 
 Build = Callable[..., Expr]
 _WIDE = (torch.int16, torch.int32, torch.int64)
-"""Whole numbers that low precision does not hold exactly."""
+"""Integer dtypes that float16 and bfloat16 do not represent exactly."""
 
 
 def scalar(value: Any, dtype: torch.dtype) -> Expr:
-    """A number, a size, or what follows from sizes, in a dtype. A number beyond its range is left to PyTorch: some of
-    its operators have an error for that, others wrap it around, or make it infinite.
+    """Convert a number, a size, or an expression of sizes to a dtype. Raises NoRuleError for a number beyond the
+    dtype's range: some operators of PyTorch raise an error for it, others wrap it around or make it infinite.
     """
     if isinstance(value, Expr):
         return cast(value, dtype)
@@ -47,21 +46,21 @@ def scalar(value: Any, dtype: torch.dtype) -> Expr:
 
 
 def element(value: Any, at: Shape, dtype: torch.dtype) -> Expr:
-    """An argument's element at a place of the result, broadcast to its shape, in a dtype."""
+    """Element of an argument at coordinates of the result, broadcast and cast to a dtype."""
     if not isinstance(value, Tensor):
         return scalar(value, dtype)
     return cast(value.load(broadcast(value.shape, at)), dtype)
 
 
 def broadcast(shape: Shape, at: Shape) -> Shape:
-    """The coordinates in a tensor of this shape that correspond to coordinates of a result, aligned at the right."""
+    """Coordinates in a tensor of this shape that is broadcast to a result, for coordinates of the result."""
     own = at[len(at) - len(shape) :] if shape else ()
     return tuple(Index.of(0) if size.constant == 1 else place for size, place in zip(shape, own, strict=True))
 
 
 def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
-    """An argument's element in the dtype that is computed in, for an operation in the dtype `own`. Whole numbers are
-    rounded to that first, as they are where eager mode promotes them; with `rounds` a Python number is, too.
+    """Element of an argument in the computing dtype of an operation in dtype `own`. Integers are rounded to `own`
+    first, as in eager mode's type promotion; with `rounds` Python numbers are, too.
     """
     dtype = computing_dtype(own)
     if isinstance(value, Tensor) and value.shape and dtype != own and value.dtype in _WIDE:
@@ -72,14 +71,14 @@ def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
 
 
 def rounds_on_cpu(node: Node) -> bool:
-    """Whether eager mode rounds Python numbers to low precision before it adds or compares: its CPU kernels do."""
+    """Whether eager mode rounds Python numbers to low precision first, as its CPU kernels of add and compare do."""
     own = _operation(node)
     is_own = own is None or str(own[0]).split(".")[1] in _ROUNDING_ON_CPU
     return is_own and value_of(node).device.type == "cpu"
 
 
 def arithmetic(build: Build, rounds: Callable[[Node], bool] = lambda node: False) -> Rule:
-    """Arguments, but for None, and result in the result's dtype."""
+    """Rule of an operation with arguments and result in the result's dtype. None stays None."""
 
     def rule(low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
         own, rounded, is_inner = low.dtype, rounds(low.node), is_inside(low.node)
@@ -95,7 +94,7 @@ def arithmetic(build: Build, rounds: Callable[[Node], bool] = lambda node: False
 
 
 def is_inside(node: Node) -> bool:
-    """Whether a value is one between the steps of an ATen operation that was decomposed."""
+    """Whether a node is an intermediate value of a decomposed ATen operation."""
     own = _operation(node)
     if own is None or own[0] == node.target:
         return False
@@ -103,13 +102,13 @@ def is_inside(node: Node) -> bool:
 
 
 def _operation(node: Node) -> tuple[Any, ...] | None:
-    """The operation that a node is a step of: what it was before decompositions, where in the user's code."""
+    """Key of the ATen operation that a node was decomposed from: its operator and its place in the user's code."""
     before = node.meta.get("original_aten")
     return before and (before, node.meta.get("seq_nr"), node.meta.get("stack_trace"))
 
 
 def test(build: Build) -> Rule:
-    """Arguments in the dtype that they have together by torch's rules of promotion, a bool as result."""
+    """Rule of a comparison: arguments in their promoted dtype, bool result."""
 
     def rule(low: Lowering, *args: Any) -> Tensor:
         values: list[Any] = [value_of(arg) if isinstance(arg, Node) else arg for arg in low.node.args]
@@ -121,28 +120,28 @@ def test(build: Build) -> Rule:
 
 
 def float_test(build: Build) -> Rule:
-    """A test that only a float can pass."""
+    """Rule of a test that is False for all dtypes but floats, such as isnan."""
     return test(lambda x: build(x) if x.dtype.is_floating_point else Const(False, torch.bool))
 
 
 def logical(name: str) -> Rule:
-    """Arguments as bools."""
+    """Rule of a logical operation: arguments as bools."""
     return lambda low, *args: low.fill(lambda at: operation(name, *(truth(arg, at) for arg in args)))
 
 
 def truth(value: Any, at: Shape) -> Expr:
-    """Whether an argument's element is not zero."""
+    """Whether an element of an argument is not zero, as an expression."""
     dtype = computing_dtype(value.dtype) if isinstance(value, Tensor) else torch.bool
     return as_bool(element(value, at, dtype))
 
 
 def as_bool(value: Expr) -> Expr:
-    """Whether a value is not zero."""
+    """Whether a value is not zero, as an expression."""
     return value if value.dtype == torch.bool else operation("ne", value, number(0, value))
 
 
 def number(value: float, like: Expr) -> Expr:
-    """A constant in the dtype of another value."""
+    """Constant in the dtype of another value."""
     return scalar(value, like.dtype)
 
 
@@ -151,7 +150,7 @@ def plain(name: str) -> Rule:
 
 
 def float_only(name: str) -> Rule:
-    """Of integers, rounding gives the same: eager returns them as they are."""
+    """Rule of a rounding operation: integers are returned unchanged."""
     return arithmetic(lambda x: operation(name, x) if x.dtype.is_floating_point else x)
 
 
@@ -195,7 +194,7 @@ def divide(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> A
 
 
 def whole_ratio(x: Expr, y: Expr, rounded: torch.dtype) -> Expr:
-    """Truncate the ratio towards zero, after rounding it to `rounded` as eager mode does."""
+    """Divide and truncate towards zero. The ratio is rounded to the dtype `rounded` first, as in eager mode."""
     return operation("trunc", cast(cast(operation("div", x, y), rounded), x.dtype))
 
 
@@ -213,12 +212,14 @@ def addcdiv(x: Expr, above: Expr, below: Expr, value: Expr | None = None) -> Exp
 
 
 def cube(x: Expr, low_precision: torch.dtype) -> Expr:
-    """In low precision eager mode rounds the square."""
+    """Cube in low precision: eager mode rounds the square first."""
     return operation("mul", cast(cast(operation("mul", x, x), low_precision), x.dtype), x)
 
 
 def whole_division(name: str) -> Rule:
-    """Of integers only by a constant, and no fmod: by zero PyTorch raises an error, a loop would end the process."""
+    """Rule of an integer-valued division. Integers only by a positive constant, and no fmod: an integer division by
+    zero is an error in PyTorch, but would crash the process in a loop.
+    """
 
     def rule(low: Lowering, x: Any, y: Any) -> Tensor:
         is_constant = isinstance(y, int) and y > 0 and name != "fmod"
@@ -230,7 +231,7 @@ def whole_division(name: str) -> Rule:
 
 
 def power(low: Lowering, x: Any, y: Any) -> Any:
-    """Small whole exponents as products: exactly what eager does for 2 and 3, and all that integers get."""
+    """aten.pow. Exponents 1, 2 and 3 as repeated multiplication, as in eager mode; no others for integers."""
     dtype = low.dtype
     if isinstance(y, int | float) and y == 3 and dtype in HALVES:
         return arithmetic(partial(cube, low_precision=dtype))(low, x)
@@ -254,7 +255,7 @@ def where(low: Lowering, condition: Any, x: Any, y: Any) -> Any:
 
 
 def convert(low: Lowering, x: Tensor, *_: Any, **named: Any) -> Any:
-    """A cast or a copy. To another device it is PyTorch's."""
+    """Cast or copy. A copy to another device stays an extern call."""
     meta = low.meta
     if str(meta.device) != low.buffers[x.buffer].device:
         raise NoRuleError("a copy between devices")
@@ -264,12 +265,12 @@ def convert(low: Lowering, x: Tensor, *_: Any, **named: Any) -> Any:
 
 
 def fill_with(low: Lowering, value: Any) -> Tensor:
-    """A tensor or a number in the result's shape and dtype."""
+    """Fill the result with a tensor or a number, broadcast and cast."""
     return low.fill(lambda at: element(value, at, low.dtype))
 
 
 def second(low: Lowering, _: Any, source: Any, *__: Any, **___: Any) -> Tensor:
-    """The second argument, a tensor or a number: of `copy`, `full` and the like."""
+    """Fill the result with the second argument, a tensor or a number: for `copy`, `full` and the like."""
     return fill_with(low, source)
 
 
@@ -280,7 +281,7 @@ def sign_bit(x: Expr) -> Expr:
 
 
 def build_bound(name: str) -> Build:
-    """The larger or smaller of two, NaN if one is; fmax and fmin take the other one then."""
+    """Build fmax or fmin: the maximum or minimum, but the other operand if one is NaN."""
 
     def build(x: Expr, y: Expr) -> Expr:
         found = operation(name, x, y)

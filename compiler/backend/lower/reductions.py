@@ -1,7 +1,7 @@
-"""Rules of operators that reduce: over some dimensions, or all.
+"""Lowering rules of reductions and scans.
 
-What comes of a reduction has a loop of its own, and what is done with it next is another one. Variances are computed
-in two passes, the mean first: exact where one pass would cancel, and the values are near by then.
+A reduction is one loop, its epilogue another one. Variances are computed in two passes, the mean first: that avoids the
+cancellation of a single pass, and the second pass reads values that are in a cache or in registers.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Value = Callable[[Expr, Shape], Expr]
 
 
 def reduced_dims(x: Tensor, dims: Any) -> tuple[int, ...]:
-    """The dimensions to reduce over, from the front; none given means all."""
+    """Dimensions to reduce over, sorted and non-negative; None or an empty list means all."""
     if not x.shape or dims is None or (isinstance(dims, Sequence) and not dims):
         return tuple(range(len(x.shape)))
     return tuple(sorted({x.dimension(dim) for dim in ([dims] if isinstance(dims, int) else dims)}))
 
 
 def kept_shape(x: Tensor, dims: Sequence[int]) -> Shape:
-    """The shape with the reduced dimensions at size 1."""
+    """Shape with the reduced dimensions at size 1, as with keepdim=True."""
     return tuple(Index.of(1) if dim in dims else size for dim, size in enumerate(x.shape))
 
 
 def count(x: Tensor, dims: Sequence[int]) -> Index:
-    """How many elements are reduced to one."""
+    """Number of elements that are reduced to one."""
     return product(x.shape[dim] for dim in dims)
 
 
 def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Tensor, value: Value) -> Tensor:
-    """A loop that fills `target`, of `kept_shape` or that without the reduced dimensions, with the reduction `name` of
-    `value(element, kept coordinates)`. Where each is over one element, there is nothing to reduce.
+    """Add a loop that fills `target` with the reduction `name` of `value(element, kept coordinates)`. The target has
+    `kept_shape`, or lacks the reduced dimensions. If these all have size 1, the loop is no reduction.
     """
     if name.removeprefix("arg") in ("max", "min") and any(x.shape[dim].constant == 0 for dim in dims):
         raise NoRuleError("the largest or smallest of no elements is an error")
@@ -57,7 +57,7 @@ def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Ten
 def finish_reduction(
     low: Lowering, x: Tensor, dims: Sequence[int], build: Callable[[Shape], Expr], suffix: str = "", meta: Any = None
 ) -> Tensor:
-    """The result: `build` of its place with the reduced dimensions at 0."""
+    """Add the epilogue: fill the result with `build(coordinates)`, where reduced dimensions are at 0."""
 
     def value(at: Shape) -> Expr:
         left = iter([place for dim, place in enumerate(at) if dim not in dims] if len(at) == len(x.shape) else at)
@@ -67,7 +67,7 @@ def finish_reduction(
 
 
 def reduction_rule(name: str, finish: Callable[[Expr, Index], Expr] | None = None) -> Rule:
-    """One reduction. What low precision sums up to is rounded once, at the end."""
+    """Rule of a reduction, with an optional epilogue `finish`. Low precision is rounded once, at the end."""
 
     def rule(low: Lowering, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
         meta, dims = low.meta, reduced_dims(x, dim)
@@ -100,7 +100,7 @@ def mean_of(total: Expr, size: Index) -> Expr:
 
 
 def truth(name: str) -> Rule:
-    """Any or all; of bytes PyTorch makes a byte."""
+    """Rule of any or all. Raises NoRuleError for uint8, whose result is uint8 in PyTorch."""
 
     def rule(low: Lowering, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
         if low.dtype != torch.bool:
@@ -112,7 +112,7 @@ def truth(name: str) -> Rule:
 
 
 def position(name: str) -> Rule:
-    """The place of the largest or smallest value: in the or for None in the tensor seen as a row."""
+    """Rule of argmax or argmin: the index along a dimension, or for None in the flattened tensor."""
 
     def rule(low: Lowering, x: Tensor, dim: int | None = None, *_: Any, **__: Any) -> Tensor:
         target = low.whole(low.node.name, low.meta)
@@ -122,7 +122,7 @@ def position(name: str) -> Rule:
 
 
 def with_position(name: str) -> Rule:
-    """The largest or smallest value along a dimension and its place."""
+    """Rule of max or min along a dimension: the values and their indices."""
 
     def rule(low: Lowering, x: Tensor, dim: int, *_: Any, **__: Any) -> tuple[Tensor, ...]:
         if x.dtype in HALVES:
@@ -135,7 +135,7 @@ def with_position(name: str) -> Rule:
 
 
 def moments(low: Lowering, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The sum of squared distances from the mean, and the mean, of `kept_shape`."""
+    """Sum of squared deviations from the mean, and the mean, both of `kept_shape`."""
     dtype, shape = computing_dtype(x.dtype), kept_shape(x, dims)
     total = reduce(low, x, dims, "sum", low.temporary("sum", dtype, shape, x), lambda value, _: cast(value, dtype))
     center = low.temporary("center", dtype, shape, x)
@@ -173,7 +173,7 @@ def variance(with_mean: bool, root: bool = False) -> Rule:
 
 
 def scan(name: str) -> Rule:
-    """What a reduction comes to at each element along a dimension. On a GPU one program goes along a row."""
+    """Rule of a scan along a dimension. On a GPU one program scans a row."""
 
     def rule(low: Lowering, x: Tensor, dim: int, **_: Any) -> Tensor:
         meta, node = low.meta, low.node
@@ -198,7 +198,7 @@ def scan(name: str) -> Rule:
 
 
 def _freedom(size: Index, correction: float, like: Expr) -> Expr:
-    """Degrees of freedom: never below 0, so that a variance of too few values is NaN or infinite as in eager mode."""
+    """Degrees of freedom, at least 0, so that a variance of too few values is NaN or infinite as in eager mode."""
     if size.constant is not None:
         return number(max(size.constant - correction, 0), like)
     left = operation("sub", cast(size, like.dtype), number(correction, like))

@@ -1,6 +1,4 @@
-"""What rules of lowering work with: tensors as functions from coordinates to elements, sizes of torch as indices, and
-how new buffers and loops are made.
-"""
+"""State and helpers of lowering rules: tensors as functions of coordinates, sizes as indices, new buffers and loops."""
 
 from __future__ import annotations
 
@@ -25,25 +23,24 @@ if TYPE_CHECKING:
 
 Coordinates: TypeAlias = Callable[[Shape], Shape]
 Value: TypeAlias = Callable[[Shape], Expr]
-"""The element at a place."""
+"""Expression of the element at coordinates."""
 Rule: TypeAlias = Callable[..., Any]
-"""What makes loops of a node: given the lowering, and the node's arguments as tensors, sizes and numbers."""
+"""Lowers a node to loops. Called with the lowering, and the node's arguments as tensors, sizes and numbers."""
 _OPERATORS = {
     "Add": add, "Mul": mul, "Mod": mod, "PythonMod": mod,
     "FloorDiv": floordiv, "CleanDiv": floordiv, "IntTrueDiv": floordiv,
 }  # fmt: skip
-"""What SymPy calls the operations that indices have."""
+"""Index operations by the name of their SymPy class."""
 
 
 class NoRuleError(Exception):
-    """An operator, or this call of it, has no loops: the message is the reason. It becomes a call of PyTorch."""
+    """Reason why an operator, or this call of it, can't be lowered to loops: it becomes an extern call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the graph: memory of a buffer, seen through `at`, which takes its coordinates to the buffer's.
-
-    `strided` is the same for calls of PyTorch. Views share the buffer and differ in these two.
+    """A tensor of the graph: a view of a buffer. `at` maps its coordinates to coordinates of the buffer, for loops;
+    `strided` is the same view for extern calls.
     """
 
     buffer: str
@@ -53,11 +50,11 @@ class Tensor:
     strided: Strided
 
     def load(self, coordinates: Shape) -> Expr:
-        """The element at these coordinates, as many as it has dimensions."""
+        """Load the element at these coordinates, one per dimension."""
         return Load(self.buffer, self.at(coordinates), checked_dtype(self.dtype))
 
     def dimension(self, dim: int) -> int:
-        """A dimension counted from the front."""
+        """Make a dimension non-negative."""
         return dim % len(self.shape) if self.shape else 0
 
 
@@ -65,8 +62,8 @@ class Tensor:
 class Lowering:
     """The state of lowering: the program so far, and the current `node`.
 
-    `starts` are storage offsets of tensors, in elements. `seeds` are the seed buffers, one for each device, and the
-    nodes that use each seed. `padded` are padded operands of matmuls.
+    `starts` has storage offsets by buffer, in elements. `seeds` has the nodes that draw a seed, by seed buffer: one
+    buffer for each device. `padded` caches padded operands of matmuls.
     """
 
     node: Node
@@ -82,39 +79,39 @@ class Lowering:
 
     @property
     def meta(self) -> Any:
-        """The fake tensor of the node's result; of several results a tuple."""
+        """Fake tensor of the node's result, a tuple for several results."""
         return value_of(self.node)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the node's result. Raises NoRuleError for one that loops are not made for."""
+        """Dtype of the node's result. Raises NoRuleError if loops do not support it."""
         return checked_dtype(self.meta.dtype)
 
     def view(self, tensor: Tensor, change: Coordinates, meta: Any = None) -> Tensor:
-        """A view: `change` takes its coordinates to the tensor's. `meta` is its fake tensor, by default the node's."""
+        """Make a view. `change` maps its coordinates to the tensor's. `meta` is its fake tensor, default the node's."""
         strided = self.place(tensor.buffer, self.meta if meta is None else meta)
         return replace(tensor, shape=strided.shape, at=lambda at: tensor.at(change(at)), strided=strided)
 
     def place(self, buffer: str, meta: Any) -> Strided:
-        """The memory of a view of a buffer. `meta` is its fake tensor."""
+        """Strided view of a buffer with the layout of the fake tensor `meta`."""
         start = index_of(meta.storage_offset() - self.starts.get(buffer, 0))
         return Strided(buffer, shape_of(meta.shape), strides_of(meta), start)
 
     def whole(self, name: str, meta: Any) -> Tensor:
-        """A new buffer for all of a tensor like `meta`, its fake tensor. Keeps where it starts, for views of it."""
+        """Add a buffer with the layout of the fake tensor `meta`, and record its storage offset for views of it."""
         if meta.layout is torch.strided:
             self.starts[name] = meta.storage_offset()
         return self.add(Buffer(name, meta.dtype, shape_of(meta.shape), strides_of(meta), str(meta.device)))
 
     def add(self, buffer: Buffer) -> Tensor:
-        """Add a buffer; return all of it as a tensor."""
+        """Add a buffer; returns a tensor of the whole buffer."""
         self.buffers[buffer.name] = buffer
         strided = Strided(buffer.name, buffer.shape, buffer.strides, Index.of(0))
         return Tensor(buffer.name, buffer.dtype, buffer.shape, lambda coordinates: coordinates, strided)
 
     def fill(self, value: Value, suffix: str = "", meta: Any = None, dtype: torch.dtype | None = None) -> Tensor:
-        """A loop that gives each element of a new buffer its value. The buffer is like `meta`, by default the node's
-        result, but for another dtype if given.
+        """Add a buffer and a loop that fills it with `value`. The buffer has the layout of `meta`, by default of the
+        node's result, and its dtype unless `dtype` is given.
         """
         meta, name = self.meta if meta is None else meta, f"{self.node.name}{suffix}"
         checked_dtype(meta.dtype)
@@ -126,48 +123,48 @@ class Lowering:
         return self.store(tensor, value)
 
     def store(self, target: Tensor, value: Value, reduction: str = "", over: tuple[Var, ...] = ()) -> Tensor:
-        """A loop that gives each element of a buffer its value, or what a reduction makes of it; returns the buffer."""
+        """Add a loop that fills a buffer with `value`, or with its reduction over `over`; returns the buffer."""
         ranges, at = walk(target.shape, "i")
         self.append(Loop(target.buffer, ranges, at, value(at), reduction, over))
         return target
 
     def temporary(self, suffix: str, dtype: torch.dtype, shape: Shape, like: Tensor) -> Tensor:
-        """A contiguous buffer for an intermediate value of one operator, on the device of another tensor."""
+        """Add a contiguous buffer for an intermediate value of the operator, on the device of `like`."""
         device = self.buffers[like.buffer].device
         return self.add(Buffer(f"{self.node.name}_{suffix}", dtype, shape, contiguous(shape), device))
 
     def append(self, loop: Loop) -> None:
-        """Make a loop the next step, a kernel of its own."""
+        """Append a loop as a kernel of its own."""
         origins = (self.node.name,)
         loop = replace(loop, order=len(self.steps), origins=origins, source=self.source, operator=self.operator)
         self.steps.append(Kernel(loop.target, loop.ranges, loop.reduced, (loop,)))
 
     def call(self, name: str, function: Any, args: Iterable[Any], made: Any, **facts: Any) -> None:
-        """Make a call of PyTorch the next step. `made` names the buffers of its results."""
+        """Append an extern call. `made` names the buffers of its results."""
         step = Extern(name, function, tuple(args), (), made, origins=(self.node.name,), source=self.source)
         self.steps.append(replace(step, **facts))
 
     def call_library(self, args: Iterable[Any], made: Any, function: Any = None) -> None:
-        """Call the node's operator, or another function: tensors are given as they lie in memory."""
+        """Append an extern call of the node's operator, or of another function, with lowered arguments."""
         function = function or self.node.target
         given = (arg.strided if isinstance(arg, Tensor) else arg for arg in args)
         self.call(str(function), function, given, made)
 
 
 def walk(shape: Sequence[Index], prefix: str) -> tuple[tuple[Var, ...], Shape]:
-    """Variables over a shape, and the coordinates they make: dimensions of size 1 need none and are at 0."""
+    """Loop variables over a shape, and the coordinates: dimensions of size 1 have no variable and are at 0."""
     variables = {dim: Var(f"{prefix}{dim}", size) for dim, size in enumerate(shape) if size.constant != 1}
     return tuple(variables.values()), tuple(Index.of(variables.get(dim, 0)) for dim in range(len(shape)))
 
 
 def contiguous(shape: Sequence[Index]) -> Shape:
-    """The strides of a tensor in row-major order."""
+    """Strides of a contiguous (row-major) tensor."""
     return tuple(product(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def overlaps(shape: Sequence[Index], strides: Sequence[Index]) -> bool:
-    """Whether a tensor has elements that share memory, as far as strides that are numbers say. Sizes that are not are 2
-    at the least: torch has other code for 0 and 1.
+    """Whether elements of a tensor share memory, judged by its constant strides. Symbolic sizes count as at least 2:
+    torch specializes 0 and 1.
     """
     if any(size.constant == 0 for size in shape):
         return False
@@ -185,7 +182,7 @@ def overlaps(shape: Sequence[Index], strides: Sequence[Index]) -> bool:
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to compute in for a dtype: float32 for float16 and bfloat16.
+    """Dtype to compute in: float32 for float16 and bfloat16, else the dtype itself.
 
     Raises NoRuleError if loops do not support the dtype.
     """
@@ -193,15 +190,15 @@ def computing_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def checked_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype. Raises NoRuleError for one that loops are not made for."""
+    """Return the dtype. Raises NoRuleError if loops do not support it."""
     if dtype not in DTYPES:
         raise NoRuleError(f"loops don't compute {str(dtype).removeprefix('torch.')}")
     return dtype
 
 
 def index_of(size: Any, is_stride: bool = False) -> Index:
-    """An int or SymInt as an index. What indices have no arithmetic for is held to the value of this call, by a guard;
-    where there can be none, it raises BackendError.
+    """Convert an int or SymInt to an index. An expression that indices can't represent is specialized to its value in
+    this call, with a guard. Raises BackendError if it can't be guarded.
     """
     if not isinstance(size, torch.SymInt):
         return Index.of(int(size))
@@ -215,12 +212,12 @@ def index_of(size: Any, is_stride: bool = False) -> Index:
 
 
 def shape_of(sizes: Iterable[Any]) -> Shape:
-    """Sizes as indices."""
+    """Convert sizes to indices."""
     return tuple(map(index_of, sizes))
 
 
 def strides_of(tensor: torch.Tensor) -> Shape:
-    """The strides of a fake tensor, none where it has another layout."""
+    """Strides of a fake tensor, () for layouts without strides."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     return tuple(index_of(stride, is_stride=True) for stride in strides)
 

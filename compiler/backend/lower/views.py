@@ -1,4 +1,4 @@
-"""Rules of operators whose result is a view of their argument: they cost nothing, only coordinates change."""
+"""Lowering rules of views: they make no loops, only coordinates change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reshape(low: Lowering, x: Tensor, *_: Any) -> Tensor:
 
 
 def reshape_coordinates(at: Shape, shape: Shape, before: Shape) -> Shape:
-    """Coordinates in a tensor of shape `before` of the element at `at` of its reshaped view."""
+    """Coordinates in a tensor of shape `before`, for coordinates `at` in its view of shape `shape`."""
     if any(size.constant == 0 for size in before):
         return (Index.of(0),) * len(before)
     left, found = position(at, shape), []
@@ -79,7 +79,7 @@ def select(low: Lowering, x: Tensor, dim: int, index: Any) -> Tensor:
 
 
 def from_front(position: Any, size: Index) -> Index:
-    """A position from the front. Raises NoRuleError where it depends on sizes whether it counts from the end."""
+    """Make an index non-negative. Raises NoRuleError if its sign depends on symbolic sizes."""
     found = Index.of(position)
     if found.constant is None and not is_natural(found):
         raise NoRuleError("whether the position counts from the end depends on sizes")
@@ -92,7 +92,7 @@ def slice_view(low: Lowering, x: Tensor, dim: int = 0, start: Any = None, end: A
 
 
 def slice_start(start: Any, size: Index) -> Index:
-    """Where a slice starts, between 0 and the size. Raises NoRuleError where that depends on sizes."""
+    """Start of a slice, clamped to [0, size]. Raises NoRuleError if it depends on symbolic sizes."""
     first = Index.of(0) if start is None else Index.of(start)
     if size.constant is not None and first.constant is not None:
         place = first.constant + (size.constant if first.constant < 0 else 0)
@@ -145,7 +145,7 @@ def unfold(low: Lowering, x: Tensor, dim: int, size: int, step: int) -> Tensor:
 
 
 def as_strided(low: Lowering, x: Tensor, *_: Any) -> Tensor:
-    """A view by strides, if it lies in a contiguous buffer. torch joins dimensions so."""
+    """aten.as_strided of a contiguous buffer, with which torch merges dimensions."""
     meta, buffer = low.meta, low.buffers[x.buffer]
     shape, strides = shape_of(meta.shape), strides_of(meta)
     first = x.strided.offset + index_of(meta.storage_offset() - value_of(low.node.all_input_nodes[0]).storage_offset())

@@ -1,5 +1,5 @@
-"""Rules of pooling: what lies in a window becomes one expression, a term for each place in it; in large windows of an
-average, a reduction. Backwards each input asks the windows that it may lie in, so nothing is added up in memory.
+"""Lowering rules of pooling. The value of a window is one expression with a term for each of its elements; for large
+average windows, a reduction. In a backward each input element sums over the windows that cover it: no atomic adds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compiler.backend.torch_glue.decompositions import LARGEST
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows over the last dimensions of a tensor, of `sizes`: `count` of them in each dimension."""
+    """Pooling windows over the last dimensions of a tensor, of `sizes`. `count` is their number in each dimension."""
 
     sizes: Shape
     count: Shape
@@ -34,27 +34,27 @@ class Windows:
 
     @property
     def rank(self) -> int:
-        """The number of dimensions that windows lie over."""
+        """Number of pooled dimensions."""
         return len(self.kernel)
 
     @property
     def places(self) -> Iterator[tuple[int, ...]]:
-        """The places in a window, in row-major order."""
+        """Positions within a window, in row-major order."""
         return product(*map(range, self.kernel))
 
     def coordinates(self, at: Shape, place: Sequence[Index | int]) -> Shape:
-        """The coordinates of a place in the window of the result at `at`, which may lie in the padding."""
+        """Input coordinates of a position within the window of the result element `at`; may lie in the padding."""
         geometry = zip(at[-self.rank :], place, self.stride, self.dilation, self.padding, strict=True)
         moved = tuple(own * stride + Index.of(step) * spread - pad for own, step, stride, spread, pad in geometry)
         return at[: -self.rank] + moved
 
     def element(self, x: Tensor, at: Shape, place: Sequence[Index | int], dtype: torch.dtype, padding: float) -> Expr:
-        """The element at a place in the window of the result at `at`, in a dtype; in the padding a number."""
+        """Input element at a position within the window of the result element `at`, or `padding` outside the input."""
         inside = self.coordinates(at, place)
         return guard_bounds(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
 
     def covering_windows(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
-        """The windows that an input may lie in: their coordinates, and how many windows before the last one."""
+        """Windows that may cover an input element: their coordinates, and their distance from the last one."""
         geometry = [*zip(at[-self.rank :], self.padding, self.stride, strict=True)]
         last = tuple((own + pad) // stride for own, pad, stride in geometry)
         reach = [(k - 1) * d // s + 1 for k, d, s in zip(self.kernel, self.dilation, self.stride, strict=True)]
@@ -65,7 +65,7 @@ class Windows:
 
 
 def windows(x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1) -> Windows:
-    """The windows of a pooling. Raises NoRuleError for a geometry that depends on sizes."""
+    """Parse the geometry of a pooling. Raises NoRuleError if it depends on symbolic sizes."""
     rank = 3 if isinstance(kernel, Sequence) and len(kernel) == 3 else 2
 
     def each(value: Any) -> tuple[int, ...]:
@@ -86,13 +86,13 @@ def check_unrolled_size(places: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Places(Tensor):
-    """Positions in the plane, one for each window; `taps` are the same positions within the windows."""
+    """Flat input indices, one for each window of a max pooling; `taps` are the same positions within the windows."""
 
     taps: Tensor
 
 
 def max_pool(low: Lowering, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
-    """The largest value of each window, and its place in the window: the first one, but of NaNs the last."""
+    """Maximum of each window, and its position within the window: the first maximum, or the last NaN."""
     values, taps = low.meta
     over = windows(x, shape_of(values.shape), *geometry[:4])
     check_unrolled_size(math.prod(over.kernel))
@@ -123,13 +123,13 @@ def max_pool(low: Lowering, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
 
 
 def most_of_many(low: Lowering, x: Tensor, *geometry: Any, **_: Any) -> Any:
-    """Refuse ATen's operator, which is left where `torch_glue.decompositions` does not decompose it."""
+    """Raise NoRuleError for aten.max_pool*_with_indices that `torch_glue.decompositions` did not decompose."""
     check_unrolled_size(math.prod(windows(x, shape_of(low.meta[0].shape), *geometry[:4]).kernel))
     raise NoRuleError("PyTorch's own kernel")
 
 
 def places_of_taps(low: Lowering, taps: Tensor, kernel: Any, sizes: Any, *geometry: Any) -> Places:
-    """Convert positions in windows to positions in the plane."""
+    """Convert positions within windows to flat input indices."""
     rank = len(kernel)
     sizes = tuple(size if isinstance(size, Index) else Index.of(size) for size in sizes)
     over = Windows(sizes, taps.shape[-rank:], tuple(kernel), *map(tuple, geometry))
@@ -161,8 +161,8 @@ def most_backward(low: Lowering, gradient: Tensor, x: Tensor, *geometry: Any) ->
 
 
 def gather_shares(low: Lowering, over: Windows, share: Callable[..., Expr]) -> Tensor:
-    """For each input the sum of its shares of the windows that it may lie in: `share(at, window, back, dtype)` is 0
-    where there is no such window; see `Windows.covering_windows`.
+    """Fill the gradient: each input element sums its shares of the windows that may cover it. `share(at, window, back,
+    dtype)` is 0 for windows out of bounds; see `Windows.covering_windows`.
     """
     dtype = computing_dtype(low.dtype)
 
@@ -175,13 +175,13 @@ def gather_shares(low: Lowering, over: Windows, share: Callable[..., Expr]) -> T
 
 
 def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Sequence[int]) -> Expr:
-    """Whether a window chose the element at `at`; `back` is as in `Windows.covering_windows`."""
+    """Whether the maximum of a window is the element at `at`; `back` is as in `Windows.covering_windows`."""
     if not isinstance(chosen, Places) or set(over.dilation) != {1}:
         return operation("eq", chosen.load(window), position(at[-over.rank :], over.sizes))
     geometry = [*zip(at[-over.rank :], window[-over.rank :], over.stride, over.padding, strict=True)]
     steps = [own + pad - place * stride for own, place, stride, pad in geometry]
     tap = position(steps, [Index.of(size) for size in over.kernel])
-    beyond = [  # of the first dimension there is no such place in any window
+    beyond = [  # the first dimension needs no check: its position would exceed any tap
         operation("lt", step, scalar(size, torch.int64))
         for step, size, stride, steps_back in [*zip(steps, over.kernel, over.stride, back, strict=True)][1:]
         if (steps_back + 1) * stride > size
@@ -190,13 +190,13 @@ def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Se
 
 
 Divisor: TypeAlias = Callable[[Shape, torch.dtype], Expr]
-"""What the sum of the window at a place is divided by: a number, or how many of its elements count."""
+"""Divisor of the sum of a window: a number, or the number of its elements."""
 Averages: TypeAlias = Callable[..., tuple[Windows, Divisor]]
-"""What says from an operator's arguments which windows there are, and what their sums are divided by."""
+"""Parses an operator's arguments to windows and their divisor."""
 
 
 def count_elements(over: Windows, with_padding: bool, window: Shape, dtype: torch.dtype) -> Expr:
-    """How many elements of a window lie in the tensor, or in that and its padding."""
+    """Number of a window's elements that lie in the tensor, or in the tensor and its padding."""
 
     def length(place: Index, size: Index, kernel: int, stride: int, pad: int) -> Expr:
         start = place * stride - pad
@@ -254,7 +254,7 @@ def average_backward(of: Averages, low: Lowering, gradient: Tensor, x: Tensor, *
 
 
 def equal_averages(x: Tensor, result: Shape, *_: Any) -> tuple[Windows, Divisor]:
-    """Parse those of adaptive average pooling. Raises NoRuleError if windows are not of one size."""
+    """Parse the arguments of adaptive average pooling. Raises NoRuleError if windows differ in size."""
     sizes = [(a.constant, b.constant) for a, b in zip(x.shape[-2:], result[-2:], strict=True)]
     if not all(before and after and before % after == 0 for before, after in sizes):
         raise NoRuleError("windows that are not all equal, or not of a size that is known")
