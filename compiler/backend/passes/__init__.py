@@ -1,1 +1,1 @@
-"""The passes, their thresholds and cost model. `compiler.backend.pipeline` has their order."""
+"""Passes, their thresholds and cost model. `compiler.backend.pipeline` defines the order of the passes."""

@@ -1,8 +1,8 @@
-"""Pass, for GPUs: small independent pointwise kernels share a launch, each with programs of its own.
+"""Pass, for GPUs: merge small independent pointwise kernels into one launch, in which each has its own programs.
 
-A launch takes some microseconds, in which a GPU moves millions of bytes: more than most weights that are cast to low
-precision, or their gradients. Kernels that read only the call's inputs move up to the first of them; kernels whose
-results only the caller reads move down to the last of them.
+In the few microseconds of a launch a GPU moves megabytes: more than most weights that are cast to low precision, or
+their gradients. Kernels that read only the graph's inputs move up to the first such kernel; kernels whose results only
+the caller reads move down to the last such kernel.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def combine(program: Program, ctx: Context) -> Program:
 
 
 def combine_kernels(kernels: Sequence[Kernel], taken: set[str]) -> ComboKernel:
-    """One combo kernel of several kernels, named after the first; `taken` are the names of others."""
+    """Make a combo kernel, named after the first kernel; `taken` are the names of other kernels."""
     loops = tuple(loop for kernel in kernels for loop in kernel.loops)
     local = frozenset(name for kernel in kernels for name in kernel.local)
     name = unique(f"{without_number(kernels[0].name)}_and_{len(kernels) - 1}_more", taken)
@@ -44,7 +44,7 @@ def combine_kernels(kernels: Sequence[Kernel], taken: set[str]) -> ComboKernel:
 
 
 def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether a kernel takes less time than a launch, and is pointwise with known indices."""
+    """Whether a kernel takes less time than a launch, and is pointwise with static sizes and direct indices."""
     points = product(var.size for var in kernel.ranges).constant or 0
     if type(kernel) is not Kernel or kernel.reduced or not 0 < points <= ctx.thresholds.shared_points:
         return False
@@ -61,7 +61,7 @@ def _is_pointwise(loop: Loop) -> bool:
 
 
 def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> list[list[Kernel]]:
-    """Groups of two or more consecutive kernels of one device, each within the limits of a launch."""
+    """Groups of two or more kernels on one device, each group within the limits of a combo kernel."""
     found: dict[str, list[list[Kernel]]] = {}
     for kernel in kernels:
         groups = found.setdefault(program.by_name[kernel.targets[0]].device, [[]])

@@ -1,4 +1,4 @@
-"""The context of passes: thresholds, example values of symbolic sizes, and the decisions that they report."""
+"""Context of the passes: thresholds, hints of symbolic sizes, and reported decisions."""
 
 from __future__ import annotations
 
@@ -10,62 +10,62 @@ from compiler.backend.ir.index import Index, Var, evaluate, product
 from compiler.record import Decision
 
 UNKNOWN = 64
-"""What a symbol without an example counts as: a size that is neither small nor large."""
+"""Assumed value of a symbol without a hint: neither small nor large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """All numbers that passes and emitters decide by: options of `torch.compile(backend="tcompile", options={…})`.
+    """Thresholds of passes and code generation: options of `torch.compile(backend="tcompile", options={…})`.
 
     Lowering
-    joined_tensors     a `cat` of more tensors is a call of PyTorch: each element would check each tensor for itself
-    scan_length        so is, on a GPU, a scan along more elements: several multiprocessors share a row there
+    joined_tensors     most tensors that a loop concatenates; a `cat` of more is an extern call
+    scan_length        on a GPU, longest row of a scan in one program; a longer scan is an extern call
 
     Inlining and fusion
-    inline_cost        an expression that costs at most this (in additions) is computed again wherever it is read
-    inline_cost_once   the same for one of which each element is read once at most, or that reads no memory itself
-    inline_points      on a GPU, inline_cost_once also holds for expressions with at most so many elements
-    inline_total       no expression grows above this cost: what can't be inlined is stored
-    recompute_cost     on a GPU, a value is computed again, not stored, only if that costs at most this (in additions)
-    fused_loops        the most loops that one kernel may have
-    fused_buffers      the most buffers that one kernel may read and write
-    fusion_distance    kernels that only read the same are merged if at most this many steps lie between them
-    fusion_readers     of a buffer's readers, only the first so many are tried with its writer
-    shared_points      on a GPU, kernels of at most so many elements share a launch, of at most twice as many together
-    own_matmul         on a GPU, a matmul of at most so many multiplications is a kernel of ours
-    own_matmul_sum     and only where at most so many products are added for an element: one program adds them in turn
+    inline_cost        largest cost, in additions, of an expression that is inlined into several readers
+    inline_cost_once   largest cost if each element is read at most once, or if the expression loads nothing
+    inline_points      on a GPU, inline_cost_once also applies to expressions with at most this many elements
+    inline_total       largest cost of an expression after inlining
+    recompute_cost     on a GPU, largest cost, in additions, of a value that is recomputed instead of stored
+    fused_loops        most loops of a kernel
+    fused_buffers      most buffers that a kernel reads and writes
+    fusion_distance    largest distance, in steps, of fused kernels that share only inputs
+    fusion_readers     number of a buffer's first readers that are candidates for fusion with its writer
+    shared_points      on a GPU, most elements of a kernel in a combo kernel, which has at most twice as many
+    own_matmul         on a GPU, most multiplications of a matmul that is not a library call
+    own_matmul_sum     and its largest inner dimension, over which one program sums sequentially
 
     Loops on a CPU
-    row_buffer         the longest row, in elements, that a kernel keeps instead of computing it twice
-    parallel_work      loops over fewer elements than this run on one thread
-    tile               how many neighbouring columns are reduced together
+    row_buffer         longest row, in elements, that a kernel keeps instead of recomputing it
+    parallel_work      loops over fewer elements run on one thread
+    tile               number of adjacent columns that are reduced together
 
     Reductions on a GPU
-    split_length       a reduction of fewer elements than this to one result is not split in two
-    split_part         the fewest elements that one program of a split reduction is to have
-    split_columns      so many neighbouring results are one program's where neighbours in memory belong to several
-    split_column       the most elements of a column made of rows: of more, a second walk finds less in the cache
-    split_mean         so many elements of a long row are one program's where it holds them for mean and variance
-    split_even         equal parts are made if they are at least one in so many of those that were wanted
-    longest_row        rows that a program holds whole if it reads one tensor; half of it for two, a quarter for more
-    longest_row_once   the same where it walks them once
-    longest_column     the same of columns
-    long_row           a program that holds rows of more elements leaves few registers to another
-    program_row        a program takes several rows of at most so many elements
-    program_bytes      and of fewer bytes: programs that move less take less time than a GPU takes to start them
+    split_length       reductions with fewer elements per result are not split
+    split_part         fewest elements of one program of a split reduction
+    split_columns      number of adjacent results of one program in a reduction by columns
+    split_column       most elements of a column in a part of a split row, so that a second sweep hits the cache
+    split_mean         number of elements of a part of a split variance, which one program holds
+    split_even         equal parts are used if there are at least 1/split_even as many as wanted
+    longest_row        longest row that a program holds if it loads one tensor; half for two, a quarter for more
+    longest_row_once   longest row that a program holds if there is only one sweep
+    longest_column     longest column that a program holds
+    long_row           a program that holds more elements of a row leaves few registers for a second program
+    program_row        longest row of which one program takes several
+    program_bytes      rows of fewer bytes also share a program, as starting a program would take longer
 
     Launches and memory on a GPU
-    programs           how many programs of a kernel each multiprocessor should have at least
-    launch_bytes       the bytes that a GPU moves in the time that one more launch takes
-    warp_bytes         how many bytes of a row, or column, one warp takes
-    combo_block        how many elements one program takes of kernels that share a launch
-    matmul_group       how many neighbouring tiles of rows of a matmul run together, to find their operands in the cache
-    matmul_configs     the most configurations that are timed for a matmul
+    programs           fewest programs of a kernel per multiprocessor
+    launch_bytes       bytes that a GPU moves in the time of one launch
+    warp_bytes         bytes of a row or column that one warp takes
+    combo_block        elements of one program of a combo kernel
+    matmul_group       adjacent row tiles of a matmul that run together, for reuse of operands in the L2 cache
+    matmul_configs     most autotuning candidates of a matmul
     tiled_size         ranges of fewer elements are not tiled
-    thread_run         the most neighbours in memory that one thread takes at once
-    reorder_percent    steps stay in their order where another one holds more than this share of its peak memory
-    replayed           with CUDA graphs, inference of fewer launches is not replayed; a call of PyTorch counts as four
-    replayed_in_training   the same for forwards in training: their backwards do as they do
+    thread_run         most adjacent elements that one thread takes at once
+    reorder_percent    steps are reordered if peak memory falls below this percentage of its former value
+    replayed           with CUDA graphs, fewest launches of a replayed inference graph; an extern call counts as 4
+    replayed_in_training   fewest launches of a replayed forward in training; its backward does the same
     """
 
     joined_tensors: int = 8
@@ -112,12 +112,12 @@ class Thresholds:
 
 @dataclass(slots=True)
 class Context:
-    """The context of one run of the pipeline. `sizes` has example values of symbols, `graph` is its name in decisions.
+    """The context of one run of the pipeline.
 
-    `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU, `cache` how many bytes its L2
-    cache has: an H100's where that is not known. `is_small` says that symbolic sizes are guarded so that 32 bits are
-    enough for indices. `donated` are inputs that nobody else holds, unless the call is a backward that may run again:
-    the code checks that, and else does not write over them.
+    `sizes` has hints of symbols. `graph` is the graph's name in decisions. `processors` is the number of the GPU's
+    multiprocessors, 0 for a CPU. `cache` is the size of its L2 cache in bytes, by default an H100's. `is_small` says
+    that guards keep symbolic sizes small enough for 32-bit indices. `donated` are donated inputs; generated code
+    overwrites them unless the backward may run again (retain_graph=True).
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -131,22 +131,22 @@ class Context:
     donated: frozenset[str] = frozenset()
 
     def decide(self, subjects: tuple[str, ...], verdict: str, why: str = "", **numbers: float) -> None:
-        """Report what the running pass decided about some loops, operators or buffers."""
+        """Report a decision of the current pass about loops, operators or buffers."""
         self.decisions.append(Decision(self.pass_name, self.graph, subjects, verdict, why, numbers))
 
     def without_decisions(self) -> Context:
-        """A copy for trials, whose decisions are not reported."""
+        """Copy for trials: decisions made with it are not reported."""
         return replace(self, decisions=[])
 
     def number(self, size: Index) -> int:
-        """A size as a number: an example where it is symbolic."""
+        """Value of a size, with hints for symbols."""
         return int(evaluate(size, self.examples))
 
     def points(self, variables: Iterable[Var]) -> int:
-        """How many points loops over some variables have, as a number."""
+        """Number of points of a loop nest over these variables, with hints for symbols."""
         return self.number(product(var.size for var in variables))
 
     @property
     def examples(self) -> Mapping[str, int]:
-        """A number for each symbol."""
+        """Hint of each symbol, `UNKNOWN` without one."""
         return defaultdict(lambda: UNKNOWN, self.sizes)

@@ -1,7 +1,7 @@
-"""The cost model of memory accesses on a GPU, which the passes and the emitters decide by.
+"""Cost model of memory accesses on a GPU, for passes and code generation.
 
-Where memory bounds a program, a kernel costs the bytes that it moves, and more where it accesses them in runs shorter
-than a cache line.
+The cost of a memory-bound kernel is the bytes that it moves, times a penalty for contiguous runs shorter than a cache
+line.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from compiler.backend.ir.sweeps import sweeps
 from compiler.backend.passes.context import Context
 
 LINE = 128
-"""Bytes of a line of a GPU's cache."""
+"""Cache line of a GPU, in bytes."""
 
 SLOWEST = 4
-"""How many times slower accesses in runs shorter than a line are at most: for runs of 8 to 32 bytes, on an H200."""
+"""Largest slowdown of accesses in runs shorter than a cache line, measured for 8 to 32 bytes on an H200."""
 
 MOST_32 = 2**31 - 2**17
-"""Indices below it are int32: what a block reaches beyond the last point still is."""
+"""Limit of int32 indices, with a margin for blocks that reach beyond the last point."""
 
 LEAST_BLOCK = 16
-"""The fewest points of a block of a tile's second axis."""
+"""Smallest block size along a tile's second axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The cost of programs that memory and launches bound: kernels, calls of PyTorch, bytes that the kernels move."""
+    """Cost of memory- and launch-bound programs: number of kernels and extern calls, bytes moved by kernels."""
 
     kernels: int = 0
     calls: int = 0
@@ -41,19 +41,19 @@ class Totals:
 
 
 def totals(program: Program, ctx: Context) -> Totals:
-    """Totals of one program."""
+    """Total cost of a program."""
     kernels = program.kernels
     moved = sum(traffic(kernel, program, ctx) for kernel in kernels)
     return Totals(len(kernels), len(program.steps) - len(kernels), moved)
 
 
 def traffic(kernel: Kernel, program: Program, ctx: Context) -> int:
-    """Bytes that a kernel reads and writes, each element of a buffer counted once."""
+    """Bytes that a kernel reads and writes, if it loads and stores each element of a buffer once."""
     return sum(bytes_moved(name, kernel, program, ctx) for name in {*kernel.reads, *kernel.writes})
 
 
 def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
-    """The bytes of one buffer that a kernel accesses; bytes that it both reads and writes count twice."""
+    """Bytes of one buffer that a kernel reads plus those that it writes."""
     buffer = program.by_name[name]
     size, read = ctx.number(buffer.size), 0
     if name in kernel.reads:
@@ -64,7 +64,7 @@ def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> in
 
 
 def contiguous_run(place: Index, along: Iterable[Var], ctx: Context) -> int:
-    """Length of the contiguous run at an offset when these variables take all their values."""
+    """Length of the contiguous run at an offset if the variables take all their values, in elements."""
     steps = {ctx.number(factor_of(place, var)): ctx.number(var.size) for var in along}
     run = 1
     while (size := steps.get(run, 1)) > 1:
@@ -73,7 +73,7 @@ def contiguous_run(place: Index, along: Iterable[Var], ctx: Context) -> int:
 
 
 def walked_run(place: Index, walked: Sequence[Var], ctx: Context) -> int:
-    """Length of the contiguous run that is walked in order, the last variable fastest."""
+    """Length of the contiguous run that a loop nest accesses in order, the last variable fastest, in elements."""
     run = 1
     for var in reversed(walked):
         if ctx.number(factor_of(place, var)) != run:
@@ -83,7 +83,7 @@ def walked_run(place: Index, walked: Sequence[Var], ctx: Context) -> int:
 
 
 def access_slowdown(run: int) -> float:
-    """Factor by which memory is slower when it is accessed in runs of this many bytes."""
+    """Slowdown of memory accesses in contiguous runs of this many bytes."""
     return min(SLOWEST, max(1.0, LINE / run))
 
 
@@ -94,17 +94,17 @@ def _points_at(place: Shape, ctx: Context) -> int:
 
 
 def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
-    """The offsets, in elements, at which a kernel reads and writes memory."""
+    """Offsets at which a kernel reads and writes memory, in elements."""
     return (offset for _, offset in accesses(kernel, program))
 
 
 def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
-    """Number of points of the accesses that are contiguous along a variable."""
+    """Total number of points of the accesses that are contiguous along a variable."""
     return sum(ctx.points(variables(place)) for place in places if ctx.number(factor_of(place, var)) == 1)
 
 
 def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
-    """The buffers that a kernel reads and writes, with offsets in elements."""
+    """Buffers that a kernel reads and writes, with offsets in elements."""
     for loop in kernel.loops:
         places = [(load.buffer, load.index) for load in loads(loop.value)]
         for name, index in (*places, (loop.target, loop.place)):
@@ -122,7 +122,7 @@ def walked_places(kernel: Kernel) -> set[tuple[str, Shape]]:
 
 
 def distinct_accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
-    """Offsets of all accesses, each once, with the bytes of an element."""
+    """Distinct offsets of all accesses, with the element size in bytes."""
     found = accesses(kernel, program)
     return [*{f"{at.name} + {place.key}": (place, at.dtype.itemsize) for at, place in found}.values()]
 
@@ -130,8 +130,8 @@ def distinct_accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int
 def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
     """Whether adjacent elements in memory belong to adjacent results, rather than to one result.
 
-    It counts for most accesses; where rows are walked once, any large access is enough, because tiles of both are then
-    as good for the other accesses.
+    Most accesses decide. With a single sweep any large access by columns is enough, as tiles over both axes are as good
+    for the other accesses.
     """
     if not kernel.ranges or not kernel.reduced:
         return False
@@ -144,10 +144,10 @@ def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
 
 
 def strided_access_penalty(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str, int]:
-    """For each buffer that a kernel of long rows accesses in shorter runs than tiles would: the time lost, in bytes.
+    """Cost of short runs in a reduction over long rows, compared with tiles: bytes by buffer.
 
-    A program walks its rows in one order, in which the kernel's ranges are sorted; buffers with another memory order
-    are accessed in the short runs that this order leaves. Empty where a program takes adjacent columns.
+    A program walks its rows in the order of the kernel's ranges, so it accesses buffers with another memory order in
+    short runs. Empty if the kernel runs by columns.
     """
     if ctx.points(kernel.reduced) < ctx.thresholds.program_row:
         return {}
@@ -163,7 +163,7 @@ def strided_access_penalty(kernel: Kernel, program: Program, ctx: Context) -> Ma
 
 
 def fits_32(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether all counts and offsets of a kernel are certain to be below 2³¹: sizes are known or guarded."""
+    """Whether int32 is proven to be enough for the indices and offsets of a kernel: sizes are static or guarded."""
     sizes = [program.by_name[name].span for name in {*kernel.reads, *kernel.writes}]
     sizes += [product(var.size for var in group) for group in (kernel.ranges, kernel.reduced)]
     return all((ctx.is_small or size.constant is not None) and ctx.number(size) < MOST_32 for size in sizes)

@@ -1,6 +1,6 @@
-"""Pass, for GPUs: split a kernel over rows again where it would access memory in short runs.
+"""Pass, for GPUs: split a reduction kernel again if it would access memory in short runs.
 
-What no reduction needs gets a kernel over points, which accesses memory in tiles.
+Loops that no reduction needs become a pointwise kernel, which accesses memory in tiles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compiler.backend.passes.order import merge_ranges, sort_ranges
 
 
 def fission(program: Program, ctx: Context) -> Program:
-    """Split the kernels whose memory runs are so short that reading again costs less."""
+    """Split kernels whose short runs cost more than loading their inputs twice."""
     if not ctx.processors:
         return program
     steps = [part for step in program.steps for part in _split_kernel(step, program, ctx)]
@@ -23,7 +23,7 @@ def fission(program: Program, ctx: Context) -> Program:
 
 
 def _split_kernel(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
-    """A kernel over rows, and one over points for what no reduction needs; the step itself where that costs more."""
+    """Split a step into a reduction kernel and a pointwise kernel, or return it unchanged if that costs more."""
     if not isinstance(step, Kernel) or not step.reduced or step.taken or not program.mutated.isdisjoint(step.targets):
         return (step,)
     needed: set[str] = set()
@@ -45,10 +45,10 @@ def _split_kernel(step: Step, program: Program, ctx: Context) -> tuple[Step, ...
 
 
 def _over_points(step: Kernel, late: tuple[Loop, ...], program: Program, ctx: Context) -> Kernel:
-    """Some loops of a kernel over rows as a kernel over points.
+    """Make a pointwise kernel of some loops of a reduction kernel.
 
-    Ranges are merged where that matches the memory of all its loops that are not over rows, as values of those may be
-    recomputed; small buffers do not count.
+    Ranges are merged if all accesses of the pointwise loops allow it, as their values may be recomputed later. Small
+    buffers do not count.
     """
     whole = tuple(loop for loop in step.loops if not loop.reduction and len(loop.ranges) > len(step.ranges))
     points = Kernel(step.name, step.ranges + step.reduced, (), whole)

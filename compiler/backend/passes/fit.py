@@ -1,7 +1,7 @@
-"""Decide whether two kernels can run as one loop nest: one keeps its loops, the other's are walked in the same order.
+"""Merge two kernels into one loop nest: the host keeps its ranges, the guest's loops are rewritten to them.
 
-The answer is found from indices, not shapes. A buffer that both name tells which point of one nest corresponds to which
-point of the other. The correspondence must be one to one; then whatever one kernel writes, the other must read at the
+It compares indices, not shapes. A buffer that both kernels access shows which point of one nest corresponds to which
+point of the other. This correspondence must be one to one, and each kernel must read what the other one writes at the
 same point.
 """
 
@@ -20,13 +20,13 @@ Places = Mapping[str, Sequence[Shape]]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why two kernels can't be, or should not be, merged."""
+    """Reason why two kernels can't be, or should not be, merged."""
 
     why: str
 
 
 def merge_kernels(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refusal:
-    """One kernel that does the work of `first` and then `second`, or the reason why there is none."""
+    """Merge two kernels into one that computes `first`, then `second`; returns a Refusal if it can't."""
     if len(first.loops) + len(second.loops) > ctx.thresholds.fused_loops:
         return Refusal(f"more than {ctx.thresholds.fused_loops} loops in one kernel")
     if len({*first.reads, *first.writes, *second.reads, *second.writes}) > ctx.thresholds.fused_buffers:
@@ -49,7 +49,7 @@ def merge_kernels(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refus
 
 
 def _reason_against(first: Kernel, second: Kernel, ctx: Context) -> str:
-    """Why a kernel that accumulates can't be merged with the other, "" if it can."""
+    """Reason why a scatter can't be merged with the other kernel, "" if it can."""
     for one, other in ((first, second), (second, first)):
         if one.taken and not ctx.processors:
             return "on a CPU, a kernel that may add to an element several times runs on one thread"
@@ -65,7 +65,7 @@ def _join(host: Kernel, first: Kernel, second: Kernel) -> Kernel:
 
 
 def _fit_ranges(guest: Kernel, host: Kernel) -> Kernel | Refusal:
-    """The guest kernel with its loops over the host's ranges."""
+    """Rewrite the guest's loops to the host's ranges."""
     if guest.reduced:
         outer = _correspondence(guest, host, guest.ranges, host.ranges)
         inner = _correspondence(guest, host, guest.reduced, host.reduced)
@@ -87,7 +87,7 @@ def _fit_ranges(guest: Kernel, host: Kernel) -> Kernel | Refusal:
 def _correspondence(
     guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]
 ) -> Mapping[str, Index] | None:
-    """The point of the host for each of the guest's variables; None if there is none."""
+    """Values of the guest's variables as indices over the host's; None if they do not correspond one to one."""
     if product(var.size for var in own) != product(var.size for var in target):
         return None
     values = _from_buffers(guest, host, own, target)
@@ -105,7 +105,7 @@ def _correspondence(
 
 
 def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]) -> dict[str, Index]:
-    """The correspondence that follows from buffers that both name: equal locations are equal points."""
+    """Values of the guest's variables from buffers that both access: equal indices mean equal points."""
     values: dict[str, Index] = {}
     allowed, theirs = set(target), _places(host)
     for name, places in _places(guest).items():
@@ -122,7 +122,7 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
 
 
 def _value_of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
-    """A variable whose digits are the coordinates, as of two dimensions walked as one; None if some are missing."""
+    """Value of a variable from coordinates that are its digits, as of merged dimensions; None if some are missing."""
     digits = {unit: yours for mine, yours in pairs if (unit := _unit(mine, var)) is not None}
     value, step = Index.of(0), Index.of(1)
     while step != var.size:
@@ -134,7 +134,7 @@ def _value_of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | 
 
 
 def _unit(digit: Index, var: Var) -> tuple[Index, Index] | None:
-    """The unit of a digit of a variable, and its number of values."""
+    """Unit and size of a digit of a variable, `var // unit % size`; None for another index."""
     atom, size = digit.atom, None
     if isinstance(atom, Remainder):
         size, atom = atom.by, atom.of.atom
@@ -144,7 +144,7 @@ def _unit(digit: Index, var: Var) -> tuple[Index, Index] | None:
 
 
 def values_at(loop: Loop, at: Shape) -> dict[str, Index] | None:
-    """Values of a loop's variables where it stores at a location; None unless all of them follow."""
+    """Values of a loop's variables at the point that stores index `at`; None unless all are determined."""
     found = [pair for mine, yours in zip(loop.index, at, strict=True) for pair in solve_digits(mine, yours)]
     values = {atom.name: value for atom, value in found if isinstance(atom, Var) and atom in loop.ranges}
     pairs = [(Index.of(atom), value) for atom, value in found]
@@ -157,7 +157,7 @@ def values_at(loop: Loop, at: Shape) -> dict[str, Index] | None:
 
 
 def solve_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
-    """Values of the atoms of `mine` where it equals `yours`: its only atom, or the digits that it counts through."""
+    """Solve `mine` == `yours` for the atoms of `mine`: a single atom, or the digits of a mixed-radix number."""
     if mine.atom is not None:
         return [(mine.atom, yours)]
     left = [atoms[0] for atoms, _ in mine.terms if len(atoms) == 1]
@@ -176,7 +176,7 @@ def solve_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
 
 
 def _count(atom: Atom) -> Index | None:
-    """Number of values of a variable or a digit of one; None for anything else."""
+    """Number of values of a variable or of a digit; None for other atoms."""
     if isinstance(atom, Var):
         return atom.size
     if isinstance(atom, Remainder):
@@ -188,7 +188,7 @@ def _count(atom: Atom) -> Index | None:
 
 
 def _places(kernel: Kernel) -> Places:
-    """Locations at which a kernel reads and writes each buffer; writes come first."""
+    """Indices at which a kernel reads and writes each buffer; writes come first."""
     found: dict[str, list[Shape]] = {loop.target: [loop.index] for loop in kernel.loops}
     for load in kernel.loads:
         found.setdefault(load.buffer, []).append(load.index)
@@ -196,7 +196,7 @@ def _places(kernel: Kernel) -> Places:
 
 
 def _conflict(first: Kernel, second: Kernel) -> str:
-    """Why one can't read what the other writes at the same point; "" if it can."""
+    """Reason why one kernel does not read what the other writes at the same point, "" if it does."""
     for writer, reader in ((first, second), (second, first)):
         written = {loop.target: loop.index for loop in writer.loops}
         for load in reader.loads:

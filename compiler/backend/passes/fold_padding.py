@@ -1,8 +1,8 @@
 """Pass: fold padding for a library call into the kernel that produces the value; readers use the padded buffer.
 
-A matmul reads a copy of an operand with zeros at its ends (`lower/library_calls.py`). If others read the operand too,
+A matmul may read a zero-padded copy of an operand (`lower/library_calls.py`). If the operand has other readers too,
 such as a gradient that is also summed or a low-precision weight that is saved for the backward, it would be computed
-or stored twice. The copy has all elements at the same coordinates.
+or stored twice. The padded copy has all elements at the same coordinates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compiler.backend.passes.simplify import fold, value_at
 
 
 def fold_padding(program: Program, ctx: Context) -> Program:
-    """Replace values by the padded copies that extern calls read. Kernels have one loop each."""
+    """Replace values by the padded copies that extern calls read. Each kernel must have one loop."""
     for name in [kernel.targets[0] for kernel in program.kernels if program.passed.issuperset(kernel.targets)]:
         padding = next(kernel.loops[0] for kernel in program.kernels if name in kernel.targets)
         if (maker := _maker(padding, program)) is not None:
@@ -28,7 +28,7 @@ def fold_padding(program: Program, ctx: Context) -> Program:
 
 
 def _maker(padding: Loop, program: Program) -> Loop | None:
-    """The loop that produces a value for a padded copy, if its other readers may read the copy."""
+    """The loop that produces the value of a padded copy, if all its readers can read the copy; else None."""
     source = padding.value.value if isinstance(padding.value, Guard) else None
     if not isinstance(source, Load) or source.index != padding.index:
         return None
@@ -50,7 +50,7 @@ def _maker(padding: Loop, program: Program) -> Loop | None:
 
 
 def _move_copy(program: Program, maker: Loop, padding: Loop) -> Program:
-    """Move the copy to where the value was produced."""
+    """Compute the padded copy in place of the value, and redirect all readers to it."""
     old, new = maker.target, padding.target
     source = padding.value.value if isinstance(padding.value, Guard) else None
     value = rebuilt(padding.value, lambda part: value_at(maker, padding.index) if part is source else None)
@@ -63,7 +63,7 @@ def _move_copy(program: Program, maker: Loop, padding: Loop) -> Program:
 
 
 def _replace_buffer(step: Step, old: str, new: str) -> Step:
-    """A step with one buffer it reads replaced by another."""
+    """Replace one buffer that a step reads by another."""
     if old not in step.reads:
         return step
     if isinstance(step, Extern):
@@ -74,7 +74,7 @@ def _replace_buffer(step: Step, old: str, new: str) -> Step:
 
 
 def _replace_views(value: Any, old: str, new: str) -> Any:
-    """An argument of a call, or an output, with views of one buffer replaced by views of another."""
+    """Replace views of one buffer by views of another, in arguments or outputs."""
 
     def change(leaf: Any) -> Any:
         return replace(leaf, buffer=new) if isinstance(leaf, Strided) and leaf.buffer == old else leaf

@@ -1,8 +1,8 @@
-"""Pass: merge kernels that share buffers, so that shared data is read once and need not be stored.
+"""Pass: fuse kernels that share buffers, so that shared data is read once and need not be stored.
 
-Greedy: of all pairs that share a buffer, the one that saves most bytes goes first, if it is legal. `legal` returns the
-merged kernel or the reason against it. Producer and consumer, siblings that read the same, prologue and epilogue of a
-reduction, and reductions of one shape are all one case: two loop nests that can be walked as one.
+Greedy: it fuses the pair that saves most bytes first, if that is legal. `legal` returns the fused kernel or the reason
+against it. Vertical fusion, horizontal fusion, and prologues and epilogues of reductions are all one case: two loop
+nests that can run as one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compiler.backend.passes.names import name_of, unique
 
 
 def fuse(program: Program, ctx: Context) -> Program:
-    """Merge kernels until no pair is worth it, and make buffers local that only one kernel uses."""
+    """Fuse kernels until no pair is worth it, and make buffers local that only one kernel uses."""
     graph = Steps.from_program(program)
     _merge_all(graph, graph.candidates, ctx)
     if ctx.processors:
@@ -35,10 +35,10 @@ def fuse(program: Program, ctx: Context) -> Program:
 
 
 def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:
-    """Merge pairs until all that are left are refused.
+    """Fuse pairs until all remaining ones are refused.
 
-    Savings are computed again once a kernel of a pair was merged with a third, so that a kernel goes to the neighbour
-    that it shares most with.
+    Savings are updated when a kernel of a pair was fused with a third one, so that each kernel is fused with the one
+    that it shares most bytes with.
     """
     refused: dict[frozenset[int], str] = {}
     while pairs := [pair for pair in candidates(ctx) if pair.key not in refused]:
@@ -53,7 +53,7 @@ def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ct
             if not pair.key <= graph.steps.keys() or pair.key in refused:
                 continue
             if pair.saved and graph.saved_bytes(pair.first, pair.second, ctx) != pair.saved:
-                continue  # there is a newer one
+                continue  # stale: the pair was pushed again
             found = legal(graph, pair, ctx)
             if isinstance(found, Refusal):
                 refused[pair.key] = found.why
@@ -72,7 +72,7 @@ def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ct
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two steps by number, and the bytes that one kernel of both saves."""
+    """Two steps by number, and the bytes that fusing them saves."""
 
     first: int
     second: int
@@ -80,17 +80,17 @@ class Pair:
 
     @property
     def key(self) -> frozenset[int]:
-        """The same key for both orders."""
+        """Key that is independent of the order."""
         return frozenset((self.first, self.second))
 
     @property
     def why(self) -> str:
-        """The reason to merge them."""
+        """Reason to fuse them."""
         return f"saves {self.saved:,} bytes" if self.saved else "saves a launch: both are small"
 
 
 def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
-    """The kernel that does the work of both, or the reason why there is none."""
+    """Fuse a pair; returns a Refusal if it is not legal."""
     first, second = graph.steps[pair.first], graph.steps[pair.second]
     assert isinstance(first, Kernel)
     assert isinstance(second, Kernel)
@@ -109,10 +109,10 @@ def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps during merging, by number.
+    """The steps during fusion, by number.
 
-    `needs` has the direct dependencies of each step, `before` all of them, as bit sets. A merged kernel keeps the
-    number and the position of its later part.
+    `needs` has the direct dependencies of each step, `before` all of them, as bit sets. `users` has the steps that read
+    or write a buffer. A fused kernel gets the number and position of its second part.
     """
 
     program: Program
@@ -133,7 +133,7 @@ class Steps:
         return Steps(program, steps, needs, before, users)
 
     def names(self, pair: Pair) -> tuple[str, ...]:
-        """Names of both loops, by their last targets."""
+        """Last targets of both steps, which name them in decisions."""
         return tuple(self.steps[number].targets[-1] for number in (pair.first, pair.second))
 
     def candidates(self, ctx: Context) -> Iterator[Pair]:
@@ -150,7 +150,7 @@ class Steps:
                 yield Pair(early, late, saved)
 
     def small(self, ctx: Context) -> Iterator[Pair]:
-        """Pairs of kernels of one shape and device that take a GPU less time than a launch."""
+        """Pairs of kernels with the same shape and device that take a GPU less time than a launch."""
         last: dict[tuple[str, ...], int] = {}
         for number, step in sorted(self.steps.items()):
             if not isinstance(step, Kernel):
@@ -164,7 +164,7 @@ class Steps:
                 last[shape] = number
 
     def saved_bytes(self, first: int, second: int, ctx: Context) -> int:
-        """Bytes that need not be read twice, nor written if nothing else reads them."""
+        """Bytes that fusion saves: shared buffers are read once, and not stored if nothing else uses them."""
         one, two = self.steps[first], self.steps[second]
         is_chain = bool(set(one.targets) & set(two.reads) or set(two.targets) & set(one.reads))
         if not is_chain and second - first > ctx.thresholds.fusion_distance:
@@ -179,7 +179,7 @@ class Steps:
         return total
 
     def is_between(self, first: int, second: int) -> bool:
-        """Whether a third step has to run after one of them and before the other."""
+        """Whether a third step must run between the two."""
         return any(
             self.before[other] >> early & 1
             for early, late in ((first, second), (second, first))
@@ -188,20 +188,20 @@ class Steps:
         )
 
     def is_certain(self, loop: Loop) -> bool:
-        """Whether a loop is known to write each element of its target once."""
+        """Whether a loop is proven to write each element of its target once."""
         shape = self.program.by_name[loop.target].shape
         is_empty = any(size.constant == 0 for size in shape)
         return isinstance(loop.value, Put) or is_empty or is_bijective(loop.index, shape, loop.stored)
 
     def overwritten_early(self, kernel: Kernel, pair: Pair) -> str:
-        """An input that the merged kernel would overwrite before it has read all of it, "" if there is none."""
+        """Name of a mutated input that the fused kernel overwrites before its last read, "" if there is none."""
         if not (names := self.program.mutated.intersection(kernel.targets)):
             return ""
         own = {name for name in kernel.targets if pair.key.issuperset(self.users[name])}
         return overwritten_early(replace(kernel, local=frozenset(own - _stored_buffers(self.program))), names)
 
     def merge(self, pair: Pair, kernel: Kernel) -> None:
-        """Put the merged kernel at the second's position. The first one's bit stays, as nothing reads it any more."""
+        """Put the fused kernel at the second's position. The first one's bit may stay set, as nothing reads it."""
         first, second = pair.first, pair.second
         self.steps[second] = kernel
         del self.steps[first]
@@ -218,7 +218,7 @@ class Steps:
             self.users[name] = sorted({second if user == first else user for user in users})
 
     def in_dependency_order(self) -> tuple[Step, ...]:
-        """The steps in topological order; independent steps keep their order."""
+        """Steps in topological order; independent steps keep their order."""
         done: dict[int, Step] = {}
         waiting = sorted(self.steps, reverse=True)
         while waiting:
@@ -231,8 +231,8 @@ class Steps:
 
 
 def needs_of(program: Program) -> dict[int, set[int]]:
-    """For each step the steps that have to run before it: writers of its inputs, users of what it overwrites, pinned
-    calls.
+    """Dependencies of each step, by number: writers of its inputs, earlier users of buffers that it overwrites, and for
+    a pinned call the pinned call before it.
     """
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
@@ -254,12 +254,12 @@ def needs_of(program: Program) -> dict[int, set[int]]:
 
 
 def _stored_buffers(program: Program) -> set[str]:
-    """Buffers that are not local to a kernel."""
+    """Buffers that can't be local to a kernel."""
     return {*program.returned, *program.mutated, *program.inputs}
 
 
 def localize(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
-    """Name each kernel after what it computes, and make buffers local that only one kernel names."""
+    """Name each kernel after its operators, and make buffers local that only one kernel uses."""
     steps = tuple(steps)
     readers = Counter(name for step in steps for name in {*step.reads, *step.targets})
     kept = _stored_buffers(program)

@@ -1,8 +1,8 @@
-"""Pass: put cheap expressions in place of the loads of their values, so that they need not be stored.
+"""Pass: inline cheap expressions into their readers, so that their values need not be stored.
 
-A reader that loads each element once is left to `fuse`, which computes nothing twice. What remains are broadcasts,
-gathers, pads and concatenations. An expression is inlined into all of these readers or none, because it is stored as
-long as one of them loads it; constants and indices need no memory anyway.
+A reader that loads each element once is left to `fuse`, which computes nothing twice. The other readers are broadcasts,
+gathers, pads and concatenations. An expression is inlined into all of them or none, because its value is stored as long
+as one of them loads it. Expressions without loads are inlined into all readers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compiler.backend.passes.simplify import fold, remove_unused, value_at
 
 
 def inline(program: Program, ctx: Context) -> Program:
-    """Inline cheap expressions, from the last loop to the first, as readers grow."""
+    """Inline cheap expressions, from the last loop to the first."""
     state = _Inlining.from_program(program)
     for kernel in reversed(program.kernels):
         if len(kernel.loops) == 1:
@@ -51,9 +51,9 @@ class _Inlining:
         return found
 
     def values_across_calls(self) -> set[str]:
-        """Values that extern calls depend on and that are read again, each element once, by users of those calls.
+        """Values that an extern call depends on, and that users of the call read again, each element once.
 
-        They are in memory in between. Inlined into others, everything that they are computed from would be too.
+        They are stored anyway across the call. If they were inlined, their inputs would have to be stored instead.
         """
         bits: dict[str, int] = {}
         needs: dict[str, int] = {}
@@ -78,7 +78,7 @@ class _Inlining:
         return kernel if self.changed.isdisjoint(kernel.targets) else replace(kernel, loops=loops)
 
     def consider(self, producer: Loop, ctx: Context) -> None:
-        """Inline a loop's value into its readers, if that is worth it."""
+        """Inline a loop's value into its readers, if it is cheap enough."""
         readers = [self.loops[name] for name in sorted(self.readers.get(producer.target, ()))]
         is_fixed = self.program.mutated & {producer.target, *producer.reads}
         if producer.reduction or isinstance(producer.value, Put) or is_fixed:
@@ -100,7 +100,7 @@ class _Inlining:
         ctx.decide(names, "inlined", f"costs {cost(producer.value)}", cost=cost(producer.value))
 
     def refusal(self, producer: Loop, readers: Iterable[Loop], is_free: bool, ctx: Context) -> str:
-        """Why a value is not inlined, "" if it is."""
+        """Reason not to inline a value, "" if there is none."""
         price, limits = cost(producer.value), ctx.thresholds
         for reader in readers:
             sites = [load for load in loads(reader.value) if load.buffer == producer.target]
@@ -112,7 +112,7 @@ class _Inlining:
         return ""
 
     def is_exact(self, producer: Loop, reader: Loop) -> bool:
-        """Whether a loop reads each element once: then merging the kernels stores nothing either."""
+        """Whether the reader loads each element once: then fusion avoids the store, too."""
         return all(self.is_once(load, reader) for load in loads(reader.value) if load.buffer == producer.target)
 
     def is_once(self, load: Load, reader: Loop) -> bool:
@@ -120,12 +120,12 @@ class _Inlining:
         return any(is_bijective(load.index, shape, space) for space in (reader.space, reader.ranges))
 
     def is_single(self, producer: Loop, reader: Loop, sites: list[Load], ctx: Context) -> bool:
-        """Whether the value is read at one place, and not more often than it has elements."""
+        """Whether the value has a single load, executed at most twice per element on average."""
         is_only = len(sites) == 1 and len(self.readers[producer.target]) == 1
         return is_only and ctx.points(reader.space) <= 2 * ctx.points(producer.ranges)
 
     def is_small(self, producer: Loop, ctx: Context) -> bool:
-        """Whether a kernel of its own would take a GPU less time than a launch."""
+        """Whether the producer alone would take a GPU less time than a launch."""
         return bool(ctx.processors) and ctx.points(producer.ranges) <= ctx.thresholds.inline_points
 
     def put(self, producer: Loop, reader: Loop) -> None:

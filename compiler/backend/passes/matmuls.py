@@ -1,8 +1,8 @@
-"""Pass, for GPUs: fuse a matmul with the kernel that reads it: each program holds a tile of the result.
+"""Pass, for GPUs: fuse a matmul with its epilogue, the kernel that reads it. Each program holds a tile of the result.
 
-Small matmuls, which PyTorch takes longer to call than the GPU to compute, always become our own kernels. With
-mode="max-autotune" all are fused at first: the first call on a GPU times such a kernel against PyTorch's matmul and the
-kernel after it (`runtime/tune.py`), and splits it again (`split_fused_matmul`) if that is not slower.
+Small matmuls, for which calling the library takes longer than computing, always become our own kernels. With
+mode="max-autotune" all matmuls are fused first. The first call on a GPU times each fused kernel against PyTorch's
+matmul plus epilogue kernel (`runtime/tune.py`), and splits it again (`split_fused_matmul`) unless it is faster.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from compiler.backend.passes.reorder import reorder
 from compiler.backend.passes.schedule import schedule
 
 CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1}
-"""The matmuls that kernels compute, and which argument of each is the left one."""
+"""Matmuls that kernels can compute, with the position of the left operand among the arguments."""
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
-"""A grid's third axis has no more programs, nor has its second, of 16 columns each."""
+"""Limits of a launch grid: programs along its third axis, and columns along its second, with 16 per program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The operands of a matmul: `left` [.., m, k], `right` [.., k, n]; the result has `shape` [.., m, n]. A `bias`, if
-    there is one, is added before the sum is rounded: it has the result's shape, less dimensions at the front, or 1 in
-    place of some.
+    """Operands of a matmul: `left` [.., m, k], `right` [.., k, n]; the result has `shape` [.., m, n].
+
+    A `bias`, if any, is broadcast to the result's shape, and added before the sum is rounded.
     """
 
     left: Strided
@@ -51,28 +51,28 @@ class Factors:
 
     @property
     def inner(self) -> Index:
-        """The size of the inner dimension."""
+        """Size of the inner dimension k."""
         return self.left.shape[-1]
 
     @property
     def shape(self) -> Shape:
-        """The shape of the result."""
+        """Shape of the result."""
         return (*self.left.shape[:-1], self.right.shape[-1])
 
     @property
     def axes(self) -> tuple[Var, ...]:
-        """A variable for each dimension of the result."""
+        """Loop variables over the result: (b,) m, n."""
         names = ("b", "m", "n")[-len(self.shape) :]
         return tuple(Var(name, size) for name, size in zip(names, self.shape, strict=True))
 
 
 def fuse_small_matmuls(program: Program, ctx: Context) -> Program:
-    """Replace small matmuls by kernels, without timing."""
+    """Replace small matmuls by kernels on a GPU, without autotuning."""
     return fuse_small_calls(program, ctx) if ctx.processors else program
 
 
 def fuse_small_calls(program: Program, ctx: Context) -> Program:
-    """Fuse small matmuls with the first kernels that read them, else make them standalone kernels."""
+    """Fuse small matmuls with their first readers, or make them standalone kernels."""
     program, refused = _merge_all(program, ctx, [call for call in _calls(program) if _is_small(call, program, ctx)])
     taken = {kernel.name for kernel in program.kernels}
     new: dict[int, tuple[Step, ...]] = {}
@@ -86,7 +86,7 @@ def fuse_small_calls(program: Program, ctx: Context) -> Program:
 
 
 def fuse_matmuls(program: Program, ctx: Context) -> Program:
-    """Fuse matmuls with the first kernels that read them, where that is legal."""
+    """Fuse matmuls of any size with their first readers, if that is legal."""
     program, refused = _merge_all(program, ctx, _calls(program), ", where that is not slower than both")
     for call, kernel, why in refused:
         if kernel:
@@ -96,7 +96,7 @@ def fuse_matmuls(program: Program, ctx: Context) -> Program:
 
 
 Refused: TypeAlias = tuple[Extern, Kernel | None, str]
-"""A matmul, the kernel that reads it first, and why the two are not fused."""
+"""A matmul, the kernel that reads it first, and the reason not to fuse them."""
 
 
 def _calls(program: Program) -> list[Extern]:
@@ -110,7 +110,7 @@ def _kernel_name(call: Extern, *rest: str, taken: set[str]) -> str:
 def _merge_all(
     program: Program, ctx: Context, calls: Sequence[Extern], unless: str = ""
 ) -> tuple[Program, list[Refused]]:
-    """The program with these matmuls in the first kernels that read them, and those that are not, last ones first."""
+    """Fuse matmuls with their first readers. Also returns the refused ones, from the last to the first."""
     steps: dict[int, Step] = dict(enumerate(program.steps))
     places = {id(step): place for place, step in steps.items()}
     taken = {kernel.name for kernel in program.kernels}
@@ -138,7 +138,7 @@ def _merge_all(
 
 
 def _is_small(call: Extern, program: Program, ctx: Context) -> bool:
-    """Whether our kernels take a matmul, and it has few multiplications and a short inner dimension."""
+    """Whether our kernels support a matmul, and it has few multiplications and a short inner dimension."""
     factors = Factors.from_call(call)
     sizes = [size.constant for size in (*factors.shape, factors.inner)]
     is_known = None not in sizes and not _reason_unfit(call, program, ctx)
@@ -147,7 +147,7 @@ def _is_small(call: Extern, program: Program, ctx: Context) -> bool:
 
 
 def _standalone_matmul(call: Extern, program: Program, name: str) -> MatmulKernel:
-    """A kernel that computes a matmul and nothing else."""
+    """Make a matmul kernel without an epilogue."""
     axes, buffer = Factors.from_call(call).axes, program.by_name[call.targets[0]]
     at, whole = tuple(map(Index.of, axes)), f"{buffer.name}_product"
     loop = Loop(buffer.name, axes, at, Load(whole, at, buffer.dtype), origins=call.origins, source=call.source)
@@ -155,7 +155,7 @@ def _standalone_matmul(call: Extern, program: Program, name: str) -> MatmulKerne
 
 
 def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -> Program:
-    """A scheduled program with some fused matmuls, by kernel name, split into PyTorch's matmul and a kernel."""
+    """Split fused matmuls, by kernel name, into PyTorch's matmul and an epilogue kernel, and schedule again."""
     if not names:
         return program
     fused = [kernel for kernel in program.kernels if isinstance(kernel, MatmulKernel) and kernel.name in names]
@@ -167,19 +167,19 @@ def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -
 
 
 def with_alternatives(program: Program, ctx: Context) -> Program:
-    """A program of kernels, with the kernels that would follow PyTorch's matmuls appended."""
+    """Append the epilogue kernel of each fused matmul, for autotuning against PyTorch's matmul."""
     matmuls = [kernel for kernel in program.kernels if isinstance(kernel, MatmulKernel)]
     others = tuple(kernel_after_matmul(kernel, program, ctx) for kernel in matmuls)
     return replace(program, steps=program.steps + others)
 
 
 def kernel_after_matmul(matmul: MatmulKernel, program: Program, ctx: Context) -> Kernel:
-    """The kernel that follows PyTorch's matmul if the two are not fused."""
+    """The epilogue of a fused matmul as a kernel of its own."""
     return sort_ranges(matmul.parts[1], program, ctx.without_decisions())
 
 
 def coordinates(matmul: MatmulKernel) -> Mapping[str, Index]:
-    """A matmul kernel's ranges by the variables of `Factors.axes`. Raises ValueError where these do not give them."""
+    """Ranges of a matmul kernel as indices over `Factors.axes`. Raises ValueError if they do not match."""
     [place] = matmul.places(matmul.made)
     found = _solve_axes(place, matmul.ranges, Factors.from_call(matmul.call).axes)
     if found is None:
@@ -188,7 +188,7 @@ def coordinates(matmul: MatmulKernel) -> Mapping[str, Index]:
 
 
 def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Program, ctx: Context) -> str:
-    """Why a matmul is not fused with the kernel that reads it, "" if it may be."""
+    """Reason why a matmul can't be fused with its reader, "" if it can."""
     if why := _reason_unfit(call, program, ctx):
         return why
     if isinstance(kernel, MatmulKernel):
@@ -206,7 +206,7 @@ def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Pro
 
 
 def _reason_unfit(call: Extern, program: Program, ctx: Context) -> str:
-    """Why our kernels can't compute a matmul, "" if they can."""
+    """Reason why our kernels can't compute a matmul, "" if they can."""
     factors, buffer = Factors.from_call(call), program.by_name[call.targets[0]]
     used = [program.by_name[view.buffer] for view in (factors.left, factors.right)]
     if ctx.processors and buffer.device == "cpu":
@@ -223,7 +223,7 @@ def _reason_unfit(call: Extern, program: Program, ctx: Context) -> str:
 
 
 def _solve_axes(place: Shape, ranges: Sequence[Var], axes: Sequence[Var]) -> Mapping[str, Index] | None:
-    """Each range in terms of the axes, where coordinate by coordinate the ranges count the axes' points."""
+    """Ranges as indices over the axes, if the ranges in each coordinate cover its axis; else None."""
     found: list[tuple[Var, Index]] = []
     for axis, coordinate in zip(axes, place, strict=True):
         digits = [(atom, value) for atom, value in solve_digits(coordinate, Index.of(axis)) if isinstance(atom, Var)]

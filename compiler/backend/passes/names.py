@@ -8,7 +8,7 @@ from itertools import count
 from compiler.backend.ir import Kernel
 
 MOST = 4
-"""Operators in a name."""
+"""Most operators in a name."""
 
 COPIES = frozenset({"cast", "copy"})
 ARITHMETIC = frozenset(
@@ -18,12 +18,12 @@ _NUMBER = re.compile(r"_\d+$")
 
 
 def without_number(name: str) -> str:
-    """`add` for `add_3`."""
+    """Strip a numeric suffix: `add` for `add_3`."""
     return _NUMBER.sub("", name)
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """The name, with a number where it is taken: `add_2`. It is taken from then on."""
+    """Make a name unique by a numeric suffix, and add it to `taken`: `add_2`."""
     base, numbers = without_number(name), count(1)
     while name in taken:
         name = f"{base}_{next(numbers)}"
@@ -32,9 +32,8 @@ def unique(name: str, taken: set[str]) -> str:
 
 
 def name_of(kernel: Kernel) -> str:
-    """A name from a kernel's operators, in order: without copies where there are others, without arithmetic where there
-    are too many. `backward` comes once, at the end, then the reduction that the kernel ends with:
-    `layer_norm_backward_sum`.
+    """Name a kernel after its operators, in order, such as `layer_norm_backward_sum`. Copies are left out if there are
+    other operators, arithmetic if there are too many. `backward` comes once, then the kernel's final reduction.
     """
     operators = [loop.operator for loop in kernel.loops if loop.operator]
     names = [*dict.fromkeys(name.removesuffix("_backward") for name in operators)]

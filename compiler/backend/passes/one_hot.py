@@ -1,8 +1,7 @@
 """Pass: replace a one-hot sum by its only non-zero term.
 
-The gradient of a cross entropy sums, for each row, terms that are 0 except in the target's column: as many as the
-vocabulary has words. A kernel that walks them only for this sum computes the one term instead. 0 times infinity or NaN
-is NaN, as before.
+The gradient of cross entropy sums, for each row, one term per class, all 0 except the target's. A kernel that loops
+over the classes only for this sum computes the one term instead. 0 times infinity or NaN is still NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from compiler.backend.passes.simplify import fold
 
 
 def one_hot(program: Program, ctx: Context) -> Program:
-    """Rewrite kernels that walk a range only for a one-hot sum so that they compute its term."""
+    """Rewrite kernels that reduce a range only for a one-hot sum."""
     new: dict[int, tuple[Step, ...]] = {}
     for kernel in program.kernels:
         if (found := _of_one_term(kernel)) is not None:
@@ -28,12 +27,12 @@ def one_hot(program: Program, ctx: Context) -> Program:
 
 
 def _of_one_term(kernel: Kernel) -> Kernel | None:
-    """The kernel without its only reduction, if that is a one-hot sum and nothing else needs the range."""
+    """Remove a kernel's only reduction, if it is a one-hot sum and nothing else uses the range; else None."""
     sums = [loop for loop in kernel.loops if loop.reduced]
     if type(kernel) is not Kernel or len(sums) != 1 or sums[0].reduction != "sum" or len(sums[0].reduced) != 1:
         return None
     if not set(kernel.targets).isdisjoint(kernel.reads):
-        return None  # what it writes over is not what it read
+        return None  # it overwrites what it reads
     var = sums[0].reduced[0]
     if (term := _Search({loop.target: loop for loop in kernel.loops}, var).term(sums[0].value)) is None:
         return None
@@ -50,9 +49,9 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """`value` where the variable equals `at`, else `other`: 0, or 0 times a value that may be infinite.
+    """`value` if the variable equals `at`, else `other`, which is 0 or 0 times a value that may be infinite.
 
-    The variable occurs in none of these.
+    The variable occurs in none of the three.
     """
 
     at: Expr
@@ -60,20 +59,20 @@ class _Term:
     other: Expr
 
     def apply(self, by: Op, others: tuple[Expr, ...]) -> _Term:
-        """An operation's result with the term as its first argument."""
+        """Apply an operation to the term, as its first argument."""
         value, other = (replace(by, args=(argument, *others)) for argument in (self.value, self.other))
         return _Term(self.at, value, other)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Search for a one-hot term in the loops of a kernel, which read each other at the same point."""
+    """Searches a kernel's loops for a one-hot term."""
 
     loops: Mapping[str, Loop]
     var: Var
 
     def term(self, value: Expr) -> _Term | None:
-        """The non-zero value of an expression, if it is non-zero at one point of the variable only."""
+        """The one-hot term of an expression, None if it has no such form."""
         match value:
             case Load(name) if (maker := self.loops.get(name)) is not None and not maker.reduction:
                 return self.term(maker.value)
@@ -88,7 +87,7 @@ class _Search:
         return None
 
     def where_term(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
-        """The term of `chosen if variable == at else 0`."""
+        """The one-hot term of `chosen if variable == at else 0`."""
         if isinstance(condition, Load) and (maker := self.loops.get(condition.buffer)) is not None:
             condition = maker.value
         match condition, other:
@@ -100,5 +99,5 @@ class _Search:
         return None
 
     def is_in(self, value: Expr) -> bool:
-        """Whether a value depends on the variable, directly or through other loops of the kernel."""
+        """Whether the variable occurs in an index of the expression."""
         return any(self.var in atoms_of(index) for part in parts(value) for index in indices(part))

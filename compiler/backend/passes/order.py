@@ -1,7 +1,7 @@
-"""Pass: sort and merge the ranges of loops so that they walk memory in order.
+"""Pass: sort and merge the ranges of loops so that they access memory in order.
 
 The range along which most accesses are contiguous becomes the innermost; the others are sorted by stride. Adjacent
-ranges that every access walks as if they were one are merged.
+ranges are merged if each access has the strides of a single range.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def order(program: Program, ctx: Context) -> Program:
 
 
 def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
-    """A kernel with its ranges sorted and merged; a matmul keeps its rows and columns."""
+    """Sort and merge a kernel's ranges; a matmul keeps its rows and columns."""
     if isinstance(kernel, MatmulKernel) or _is_empty(kernel):
         return kernel
     kernel = merge_ranges(kernel, program)
@@ -42,21 +42,21 @@ def _is_empty(kernel: Kernel) -> bool:
 
 
 def merge_ranges(kernel: Kernel, program: Program, passing: Set[str] = frozenset()) -> Kernel:
-    """A kernel with ranges merged that all accesses walk as one, except accesses to `passing` buffers."""
+    """Merge ranges that are contiguous in all accesses, except accesses to `passing` buffers."""
     while (pair := _mergeable(kernel, program, passing)) is not None:
         kernel = _merge_pair(kernel, *pair)
     return kernel
 
 
 def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
-    """A kernel with only its reduced ranges sorted."""
+    """Sort only the reduced ranges of a kernel."""
     if _is_empty(kernel):
         return kernel
     return kernel.with_ranges(kernel.ranges, _sort_group(kernel.reduced, kernel, program, ctx), {})
 
 
 def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
-    """The ranges by how far apart the elements of one step lie, in most accesses; those of large buffers count most."""
+    """Sort ranges by their stride, largest first, averaged over accesses and weighted by the size of the buffer."""
     if len(group) < 2:
         return group
     places = [(ctx.number(buffer.size), offset) for buffer, offset in accesses(kernel, program)]
@@ -73,8 +73,8 @@ def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
 def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
     """On a GPU, move a short contiguous range last among the reduced ones.
 
-    Such are the channels of a group in channels-last memory: one thread takes all of them, and the next threads take
-    the elements along the next range.
+    An example is the channels of a group in channels-last memory: one thread takes all of them, and adjacent threads
+    take elements along the next range.
     """
     if not ctx.processors or len(group) < 2:
         return group
@@ -89,12 +89,12 @@ def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
 
 
 def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var, Var] | None:
-    """Two ranges (outer, inner) that all accesses walk as if they were one."""
+    """Two ranges (outer, inner) that can be merged, None if there are none."""
     inside = [part for loop in kernel.loops for part in parts(loop.value)]
     places = [offset for buffer, offset in accesses(kernel, program) if buffer.name not in passing]
     places += [part for part in inside if isinstance(part, Index)]
     guarded = (inner for part in inside if isinstance(part, Guard) for inner in parts(part.value))
-    fixed = {var for part in guarded for index in indices(part) for var in atoms_of(index)}  # loads that are not whole
+    fixed = {var for part in guarded for index in indices(part) for var in atoms_of(index)}  # may be out of bounds
     is_free = not any(loop.is_scan or loop.reduction.startswith("arg") for loop in kernel.loops)
     reduced = permutations(kernel.reduced, 2) if is_free else pairwise(kernel.reduced)
     for outer, inner in (*permutations(kernel.ranges, 2), *reduced):
@@ -106,7 +106,7 @@ def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var
 
 
 def _is_certain(kernel: Kernel, program: Program) -> bool:
-    """Whether its loops are known to write each element once, which is harder to prove for sums of symbols."""
+    """Whether its loops are proven to write each element once, which may fail if sizes are sums of symbols."""
     loops = [loop for loop in kernel.loops if not isinstance(loop.value, Put)]
     return all(is_bijective(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
 

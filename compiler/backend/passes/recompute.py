@@ -1,8 +1,8 @@
-"""Pass, for GPUs: recompute a value in the kernels that load it, instead of storing it, where that moves fewer bytes.
+"""Pass, for GPUs: recompute a value in the kernels that load it, instead of storing it, if that moves fewer bytes.
 
-Fused kernels often load the operands of a value anyway: a normalized input and the input, a masked gradient, its mask
-and the gradient. Then the readers get the loops that compute it, and its kernel does not store it. Only cheap values
-without reductions are recomputed, and by all readers or none.
+Fused kernels often load the operands of a value anyway, such as both an input and the normalized input, or a masked
+gradient and its mask. The readers then get copies of the loops that compute the value, and its kernel does not store
+it. Only cheap values without reductions are recomputed, by all readers or none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compiler.backend.passes.simplify import fold
 
 
 def recompute(program: Program, ctx: Context) -> Program:
-    """Recompute values in their readers where that moves fewer bytes."""
+    """Recompute values in their readers if that moves fewer bytes."""
     if not ctx.processors:
         return program
     tried: set[str] = set()
@@ -35,7 +35,7 @@ def recompute(program: Program, ctx: Context) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stored value: the kernel that makes it, the loops it takes, its own last, and the kernels that read it."""
+    """A stored value: the kernel that computes it, the loops to recompute it (its own last), and its readers."""
 
     maker: Kernel
     loops: tuple[Loop, ...]
@@ -43,12 +43,12 @@ class Candidate:
 
     @property
     def target(self) -> str:
-        """The buffer that it is stored in."""
+        """Name of the buffer that it is stored in."""
         return self.loops[-1].target
 
 
 def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
-    """Values that only kernels read and that pointwise loops make, in their order."""
+    """Values that are computed by pointwise loops and read only by kernels, in program order."""
     readers: dict[str, list[Kernel]] = {}
     kept = program.returned | program.mutated | program.passed | program.taken
     for kernel in program.kernels:
@@ -64,7 +64,7 @@ def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
 
 
 def _needed_loops(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
-    """The loop and the loops whose local values it needs; () if a reduction is among them."""
+    """The loop, preceded by the loops of local values that it needs; () if one is a reduction or a scatter."""
     found: list[Loop] = []
     needed = {last.target}
     for loop in reversed(kernel.loops):
@@ -77,7 +77,7 @@ def _needed_loops(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
 
 
 def _recompute(program: Program, found: Candidate, ctx: Context) -> Program | None:
-    """The program with the value recomputed in its readers, or None if that is impossible or costs more."""
+    """Recompute a value in its readers; None if that is impossible or costs more."""
     price = sum(cost(loop.value) for loop in found.loops)
     if price > ctx.thresholds.recompute_cost:
         return None
@@ -107,7 +107,7 @@ def _recompute(program: Program, found: Candidate, ctx: Context) -> Program | No
 def _with_loops(
     reader: Kernel, found: Candidate, program: Program, ctx: Context, taken: Set[str]
 ) -> tuple[Kernel, tuple[Buffer, ...]] | None:
-    """A reader that recomputes the value in loops of its own, and their new buffers; `taken` are names of others."""
+    """Insert the value's loops into a reader. Also returns their new buffers; `taken` are names of other buffers."""
     places = reader.places(found.target)
     shape = program.by_name[found.target].shape
     first = next(number for number, loop in enumerate(reader.loops) if found.target in loop.reads)
@@ -125,7 +125,7 @@ def _with_loops(
         return None
     there = {loop.target: loop.index for loop in reader.loops}
     if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
-        return None  # it is there already, for another place
+        return None  # the reader already has it, at another index
     new = {found.target: names[found.target]}
     reading = tuple(replace(loop, value=rename_buffers(loop.value, new)) for loop in reader.loops)
     early = {loop.target for loop in reading[:first]}
@@ -137,13 +137,13 @@ def _with_loops(
 
 
 def _name(target: str, reader: Kernel, taken: Set[str]) -> str:
-    """The name of a value that a reader recomputes: the same each time."""
+    """Name of a recomputed value in a reader, the same for repeated recomputation."""
     names = (f"{target}_again{f'_{number}' if number else ''}" for number in count())
     return next(name for name in names if name in reader.targets or name not in taken)
 
 
 def _with_value(reader: Kernel, found: Candidate, program: Program, ctx: Context) -> Kernel | None:
-    """A reader with the value inlined into its only load, which pads the value or takes a part of it."""
+    """Inline the value into a reader with a single load of it, such as a pad or a slice."""
     sites = [(loop, load) for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target]
     (loop, load), last = sites[0], found.loops[-1]
     if len(sites) > 1 or ctx.points(loop.space) > 2 * ctx.number(program.by_name[found.target].size):
@@ -159,7 +159,7 @@ def _with_value(reader: Kernel, found: Candidate, program: Program, ctx: Context
 
 
 def _move_loop(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], names: Mapping[str, str]) -> Loop:
-    """A loop in another kernel: over its ranges, under another name."""
+    """Move a loop to another kernel: over its ranges, under a new name."""
     index: Shape = tuple(substitute(place, values) for place in loop.index)
     value = rename_buffers(with_index(loop.value, values), names)
     return replace(loop, target=names[loop.target], ranges=space, index=index, value=value)

@@ -1,7 +1,8 @@
-"""Pass, for GPUs: run steps in another order where that lowers peak memory.
+"""Pass, for GPUs: reorder steps to lower peak memory.
 
-Of three orders the best is taken. A step that frees more than it allocates runs as soon as it can. Seen from the end, a
-step that allocates more than it frees runs as late as it can. All others keep their order.
+Takes the best of three greedy orders: forward, backward, and both. Forward, a step that frees more than it allocates
+runs as early as possible. Backward, a step that allocates more than it frees runs as late as possible. All other steps
+keep their order.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Needs = Mapping[int, set[int]]
 
 
 def reorder(program: Program, ctx: Context) -> Program:
-    """Of the orders that are tried, take the one with the lowest peak."""
+    """Take the order with the lowest peak memory."""
     if not ctx.processors or len(program.steps) < 3:
         return program
     sizes = bytes_of_buffers(program, ctx)
@@ -37,7 +38,7 @@ def reorder(program: Program, ctx: Context) -> Program:
 
 
 def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
-    """A lower bound of peak bytes in any order: operands and results of the largest extern call."""
+    """Lower bound of peak memory in any order: operands and results of the largest extern call, in bytes."""
     made = {name for step in program.steps for name in step.targets} | ctx.donated
     used = (made.intersection((*call.targets, *call.reads)) for call in program.calls)
     return max((sum(sizes[name] for name in names) for names in used), default=0)
@@ -45,9 +46,8 @@ def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
 
 @dataclass(slots=True)
 class _Memory:
-    """Lifetime of a buffer: from the first of some steps, or the start, until the last of some others, or the end.
-
-    `left` counts those of the others that have not run.
+    """Lifetime of a buffer: from the first step of `begins` to the last step of `ends`. Without `begins` it is live
+    from the start, without `ends` until the end. `left` is the number of steps of `ends` that have not run.
     """
 
     size: int
@@ -60,16 +60,16 @@ class _Memory:
         self.is_held, self.left = not self.begins, len(self.ends)
 
     def from_the_end(self, last: int) -> _Memory:
-        """The same with steps counted from the last one."""
+        """Lifetime in reversed time, with steps counted from the last one."""
         begins, ends = (frozenset(last - number for number in group) for group in (self.ends, self.begins))
         return _Memory(self.size, begins, ends)
 
 
 def other_orders(program: Program, sizes: Sizes, given: frozenset[str]) -> Iterator[Program]:
-    """Yield the program with its steps in other orders. `given` are inputs that are freed after their last read."""
+    """Yield the program with its steps in other orders. `given` are donated inputs, freed after their last read."""
     is_written = program.mutated or any(call.writes for call in program.calls)
     if is_written and any(call.aliases for call in program.calls):
-        return  # what is written may be seen under another name
+        return  # a mutated buffer may have aliases
     for changes in ((False,), (True,), (True, False)):
         found = program
         for is_from_the_end in changes:
@@ -80,7 +80,7 @@ def other_orders(program: Program, sizes: Sizes, given: frozenset[str]) -> Itera
 
 
 def _from_the_end(needs: Needs, memories: Sequence[_Memory]) -> list[int]:
-    """Lifetimes in reversed time: from the last reader to the step that writes the buffer."""
+    """Greedy order in reversed time: a buffer lives from its last reader to its writer."""
     last = len(needs) - 1
     users: dict[int, set[int]] = {number: set() for number in range(last + 1)}
     for number, needed in needs.items():
@@ -107,9 +107,9 @@ def _memories(program: Program, sizes: Mapping[str, int], given: frozenset[str])
 
 
 class _Queue:
-    """A queue of steps: those that free more than they allocate come first, then the original order.
+    """A queue of steps: steps that free more than they allocate come first, then the original order.
 
-    `cost` is the bytes that a step allocates less those that it frees.
+    `cost` has the bytes that a step allocates minus the bytes that it frees.
     """
 
     def __init__(self, needed: Needs, memories: Sequence[_Memory]) -> None:
@@ -137,7 +137,7 @@ class _Queue:
         self.lower(number, 0)
 
     def lower(self, number: int, by: int) -> None:
-        """Lower the cost of a step."""
+        """Lower the cost of a step by some bytes."""
         self.cost[number] -= by
         if self.waiting[number] == 0 and self.cost[number] < 0:
             heappush(self.freeing, (self.cost[number], number))
@@ -152,7 +152,7 @@ class _Queue:
         return number
 
     def run(self) -> int:
-        """Run the first step: update the costs of others and queue the steps that waited for it."""
+        """Run the first step: update the costs of others, and queue the steps that are now ready."""
         number = self.pop()
         self.waiting[number] = -1
         for memory in self.named[number]:

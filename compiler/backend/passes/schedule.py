@@ -1,4 +1,4 @@
-"""Pass: plan memory: which buffers are freed after each step, and which reuse the memory of a dead one."""
+"""Pass: plan memory: which buffers are freed after each step, and which reuse the memory of a dead buffer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from compiler.backend.passes.context import Context
 
 Frees: TypeAlias = Sequence[Sequence[str]]
 Sizes: TypeAlias = Mapping[str, int]
-"""The bytes of each buffer."""
+"""Size of each buffer, in bytes."""
 
 _FRESH = tuple(
     f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
 )
-"""Calls whose results are new memory, as large as their shapes say, whatever their arguments are."""
+"""Extern calls whose results are always new memory without gaps, never views of arguments."""
 
 
 def schedule(program: Program, ctx: Context) -> Program:
@@ -35,17 +35,17 @@ def schedule(program: Program, ctx: Context) -> Program:
 
 
 def bytes_of_buffers(program: Program, ctx: Context) -> Sizes:
-    """The bytes of each buffer."""
+    """Size of each buffer, in bytes."""
     return {buffer.name: ctx.number(buffer.size) * buffer.dtype.itemsize for buffer in program.buffers}
 
 
 def peak_bytes(program: Program, sizes: Sizes, ctx: Context) -> int:
-    """The most bytes that are held at once."""
+    """Peak memory of a program, in bytes."""
     return max(_reuse_buffers(program, lifetimes(program), sizes, ctx)[2], default=0)
 
 
 def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
-    """For each step the buffers that no later step and no output needs."""
+    """Buffers to free after each step: no later step and no output needs them."""
     seen = set(program.returned) | set(program.constants)
     frees: list[tuple[str, ...]] = []
     for step in reversed(program.steps):
@@ -57,9 +57,9 @@ def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
 
 
 def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[str, str]:
-    """For buffers that kernels write: a dead buffer of the same size and dtype to reuse.
+    """Choose for buffers that kernels write a dead buffer of the same size and dtype to reuse.
 
-    A buffer is kept for a later step only where that does not raise peak memory.
+    A dead buffer is kept for a later step only if that does not raise peak memory.
     """
     taken, spare, held = _reuse_buffers(program, frees, sizes, ctx)
     most = max(held, default=0)
@@ -81,7 +81,7 @@ def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[s
 def _reuse_buffers(
     program: Program, frees: Frees, sizes: Sizes, ctx: Context
 ) -> tuple[dict[str, str], list[list[str]], list[int]]:
-    """In-place reuse: for buffers that kernels write, one that the same kernel reads for the last time.
+    """Choose in-place reuse: a buffer that a kernel writes reuses one that the kernel reads for the last time.
 
     Also returns the other buffers that die at each step and may be reused, and the live bytes at each step.
     """
@@ -120,16 +120,16 @@ def held_bytes(program: Program, frees: Frees, sizes: Sizes, given: frozenset[st
 
 
 def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx: Context) -> str | None:
-    """A buffer that a kernel reads for the last time, if each element is read before its location is written."""
+    """Name of a buffer that can be overwritten in place: the kernel reads each element before it writes there."""
     assert isinstance(step, Kernel)
     is_of_library = program.by_name[name].device == "cpu" and any(other.device != "cpu" for other in program.buffers)
     if is_of_library or not ctx.processors:
-        return None  # in C++ what is read and what is written is `__restrict`: different memory
-    if isinstance(step, MatmulKernel):  # all of its operands are read by several programs, at any time
+        return None  # C++ pointers are `__restrict`: inputs and outputs must not overlap
+    if isinstance(step, MatmulKernel):  # several programs read its operands, at any time
         if name == step.made:
             return None
         spare = [old for old in spare if old not in step.call.reads]
-    if isinstance(step, ComboKernel):  # programs of one part may run before or after those of another
+    if isinstance(step, ComboKernel):  # programs of different parts run in any order
         spare = [old for old in spare if sum(old in part.reads for part in step.parts) < 2]
         (step,) = (part for part in step.parts if name in part.targets)
     wanted = _kind(program.by_name[name])
@@ -140,7 +140,7 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
 
 
 def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
-    """Whether every read of `old` comes before the loop that writes `name`, and at the same location.
+    """Whether every read of `old` comes before the loop that writes `name`, and at the same offset.
 
     This must hold in the order of the loops and in the order of the sweeps over reduced ranges.
     """
@@ -156,7 +156,7 @@ def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
 
 
 def _is_dense(buffer: Buffer) -> bool:
-    """Whether elements are contiguous in some order; with unknown sizes, row-major."""
+    """Whether a buffer has no gaps, in any order of dimensions; with symbolic sizes, whether it is row-major."""
     if any(size.constant is None for size in (*buffer.shape, *buffer.strides)):
         return buffer.strides == contiguous(buffer.shape)
     pairs = zip(buffer.strides, buffer.shape, strict=True)
@@ -169,7 +169,7 @@ def _is_dense(buffer: Buffer) -> bool:
 
 
 def _has_room(old: Buffer, new: Buffer) -> bool:
-    """Whether a buffer has room for another's elements, whatever the symbols are."""
+    """Whether a buffer is proven to be large enough for another one."""
     have, need = old.span.constant, new.span.constant
     return old.span == new.span or (have is not None and need is not None and have > need)
 

@@ -1,4 +1,4 @@
-"""Pass: fold constants, drop casts that change nothing, merge equal loops, remove unused steps."""
+"""Pass: fold constants, remove redundant casts, merge equal loops, remove unused steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
 
 
 def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, str]) -> str | None:
-    """The target of an earlier loop that computes the same, where only loops read this one's."""
+    """Target of an earlier loop that computes the same, if only loops read the kernel's target; else None."""
     target, loop = kernel.targets[0], kernel.loops[0]
     if len(kernel.loops) > 1 or target in program.taken or program.mutated & {target, *loop.reads}:
         return None
@@ -51,7 +51,7 @@ def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, s
 
 
 def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
-    """The program with these steps, without unused ones."""
+    """Replace the steps, and remove unused ones."""
     needed = set(program.returned) | program.mutated
     kept: list[Step] = []
     for step in reversed(steps):
@@ -67,14 +67,14 @@ def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Pr
 
 
 def value_at(producer: Loop, index: tuple[Index, ...]) -> Expr:
-    """A lowered loop's value at coordinates of its target, which are its own variables, or 0."""
+    """Value of a lowered loop at coordinates of its target. Each coordinate of its index is a variable or 0."""
     places = zip(producer.index, index, strict=True)
     values = {own.atom.name: place for own, place in places if isinstance(own.atom, Var)}
     return with_index(producer.value, values)
 
 
 def fold(value: Expr) -> Expr:
-    """The expression, simplified from the inside out."""
+    """Simplify an expression, bottom-up."""
     match value:
         case Op():
             args = tuple(map(fold, value.args))
@@ -94,7 +94,7 @@ def fold(value: Expr) -> Expr:
 
 
 def _simplify_guarded(value: Expr, condition: Expr) -> Expr:
-    """What a guard guards, with indices simplified by a bound that its condition sets on a loop's variable."""
+    """Simplify indices inside a guard by the upper bound that its condition sets on a loop variable."""
     match condition:
         case Op("and", (left, right)):
             return _simplify_guarded(_simplify_guarded(value, left), right)
@@ -136,6 +136,6 @@ def _is_one(value: Expr) -> bool:
 
 
 def _is_cast_back(old: torch.dtype, through: torch.dtype, new: torch.dtype) -> bool:
-    """Whether a value is cast to a dtype that holds all its values, and back."""
+    """Whether casts are a lossless round trip through another dtype."""
     both_float = through.is_floating_point == new.is_floating_point
     return old == new and both_float and torch.promote_types(through, new) == through

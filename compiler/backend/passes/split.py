@@ -1,14 +1,15 @@
 """Pass, for GPUs: split a long reduction with few results in two, so that all multiprocessors have work.
 
-A reduction whose rows lie in memory in runs shorter than a cache line is split too, such as groups of channels in
-channels-last memory: each place in a run gets parts of its own, so that adjacent elements are reduced together.
+A reduction whose contiguous runs are shorter than a cache line is split too, such as over groups of channels in
+channels-last memory: each position in a run gets its own partial results, so that adjacent elements are reduced
+together.
 
-The first reduction reduces parts, each to one value in a buffer; the second reduces these values. Where sizes allow it
-the parts are equal: a whole loop, or a divisor of one; then the producer of the reduction can still be fused with the
-first. Otherwise the last part is shorter, and a guard says where it ends. `argmax` and `argmin` are not split.
+The first reduction computes partial results, the second one reduces them. The parts are equal if a loop's size or one
+of its divisors allows it; then the producer can still be fused with the first reduction. Otherwise the last part is
+shorter, and a guard masks its end. `argmax` and `argmin` are not split.
 
-A variance over equal parts is combined from the variances of the parts (Chan, Golub and LeVeque, 1979): squared
-distances from the mean of each part, and of these means from the mean of all. So one kernel reads everything, once.
+A variance over equal parts is combined from the variances of the parts (Chan, Golub and LeVeque, 1979): the squared
+deviations from the mean of each part, and of these means from the total mean. So the input is read only once.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Splitting:
     buffers: list[Buffer] = field(default_factory=list)
 
     def steps(self, step: Step, ctx: Context) -> Iterator[Step]:
-        """The steps that replace a step."""
+        """Steps that replace a step."""
         if not isinstance(step, Kernel):
             yield step
         elif (found := self.mean_and_parts(step.loops[0])) is not None:
@@ -62,7 +63,7 @@ class _Splitting:
             yield step
 
     def parts(self, kernel: Kernel, ctx: Context) -> Parts | None:
-        """A reduction in two loops, if that is worth it; in equal parts where only its variance makes it worth it."""
+        """Split a reduction in two if that is worth it, else None. If only the variance profits, in equal parts."""
         if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
             return None
         width = self.width(kernel.loops[0])
@@ -95,8 +96,8 @@ class _Splitting:
         return made
 
     def width(self, loop: Loop) -> int:
-        """Bytes of the largest element that is reduced, as it lies in memory: what is cast is not stored before that.
-        0 for squared distances from a mean, which are as their sum is.
+        """Size in memory of the largest element that is reduced, in bytes, before a cast. 0 for squared deviations from
+        a mean: neither short runs nor the cache size are a reason to split them.
         """
         if _distance(loop)[1] is not None:
             return 0
@@ -104,12 +105,12 @@ class _Splitting:
         return max(widths, default=loop.value.dtype.itemsize)
 
     def before_cast(self, read: Load) -> Sequence[Load]:
-        """What a value is made of that is a cast, or the value."""
+        """Loads before the cast that makes a value, or the load of the value if it is no cast."""
         made = self.loops.get(read.buffer)
         return [*loads(made.value)] if made and isinstance(made.value, Op) and made.value.name == "cast" else [read]
 
     def mean_and_parts(self, loop: Loop) -> tuple[Load, Loop, Parts] | None:
-        """Of a sum of squared distances from a mean: the load of the mean, its loop, and the equal parts of its sum."""
+        """For a sum of squared deviations: the load of the mean, its loop, and the split of its sum in equal parts."""
         found, distance = _center(loop, self.loops), _distance(loop)[0]
         if found is None or found[2] not in self.made:
             return None
@@ -119,7 +120,7 @@ class _Splitting:
         return (center, mean, parts) if is_same and total.reduction == "sum" and parts.equal else None
 
     def combine_variance(self, loop: Loop, of_all: Load, mean: Loop, parts: Parts, ctx: Context) -> Iterator[Step]:
-        """A sum of squared distances from the mean of all, made of those of the parts."""
+        """Compute a sum of squared deviations from the means and squared deviations of the parts."""
         means, squares = (replace(parts.buffer, name=f"{one.target}_parts") for one in (mean, loop))
         self.buffers += [means, squares]
         of, at = parts.first, parts.first.index
@@ -139,7 +140,7 @@ def _square(value: Expr) -> Expr:
 
 
 def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
-    """Of a sum of squares: what is squared is this value less that element of a buffer."""
+    """(value, center) of a sum of (value - center)²; (None, None) for other loops."""
     match loop.value:
         case Op("mul", (Op("sub", (value, Load() as center)) as left, right)) if left == right:
             return (value, center) if loop.reduction == "sum" else (None, None)
@@ -147,7 +148,7 @@ def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
 
 
 def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | None:
-    """Of a sum of squared distances: the mean that they are from, where that is made, and the sum it is made of."""
+    """For a sum of squared deviations: the load of the mean, the mean's loop, and the name of its sum; else None."""
     _, center = _distance(loop)
     if center is None or (mean := loops.get(center.buffer)) is None:
         return None
@@ -159,7 +160,7 @@ def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | N
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A reduction in two loops, and the buffer between them; `equal` says whether all parts are of one length."""
+    """A split reduction: two loops, and the buffer of partial results. `equal` if all parts have the same length."""
 
     first: Loop
     second: Loop
@@ -169,8 +170,8 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How reduced ranges are divided: `outer` count the parts, `inner` walk one. `values` says where that is in the
-    ranges as they were. `ragged` are those of them that the last part may walk beyond.
+    """Division of reduced ranges: `outer` variables count the parts, `inner` ones run within a part. `values` are the
+    original variables as indices over them. `ragged` are original variables that the last part may exceed.
     """
 
     outer: tuple[Var, ...]
@@ -184,8 +185,8 @@ def _kernel(loop: Loop) -> Kernel:
 
 
 def _short_range(kernel: Kernel, program: Program, ctx: Context, width: int) -> Var | None:
-    """What counts the elements of a run, where a row that no program holds lies in runs so short that reading it takes
-    longer than two more launches; None where it does not, and where what follows a run is not of another row.
+    """Reduced variable along the contiguous runs of a row, if the runs are so short that they cost more than two
+    launches. None for rows that one program holds, or if adjacent runs do not belong to different rows.
     """
     if not width or ctx.points(kernel.reduced) <= ctx.thresholds.longest_row:
         return None
@@ -199,27 +200,27 @@ def _short_range(kernel: Kernel, program: Program, ctx: Context, width: int) -> 
 
 
 def _outgrows_cache(loop: Loop, width: int, ctx: Context) -> bool:
-    """Whether rows are so long that no program holds one, and those under way at a time are more than the cache has."""
+    """Whether a row is too long for one program to hold, and the rows in flight exceed the L2 cache."""
     length, rows = ctx.points(loop.reduced), min(ctx.points(loop.ranges), 2 * ctx.processors)
     return length > ctx.thresholds.longest_row and rows * length * width > ctx.cache
 
 
 def _count_column_parts(loop: Loop, short: Var, ctx: Context) -> int:
-    """How many parts the elements at one place of all runs of a row should be made of."""
+    """Number of parts for each position in the runs of a row."""
     columns = ctx.points((*loop.ranges, short))
     enough = -(-ctx.processors * ctx.thresholds.programs * ctx.thresholds.split_columns // columns)
     return max(enough, -(-ctx.points(loop.reduced) // ctx.number(short.size) // ctx.thresholds.split_column))
 
 
 def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether neighbours in what it reads belong to neighbouring results."""
+    """Whether adjacent elements of its inputs belong to adjacent results, rather than to one result."""
     *places, _ = offsets(kernel, program)
     across, along = (sum(points_along(places, var, ctx) for var in group) for group in (kernel.ranges, kernel.reduced))
     return across > along
 
 
 def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
-    """How many parts each result should be made of."""
+    """Number of parts for each result, 1 for no split."""
     rows, length = ctx.points(loop.ranges), ctx.points(loop.reduced)
     wide = ctx.thresholds.split_columns if by_columns else 1
     programs, limits = -(-rows // wide), ctx.thresholds
@@ -230,7 +231,7 @@ def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
 
 
 def _divide(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
-    """Turn ranges into counts of parts, from the outermost on, until there are enough."""
+    """Divide ranges into parts, from the outermost range on, until there are enough."""
     outer: list[Var] = []
     inner: list[Var] = []
     values: dict[str, Index] = {}
@@ -255,7 +256,7 @@ def _divide(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
 
 
 def _length(size: Index, count: int, ctx: Context) -> Index | None:
-    """How long parts of a range are, so that all are equal and there are about as many as wanted, if that can be."""
+    """Length of equal parts of a range, for about `count` of them; None if there is none."""
     best = ctx.number(size) / count
     exact = [length for length in _divisors(size) if best / 2 <= ctx.number(length) <= best * 2 and length != size]
     return min(exact, key=lambda length: abs(ctx.number(length) - best), default=None)

@@ -1,4 +1,4 @@
-"""Check the rules that hold for a program at every stage; an error names the loop and the rule that a pass broke."""
+"""Verify the invariants of programs, which hold at every stage. An error names the loop and the broken rule."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class BrokenProgramError(BackendError):
 
 
 def verify(program: Program, before: Program | None = None) -> None:
-    """Raise BrokenProgramError with everything that is wrong.
+    """Raise BrokenProgramError with all errors of a program.
 
-    `before` is the verified program that a pass started from: it has to have the same interface, and what has not
-    changed since is not checked again.
+    `before` is the verified program before a pass: the interface must be the same, and unchanged steps are not checked
+    again.
     """
     unchanged = _unchanged_steps(program, before) if before else frozenset[int]()
     if wrong := [*_wrong(program, unchanged), *(_changes(program, before) if before else ())]:
@@ -42,7 +42,7 @@ def verify(program: Program, before: Program | None = None) -> None:
 
 
 def _changes(program: Program, before: Program) -> Iterator[str]:
-    """Changes of the interface: other inputs, number of results, shapes or dtypes."""
+    """Errors in the interface: changed inputs, number of outputs, shapes or dtypes."""
     if program.inputs != before.inputs:
         yield f"its inputs are ({', '.join(program.inputs)}), and were ({', '.join(before.inputs)})"
     if missing := sorted(before.mutated - program.mutated):
@@ -55,14 +55,14 @@ def _changes(program: Program, before: Program) -> Iterator[str]:
 
 
 def _describe_outputs(program: Program) -> Iterator[str]:
-    """Dtype, shape and device of each output; the value of one that is no tensor."""
+    """Dtype, shape and device of each output, the value itself for non-tensors."""
     for output in program.outputs:
         buffer = program.by_name.get(output.buffer) if isinstance(output, Strided) else None
         yield f"{buffer.dtype} [{', '.join(map(str, output.shape))}] on {buffer.device}" if buffer else str(output)
 
 
 def _unchanged_steps(program: Program, before: Program) -> frozenset[int]:
-    """Identities of steps and loops that are unchanged and name the same buffers."""
+    """`id` of the steps and loops that are unchanged and use the same buffers."""
     known = ((buffer, before.by_name.get(buffer.name, buffer)) for buffer in program.buffers)
     is_same = all(now is was or replace(now, reuses=was.reuses) == was for now, was in known)
     if not is_same or (program.mutated, program.returned) != (before.mutated, before.returned):
@@ -135,7 +135,7 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
 
 
 def _wrong_matmul(kernel: MatmulKernel, program: Program) -> Iterator[str]:
-    """Errors of a matmul kernel: each element reaches the loops at one point, where a program of the kernel has it."""
+    """Errors of a matmul kernel: its epilogue must read each element of the result at one point."""
     found, shape = kernel.places(kernel.made), program.by_name[kernel.made].shape
     if len(found) != 1 or not all(is_bijective(index, shape, kernel.ranges) for index in found):
         yield f"its loops do not read each element of {kernel.made} at one point"
@@ -146,7 +146,7 @@ def _wrong_matmul(kernel: MatmulKernel, program: Program) -> Iterator[str]:
 
 
 def _wrong_combo(kernel: ComboKernel) -> Iterator[str]:
-    """Errors of a combo kernel: its programs may run in any order."""
+    """Errors of a combo kernel: its parts must be independent, as they run in any order."""
     for part in kernel.parts:
         others = {name for other in kernel.parts if other is not part for name in other.targets}
         if met := others & {*part.reads, *part.targets}:
@@ -154,7 +154,7 @@ def _wrong_combo(kernel: ComboKernel) -> Iterator[str]:
 
 
 def _wrong_place(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
-    """Errors of a loop in this kernel."""
+    """Errors of a loop as part of this kernel."""
     if loop.reduction:
         if loop.reduction not in REDUCTIONS:
             yield f"there is no reduction {loop.reduction}"
@@ -169,7 +169,7 @@ def _wrong_place(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
 
 
 def _wrong_loop(loop: Loop, program: Program) -> Iterator[str]:
-    """Errors of a loop wherever it is."""
+    """Errors of a loop, independent of its kernel."""
     target = program.by_name[loop.target]
     is_free = isinstance(loop.value, Put) or any(size.constant == 0 for size in target.shape)
     if not isinstance(loop.value, Put) and len(loop.index) != len(target.shape):
@@ -232,7 +232,7 @@ def _wrong_load(load: Load, program: Program, guarded: bool) -> Iterator[str]:
 
 @lru_cache(1 << 12)
 def _is_outside(index: Shape, shape: Shape) -> bool:
-    """Whether coordinates are certainly out of bounds."""
+    """Whether coordinates are proven to be out of bounds."""
     return any(is_below(size - 1, at) or is_below(at + size, size) for at, size in zip(index, shape, strict=True))
 
 
