@@ -322,7 +322,7 @@ def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
     failures, next_attempt = 0, 0.0
 
     def prepare(args: Sequence[Any]) -> None:
-        """Compile. Retry a failed compilation at the next call, later after a pause as long as the last attempt."""
+        """Compile. A first failure is retried at the next call, later ones after a pause as long as the attempt."""
         nonlocal ready, failures, next_attempt
         if not are_in_memory(args):
             ready = interpreter

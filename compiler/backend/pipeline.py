@@ -40,7 +40,7 @@ PASSES: Mapping[str, Pass] = {
     "fuse": fuse,  # merge kernels that share buffers
     "fission": fission,  # on GPUs: split kernels again that would access memory in short runs
     "one_hot": one_hot,  # replace one-hot sums by their only non-zero term
-    "recompute": recompute,  # on GPUs: recompute values where that moves fewer bytes than loading them
+    "recompute": recompute,  # on GPUs: recompute values if that moves fewer bytes than loading them
     "matmuls": fuse_small_matmuls,  # on GPUs: fuse small matmuls with the kernels that read them
     "order": order,  # sort and merge the ranges of loops to follow memory
     "combine": combine,  # on GPUs: merge small independent kernels into one launch
@@ -106,8 +106,8 @@ def _check(program: Program, name: str, before: Program) -> None:
 class Watcher(Protocol):
     """Observes compilations, one graph after the other.
 
-    `builds` says whether code is compiled, or only generated to be read. `replaces` says whether later calls run the
-    graphs instead of compiled code, which keeps AOTAutograd's wrappers.
+    `builds` says whether code is compiled, or only generated to be read. `replaces` says whether later calls run FX
+    graphs instead of compiled code; they need AOTAutograd's wrappers.
     """
 
     builds: bool

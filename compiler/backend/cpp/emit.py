@@ -81,7 +81,7 @@ def shared_text(name: str, called: Set[str], vector_math: bool) -> str:
 
 
 def _reductions(called: Set[str]) -> Iterator[str]:
-    """Declarations of max and min reductions that propagate NaN, which OpenMP's own do not."""
+    """OpenMP declarations of max and min reductions that propagate NaN, unlike the built-in ones."""
     for name, function in (("most", "maximum"), ("least", "minimum")):
         if name in called:
             types = ", ".join(sorted(set(TYPES.values()) - {"_Float16"}))

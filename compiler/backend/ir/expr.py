@@ -26,7 +26,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Keyed):
-    """A number. Floats print exactly, as by `repr`."""
+    """A constant. Floats print with full precision, as by `repr`."""
 
     value: bool | int | float
     dtype: torch.dtype
@@ -40,7 +40,7 @@ class Const(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load(Keyed):
-    """Load one element of a buffer, in the buffer's dtype."""
+    """A load of one element of a buffer, in the buffer's dtype."""
 
     buffer: str
     index: Shape
@@ -156,15 +156,15 @@ def _parts(value: Expr) -> Iterator[Expr]:
 
 
 def indices(value: Expr) -> Shape:
-    """Indices of a load, a scatter or an index itself, without its subexpressions."""
+    """Indices of the outermost expression, if it is a load, a scatter or an index; not of its subexpressions."""
     if isinstance(value, Load | Put):
         return value.index
     return (value,) if isinstance(value, Index) else ()
 
 
 def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[str, Index] = _AS_THEY_ARE) -> Expr:
-    """Replace subexpressions: `change` returns the replacement of one, or None to descend into it. `values` are new
-    indices for loop variables, by name.
+    """Replace subexpressions: `change` returns a replacement, or None to descend into the subexpression. `values` are
+    new indices for loop variables, by name.
     """
     if (changed := change(value)) is not None:
         return changed
@@ -218,7 +218,7 @@ def rename_buffers(value: Expr, names: Mapping[str, str], starts: Container[str]
 
 
 def is_indirect(value: Expr) -> bool:
-    """Whether it has indirect indices, which are loaded from tensors."""
+    """Whether an expression has indirect indices (indices loaded from tensors)."""
     return any(indirects(index) for part in parts(value) for index in indices(part))
 
 

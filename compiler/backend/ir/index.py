@@ -59,7 +59,7 @@ class Var(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbol(Keyed):
-    """A number known when the program is called. A size is at least 1 wherever something is computed."""
+    """A number known when the program is called. Sizes are at least 1 inside of loops."""
 
     name: str
     is_size: bool = True

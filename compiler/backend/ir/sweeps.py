@@ -17,7 +17,7 @@ from compiler.backend.ir import Kernel, Loop
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """`scalars` are loops that run before the sweep, once at each point of the outer loops. `body` are the loops of the
-    sweep, in order: reductions and pointwise loops. `again` names recomputed values, which an earlier sweep also made.
+    sweep, in order: reductions and pointwise loops. `again` names values that an earlier sweep computed, too.
     """
 
     scalars: tuple[Loop, ...]

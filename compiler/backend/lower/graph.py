@@ -224,7 +224,7 @@ class _Walk:
         return {self.low.buffers[x.buffer].device for x in leaves(value) if isinstance(x, Tensor)}
 
     def overwritten(self, node: Node) -> Tensor | None:
-        """Target of a `copy_` if a loop can do it: a whole buffer, overwritten once, from another one on its device."""
+        """Target of a `copy_` that a loop can do: a whole buffer, not yet mutated, from another one on its device."""
         target, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
         plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in DTYPES
         plain = plain and len(self.devices((source, target))) == 1

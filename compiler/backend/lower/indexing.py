@@ -329,7 +329,7 @@ def embedding_backward(
 
 
 def scatter(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
-    """`torch.scatter`. If it replaces one element per row, each element checks whether it is the target instead."""
+    """`torch.scatter`. With one index per row it needs no `Put`: each element checks whether it is the target."""
     dim = x.dimension(dim)
     wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
     if not x.shape or rows.shape != wanted:
@@ -339,7 +339,7 @@ def scatter(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Any, **_: 
     def value(at: Shape) -> Expr:
         own = (*at[:dim], Index.of(0), *at[dim + 1 :])
         row = cast(rows.load(own), torch.int64)
-        is_checked = "nll_loss" in str(low.node.meta.get("original_aten"))  # the forward has met the same indices
+        is_checked = "nll_loss" in str(low.node.meta.get("original_aten"))  # the forward checked the same indices
         picked = row if is_checked else place(row, x.shape[dim])
         is_one = operation("eq", at[dim], picked)
         return operation("where", is_one, element(source, own, low.dtype), x.load(at))

@@ -78,7 +78,7 @@ def rounds_on_cpu(node: Node) -> bool:
 
 
 def arithmetic(build: Build, rounds: Callable[[Node], bool] = lambda node: False) -> Rule:
-    """Rule of an operation with arguments and result in the result's dtype. None stays None."""
+    """Rule of an operation with arguments and result in the result's dtype. None arguments stay None."""
 
     def rule(low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
         own, rounded, is_inner = low.dtype, rounds(low.node), is_inside(low.node)

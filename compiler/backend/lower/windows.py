@@ -192,7 +192,7 @@ def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Se
 Divisor: TypeAlias = Callable[[Shape, torch.dtype], Expr]
 """Divisor of the sum of a window: a number, or the number of its elements."""
 Averages: TypeAlias = Callable[..., tuple[Windows, Divisor]]
-"""Parses an operator's arguments to windows and their divisor."""
+"""Parses an operator's arguments into windows and their divisor."""
 
 
 def count_elements(over: Windows, with_padding: bool, window: Shape, dtype: torch.dtype) -> Expr:

@@ -51,7 +51,7 @@ def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
     if symbols_and_checks(program, kernel)[0]:
         return False
     names = {*kernel.reads, *kernel.targets}
-    gpus = {buffer.device for buffer in program.buffers} - {"cpu"} or {"cpu"}  # a GPU's code may run on a CPU
+    gpus = {buffer.device for buffer in program.buffers} - {"cpu"} or {"cpu"}  # GPU code may target CPU buffers
     on_gpu = gpus.issuperset(program.by_name[name].device for name in names)
     return on_gpu and names.isdisjoint(program.mutated) and all(map(_is_pointwise, kernel.loops))
 

@@ -30,10 +30,10 @@ class Thresholds:
     fused_loops        most loops of a kernel
     fused_buffers      most buffers that a kernel reads and writes
     fusion_distance    largest distance, in steps, of fused kernels that share only inputs
-    fusion_readers     number of a buffer's first readers that are candidates for fusion with its writer
+    fusion_readers     number of users of a buffer, from the first, that are tried for fusion with its writer
     shared_points      on a GPU, most elements of a kernel in a combo kernel, which has at most twice as many
     own_matmul         on a GPU, most multiplications of a matmul that is not a library call
-    own_matmul_sum     and its largest inner dimension, over which one program sums sequentially
+    own_matmul_sum     largest inner dimension of such a matmul; one program sums over it sequentially
 
     Loops on a CPU
     row_buffer         longest row, in elements, that a kernel keeps instead of recomputing it

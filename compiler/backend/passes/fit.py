@@ -122,7 +122,7 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
 
 
 def _value_of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
-    """Value of a variable from coordinates that are its digits, as of merged dimensions; None if some are missing."""
+    """Compose a variable from coordinates that are its digits, as with merged dimensions; None if any is missing."""
     digits = {unit: yours for mine, yours in pairs if (unit := _unit(mine, var)) is not None}
     value, step = Index.of(0), Index.of(1)
     while step != var.size:

@@ -2,7 +2,7 @@
 
 A matmul may read a zero-padded copy of an operand (`lower/library_calls.py`). If the operand has other readers too,
 such as a gradient that is also summed or a low-precision weight that is saved for the backward, it would be computed
-or stored twice. The padded copy has all elements at the same coordinates.
+or stored twice. Elements have the same coordinates in the padded copy.
 """
 
 from __future__ import annotations

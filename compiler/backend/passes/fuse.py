@@ -201,7 +201,7 @@ class Steps:
         return overwritten_early(replace(kernel, local=frozenset(own - _stored_buffers(self.program))), names)
 
     def merge(self, pair: Pair, kernel: Kernel) -> None:
-        """Put the fused kernel at the second's position. The first one's bit may stay set, as nothing reads it."""
+        """Put the fused kernel at the second's position. The first one's bit may stay in `before`; nothing reads it."""
         first, second = pair.first, pair.second
         self.steps[second] = kernel
         del self.steps[first]

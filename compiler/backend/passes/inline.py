@@ -53,7 +53,7 @@ class _Inlining:
     def values_across_calls(self) -> set[str]:
         """Values that an extern call depends on, and that users of the call read again, each element once.
 
-        They are stored anyway across the call. If they were inlined, their inputs would have to be stored instead.
+        They are stored across the call anyway. If they were inlined, their inputs would have to be stored, too.
         """
         bits: dict[str, int] = {}
         needs: dict[str, int] = {}

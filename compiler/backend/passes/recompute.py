@@ -137,7 +137,7 @@ def _with_loops(
 
 
 def _name(target: str, reader: Kernel, taken: Set[str]) -> str:
-    """Name of a recomputed value in a reader, the same for repeated recomputation."""
+    """Name of a recomputed value in a reader; the same if the reader already recomputes it."""
     names = (f"{target}_again{f'_{number}' if number else ''}" for number in count())
     return next(name for name in names if name in reader.targets or name not in taken)
 

@@ -57,7 +57,7 @@ def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
 
 
 def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[str, str]:
-    """Choose for buffers that kernels write a dead buffer of the same size and dtype to reuse.
+    """Choose dead buffers to reuse for the outputs of kernels, of the same size and dtype.
 
     A dead buffer is kept for a later step only if that does not raise peak memory.
     """
@@ -81,7 +81,7 @@ def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[s
 def _reuse_buffers(
     program: Program, frees: Frees, sizes: Sizes, ctx: Context
 ) -> tuple[dict[str, str], list[list[str]], list[int]]:
-    """Choose in-place reuse: a buffer that a kernel writes reuses one that the kernel reads for the last time.
+    """Choose in-place reuse: the output of a kernel reuses a buffer that the kernel reads for the last time.
 
     Also returns the other buffers that die at each step and may be reused, and the live bytes at each step.
     """

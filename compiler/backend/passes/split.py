@@ -224,7 +224,7 @@ def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
     rows, length = ctx.points(loop.ranges), ctx.points(loop.reduced)
     wide = ctx.thresholds.split_columns if by_columns else 1
     programs, limits = -(-rows // wide), ctx.thresholds
-    enough = 2 * ctx.processors if by_columns else ctx.processors // 2  # a row is read by a whole program at once
+    enough = 2 * ctx.processors if by_columns else ctx.processors // 2  # by rows, a whole program reads one row
     if length < limits.split_length or programs >= enough:
         return 1
     return min(-(-ctx.processors * limits.programs // max(programs, 1)), length * wide // limits.split_part)
