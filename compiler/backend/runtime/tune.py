@@ -1,7 +1,7 @@
 """mode="max-autotune": time each kernel's configurations on the GPU, choose the fastest, cache the times on disk.
 
 Kernels are timed as by triton.testing.do_bench, with a cold L2 cache. Their buffers have the real sizes and hold random
-numbers, or zeros if they are integers: these may be indices, and zero is never out of range. A matmul kernel is timed
+numbers, or zeros if not floating-point: these may be indices, and zero is never out of range. A matmul kernel is timed
 against PyTorch's matmul followed by a kernel for the epilogue.
 """
 
