@@ -98,8 +98,8 @@ class Inspection:
     >>> print(p.fused)
     >>> p.replace("fuse", lambda program, ctx: program).fused
 
-    Stages are those of the graph with the index `selected`. An Inspection is immutable: `replace`, `with_thresholds` and
-    `on` return another one.
+    Stages are those of graph number `selected`. An Inspection is immutable: `replace`, `with_thresholds` and `on`
+    return another one.
     """
 
     asked: InspectedCall
@@ -328,7 +328,8 @@ class Inspection:
     def check(self) -> PassComparison:
         """Compare each stage with eager mode, to find the first pass that changes a number.
 
-        The reference interpreter runs the stages on copies of the call's own inputs. A backward that the call did not run gets random gradients.
+        The reference interpreter runs the stages, on copies of the call's own inputs. A backward that the call did not
+        run gets random gradients.
         """
         self._require_device()
         return compare_passes((graph.captured, graph.stages.programs) for graph in self.graphs)
