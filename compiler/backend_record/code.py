@@ -48,9 +48,7 @@ def kernels_artifact(
     facts: list[KernelFacts] = []
     for function in code.functions:
         identity, (first, last) = f"{artifact_id}.{function.name}", function.lines
-        node = made.steps[
-            kernels[function.kernel].targets[-1]
-        ]  # by target, as a kernel and another step's buffer may share a name
+        node = made.steps[kernels[function.kernel].targets[-1]]  # by target: another step's buffer may have its name
         moved, category = _bytes_moved(made, node), category_of(kernels[function.kernel])
         attrs = {"language": language, "category": category, "line": first, "bytes": moved}
         attrs |= {"launch": dict(launches[function.name])} if function.name in launches else {}

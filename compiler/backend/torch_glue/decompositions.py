@@ -187,7 +187,7 @@ def _scatter(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: 
 def _nan_to_num(x: torch.Tensor, *given: Any, **named: Any) -> Any:
     """Decompose `nan_to_num`; NotImplemented if the decomposition would raise an error that eager mode does not.
 
-    These are complex numbers, and replacements that x's dtype can't represent, which eager mode rounds to infinity.
+    The cases: complex numbers, and replacements that x's dtype can't represent, which eager mode rounds to infinity.
     """
     numbers = [one for one in (*given, *named.values()) if one is not None and math.isfinite(one)]
     if x.is_complex() or (x.is_floating_point() and any(abs(one) > torch.finfo(x.dtype).max for one in numbers)):
