@@ -90,7 +90,7 @@ def _memory_lines(program: Program, sizes: Sizes) -> Iterator[MemoryLine]:
 def merges(decisions: Iterable[Decision], before: Program, after: Program, *, graph: str, kind: str) -> list[Merge]:
     """Pairs of kernels that the pass `fuse` merged, in its order.
 
-    A merge of merged kernels has a later round than theirs.
+    The round of a merge is later than those in which its two kernels were made.
     """
     taken = {kernel.name for kernel in after.kernels}
     known = {target: f"{kernel.name} loop" if kernel.name in taken else kernel.name

@@ -40,7 +40,7 @@ class PassRecorder:
         self._compiled: Counter[str] = Counter()
 
     def after_passes(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
-        # The pieces of a forward with data-dependent sizes are compiled as those of an inference graph are.
+        # Pieces of a forward with data-dependent sizes are compiled like those of an inference graph.
         kind = cast("Kind", ctx.graph if ctx.graph in self.recorder.latest else "forward")
         frame = self.recorder.frame
         self._compiled[kind] += 1

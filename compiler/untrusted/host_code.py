@@ -66,7 +66,7 @@ def _is_kept(node: ast.stmt) -> bool:
 def _is_kernel(node: ast.Assign) -> bool:
     """Whether a statement defines a kernel. It runs with a stand-in for `async_compile`, which only keeps the source.
 
-    `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
+    The statement is `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
     """
     call, target = node.value, node.targets[0]
     if len(node.targets) != 1 or not (isinstance(call, ast.Call) and isinstance(target, ast.Name)):

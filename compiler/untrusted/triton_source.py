@@ -29,7 +29,7 @@ _MODULES = {
     HELPERS: (),
     f"{_RUNTIME}.triton_compat": (),
 }
-"""Modules that kernels may use, and their allowed members; () allows all members that are for kernels."""
+"""Modules that kernels may use, and their allowed members; () allows all functions for kernels."""
 _FROM_RUNTIME = ("triton_helpers", "triton_heuristics")
 _BUILTINS = frozenset({
     "abs", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "range", "str", "tuple",
@@ -216,7 +216,7 @@ class _Module:
             self.metadata(argument)
 
     def is_hint(self, node: ast.expr) -> bool:
-        """Whether it is one of `ReductionHint.INNER`, `tl.float32`, `torch.float32`, `__file__`, or alike."""
+        """Whether it is a hint, a dtype or `__file__`: `ReductionHint.INNER`, `tl.float32`, `torch.float32`."""
         name = self.dotted_name(node)
         kind, _, member = name.rpartition(".")
         is_dtype = kind == "torch" and re.fullmatch(r"(u?int|b?float|float8_\w+|complex|bool)\d*\w*", member)

@@ -55,7 +55,7 @@ class Graph:
 
     @property
     def name(self) -> str:
-        """Forward, backward or inference; later ones of these are numbered."""
+        """Name of the graph: forward, backward or inference, with a number if there are several ("forward_2")."""
         return self.captured.name
 
     @property
@@ -92,7 +92,7 @@ class _ContextWatcher:
 
 @dataclass(frozen=True, repr=False)
 class Inspection:
-    """A call in our backend: its graphs, and their programs after each pass. Stages print as text.
+    """A call compiled by our backend: its graphs, and the program after each pass. Stages print as text.
 
     >>> p = tcompile.open(torch.nn.functional.gelu, torch.randn(8))
     >>> print(p.fused)
@@ -157,7 +157,7 @@ class Inspection:
 
     @property
     def stages(self) -> pd.DataFrame:
-        """DataFrame with one row a stage: pass, kernels, calls of PyTorch, bytes of kernels, seconds."""
+        """DataFrame with one row per stage: pass, kernels, calls of PyTorch, bytes of kernels, seconds."""
         rows = []
         for change, program in self.graph.stages.programs.items():
             found = totals(program, self.graph.context(self.thresholds))
@@ -168,7 +168,7 @@ class Inspection:
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """DataFrame with one row for each kernel or call of PyTorch, after the last pass.
+        """DataFrame with one row per kernel or call of PyTorch, after the last pass.
 
         Columns: loops, bytes that a kernel moves, the values that it computes, and its lines of the user's code.
         """
@@ -185,7 +185,7 @@ class Inspection:
 
     @property
     def decisions(self) -> pd.DataFrame:
-        """DataFrame with one row a decision of a pass: verdict, subjects, why, potential saving in bytes."""
+        """DataFrame with one row per decision of a pass: verdict, subjects, why, potential saving in bytes."""
         rows = [
             (found.pass_name, found.verdict, ", ".join(found.subjects), found.why, found.numbers.get("bytes"))
             for found in self._all_decisions(self.graph)
@@ -210,7 +210,7 @@ class Inspection:
 
     @property
     def triton(self) -> Text:
-        """Triton source of the kernels; of a call on the CPU, for an H100 (see `on`)."""
+        """Triton source of the kernels; for an H100 if the call is on the CPU (see `on`)."""
         return self.code if self.graph.is_on_gpu else self.on("h100").code
 
     def on(self, gpu: str) -> Inspection:

@@ -43,7 +43,7 @@ class Lookup:
 
     @cached_property
     def before(self) -> Mapping[str, Sequence[str]]:
-        """Names of nodes by the operation before decomposition, in the user's code, PyTorch or ATen: layer_norm."""
+        """Nodes by the name of the operation before decomposition, in the user's code, PyTorch or ATen: layer_norm."""
         found: dict[str, list[str]] = {}
         steps = self.programs["lowered"].steps
         computed = {origin for step in steps for part in _parts(step) for origin in part.origins}
@@ -83,7 +83,7 @@ class Lookup:
         return f"{step.targets[0] if step.targets else step.name} is a call of PyTorch ({next(whys, step.name)})"
 
     def _removed_loop(self, name: str) -> Found | None:
-        """Find a loop that a pass before fusion removed; None if it is no such loop."""
+        """Find a loop that a pass before fusion removed; None for other names."""
         taken = [d for d in self.decisions if d.subjects[0] == name and d.verdict in ("inlined", "merged", "left out")]
         if not taken or not any(name in program.by_name for program in self.programs.values()):
             return None
@@ -103,7 +103,7 @@ class Lookup:
         return told, tuple(dict.fromkeys(number for _, numbers in every for number in numbers))
 
     def _node(self, name: str) -> Found | None:
-        """Find a node without a loop of its name: it became several loops, or is a view. None if it is no node."""
+        """Find a node without a loop of its name: it became several loops, or is a view. None for other names."""
         if name not in self.nodes:
             return None
         if made := self._results_of_node(name):

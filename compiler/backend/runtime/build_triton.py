@@ -84,7 +84,7 @@ def specify_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """Compilations by key of their job: `made`, running or done or from disk; `there`, loaded on the GPU."""
+    """Compiled kernels by the key of their job: `made` are futures, `there` are those loaded on the GPU."""
 
     made: Mapping[str, Future[Output]]
     there: dict[str, Loaded] = field(default_factory=dict)

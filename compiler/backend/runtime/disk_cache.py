@@ -45,7 +45,10 @@ def _user() -> str:
 
 @cache
 def _check_folder(chosen: Path, exists: bool) -> Path:
-    """Create and check the folder; a private one if it can't be used. `exists` makes a removed one be checked anew."""
+    """Create and check the folder; return a private one if it can't be used.
+
+    `exists` is an argument so that a folder that was removed is created again, despite the cache.
+    """
     try:
         if not exists:
             chosen.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ _SEGMENT = struct.Struct("=8xQ16xQ")
 
 
 def missing_bytes(library: Path) -> int:
-    """Number of bytes missing at the file's end by its headers: 0 if it is complete, -1 if it is no ELF file.
+    """Number of bytes missing from the file, according to its headers: 0 if complete, -1 if it is no ELF file.
 
     0 on other systems than Linux, as their loaders check this themselves.
     """

@@ -59,7 +59,7 @@ class Assumed:
     def alignments(self, program: Program, buffers: Sequence[str]) -> list[bool]:
         """Whether each buffer is aligned to 16 bytes.
 
-        New memory is. Inputs are if assumed. Results of extern calls that may be views count as unaligned.
+        New memory is aligned, inputs are if `aligned`, and results of extern calls that may be views are not.
         """
         unknown = {name for call in program.calls if call.aliases for name in call.targets}
         inputs = {*program.inputs, *program.constants}
@@ -147,7 +147,7 @@ class Launcher:
         self.text = "\n".join(self.lines)
 
     def compile(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
-        """Compile the function. `names` are more globals, such as the library's kernels or the driver's functions."""
+        """Compile the function. `names` are its other globals, such as the library's kernels or the driver's functions."""
         name = f"<tcompile {self.program.name} {next(_numbers)}>"
         linecache.cache[name] = (len(self.text), None, self.text.splitlines(keepends=True), name)
         names = {**self.names, **names}

@@ -25,7 +25,7 @@ from compiler.torch_api.cuda_launch import Loaded
 
 
 class OnGpu:
-    """A program's calls, compiled for each set of assumptions; first for those that the example inputs meet."""
+    """Compiles a program for each set of assumptions, at first for those that hold for the example inputs."""
 
     def __init__(
         self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool

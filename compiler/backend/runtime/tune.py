@@ -24,7 +24,7 @@ from compiler.backend.triton.tiles import TritonConfig
 from compiler.torch_api.cuda_launch import Loaded, launch, raw_stream
 
 _WARM_UP, _REPEAT, _AHEAD = 3, 21, 4
-"""Warm-up launches, timed launches, and fills of memory before each launch, of some 70 µs each."""
+"""Warm-up launches, timed launches, and memory fills before each launch, of some 70 µs each."""
 _CACHE = 2**28
 """Bytes to fill; larger than any L2 cache."""
 
@@ -119,7 +119,7 @@ def _seconds_of_parts(program: Program, matmul: MatmulKernel, rest: Candidate, c
 
 
 def _measure(run: Callable[[], None], device: int) -> float:
-    """Median GPU seconds of a call. Fills of memory before each keep the GPU from waiting for the host."""
+    """Median GPU seconds of a call. Memory fills before each call keep the GPU busy while the host launches."""
     with torch.cuda.device(device):
         busy = torch.empty(_CACHE, dtype=torch.uint8, device="cuda")
         found = []

@@ -96,8 +96,8 @@ class _Divided(Interpreter):
 def _nodes_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
     """The nodes to run outside of pieces, and the node that computes each symbol.
 
-    Outside run: nodes that compute data-dependent sizes, arithmetic on these sizes, and operators that take a
-    data-dependent number that is not a size.
+    Nodes run outside if they compute data-dependent sizes, or arithmetic on these, or if they take a data-dependent
+    number that is not a size.
     """
     for node in graph.find_nodes(op="call_function", target=operator.getitem):
         node.args[0].append(node)

@@ -4,8 +4,8 @@ Random operators are functions of a seed and a counter. `prims.inductor_seed` dr
 the device; `prims.inductor_random` and `prims.inductor_randint` compute the numbers. Only the seed is drawn, and it is
 saved, so that a backward that recomputes under activation checkpointing gets the forward's numbers.
 
-Max pooling saves one byte a window for the backward: the index of the maximum in the window. The operators are
-Inductor's. The partitioner knows that recomputing indices in the plane is cheaper than saving 8 bytes a window.
+Max pooling saves one byte per window for the backward: the index of the maximum in the window. The operators are
+Inductor's. The partitioner knows that recomputing indices in the plane is cheaper than saving 8 bytes per window.
 Inductor's own decomposition imports its lowerings, which is slow.
 
 Others replace decompositions of torch that fail in a supported version. torch 2.11's `index_fill` writes into an empty

@@ -30,7 +30,7 @@ _MORE = (
 class Observation:
     """Inputs and outputs of the graph's own code in one call.
 
-    `is_bare` says whether gradients and autocast were off, and hooks of saved tensors enabled.
+    `is_bare` says whether gradients and autocast were off, and saved-tensor hooks were allowed.
     """
 
     inputs: Sequence[Any]

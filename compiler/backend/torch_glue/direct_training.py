@@ -152,7 +152,7 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _function_of(outputs: Sequence[Any]) -> type[Any] | None:
-    """The AOTAutograd function that made the outputs with a grad_fn; None if it is not a single one."""
+    """The AOTAutograd function that made all outputs with a grad_fn; None if there is none."""
     nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor) and output.grad_fn is not None]
     found = {getattr(node, "_forward_cls", None) for node in nodes}
     function = found.pop() if len(found) == 1 else None

@@ -91,14 +91,14 @@ def replaced_symbols(module: GraphModule) -> int:
 
 
 _POSITIVE: WeakKeyDictionary[symbolic_shapes.ShapeEnv, set[Any]] = WeakKeyDictionary()
-"""Symbols known to be positive, by shape environment; a symbol that is stays so."""
+"""Symbols known to be positive, by shape environment. Once known, a symbol stays positive."""
 
 
 def unbounded_symbols(size: torch.SymInt, expression: Any) -> frozenset[str]:
     """Names of the symbols in a size's expression that may be 0 or negative.
 
-    A symbol that is positive in this call is guarded to be, if possible. Data-dependent sizes count as positive: if
-    they are 0, nothing is computed.
+    If a symbol is positive in this call, a guard keeps it so, if one can be added. Data-dependent sizes count as
+    positive: if they are 0, nothing is computed.
     """
     environment = size.node.shape_env
     known = _POSITIVE.setdefault(environment, set())

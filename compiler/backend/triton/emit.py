@@ -42,7 +42,7 @@ class TritonFunction:
     """A kernel's function. Its arguments are pointers to `buffers`, the ints `symbols`, then constexprs.
 
     index      type of the ints: "i32" or "i64"
-    grid       for each axis, the number of points and the constexpr of its block, "" for one program a point
+    grid       for each axis, the number of points and the constexpr of its block, "" for one program per point
     is_folded  whether the launch has a single axis, with the programs of all axes
     configs    the heuristics' choice first; the others are for autotuning
     checks     whether it has assertions (`tl.device_assert`), which need `debug=True, sanitize_overflow=False`
@@ -70,7 +70,7 @@ class TritonFunction:
 
 @dataclass(frozen=True, slots=True)
 class CanonicalCode:
-    """A kernel's code under canonical names, which kernels that differ in names only share, as a model's layers do.
+    """A kernel's code under canonical names, shared by kernels that differ in names only, as in a model's layers.
 
     `starts` maps a buffer of which the kernel reads a single element to the offset of that element. The function gets
     a pointer to the element. For example, each layer reads its own seed of random numbers.

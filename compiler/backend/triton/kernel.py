@@ -121,7 +121,7 @@ class KernelWriter(TritonText):
         return bool(axis.block) and (not size or any(size % config.blocks[axis.block] for config in self.configs))
 
     def span(self, loop: Loop) -> set[str]:
-        """Names of the axes that a loop's value depends on."""
+        """Names of the axes along which a loop's value varies."""
         is_reduced = loop.reduction and not loop.is_scan and self.tiles.inner
         if loop.is_scan:
             return {axis.var.name for axis in self.axes}
@@ -176,7 +176,7 @@ class KernelWriter(TritonText):
         return f"{at}.to(tl.int64)" if self.tiles.is_wide and atom.value.dtype != torch.int64 else at
 
     def value(self, loop: Loop, again: bool = False) -> None:
-        """Write a loop's value; store it unless it is local, or `again` says that it is recomputed."""
+        """Write a loop's value, and store it unless it is local or only recomputed (`again`)."""
         with self.lines_of(loop):
             if isinstance(loop.value, Put):
                 self.add(loop, loop.value)

@@ -76,7 +76,7 @@ class ReductionWriter(KernelWriter):
                 self.value(loop, loop.target in again)
 
     def read_again(self) -> None:
-        """Write a sweep over a long row for each reduction that depends on another, and load the row anew in each.
+        """Write a sweep for each reduction that depends on another; each sweep loads the long row again.
 
         This leaves registers for a second program on the multiprocessor. Different eviction policies keep the row in
         the cache, and keep Triton from merging the loads of two sweeps.
@@ -140,7 +140,7 @@ class ReductionWriter(KernelWriter):
 
     @property
     def along_rows(self) -> str:
-        """Arguments of Triton's functions for the axis of the tile that is reduced."""
+        """Arguments of Triton's reductions: the axis of the tile to reduce."""
         return "0" if len(self.tiles.tiled) == 1 else "1, keep_dims=True"
 
     def finish_tile(self, loop: Loop, value: str, places: str = "") -> None:
@@ -247,7 +247,7 @@ class ReductionWriter(KernelWriter):
 
     @property
     def nowhere(self) -> int:
-        """An index larger than all others, as argmax's initial one."""
+        """An index larger than all others, to initialize argmax and argmin."""
         return 2 ** (63 if self.tiles.is_wide else 31) - 1
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:

@@ -281,7 +281,7 @@ class TritonText(KernelText):
         if value.dtype == torch.float64:
             pattern = _OF_DOUBLES.get(value.name, pattern)
         if (value.name, value.dtype) == ("neg", torch.uint8):
-            pattern = "(-{0})"  # not `{0} * -1`, which is for the sign of -0.0: -1 is no uint8
+            pattern = "(-{0})"  # not `{0} * -1`, which floats need for -0.0: -1 is no uint8
         if value.dtype == torch.float32:
             pattern = PATTERNS.get((value.name, self.levels.get(value.key, EXACT)), pattern)
         self.called.add(pattern.partition("(")[0])
@@ -295,7 +295,7 @@ class TritonText(KernelText):
         return pattern.format(*(arguments if pattern[0] in "(~" else map(bare, arguments)))
 
     def typed_arguments(self, value: Op) -> list[str]:
-        """Arguments, with a dtype for each constant whose dtype Triton can't infer from another argument."""
+        """Texts of the arguments. Constants have an explicit dtype if Triton can't infer it from another argument."""
         if all(isinstance(arg, Const) or (isinstance(arg, Index) and arg.constant is not None) for arg in value.args):
             first, *others = value.args
             typed = f"tl.full([], {bare(self.argument(first))}, tl.{TYPES[first.dtype]})"
@@ -340,7 +340,7 @@ class TritonText(KernelText):
     write_remainder = write_quotient
 
     def ratio_text(self, atom: Quotient | Remainder) -> str:
-        """Floor division or remainder. Triton's operators truncate as C's, so negative numbers call a helper."""
+        """Floor division or remainder. Triton's operators truncate like C's: numbers that may be negative need a helper."""
         of, by = self.index(atom.of), self.index(atom.by)
         if is_natural(atom.of):
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
@@ -361,7 +361,7 @@ _OF_BOOLS: Mapping[str, str] = {
     "ne": "({0} ^ {1})",
     "eq": "(~({0} ^ {1}))",
 }
-"""Bool operations in bitwise form: in comparisons Triton takes true, a one-bit integer, for -1."""
+"""Bitwise operations for bools: Triton compares bools as signed one-bit integers, in which true is -1."""
 
 
 _OF_DOUBLES: Mapping[str, str] = {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})"}

@@ -83,7 +83,7 @@ class Tiles:
 
     @property
     def is_folded(self) -> bool:
-        """Whether the grid has one axis for both, as the second one may have too many programs for a grid's second."""
+        """Whether the grid has one axis for both, as there may be too many programs for a grid's second axis."""
         size = self.numbered[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
         return size is None or size > MOST_PROGRAMS * LEAST_BLOCK
 
@@ -115,7 +115,7 @@ def tile_kernel(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
 def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
     """Whether a program may load its row anew in each sweep instead of keeping it in registers.
 
-    It has several sweeps, no scan, and does not overwrite what it reads. Its inputs have at most 2 bytes an element,
+    It has several sweeps, no scan, and does not overwrite what it reads. Its inputs have at most 2 bytes per element,
     half of float32 in registers, so that the rows of two programs on a multiprocessor stay in the cache.
     """
     read = {name for name, _ in walked_places(kernel) if name not in kernel.targets}
@@ -261,18 +261,18 @@ def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[Triton
 
 
 def _most_warps(tiles: Tiles, row: int, ctx: Context) -> int:
-    """The most warps of a program. With 16, two programs of long rows share a multiprocessor.
+    """Maximum number of warps of a program: 16 for long rows, so that two programs share a multiprocessor.
 
-    Rows that are not aligned have narrow loads, which need more threads.
+    Unaligned rows have narrow loads, which need more threads.
     """
     is_even = not tiles.inner or (tiles.inner.size.constant or 0) % _EVEN == 0
     return 16 if row > ctx.thresholds.long_row and (is_even or not tiles.is_read_again) else _MOST_WARPS
 
 
 def _row_blocks(tiles: Tiles, row: int, width: int, ctx: Context) -> Iterable[int]:
-    """Candidates for the number of rows, or columns, of a program, the heuristics' choice first.
+    """Candidates for the number of rows (or columns) per program, the heuristics' choice first.
 
-    It leaves several programs for each multiprocessor. Of columns it is at least a cache line, if possible.
+    The choice leaves several programs for each multiprocessor. Columns fill a cache line, if possible.
     """
     if not tiles.outer or not tiles.outer[0].block:
         return (1,)
