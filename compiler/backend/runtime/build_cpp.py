@@ -44,7 +44,7 @@ _FLAGS = (
 )  # fmt: skip
 _SHOWN_LINES = 20
 _REJECTION = re.compile(r"kernels\.cpp:\d+(:\d+)?: error: ")
-"""How g++ and clang++ report an error in the code. A full disk or a missing header is a "fatal error"."""
+"""Error message of g++ and clang++ for invalid code. A full disk or a missing header gives a "fatal error"."""
 _INTERFACE = """
 struct PyObject;
 extern "C" void *PyLong_AsVoidPtr(PyObject *), *PyEval_SaveThread(), PyEval_RestoreThread(void *);

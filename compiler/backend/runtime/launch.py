@@ -147,7 +147,7 @@ class Launcher:
         self.text = "\n".join(self.lines)
 
     def compile(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
-        """Compile the function. `names` are its other globals, such as the library's kernels or the driver's functions."""
+        """Compile the function. `names` are its other globals: the library's kernels or the driver's functions."""
         name = f"<tcompile {self.program.name} {next(_numbers)}>"
         linecache.cache[name] = (len(self.text), None, self.text.splitlines(keepends=True), name)
         names = {**self.names, **names}

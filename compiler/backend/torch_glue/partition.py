@@ -25,7 +25,7 @@ from compiler.torch_api.patching import replace_attribute
 from compiler.torch_api.pytrees import tree_leaves
 
 _NUMBERS = (operator.add.__module__, math.sqrt.__module__)
-"""Modules of functions for arithmetic on symbolic sizes and for getitem."""
+"""Modules of Python functions in graphs: arithmetic on symbolic sizes, and getitem."""
 
 
 def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:

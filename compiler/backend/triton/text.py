@@ -340,7 +340,7 @@ class TritonText(KernelText):
     write_remainder = write_quotient
 
     def ratio_text(self, atom: Quotient | Remainder) -> str:
-        """Floor division or remainder. Triton's operators truncate like C's: numbers that may be negative need a helper."""
+        """Floor division or remainder. Triton's operators truncate like C's: negative numbers need a helper."""
         of, by = self.index(atom.of), self.index(atom.by)
         if is_natural(atom.of):
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
