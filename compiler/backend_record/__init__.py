@@ -1,1 +1,1 @@
-"""Our own backend in a record: the program after each pass, the generated code, the decisions of the passes."""
+"""Record our own backend: the program after each pass, the generated code, and the passes' decisions."""

@@ -20,13 +20,13 @@ from compiler.triton_interpreter.process import Interpreter
 from compiler.triton_interpreter.program import ProgramError
 
 MOST_PROGRAMS = 4000
-"""A launch of more takes the interpreter too long."""
+"""Larger launches take too long in the interpreter."""
 
 
 def own_checks(
     artifact: Artifact, kernels: Sequence[Kernel], frame: KeptFrame, interpreter: Interpreter
 ) -> Iterator[Check]:
-    """A check of each kernel of an artifact. Raises InterpreterError where the interpreter can't be started."""
+    """Check each kernel of an artifact. Raises InterpreterError if the interpreter can't be started."""
     kind: Any = artifact.half
     known = {kernel.name: kernel for kernel in kernels}
     why = "it was not launched"
@@ -46,7 +46,7 @@ def own_checks(
 def _run_kernel(
     artifact: Artifact, kernel: Kernel, launch: Launched, interpreter: Interpreter
 ) -> tuple[Check, Launched, Sequence[Any]]:
-    """Run a kernel on copies of its arguments. The check has only its errors: its results are compared later."""
+    """Run a kernel on copies of its arguments. The check has only errors so far: results are compared later."""
     how: Mapping[str, Any] = launch_of(artifact, kernel)
     mine, grid = own_copies(launch.arguments), grid_of(how, 0)
     if prod(grid) > MOST_PROGRAMS:
@@ -59,7 +59,7 @@ def _run_kernel(
 
 
 def _compare(check: Check, launch: Launched, mine: Sequence[Any]) -> Check:
-    """Compare the results, once the reference interpreter has computed them too; the worst counts."""
+    """Compare a kernel's results with the reference interpreter's; returns the worst check."""
     if check.verdict != "equal":
         return check
     scope = Scope.of_results(launch.arguments[place] for place in launch.written)

@@ -1,4 +1,4 @@
-"""The code that our own backend writes, as artifacts: kernels in C++ or Triton, and the function that calls them."""
+"""Artifacts of the code that our own backend generates: kernels in C++ or Triton, and the function that calls them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The artifact of one text, and its kernels or calls as facts."""
+    """An artifact of generated code, and the facts of its kernels or extern calls."""
 
     artifact: Artifact
     kernels: tuple[KernelFacts, ...]
@@ -34,8 +34,9 @@ def kernels_artifact(
     title: str,
     graph: str,
 ) -> Written:
-    """Kernels as an artifact, linked to the loops of the last pass. `launches` has by function what it takes to compile
-    and launch one (see `compiler.backend_record.facts`).
+    """Write generated kernels as an artifact, with lines linked to the loops of the last pass.
+
+    `launches` has the facts to compile and launch a kernel, by function (see `compiler.backend_record.facts`).
     """
     language, shown = ("cpp", "cpp") if isinstance(code, Code) else ("triton", "python")
     text = code.text.rstrip("\n") + "\n"
@@ -47,13 +48,13 @@ def kernels_artifact(
     facts: list[KernelFacts] = []
     for function in code.functions:
         identity, (first, last) = f"{artifact_id}.{function.name}", function.lines
-        node = made.steps[kernels[function.kernel].targets[-1]]  # a kernel may be called as another step's buffer is
+        node = made.steps[kernels[function.kernel].targets[-1]]  # by target: another step's buffer may have its name
         moved, category = _bytes_moved(made, node), category_of(kernels[function.kernel])
         attrs = {"language": language, "category": category, "line": first, "bytes": moved}
         attrs |= {"launch": dict(launches[function.name])} if function.name in launches else {}
         inner = _line_entities(identity, language, rows, function.lines, shared, code.lines, made.loops)
         entities += [Entity(identity, "kernel", function.name, attrs, (), (node,)), *inner.values()]
-        # A line of the signature is about the kernel, not about itself.
+        # Lines of the signature refer to the kernel alone.
         body = next(number + 1 for number in range(first, last + 1) if rows[number - 1].endswith(("):", "{")))
         lines |= dict.fromkeys(range(first, last + 1), (identity,))
         lines |= {number: (identity, entity.id) for number, entity in inner.items() if number >= body}
@@ -70,8 +71,9 @@ def _line_entities(
     kernel: str, language: str, rows: Sequence[str], span: Span, shared: int, targets: Mapping[int, str],
     loops: Mapping[str, str],
 ) -> dict[int, Entity]:  # fmt: skip
-    """The lines of a function that say something, each by its number in the artifact. Their ids number them as they are
-    in the source that is compiled: the function under the lines that all functions share.
+    """Entities for the non-trivial lines of a function, by line number in the artifact.
+
+    Ids have the line numbers of the compiled source: the function below the lines that all functions share.
     """
     found = {}
     for number in range(span[0], span[1] + 1):
@@ -89,8 +91,9 @@ def _bytes_moved(made: Made, node: str) -> int:
 def call_artifact(
     launcher: Launcher, made: Made, kernels: Mapping[str, str], *, artifact_id: str, title: str, graph: str
 ) -> Written:
-    """The function that allocates and launches, with an entity for each launch and each call of PyTorch. `kernels` are
-    ids by function.
+    """Write the function that allocates and launches, with an entity for each launch and each call of PyTorch.
+
+    `kernels` maps functions' names to ids.
     """
     text = launcher.text.rstrip("\n") + "\n"
     rows = text.split("\n")

@@ -1,4 +1,4 @@
-"""Plain facts of a program, as a record holds them: launches, allocations and frees, merges of the pass `fuse`."""
+"""Facts of a program for a record: launches, allocations and frees, merges of the pass `fuse`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from compiler.torch_api.memory_lines import MemoryFacts, MemoryLine
 
 
 def launch_facts(program: Program, kernel: Kernel, function: Function | TritonFunction, ctx: Context) -> dict[str, Any]:
-    """What a kernel is given in the explored call: `arguments` in order, of a tensor [dtype, shape, strides], and the
-    places of those that it has `written` afterwards. Of one in Triton there is more: see `_triton_facts`.
+    """Facts of a kernel's launch in the explored call.
+
+    `arguments` are in order: [dtype, shape, strides] for a tensor, or a number. `written` are the indices of arguments
+    that the kernel writes. For Triton there are more facts: see `_triton_facts`.
     """
     facts: dict[str, Any] = {
         "arguments": [
@@ -37,9 +39,13 @@ def _tensor(buffer: Buffer, ctx: Context) -> list[Any]:
 
 
 def _triton_facts(program: Program, function: TritonFunction, ctx: Context) -> dict[str, Any]:
-    """`types` of all arguments by name, `aligned` (those that are a multiple of 16), `configs` in the order in which
-    they would be tried, and `grid`: for each axis its points in the explored call, and the constant that divides them;
-    a launch that `is_folded` has one axis for the programs of all.
+    """Further facts of a Triton kernel.
+
+    types      types of all arguments, by name
+    aligned    names of the arguments that are multiples of 16
+    configs    configurations in the order of autotuning
+    grid       for each axis, its number of points in the explored call and the constexpr of its block
+    is_folded  whether the launch has a single axis, with the programs of all axes
     """
     names = list(types := dict(signature(program, function)))
     symbols = {name: ctx.sizes.get(name, 0) for name in function.symbols}
@@ -60,7 +66,7 @@ def _triton_facts(program: Program, function: TritonFunction, ctx: Context) -> d
 
 
 def memory_facts(program: Program, ctx: Context) -> MemoryFacts:
-    """Of a scheduled program; symbolic sizes count as in the explored call."""
+    """Memory facts of a scheduled program, with symbolic sizes as in the explored call."""
     sizes = bytes_of_buffers(program, ctx)
     inputs = tuple((name, sizes[name]) for name in program.inputs if name in sizes)
     outputs = tuple(value.buffer if isinstance(value, Strided) else "" for value in program.outputs)
@@ -82,7 +88,10 @@ def _memory_lines(program: Program, sizes: Sizes) -> Iterator[MemoryLine]:
 
 
 def merges(decisions: Iterable[Decision], before: Program, after: Program, *, graph: str, kind: str) -> list[Merge]:
-    """Each pair of kernels that became one, in the order in which the pass chose them. A round merges earlier ones."""
+    """Pairs of kernels that the pass `fuse` merged, in its order.
+
+    The round of a merge is later than those in which its two kernels were made.
+    """
     taken = {kernel.name for kernel in after.kernels}
     known = {target: f"{kernel.name} loop" if kernel.name in taken else kernel.name
              for kernel in before.kernels for target in kernel.targets}  # fmt: skip

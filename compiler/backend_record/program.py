@@ -1,7 +1,8 @@
 """Write a program of our own backend as an artifact, with links to the program before its pass.
 
-An entity is a kernel or a call of PyTorch; where a kernel has several loops, each loop is an entity inside of it. Data
-flows between the outer ones (`inputs`), and loops lead back to loops of the pass before, or to nodes of the graph.
+Kernels and calls of PyTorch are entities. If a kernel has several loops, each loop is an entity inside the kernel's.
+`inputs` are the data flow between kernels and calls. Origins link loops to loops of the program before, or to nodes of
+the graph.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ Ids = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Made:
-    """A program and its artifact. `loops` has by target the id of the loop or call that computes it, `steps` that of
-    the kernel or call around it, `names` both by what decisions call them.
+    """A program and its artifact, with ids of entities.
+
+    loops  by target: the loop or call that computes it
+    steps  by target: the kernel or call that computes it
+    names  by the names that decisions use: loops, kernels and calls
     """
 
     program: Program
@@ -35,7 +39,7 @@ class Made:
 
 
 class ProgramWriter:
-    """Writes a program's artifact. `before` is what its pass was given, or the graph that it was lowered from."""
+    """Writes a program's artifact. `before` is the program before its pass, or the graph that it was lowered from."""
 
     def __init__(self, program: Program, ctx: Context, artifact_id: str, before: Made | Artifact) -> None:
         self.program, self.ctx, self.id = program, ctx, artifact_id
@@ -63,7 +67,7 @@ class ProgramWriter:
         return Made(self.program, artifact, self.loops, self.steps, self.names)
 
     def ids_of(self, number: int, what: Step | Loop | None, rows: list[Any]) -> Ids:
-        """The entities of a line, the outer one first."""
+        """Ids of the entities of a line, the outer one first."""
         if number == 1:
             return tuple(entity.id for entity in self.entities if entity.kind == "placeholder")
         if number == len(rows):
@@ -73,7 +77,7 @@ class ProgramWriter:
         return (self.ids[id(what)],) if what is not None else ()
 
     def unique_id(self, name: str, inside: str = "") -> str:
-        """An id that nothing else in this artifact has."""
+        """Reserve an id that is unique in the artifact."""
         identity = f"{inside or self.id}.{name}"
         while identity in self.taken:
             identity += "_"
@@ -108,7 +112,7 @@ class ProgramWriter:
         for target in kernel.targets:
             self.steps[target] = identity
             self.names.setdefault(target, self.loops[target])
-        self.names.setdefault(kernel.name, identity)  # which may be a buffer's name too, and that of another step
+        self.names.setdefault(kernel.name, identity)  # unless a buffer of another step has the same name
 
     def loop(self, loop: Loop, kernel: str, around: Kernel) -> Entity:
         reads = [load.buffer for load in loads(loop.value)]
@@ -119,7 +123,7 @@ class ProgramWriter:
     def inner(
         self, identity: str, target: str, attrs: Attrs, reads: Iterable[str], origins: Ids, around: Kernel
     ) -> Entity:
-        """The entity of what a kernel computes for one of its targets."""
+        """The entity of a loop or matmul inside a kernel."""
         inputs = dict.fromkeys(self.loops[name] for name in reads if name in self.loops)
         memory = {"memory": "none: only this kernel reads it"} if target in around.local else {}
         self.loops[target] = identity
@@ -127,7 +131,7 @@ class ProgramWriter:
         return Entity(identity, "loop", target, facts, tuple(inputs), origins)
 
     def matmul(self, kernel: MatmulKernel, inside: str) -> Entity:
-        """A kernel's matmul, as the first of its loops."""
+        """The entity of a kernel's matmul, which comes before its loops."""
         identity, call = self.unique_id(kernel.made, inside), kernel.call
         attrs: Attrs = {"what": "matmul", "inside": inside, "code": str(call), "target": call.name}
         known = self.before.loops.get(kernel.made, "") if isinstance(self.before, Made) else ""
@@ -150,10 +154,10 @@ class ProgramWriter:
         for name in extern.writes:
             self.loops[name] = self.steps[name] = identity
 
-    # What it was made of
+    # Origins in the program before
 
     def same(self, name: str) -> Ids:
-        """The entity of the same name in the program before, or in the graph."""
+        """Id of the entity of the same name in the program before, or in the graph."""
         if not isinstance(self.before, Made):
             return (self.graph[name],) if name in self.graph else ()
         if name == "output":
@@ -161,8 +165,9 @@ class ProgramWriter:
         return (self.before.names[name],) if name in self.before.names else ()
 
     def origins(self, loop: Loop) -> Ids:
-        """Loops of the program before: that of the same target and those inlined into it. For a new loop: those of the
-        same nodes, or the call that made its target. For a lowered loop: nodes of the graph.
+        """Ids of a loop's origins in the program before: the loop of the same target, and loops inlined into it.
+
+        For a new loop: loops of the same nodes, or the call that computed its target. For a lowered loop: nodes.
         """
         if not isinstance(self.before, Made):
             return tuple(self.graph[name] for name in loop.origins if name in self.graph)
@@ -170,13 +175,13 @@ class ProgramWriter:
         return tuple(found) or self.by_nodes(loop.origins) or self.same(loop.target)
 
     def whole(self, loop: Loop) -> Ids:
-        """Like `origins`, for a kernel: the kernels before, or their loops where a kernel has one."""
+        """Like `origins`, for a kernel: ids of kernels in place of loops."""
         if not isinstance(self.before, Made):
             return self.origins(loop)
         return tuple(self.before.steps[name] for name in self.ancestors(loop)) or self.by_nodes(loop.origins)
 
     def ancestors(self, loop: Loop) -> Iterator[str]:
-        """Targets in the program before: the loop's own, and those it read that are gone now."""
+        """Targets in the program before: the loop's own, and those that it read and that no longer exist."""
         todo, seen = [loop.target], {loop.target}
         while todo:
             name = todo.pop()
@@ -189,7 +194,7 @@ class ProgramWriter:
             todo += fresh
 
     def by_nodes(self, nodes: Iterable[str]) -> Ids:
-        """Loops of the program before that implement the same nodes, for a loop that is new."""
+        """Ids of the loops of the program before that implement any of these nodes."""
         assert isinstance(self.before, Made)
         wanted = set(nodes)
         return tuple(self.before.loops[name] for name, loop in self.earlier.items() if wanted & set(loop.origins))
@@ -226,7 +231,7 @@ class ProgramWriter:
                 "moves": moves, "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
 
     def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:
-        """Bytes by buffer: of the views among the arguments, and of the results."""
+        """Buffers and the bytes that a call moves: of the views among its arguments, and of its results."""
         for view in strided_views((extern.args, dict(extern.kwargs))):
             size = self.ctx.number(product(view.shape))
             yield view.buffer, size * self.program.by_name[view.buffer].dtype.itemsize

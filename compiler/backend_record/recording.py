@@ -40,12 +40,12 @@ class PassRecorder:
         self._compiled: Counter[str] = Counter()
 
     def after_passes(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
-        # The pieces of a forward with data-dependent sizes are compiled as those of an inference graph are.
+        # Pieces of a forward with data-dependent sizes are compiled like those of an inference graph.
         kind = cast("Kind", ctx.graph if ctx.graph in self.recorder.latest else "forward")
         frame = self.recorder.frame
         self._compiled[kind] += 1
         piece = f"piece {self._compiled[kind]}" if self._compiled[kind] > 1 else ""
-        part = f"{kind} {piece}".rstrip()  # what ids and titles call the program
+        part = f"{kind} {piece}".rstrip()  # names the program in ids and titles
         seconds = self.recorder.clock.lap() - sum(stages.seconds.values())
         before: Made | Artifact = self.recorder.latest[kind]
         known: dict[str, Mapping[str, str]] = {}
@@ -65,7 +65,7 @@ class PassRecorder:
         count = len(ctx.decisions)
         self.builder.decisions.extend(_decision(found, frame, known) for found in ctx.decisions)
         self._record_code(before, ctx, options, kind, piece)
-        if self.builds:  # kernels are timed when the code is first called
+        if self.builds:  # the first call of the code times kernels
             self.recorder.later.append(lambda: [_decision(found, frame, known) for found in ctx.decisions[count:]])
         self.recorder.clock.resume()
 
@@ -107,8 +107,8 @@ class PassRecorder:
 def _configurations(
     functions: Iterable[Function | TritonFunction], ids: Mapping[str, str], frame: str
 ) -> Iterator[Decision]:
-    """Which configurations max-autotune would time, for each kernel that has several."""
-    from compiler.backend.runtime.tune import words  # it needs Triton
+    """A decision for each kernel with several configurations, which max-autotune would time."""
+    from compiler.backend.runtime.tune import words  # imports Triton
 
     for function in functions:
         if isinstance(function, TritonFunction) and len(function.configs) > 1:
@@ -137,8 +137,9 @@ def _names(before: Made | Artifact) -> Mapping[str, str]:
 
 
 def _decision(found: Decision, frame: str, known: Mapping[str, Mapping[str, str]]) -> Decision:
-    """A decision with entities as its subjects: of the programs before and after its pass, or of the last program ("")
-    for decisions after the passes.
+    """A decision with ids of entities as its subjects.
+
+    The ids are from the programs before and after its pass; for decisions after the passes, from the last program ("").
     """
     names = known.get(found.pass_name, known[""])
     subjects = tuple(names.get(name, name) for name in found.subjects)

@@ -26,7 +26,7 @@ _GENERATED_AS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True, slots=True)
 class KeptProgram:
-    """A program after the last pass, the function of each kernel, and what the graph calls its outputs."""
+    """A program after the last pass, its functions by kernel, and the names of its outputs in the graph."""
 
     program: Program
     functions: Mapping[str, Function | TritonFunction]
@@ -35,7 +35,7 @@ class KeptProgram:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel's first launch: `arguments` in the order of its function, those at `written` it stores to."""
+    """A kernel's launch: `arguments` in the order of its function. `written` are indices of those that it writes."""
 
     arguments: Sequence[Any]
     names: tuple[str, ...]
@@ -44,8 +44,9 @@ class Launched:
 
 
 def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
-    """The arguments of a function when the graph is called as in the exploration. Steps before it run in the reference
-    interpreter. Raises ProgramError where they can't.
+    """The arguments of a function in the explored call.
+
+    The steps before it run in the reference interpreter. Raises ProgramError if one can't.
     """
     for found, launch in launches(frame, kind):
         if found == name:
@@ -54,8 +55,10 @@ def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
 
 
 def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
-    """The arguments of each function of a graph, by name. They are live: before the next one is yielded, the reference
-    interpreter writes the expected results to them. Raises ProgramError where a step can't run.
+    """Yield the name and the arguments of each function of a graph, in order of their launches.
+
+    The arguments are live: before yielding the next ones, the reference interpreter writes the expected results to
+    them. Raises ProgramError if a step can't run.
     """
     own = frame.programs[kind]
     with torch.random.fork_rng(devices=()), torch.no_grad():
@@ -110,7 +113,7 @@ class _Host(State):
 
 
 def _inputs(frame: KeptFrame, kind: Kind) -> tuple[list[Any], str]:
-    """Copies of the arguments of a graph's first call, and a note on those that are not the user's."""
+    """Copies of the arguments of a graph's first call, and a note if gradients among them are made up."""
     program: Program = frame.programs[kind].program
     if frame.arguments is None:
         raise ProgramError("its graph was not called")

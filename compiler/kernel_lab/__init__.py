@@ -1,1 +1,1 @@
-"""A kernel of a record, edited: whether it may be run, what it computes, how long it takes."""
+"""Edit a kernel of a record: check whether it may be executed, run it, compare its results and times."""

@@ -1,9 +1,9 @@
-"""Check C++ kernels of loaded records: one function, of tokens that our backend writes.
+"""Check C++ kernels of loaded records: a single function, of tokens that our backend writes.
 
-What all kernels share is not taken from the record: `cpp.emit.shared_text` writes it anew. Of the function every token
-has to be known: types, operators, OpenMP's clauses, the functions that kernels call, and names that it declares. The
-check is of words, not of memory: a kernel that passes can still read and write outside of its tensors, in the process
-that it runs in.
+The code that all kernels share is not taken from the record: `cpp.emit.shared_text` generates it again. In the function
+each token must be known: types, operators, OpenMP's clauses, the functions that kernels call, and names that it
+declares. The check is lexical and does not make memory accesses safe: a kernel that passes can still read and write out
+of bounds in its process.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _HEAD = re.compile(r'\s*extern "C" int kernel_\w+(?=\([^(){}]*\) \{)', re.ASCII)
 _TOKEN = re.compile(r'""|\w+|/\*|<%|%>|<:|:>|%:|\[\[|\S', re.ASCII)
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SIGN = re.compile(r'""|\d\w*|[-+*/%<>=!&|^~?:;,.()\[\]{}]', re.ASCII)
-"""What is no word. Not among them: comments over lines, attributes, and digraphs, which stand for `#` and brackets."""
+"""Tokens that are no words. Block comments, attributes, and digraphs (for `#` and brackets) are not allowed."""
 _PRAGMA = re.compile(r"#pragma omp (parallel for|simd)\b( simd\b)?")
 _CLAUSE = re.compile(r"\b(?:(?:collapse|num_threads|if)\(|reduction\((?:[-+*|&]|most|least):)")
 _ANY_TYPE = rf"(?:(?:un)?signed )?(?:{'|'.join(sorted(_TYPES))})"
 _CAST = re.compile(rf"\( {_ANY_TYPE} \) ")
 _TYPE_ARGUMENT = re.compile(rf"< {_ANY_TYPE} > (?=\()")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]|\\[ \t]*$", re.MULTILINE)
-"""Characters that compilers may take for the end of a line, and what joins a line to the next."""
+"""Control characters, which compilers may take for line ends, and backslashes that join lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _Token:
 
 
 def check_cpp(source: str) -> None:
-    """Check a kernel's function. Raises RefusedSourceError for what our backend does not write."""
+    """Check a kernel's function. Raises RefusedSourceError for code that our backend does not write."""
     head = _HEAD.match(source)
     if not head:
         raise RefusedSourceError('it does not begin as a kernel does: extern "C" int kernel_NAME(…) {')
@@ -56,7 +56,7 @@ def check_cpp(source: str) -> None:
 
 
 def _tokens(function: str, first: int) -> Iterator[_Token]:
-    """A function's tokens after its name, without comments; of directives, OpenMP's."""
+    """Tokens after the function's name, without comments. Raises RefusedSourceError for non-OpenMP directives."""
     for number, line in enumerate(function.split("\n"), first):
         code = line.partition("//")[0]
         if code.lstrip().startswith("#"):
@@ -68,7 +68,7 @@ def _tokens(function: str, first: int) -> Iterator[_Token]:
 
 
 def _check_words(tokens: Sequence[_Token]) -> None:
-    """Check that every word is known or declared, and that all else is an expression's punctuation."""
+    """Check that each word is known or declared, and that all other tokens are operators or punctuation."""
     known = _WORDS | _called_names() | _declared_names([token.text for token in tokens])
     for token in tokens:
         if _WORD.fullmatch(token.text):
@@ -79,19 +79,19 @@ def _check_words(tokens: Sequence[_Token]) -> None:
 
 
 def _declared_names(texts: Sequence[str]) -> frozenset[str]:
-    """Parameters and variables: names that follow a type, a type and `*`, or `__restrict`."""
+    """Names of parameters and variables: they follow a type, a type and `*`, or `__restrict`."""
     triples = zip(["", *texts], texts, texts[1:], strict=False)
     names = (
         name
         for kind, before, name in triples
         if before in _TYPES or before == "__restrict" or (kind in _TYPES and before == "*")
     )
-    own = ("failed", "lane", "lanes", "threads", "tile")  # the backend's own; its values have other names
+    own = ("failed", "lane", "lanes", "threads", "tile")  # names that the backend reserves
     return frozenset(name for name in names if name in own or (name[0].isalpha() and identifier(name) == name))
 
 
 def _check_calls(tokens: Sequence[_Token]) -> None:
-    """Check that only shared functions and those of mathematics are called."""
+    """Check that only shared functions and math functions are called."""
     text = _TYPE_ARGUMENT.sub("", " ".join(token.text for token in tokens))
     for word in re.findall(r"(\w+) \(", text):
         if word not in _STATEMENTS | _called_names():
@@ -101,14 +101,14 @@ def _check_calls(tokens: Sequence[_Token]) -> None:
 
 
 def called_functions() -> frozenset[str]:
-    """The names of all functions that operations call, for float and for double."""
+    """Names of the functions that operations call, for float and double."""
     texts = (operation.cpp.replace("{f}", suffix) for operation in OPERATIONS.values() for suffix in ("", "f"))
     return frozenset(name for text in texts for name in re.findall(r"(\w+)(?:<\w+>)?\(", text))
 
 
 @cache
 def _called_names() -> frozenset[str]:
-    """The functions that kernels call: the shared ones, and those of mathematics."""
+    """Names of the functions that kernels may call: shared functions and math functions."""
     shared = frozenset(re.findall(r"(?:inline [\w ]*?)(\w+)\(", PRELUDE + RANDOM_TEXT))
     return shared | called_functions() | _CONSTANTS
 

@@ -1,4 +1,4 @@
-"""A record's kernel, edited: another source, with another launch configuration."""
+"""Edit a record's kernel: replace its source and its launch configuration."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from compiler.targets import target
 
 
 def check_executable(record: Record, kernel: Kernel, source: str) -> None:
-    """Raise if a source, of this kernel or an edited one, may not be executed.
+    """Check that a source of this kernel, original or edited, may be executed.
 
-    UntrustedError where the record was loaded and nobody has agreed, RefusedSourceError (a ValueError) where no
-    code generator writes such a source.
+    Raises UntrustedError if the record was loaded and is not trusted, and RefusedSourceError (a ValueError) if no code
+    generator writes such a source.
     """
     record.require_trust()
     if not record.is_loaded:
         return
     if kernel.language == "cpp":
-        from compiler.kernel_lab.cpp_source import check_cpp as check  # it imports our own backend
+        from compiler.kernel_lab.cpp_source import check_cpp as check  # imports our own backend
     else:
-        from compiler.untrusted.triton_source import check_triton as check  # it imports Triton
+        from compiler.untrusted.triton_source import check_triton as check  # imports Triton
     check(source)
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's source; line 1 is the empty one after the quotes. Raises CannotCompileError."""
+    """The kernel's source. Line 1 is empty, as after opening quotes. Raises CannotCompileError."""
     artifact = record[kernel.artifact]
     if kernel.language == "cpp":
         return f"\n{cpp_source(record, kernel)[1]}"
@@ -38,7 +38,7 @@ def source_of(record: Record, kernel: Kernel) -> str:
 
 
 def cpp_source(record: Record, kernel: Kernel) -> tuple[str, str]:
-    """The prelude that all C++ kernels of an artifact share, and the kernel's own function."""
+    """Source of the prelude that all C++ kernels of an artifact share, and of the kernel's function."""
     artifact = record[kernel.artifact]
     start = min(known.lines[0] for known in record.kernels if known.artifact == kernel.artifact)
     rows = artifact.text.split("\n")
@@ -46,17 +46,17 @@ def cpp_source(record: Record, kernel: Kernel) -> tuple[str, str]:
 
 
 def function_of(record: Record, kernel: Kernel) -> str:
-    """The name of the function in the kernel's source. Raises CannotCompileError."""
+    """Name of the function in the kernel's source. Raises CannotCompileError."""
     function, _ = kernel_source(record[kernel.artifact], kernel)
     return function
 
 
 def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, int], ...]:
-    """The launch configurations that a GPU would try, in order. Raises KernelSourceError."""
+    """Launch configurations for a GPU, in the order of autotuning. Raises KernelSourceError."""
     if launch := launch_of(record[kernel.artifact], kernel):
         return tuple(launch["configs"])
     check_executable(record, kernel, source_of(record, kernel))
-    # Where Triton is not installed, this can't be imported.
+    # Imported here, as Triton may not be installed.
     from compiler.torch_api.triton_kernels import compile_request, reading_kernels
     from compiler.virtual_gpu.gpu import virtual_gpu
 
@@ -67,9 +67,9 @@ def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, 
 def with_edit(
     record: Record, kernel: Kernel, edited: str, gpu: str, launch: Mapping[str, Any]
 ) -> tuple[Record, str, str]:
-    """A record with the original and the edited kernel for a GPU, and their ids.
+    """A record that contains the original and the edited kernel, for a GPU, and the two kernels' ids.
 
-    `launch` is how the edited one is launched, where it is of our own backend.
+    `launch` has the launch facts of the edited kernel, if it is our own backend's.
     """
     function, original = function_of(record, kernel), source_of(record, kernel)
     own = launch_of(record[kernel.artifact], kernel)
@@ -97,7 +97,7 @@ def _statement(name: str, function: str, source: str) -> str:
 def with_configuration(name: str, source: str, numbers: Mapping[str, int]) -> str:
     """The source with one configuration (`{"XBLOCK": 256, "num_warps": 8}`) in its decorator.
 
-    Lines keep their numbers. Raises SyntaxError, ValueError where the source has no such kernel of Inductor's.
+    Line numbers don't change. Raises SyntaxError, and ValueError if the source has no such kernel of Inductor's.
     """
     functions = (
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == name

@@ -1,4 +1,4 @@
-"""Build an edited C++ kernel of our backend, and run it in a process that it may crash."""
+"""Build an edited C++ kernel of our backend, and run it in a separate process, as it may crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMED_SECONDS = 0.3
 _NAME_OF_CELL = "cell"
 _ERROR = re.compile(rf"^{_NAME_OF_CELL}:(\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
 
-# It needs nothing but Python, so that it starts at once.
+# It only imports the standard library, to start quickly.
 _MAIN = """
 import ctypes, json, mmap, sys, time
 asked = json.loads(sys.stdin.read())
@@ -50,7 +50,7 @@ print(json.dumps({"found": found, "times": times}))
 
 
 class BuildError(ValueError):
-    """The C++ compiler refused a source: its first complaint, and the cell's line."""
+    """The C++ compiler rejected a source: its first error, and the line in the cell, 0 if unknown."""
 
     def __init__(self, reason: str, line: int = 0) -> None:
         super().__init__(reason)
@@ -60,7 +60,7 @@ class BuildError(ValueError):
 def build_library(prelude: str, source: str, library: Path) -> None:
     """Compile a kernel's function below its shared prelude. Raises BuildError.
 
-    Line 1 of the source is the first of the user's cell.
+    Line 1 of the source is the first line of the user's cell.
     """
     if not (program := build_cpp.compiler()):
         raise BuildError("there is no C++ compiler here: install g++, or name one in the variable CXX")
@@ -82,7 +82,7 @@ class Native:
     arguments: Sequence[Any]
 
     def run(self, library: Path) -> tuple[list[Any], KernelError | None]:
-        """Call on copies of the arguments: what they are afterwards, and what went wrong."""
+        """Call the function on copies of the arguments; returns these after the call, and the error if any."""
         after = own_copies(self.arguments)
         places, memory = self._map_arguments(after)
         answer = self._ask([library], places, memory.numel(), 0.0)
@@ -94,7 +94,7 @@ class Native:
         return after, self._writes_out_of_bounds(memory, places)
 
     def times(self, libraries: Sequence[Path]) -> list[tuple[float, float, float]]:
-        """Median and quartiles of each function's call in seconds, in turns; [] without."""
+        """Time each function in turns: median and quartiles of a call in seconds; [] if calls fail."""
         places, memory = self._map_arguments(self.arguments)
         answer = self._ask(libraries, places, memory.numel(), TIMED_SECONDS)
         if isinstance(answer, KernelError):
@@ -114,7 +114,7 @@ class Native:
     def _ask(
         self, libraries: Sequence[Path], places: Mapping[str, arena.Placed], size: int, seconds: float
     ) -> dict[str, Any] | KernelError:
-        """The process's answer, or how it ended."""
+        """Run the functions in a process; returns its answer, or an error if it failed."""
         request = {
             "memory": str(self._memory), "size": size, "libraries": [*map(str, libraries)], "name": self.name,
             "pointers": [place.region.start + place.offset * place.dtype.itemsize for place in places.values()],
@@ -135,7 +135,7 @@ class Native:
         return answer
 
     def _writes_out_of_bounds(self, memory: torch.Tensor, places: Mapping[str, arena.Placed]) -> KernelError | None:
-        """An error if something was written between the tensors; None otherwise."""
+        """An error if the kernel wrote between the tensors; None otherwise."""
         regions = sorted({place.region for place in places.values()}, key=lambda region: region.start)
         ends = [0, *(region.start + region.size for region in regions)]
         starts = [*(region.start for region in regions), memory.numel()]
@@ -146,7 +146,7 @@ class Native:
         return None
 
     def _words(self, at: int, places: Mapping[str, arena.Placed]) -> str:
-        """Describe a byte of the arena as an element of the nearest tensor."""
+        """The error message for a write to a byte of the arena, as an element of the nearest tensor."""
 
         def distance(place: arena.Placed) -> int:
             return min(abs(at - place.region.start), abs(at - place.region.start - place.region.size))

@@ -1,4 +1,4 @@
-"""An edited kernel against the original on equal arguments: results, and GPU times."""
+"""Compare an edited kernel with the original on equal arguments: results and times."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from compiler.triton_interpreter.program import Launch, ProgramError
 from compiler.triton_interpreter.signature import signature
 
 MOST_PROGRAMS = 2000
-"""The most programs of a launch that are interpreted; a larger launch is checked in part, and a note says so."""
+"""Most programs of a launch to interpret. A larger launch is run in part, with a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Both kernels' results: a check for each stored tensor, durations, errors and notes."""
+    """Comparison of two kernels: a check for each stored tensor, times of both, an error, and notes."""
 
     checks: tuple[Check, ...] = ()
     timings: tuple[Timing, ...] = ()
@@ -43,7 +43,7 @@ class Numbers:
 class Tried:
     """A version of a kernel in one configuration.
 
-    `launch` is empty for one of Inductor's. `prelude` is what comes before one in C++.
+    `launch` is empty for a kernel of Inductor's. `prelude` is the code before a C++ function.
     """
 
     function: str
@@ -53,7 +53,7 @@ class Tried:
     prelude: str = ""
 
     def interpret(self, interpreter: Interpreter, arguments: Sequence[Any], most: int) -> Outcome:
-        """Run it on CPU tensors, which it changes; at most `most` programs of Inductor's kernels."""
+        """Run it in the interpreter on CPU tensors, in place; of Inductor's kernels at most `most` programs."""
         if not self.launch:
             return interpreter.run(self.source, self.function, arguments, self.config, most)
         blocks, grid = constants_of(self.launch, self.config), grid_of(self.launch, self.config)
@@ -70,7 +70,7 @@ class Tried:
 
 
 def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
-    """Run the original and the edited kernel on the exploration's arguments, where kept.
+    """Run the original and the edited kernel, on the explored call's arguments if they were kept.
 
     Raises UntrustedError and RefusedSourceError for code of a loaded record that may not be executed.
     """
@@ -94,7 +94,7 @@ def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], origi
 def _kernel_inputs(
     record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, interpreter: Interpreter
 ) -> KernelInputs:
-    """Arguments of the first launch, under the names that the function has for them."""
+    """Arguments of the first launch, named as the function's parameters."""
     if not original.launch:
         given = kernel_inputs(record, kernel, kept, interpreter)
         names = signature(original.function, original.source).arguments
@@ -126,13 +126,13 @@ def _random(dtype: str, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
 
 
 def parameters(source: str, function: str) -> list[str]:
-    """The names of a C++ function's parameters."""
+    """Names of a C++ function's parameters."""
     found = re.search(rf"\b{function}\(([^)]*)\) {{", source)
     return [parameter.split()[-1] for parameter in found[1].split(",")] if found else []
 
 
 def _run_native(given: KernelInputs, original: Tried, edited: Tried) -> Numbers:
-    """Results and times of kernels in C++, on the CPU."""
+    """Build, run and time C++ kernels on the CPU."""
     from compiler.kernel_lab.native import BuildError, Native, build_library
 
     launch = given.launch
@@ -162,7 +162,7 @@ def _interpret(given: KernelInputs, original: Tried, edited: Tried, interpreter:
     first = original.interpret(interpreter, theirs, MOST_PROGRAMS)
     if first.error is not None:
         return Numbers(notes=(f"the original does not run in the interpreter: {first.error.message}",))
-    # Programs of another size are others: where the original's were not all run, there is nothing to compare with.
+    # With other block sizes, programs write other elements: partial runs can't be compared.
     second = edited.interpret(interpreter, mine, MOST_PROGRAMS if first.is_whole else first.ran)
     if second.error is not None:
         is_missing = second.error.kind == "missing"
@@ -201,5 +201,5 @@ def _to_device(value: Any) -> Any:
 
 
 def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple[Check, ...]:
-    """Compare what both stored. Memory that neither has written to is NaN in both, which is equal."""
+    """Compare the tensors that both wrote. Memory that neither wrote is NaN in both, and counts as equal."""
     return tuple(judge(launch.names[index], mine[index], theirs[index]) for index in launch.written)

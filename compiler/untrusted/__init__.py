@@ -1,1 +1,1 @@
-"""Restrict the source code of a loaded record before it is executed."""
+"""Check the source code of a loaded record before it is executed."""

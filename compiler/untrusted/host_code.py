@@ -1,7 +1,7 @@
-"""Check host code of a loaded record: only what Inductor writes around kernels runs.
+"""Check host code of a loaded record: allow only code that Inductor writes around kernels.
 
-Of a module only the definitions of kernels and the functions that call them are kept; imports and what they give are
-those of this installation. Functions are read strictly: they allocate, call operators of PyTorch and launch kernels.
+Of a module, only the definitions of kernels and the functions that call them are kept; imports and aliases are written
+anew. In functions, an allowlist permits allocations, calls of PyTorch's operators, and launches of kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DOTTED_CALLS = re.compile(
 _DOTTED_VALUES = re.compile(r"self\.partitions|\w+\.(dtype|shape|device)|math\.[a-z]\w*")
 _OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _KEPT_NAMES = _FUNCTIONS | {"async_compile", "call", "extern_kernels", "math", "runner", "self", "torch"}
-"""What the code calls, or calls functions of: nothing else may be put in its place."""
+"""Functions, and objects with methods, that the code calls: their names must not be reassigned."""
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Delete, ast.Expr, ast.Pass, ast.Return, ast.With)
 _EXPRESSIONS = (
     ast.Attribute, ast.BinOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp, ast.List, ast.Name, ast.Starred,
@@ -64,9 +64,9 @@ def _is_kept(node: ast.stmt) -> bool:
 
 
 def _is_kernel(node: ast.Assign) -> bool:
-    """Whether a statement defines a kernel; stand-ins keep its source, and execute nothing.
+    """Whether a statement defines a kernel. It runs with a stand-in for `async_compile`, which only keeps the source.
 
-    `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
+    The statement is `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
     """
     call, target = node.value, node.targets[0]
     if len(node.targets) != 1 or not (isinstance(call, ast.Call) and isinstance(target, ast.Name)):
@@ -132,7 +132,7 @@ def _is_kept_name(name: str) -> bool:
 
 
 def _is_of_torch(node: ast.Attribute) -> bool:
-    """`torch.float32`, `torch.strided`, `torch.channels_last`."""
+    """Whether it is a constant of torch: `torch.float32`, `torch.strided`, `torch.channels_last`."""
     return ast.unparse(node.value) == "torch" and isinstance(getattr(torch, node.attr, None), _OF_TORCH)
 
 

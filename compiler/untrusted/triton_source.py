@@ -1,8 +1,8 @@
-"""Check the source of a loaded record's kernels. It is parsed and never executed here.
+"""Check the source of a loaded record's Triton kernels. It is parsed, and not executed here.
 
-A kernel's source is a Python module that is executed to compile it, and a function under `@triton.jit` calls Python
-functions while Triton reads it. So nothing passes that Inductor and our own backend do not write: known imports, jit
-functions, constants; in functions, calls of Triton's own functions and of those that the module defines.
+To compile a kernel, its source is executed as a Python module, and Triton calls Python functions while it reads one
+under `@triton.jit`. So only code that Inductor and our own backend write is allowed: known imports, jit functions and
+constants; in functions, calls of Triton's own functions and of functions of the module.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _MODULES = {
     HELPERS: (),
     f"{_RUNTIME}.triton_compat": (),
 }
-"""Modules that kernels may name, and what they may use of one that has more than functions for kernels."""
+"""Modules that kernels may use, and their allowed members; () allows all functions for kernels."""
 _FROM_RUNTIME = ("triton_helpers", "triton_heuristics")
 _BUILTINS = frozenset({
     "abs", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "range", "str", "tuple",
 })  # fmt: skip
 _REFUSED = frozenset({"dispatch", "extern_elementwise", "str_to_ty"})
-"""Functions of Triton that link a file, or evaluate a text."""
+"""Functions of Triton that link a file or evaluate a string."""
 _ON_VALUES = frozenset({"T", "dtype", "element_ty", "name", "numel", "scalar", "shape", "type", "value"})
 _STATEMENTS = (
     ast.AnnAssign, ast.Assert, ast.Assign, ast.AugAssign, ast.Break, ast.Continue, ast.Expr, ast.For, ast.If, ast.Pass,
@@ -50,12 +50,12 @@ _ARITHMETIC = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, a
                ast.cmpop, ast.expr_context)  # fmt: skip
 _ASSEMBLY = "inline_asm_elementwise"
 _ASSEMBLER_READS = re.compile(r"\.inc|\\|\$(?![\d$]|\{\d)", re.IGNORECASE)
-"""What includes a file, and what could put such a directive together: arguments of macros, alternatives."""
+"""Directives that include a file, and syntax that could compose one: macro arguments, alternatives."""
 _MOST_CHARACTERS = 2_000_000
 
 
 class RefusedSourceError(ValueError):
-    """A source that no code generator of ours writes: the line, and what stands there."""
+    """A source with code that no code generator writes; the message says what it is, and the line."""
 
     def __init__(self, what: str, node: ast.AST | None = None) -> None:
         line = getattr(node, "lineno", 0)
@@ -79,11 +79,11 @@ def check_triton(source: str) -> None:
 
 
 class _Module:
-    """Checks a module, statement by statement: `names` are those that are known by then."""
+    """Checks a module statement by statement. `names` are the names that are defined so far."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
-        """A module or function that was imported; None for what the module itself defines."""
+        """By name: an imported module or function; None for a definition of the checked module."""
 
     def check(self, tree: ast.Module) -> None:
         functions = []
@@ -107,7 +107,7 @@ class _Module:
             raise RefusedSourceError(f"`{words_of(node)}` at module level is no definition", node)
 
     def assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        """`BLOCK = 64`, `SCALE: tl.constexpr = tl.constexpr(3)`, `float32 = tl.float32`, aliases."""
+        """Check `BLOCK = 64`, `SCALE: tl.constexpr = tl.constexpr(3)`, `float32 = tl.float32`, aliases."""
         target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
         if (isinstance(node, ast.Assign) and len(node.targets) != 1) or not isinstance(target, ast.Name):
             raise RefusedSourceError("an assignment at module level to more than one name", node)
@@ -127,7 +127,7 @@ class _Module:
         self.names[name] = None
 
     def without_constexpr(self, node: ast.expr | None) -> ast.expr | None:
-        """`3` of `tl.constexpr(3)`."""
+        """Unwrap `tl.constexpr(3)` to `3`; other expressions are unchanged."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.keywords):
             return node
         kind = self.resolve(node.func)
@@ -137,13 +137,13 @@ class _Module:
         return isinstance(value, ast.Attribute) and self.resolve(value) is not None
 
     def is_assembly(self, node: ast.expr | None) -> bool:
-        """Whether it is the function that takes a text for the assembler."""
+        """Whether an expression is `inline_asm_elementwise`."""
         found = self.names.get(node.id) if isinstance(node, ast.Name) else None
         found = self.resolve(node) if isinstance(node, ast.Attribute) else found
         return getattr(found, "__name__", "") == _ASSEMBLY
 
     def define(self, node: ast.FunctionDef) -> None:
-        """Check a function's decorators, default values and annotations: all are executed."""
+        """Check a function's decorators, default values and annotations, which Python executes; define its name."""
         if not node.decorator_list:
             raise RefusedSourceError(f"the function {node.name} is not under @triton.jit", node)
         for decorator in node.decorator_list:
@@ -181,7 +181,7 @@ class _Module:
             raise RefusedSourceError(f"the decorator `{words_of(node)}` is none of a kernel's", node)
 
     def metadata(self, node: ast.expr) -> None:
-        """Check Inductor's metadata: literals, hints, GPU properties. Strings may be evaluated."""
+        """Check Inductor's metadata: literals, hints, GPU properties, and strings, as Inductor may evaluate them."""
         if isinstance(node, ast.Dict):
             self.metadata_of_dict(node)
         elif isinstance(node, ast.List | ast.Tuple | ast.Set):
@@ -200,11 +200,11 @@ class _Module:
             if key is None:
                 raise RefusedSourceError("`**` in a kernel's metadata", node)
             self.metadata(key)
-            if not (isinstance(key, ast.Constant) and key.value == "cpp"):  # is read by the writer of C++ alone
+            if not (isinstance(key, ast.Constant) and key.value == "cpp"):  # only the C++ code generator reads it
                 self.metadata(value)
 
     def hint_call(self, node: ast.Call) -> None:
-        """`DeviceProperties(type='cuda', …)`, `float('inf')`, `set()`."""
+        """Check a call in metadata: `DeviceProperties(type='cuda', …)`, `float('inf')`, `set()`."""
         name = self.dotted_name(node.func)
         if name == "set" and not node.args and not node.keywords:
             return
@@ -216,7 +216,7 @@ class _Module:
             self.metadata(argument)
 
     def is_hint(self, node: ast.expr) -> bool:
-        """`ReductionHint.INNER`, `tl.float32`, `torch.float32`, `__file__`."""
+        """Whether it is a hint, a dtype or `__file__`: `ReductionHint.INNER`, `tl.float32`, `torch.float32`."""
         name = self.dotted_name(node)
         kind, _, member = name.rpartition(".")
         is_dtype = kind == "torch" and re.fullmatch(r"(u?int|b?float|float8_\w+|complex|bool)\d*\w*", member)
@@ -238,7 +238,7 @@ class _Module:
         return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
 
     def resolve(self, node: ast.Attribute) -> Any:
-        """What a module's attribute stands for; None for other roots. Raises RefusedSourceError."""
+        """The value of an imported module's attribute; None for other expressions. Raises RefusedSourceError."""
         root, *names = self.dotted_name(node).split(".")
         value = self.names.get(root)
         if not isinstance(value, ModuleType):
@@ -249,13 +249,13 @@ class _Module:
 
 
 class _Function:
-    """Checks a function's body, which Triton reads, and its interpreter executes."""
+    """Checks a function's body, which Triton compiles and its interpreter executes."""
 
     def __init__(self, module: _Module, node: ast.FunctionDef) -> None:
         self.module, self.node = module, node
         arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
         self.called: set[ast.expr] = set()
-        """The functions of calls whose arguments were checked."""
+        """Function expressions of assembly calls that were checked."""
         self.local = {argument.arg for argument in arguments}
         self.local |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)
                        and isinstance(name.ctx, ast.Store)}  # fmt: skip
@@ -339,7 +339,7 @@ def _value_attributes() -> frozenset[str]:
 
 
 def _imports(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> tuple[str, Any]:
-    """An import's names, and what they stand for. Raises RefusedSourceError."""
+    """The name that an import binds, and its value. Raises RefusedSourceError."""
     if isinstance(node, ast.Import):
         if alias.name not in (*_MODULES, "torch") or ("." in alias.name and not alias.asname):
             raise RefusedSourceError(f"the module {alias.name} is imported", node)
@@ -360,11 +360,11 @@ def _imports(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> tuple[str, 
 
 
 _KNOWN = object()
-"""Stands for what is imported for decorators alone: kernels can't use it."""
+"""Stands for an import that only decorators may use."""
 
 
 def _member(owner: Any, name: str, node: ast.AST) -> Any:
-    """A member that kernels may name, of a module or enumeration. Raises RefusedSourceError."""
+    """A member of a module or enumeration that kernels may use. Raises RefusedSourceError."""
     if getattr(owner, "__name__", "") in ("PropagateNan", "PROPAGATE_NAN") and name in ("ALL", "NONE"):
         return getattr(owner, name)
     value = getattr(owner, name, None) if isinstance(owner, ModuleType) and not name.startswith("_") else None
@@ -386,7 +386,7 @@ def _is_kernel_name(owner: ModuleType, name: str, value: Any) -> bool:
 
 
 def _is_driver_call(node: ast.stmt) -> bool:
-    """`triton_helpers.set_driver_to_gpu()`."""
+    """Whether it is `triton_helpers.set_driver_to_gpu()`, or the same for the CPU."""
     call = node.value if isinstance(node, ast.Expr) else None
     names = ("triton_helpers.set_driver_to_gpu", "triton_helpers.set_driver_to_cpu")
     return isinstance(call, ast.Call) and not call.args and not call.keywords and ast.unparse(call.func) in names
@@ -397,7 +397,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _is_no_other_file(keyword: ast.keyword) -> bool:
-    """Whether an argument names no other file: Inductor stores autotuning results next to it."""
+    """Whether an argument is not another file's name: Inductor writes autotuning results next to that file."""
     return keyword.arg != "filename" or ast.unparse(keyword.value) == "__file__"
 
 
@@ -413,7 +413,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _is_harmless_text(text: str) -> bool:
-    """Whether a string that Inductor evaluates is words, or arithmetic on names."""
+    """Whether a string is safe for Inductor to evaluate: plain words, or arithmetic on names."""
     if _PLAIN_WORDS.fullmatch(text):
         return True
     try:
@@ -434,6 +434,6 @@ def _is_arithmetic(node: ast.AST) -> bool:
 
 
 def words_of(node: ast.AST) -> str:
-    """The first line of a piece of source, cut where it is long."""
+    """The first line of a node's source, cut to 80 characters."""
     text = ast.unparse(node).split("\n")[0]
     return text if len(text) <= 80 else f"{text[:77]}..."

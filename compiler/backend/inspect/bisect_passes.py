@@ -1,4 +1,4 @@
-"""Find the first pass that changes a number: compare each stage, in the reference interpreter, with eager."""
+"""Find the first pass that changes a result: run each stage in the reference interpreter, compare with eager."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Named = list[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class StageNumbers:
-    """A stage of a graph against eager: by dtype, the largest errors of its results and of the inputs that it changes.
+    """A stage of a graph compared with eager: the largest errors of its results and mutated inputs, by dtype.
 
-    `error` is what the interpreter raised. `changed_by` is the pass that made the stage. `where` is the first value
-    that differs from what the stage before computed for it, "" where none does by its name.
+    `changed_by` is the pass that made the stage. `error` is the interpreter's error. `where` names the first value that
+    differs from the value of the same name in the stage before, "" if there is none.
     """
 
     graph: str
@@ -51,7 +51,7 @@ class StageNumbers:
 
     @property
     def words(self) -> str:
-        """How its results differ."""
+        """Text that says how its results differ."""
         if self.error:
             return self.error
         worst = next(item for item in self.numbers if item.verdict == "differs")
@@ -61,7 +61,7 @@ class StageNumbers:
         return f"{off} (allowed {worst.tolerance:g})"
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """A row a dtype, for a table."""
+        """Rows of the table, one for each dtype."""
         head = (self.graph, self.stage, self.changed_by)
         if self.error:
             yield (*head, "", "fails", None, None, None)
@@ -71,21 +71,21 @@ class StageNumbers:
 
 @dataclass(frozen=True, repr=False, slots=True)
 class PassComparison:
-    """All stages of all graphs, in order, against eager. Prints as a table and a sentence."""
+    """All stages of all graphs, in order, compared with eager. Prints as a table and a verdict."""
 
     stages: tuple[StageNumbers, ...]
     drawing: tuple[str, ...] = ()
-    """Graphs that draw random numbers. The backend draws others than eager, so that their stages are compared with the
-    lowered program."""
+    """Graphs that draw random numbers. The backend draws other numbers than eager, so their stages are compared with
+    the lowered program."""
 
     @property
     def first(self) -> StageNumbers | None:
-        """The first stage that computes something else than eager; None if all compute the same."""
+        """The first stage whose results differ from eager's; None if all agree."""
         return next((stage for stage in self.stages if stage.differs), None)
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a graph, stage and dtype: verdict, largest errors, and what is allowed of the largest magnitude."""
+        """DataFrame with one row for each graph, stage and dtype: verdict, largest errors, and tolerance."""
         import pandas as pd
 
         columns = ["graph", "stage", "pass", "dtype", "verdict", "max_absolute", "max_relative", "tolerance"]
@@ -94,7 +94,7 @@ class PassComparison:
 
     @property
     def verdict(self) -> str:
-        """The result in a sentence."""
+        """The result as a sentence."""
         found = self.first
         if found is None:
             drawn = f" ({', '.join(self.drawing)}: as lowered, since it draws random numbers)" if self.drawing else ""
@@ -127,7 +127,7 @@ def compare_passes(graphs: Iterable[tuple[CapturedGraph, Mapping[str, Program]]]
 
 
 class _Eager:
-    """A graph run by eager PyTorch: `results` to compare with, and `values` by name, for its backward."""
+    """An eager run of a graph: `results` to compare with, and named `values` that its backward may read."""
 
     def __init__(self, captured: CapturedGraph, lowered: Program, inputs: Sequence[Any]) -> None:
         self.captured, self.lowered, self.inputs = captured, lowered, inputs
@@ -141,14 +141,14 @@ class _Eager:
         self.results = _results(outputs, given, lowered)
 
     def run(self) -> tuple[list[Any], list[Any]]:
-        """The inputs afterwards, and the outputs."""
+        """Run the graph; returns the inputs after the run, and the outputs."""
         given = copy_written(self.inputs, self.lowered)
         with torch.no_grad():
             return given, list(self.captured.module(*given))
 
     @cached_property
     def exact(self) -> Named | None:
-        """The results in float64, to judge values that are zero but for rounding; None where they can't be had."""
+        """The results in float64, to judge values that are zero up to rounding; None if that can't run."""
         if self.drawn:
             return None
         try:
@@ -176,14 +176,14 @@ def _compare_stage(change: str, program: Program, inputs: Sequence[Any], eager: 
     head = eager.captured.name, stage_name(change), "lower" if change == "lowered" else change
     try:
         mine = _interpret(program, inputs)
-    except Exception as error:  # noqa: BLE001 a pass of the user's may make anything: this is the finding
+    except Exception as error:  # noqa: BLE001 a user's pass may make anything; the error is the result
         return StageNumbers(*head, error=f"{type(error).__name__}: {error}")
     found = StageNumbers(*head, numbers(mine, eager.results))
     return StageNumbers(*head, numbers(mine, eager.results, eager.exact)) if found.differs else found
 
 
 def _interpret(program: Program, inputs: Sequence[Any]) -> Named:
-    """What the interpreter makes of a program: its results, and the inputs that it changes."""
+    """Run a program in the reference interpreter; returns its outputs and its mutated inputs."""
     given = copy_written(inputs, program)
     with torch.no_grad(), seed_and_restore():
         outputs = interpret(program, given)
@@ -197,7 +197,7 @@ def _results(outputs: Sequence[Any], given: Sequence[Any], program: Program) -> 
 
 
 def copy_written(inputs: Sequence[Any], program: Program) -> list[Any]:
-    """The inputs, with copies of those that a program writes to."""
+    """The inputs, with copies of those that the program mutates."""
     named = zip(program.inputs, inputs, strict=True)
     return [
         copy_tensor(value) if name in program.mutated and isinstance(value, Tensor) else value for name, value in named
@@ -205,7 +205,7 @@ def copy_written(inputs: Sequence[Any], program: Program) -> list[Any]:
 
 
 def _first_difference(before: Program, program: Program, inputs: Sequence[Any]) -> str:
-    """The first value, by name, that differs from the program before; "" for none."""
+    """Name of the first value that differs from its value in the program before; "" if none does."""
     known = dict(_values(before, inputs))
     for name, value in _values(program, inputs):
         if name in known and judge(name, value, known[name]).verdict == "differs":
@@ -214,7 +214,7 @@ def _first_difference(before: Program, program: Program, inputs: Sequence[Any]) 
 
 
 def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """What each step of a program computes, until one fails."""
+    """Names and values that the steps of a program compute, until a step fails."""
     state = State.start(program, copy_written(inputs, program))
     with torch.no_grad(), seed_and_restore():
         for step in program.steps:

@@ -1,4 +1,4 @@
-"""Capture the graphs of one call as AOTAutograd gives them, with the arguments that they were called with."""
+"""Capture the graphs that AOTAutograd makes of a call, with their arguments."""
 
 from __future__ import annotations
 
@@ -27,31 +27,32 @@ from compiler.virtual_gpu.retargeting import NoInstructionsError, retarget_backe
 
 @dataclass(frozen=True)
 class InspectedCall(calls.Call):
-    """A call, and whether its sizes are symbolic."""
+    """A call to inspect, with `dynamic` as for torch.compile."""
 
     dynamic: bool | None = None
 
     @property
     def title(self) -> str:
-        """What the user would call the function or module."""
+        """Name of the function, or of the module's class."""
         if isinstance(self.fn, torch.nn.Module):
             return type(self.fn).__name__
         name: str = getattr(self.fn, "__qualname__", type(self.fn).__name__)
         return name.rsplit("<locals>.", 1)[-1]
 
     def compile(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled by a backend, with cache entries of its own."""
+        """Compile the function with a backend, with its own cache entries."""
         found: Callable[..., Any] = compile_function(self.fn, backend, dynamic=self.dynamic, fullgraph=False)
         return found
 
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """A graph of ATen operators, and its lowered program, made while guards could still be added for its sizes.
+    """A graph of ATen operators, and its lowered program, made while guards on its sizes could still be added.
 
-    `start` is the context that passes start with. `inputs` are the arguments of its first call, empty before that.
-    `forward` is the graph that a backward belongs to; `saved` has the names of values that a forward saves for its
-    backward alone, by index among its results.
+    start    the initial context of the passes
+    inputs   arguments of its first call, empty before that
+    forward  for a backward, the graph of its forward
+    saved    for a forward, names of values that it saves only for its backward, by index among its results
     """
 
     name: str
@@ -63,7 +64,7 @@ class CapturedGraph:
     saved: Mapping[int, str] = field(default_factory=dict)
 
     def call(self, args: list[Any]) -> Sequence[Any]:
-        """Run it in eager mode, and keep the arguments of its first call."""
+        """Run the graph in eager mode, and keep the arguments of its first call."""
         given = list(args)
         args.clear()
         if not self.inputs:
@@ -73,10 +74,12 @@ class CapturedGraph:
 
 
 def capture_graphs(asked: InspectedCall, gpu: Target | None = None) -> list[CapturedGraph]:
-    """Run a call, graph by graph in eager mode. Caches, counters and history of torch.compile are put back.
+    """Run a call with its graphs in eager mode, and capture them.
 
-    With `gpu`, graphs are as on a machine that has that GPU: with its kernels for attention, in the layouts that it
-    likes. They keep no inputs.
+    Restores torch.compile's caches, counters and history.
+
+    With `gpu`, capture the graphs as on a machine with that GPU: with its attention kernels, and in the layouts that
+    it prefers. These graphs keep no inputs.
     """
     found: list[CapturedGraph] = []
     errors: list[Exception] = []
@@ -98,7 +101,7 @@ def capture_graphs(asked: InspectedCall, gpu: Target | None = None) -> list[Capt
         try:
             compiled = compile_with_autograd(module, inputs, *(partial(keep, name=name) for name in KINDS))
         except Exception as error:
-            if not is_restart(error):  # of which TorchDynamo calls again
+            if not is_restart(error):  # after a restart, TorchDynamo calls again
                 errors.append(error)
             raise
         return compiled if gpu is None else module.forward
@@ -114,8 +117,10 @@ def capture_graphs(asked: InspectedCall, gpu: Target | None = None) -> list[Capt
 
 
 def capture_for_gpu(asked: InspectedCall, gpu: Target) -> list[CapturedGraph]:
-    """Capture the graphs of a call for a GPU that need not be here. The call is repeated on the CPU: its changes are
-    undone, its output is dropped. Raises BackendError where the GPU lacks a format, or tensors are on one.
+    """Capture the graphs of a call for a GPU that this machine need not have.
+
+    Repeats the call on the CPU, undoes its side effects, and drops its output. Raises BackendError if the GPU lacks a
+    format, or if the call has tensors that are not on the CPU.
     """
     if elsewhere := sorted(asked.devices() - {"cpu"}):
         raise BackendError(f"the call's tensors are on {', '.join(elsewhere)}: open one whose tensors are on the CPU")

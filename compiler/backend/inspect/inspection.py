@@ -55,12 +55,12 @@ class Graph:
 
     @property
     def name(self) -> str:
-        """Forward, backward or inference; later ones of these are numbered."""
+        """Name of the graph: forward, backward or inference, with a number if there are several ("forward_2")."""
         return self.captured.name
 
     @property
     def programs(self) -> Mapping[str, Program]:
-        """The programs by stage: "lowered" first."""
+        """The programs by stage, "lowered" first."""
         return {pipeline.stage_name(name): program for name, program in self.stages.programs.items()}
 
     @property
@@ -74,13 +74,13 @@ class Graph:
         return any(buffer.device.startswith("cuda") for buffer in self.last.buffers)
 
     def context(self, thresholds: Thresholds) -> Context:
-        """The context of its passes."""
+        """A new context for its passes."""
         return replace(self.captured.start, thresholds=thresholds, decisions=[])
 
 
 @dataclass(slots=True)
 class _ContextWatcher:
-    """Implements `compiler.backend.pipeline.Watcher`: keeps the contexts of graphs that are compiled to run."""
+    """Implements `compiler.backend.pipeline.Watcher`: collects the contexts of graphs that are compiled for `run`."""
 
     found: list[Context]
     builds: bool = True
@@ -92,13 +92,14 @@ class _ContextWatcher:
 
 @dataclass(frozen=True, repr=False)
 class Inspection:
-    """What the backend makes of a call. Stages print; each is of the graph `selected`, the first one unless told.
+    """A call compiled by our backend: its graphs, and the program after each pass. Stages print as text.
 
     >>> p = tcompile.open(torch.nn.functional.gelu, torch.randn(8))
     >>> print(p.fused)
     >>> p.replace("fuse", lambda program, ctx: program).fused
 
-    Nothing in it changes: `replace`, `with_thresholds` and `on` give another one.
+    Stages are those of graph number `selected`. An Inspection is immutable: `replace`, `with_thresholds` and `on`
+    return another one.
     """
 
     asked: InspectedCall
@@ -115,7 +116,7 @@ class Inspection:
         return self.graphs[self.selected]
 
     def of(self, name: str) -> Inspection:
-        """The same for another graph: "forward", "backward" or "inference". Raises BackendError if there is none."""
+        """Select another graph: "forward", "backward" or "inference". Raises BackendError if there is none."""
         names = [graph.name for graph in self.graphs]
         if name not in names:
             raise BackendError(f"there is no {name} graph, only {', '.join(names)}")
@@ -123,11 +124,11 @@ class Inspection:
 
     @property
     def backward(self) -> Inspection:
-        """The stages of the backward. Raises BackendError if there is none."""
+        """Select the backward graph. Raises BackendError if there is none."""
         return self.of("backward")
 
     def stage(self, name: str) -> Program:
-        """The program of a stage or after a pass, by name. Raises BackendError for any other name."""
+        """The program of a stage, or after a pass, by its name. Raises BackendError if the name is unknown."""
         programs = self.graph.programs
         for known in (name, pipeline.stage_name(name)):
             if known in programs:
@@ -135,7 +136,7 @@ class Inspection:
         raise BackendError(f"there is no stage {name!r}, only {', '.join(programs)}{_did_you_mean(name, programs)}")
 
     def __getattr__(self, name: str) -> Program:
-        """A stage: lowered, simplified, inlined, fused, ordered or scheduled."""
+        """The program of a stage, such as lowered, simplified, inlined, fused, ordered or scheduled."""
         if name.startswith("_") or name not in self.graph.programs:
             known = [] if name.startswith("_") else dir(self)
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_did_you_mean(name, known)}")
@@ -145,18 +146,18 @@ class Inspection:
         return [*super().__dir__(), *self.graph.programs]
 
     def diff(self, before: str, after: str) -> TextDiff:
-        """The difference between the texts of two stages. Raises BackendError for an unknown stage."""
+        """A unified diff of the texts of two stages. Raises BackendError if a stage is unknown."""
         old, new = (str(self.stage(name)).splitlines() for name in (before, after))
         return TextDiff((before, after), tuple(difflib.unified_diff(old, new, before, after, lineterm="")))
 
     @property
     def totals(self) -> Totals:
-        """Kernels, calls of PyTorch, and bytes that the kernels move: of all graphs together, after the last pass."""
+        """Kernels, calls of PyTorch, and bytes that kernels move: totals of all graphs."""
         return sum((totals(graph.last, graph.context(self.thresholds)) for graph in self.graphs), Totals())
 
     @property
     def stages(self) -> pd.DataFrame:
-        """One row a stage: the pass that made it, kernels, calls of PyTorch, its kernels' bytes, and seconds."""
+        """DataFrame with one row per stage: pass, kernels, calls of PyTorch, bytes of kernels, seconds."""
         rows = []
         for change, program in self.graph.stages.programs.items():
             found = totals(program, self.graph.context(self.thresholds))
@@ -167,8 +168,9 @@ class Inspection:
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row a step, after the last pass: a kernel or a call of PyTorch, what it computes, the bytes that a kernel
-        moves, and the lines of Python that it implements.
+        """DataFrame with one row per kernel or call of PyTorch, after the last pass.
+
+        Columns: loops, bytes that a kernel moves, the values that it computes, and its lines of the user's code.
         """
         program, ctx = self.graph.last, self.graph.context(self.thresholds)
         rows: list[tuple[Any, ...]] = []
@@ -183,7 +185,7 @@ class Inspection:
 
     @property
     def decisions(self) -> pd.DataFrame:
-        """One row a decision of a pass: on which loops or calls, what, why, and the potential saving in bytes."""
+        """DataFrame with one row per decision of a pass: verdict, subjects, why, potential saving in bytes."""
         rows = [
             (found.pass_name, found.verdict, ", ".join(found.subjects), found.why, found.numbers.get("bytes"))
             for found in self._all_decisions(self.graph)
@@ -192,12 +194,12 @@ class Inspection:
 
     @property
     def code(self) -> Text:
-        """The source of the kernels: C++ for the CPU, Triton for a GPU."""
+        """Source of the kernels: C++ for the CPU, Triton for a GPU."""
         return Text(self._emit().text)
 
     @property
     def call(self) -> Text:
-        """The Python function that allocates and launches."""
+        """Source of the Python function that allocates buffers and launches kernels."""
         return Text(Launcher(self.graph.last, by_kernel(self._emit())).text)
 
     def _emit(self) -> Code | TritonCode:
@@ -208,23 +210,24 @@ class Inspection:
 
     @property
     def triton(self) -> Text:
-        """Triton source of the kernels; for an H100 if the call is on the CPU, unlike `on("a100").triton`."""
+        """Triton source of the kernels; for an H100 if the call is on the CPU (see `on`)."""
         return self.code if self.graph.is_on_gpu else self.on("h100").code
 
     def on(self, gpu: str) -> Inspection:
-        """The same call for a GPU that need not be here (`tcompile.targets()` lists them): captured once more, with
-        the kernels that torch chooses there and the layouts that the GPU likes. Its graphs run nowhere.
+        """Inspect the same call for a GPU that this machine need not have (`tcompile.targets()` lists them).
 
-        Raises UnknownTargetError, BackendError where the GPU lacks a format that the call uses.
+        Captures the call again, with the kernels that torch chooses for that GPU and the layouts that it prefers. The
+        result can't be run. Raises UnknownTargetError, and BackendError if the GPU lacks a format that the call uses.
         """
         found = target(gpu)
         graphs = _run_all(capture_for_gpu(self.asked, found), self.passes, self.thresholds)
         return replace(self, graphs=graphs, target=found, ran=[])
 
     def replace(self, name: str, change: pipeline.Pass) -> Inspection:
-        """The same call with another function as one of the passes. Raises BackendError for a name that no pass has,
-        for what can't be called with a program and a context, and if what it makes breaks a rule of the IR: the message
-        names the loop, and the rule.
+        """Run the passes again with the function `change` in place of the pass `name`.
+
+        Raises BackendError if there is no such pass, if `change` can't be called with a program and a context, or if
+        the program that it returns breaks a rule of the IR; the message names the loop and the rule.
         """
         if name not in self.passes:
             lowered = f"; {next(iter(self.passes))} is given what was lowered"
@@ -234,30 +237,32 @@ class Inspection:
             raise BackendError(f"a pass takes a program and a context, and returns a program: def {name}(program, ctx)")
         try:
             return self._run_again({**self.passes, name: change}, self.thresholds)
-        except Exception as error:  # noqa: BLE001 whatever a pass of the user's raises goes on, shown where it was
+        except Exception as error:  # noqa: BLE001 raise any error of the user's pass with its own traceback
             raise error.with_traceback(_traceback_of_pass(error))  # noqa: B904 it is the same error
 
     @property
     def tuned(self) -> Inspection:
-        """The same call as mode="max-autotune" compiles it for a GPU: kernels may contain matmuls. On the CPU that mode
-        changes nothing.
+        """The same call as compiled with mode="max-autotune": kernels may contain matmuls.
+
+        Unchanged if the call is on the CPU.
         """
         if not any(graph.is_on_gpu for graph in self.graphs):
             return self
         return self._run_again(pipeline.passes_for_tuning(self.passes), self.thresholds)
 
     def with_thresholds(self, **changes: int) -> Inspection:
-        """The same call with other thresholds: see `compiler.backend.passes.context.Thresholds`.
+        """Run the passes again with other thresholds: see `compiler.backend.passes.context.Thresholds`.
 
-        Raises OptionError for a name or value that there is not.
+        Raises OptionError for an unknown name or an invalid value.
         """
         check_thresholds(changes)
         return self._run_again(self.passes, replace(self.thresholds, **changes))
 
     def why(self, first: str, second: str) -> Text:
-        """Whether two values are computed by one kernel, and if not, why not. They may be named as any stage, or the
-        graph, names them (loops, calls, kernels, inputs, views), or as before decompositions ("gelu"). Raises
-        BackendError for a name that there is nowhere.
+        """Explain whether one kernel computes two values, and if not, why not.
+
+        Names may be those of a stage or of the graph (loops, calls, kernels, inputs, views), or of an operation before
+        decompositions ("gelu"). Raises BackendError for an unknown name.
         """
         if not (isinstance(first, str) and isinstance(second, str)):
             raise BackendError(f"why takes the names of two values, as text; got {first!r:.40} and {second!r:.40}")
@@ -277,14 +282,16 @@ class Inspection:
         return Text(found if homes[0] == self.selected else f"in the {graph.name}: {found}")
 
     def _home(self, name: str, lookups: Sequence[Lookup]) -> int:
-        """The number of the graph that contains this value; the selected graph if several do."""
+        """Number of the graph that contains a value; the selected graph if it is among several."""
         having = [number for number, lookup in enumerate(lookups) if lookup.knows(name)]
         return self.selected if self.selected in having else having[0]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """What the call returns, computed by the code of these passes: C++, where there is a compiler for it (Triton's
-        on a GPU), else the reference interpreter. Without arguments it is the call that was opened. The first run
-        compiles, and so does one of other sizes; the next ones don't. Raises BackendError on a GPU that is not here.
+        """Run the call with the code of these passes, and return its result.
+
+        Without arguments, it runs the opened call. The code is Triton on a GPU, C++ on the CPU; without a C++ compiler,
+        the reference interpreter runs. The first run compiles, and so do runs with other sizes. Raises BackendError
+        after `on`, as that GPU may not be here.
         """
         self._require_device()
         if not args and not kwargs:
@@ -293,7 +300,7 @@ class Inspection:
             return self._compiled(*args, **kwargs)
         except Exception as error:
             if isinstance(inner := getattr(error, "inner_exception", None), Exception):
-                raise inner from None  # TorchDynamo's words around it say nothing of the pass
+                raise inner from None  # without TorchDynamo's wrapper, which does not name the pass
             raise
 
     @cached_property
@@ -310,7 +317,7 @@ class Inspection:
         return self.asked.compile(backend)
 
     def _all_decisions(self, graph: Graph) -> Sequence[Decision]:
-        """Decisions of the passes, and those measured when the call was run."""
+        """Decisions of the passes, and autotuning decisions of runs."""
         late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
         return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
 
@@ -319,9 +326,10 @@ class Inspection:
             raise BackendError(f"{self.target.title} is not here: its code can be read, not run")
 
     def check(self) -> PassComparison:
-        """Each stage of each graph, run by the reference interpreter on the inputs of the call, against the graph in
-        eager mode: which pass is the first to change a number. A backward that the call did not run gets random
-        gradients. Nothing of the user's is changed by it.
+        """Compare each stage with eager mode, to find the first pass that changes a number.
+
+        The reference interpreter runs the stages, on copies of the call's own inputs. A backward that the call did not
+        run gets random gradients.
         """
         self._require_device()
         return compare_passes((graph.captured, graph.stages.programs) for graph in self.graphs)
@@ -342,14 +350,14 @@ class Inspection:
 
     @property
     def summary(self) -> str:
-        """Kernels, calls and bytes of all graphs, and what the code is for."""
+        """A line with the kernels, calls and bytes of all graphs, and the device."""
         found = self.totals
         where = self.target.title if self.target else "the GPU" if self.graph.is_on_gpu else "the CPU"
         kernels, calls = pluralize(found.kernels, "kernel"), pluralize(found.calls, "call")
         return f"{kernels}, {calls} of PyTorch, {found.bytes:,} bytes moved by kernels; for {where}"
 
     def next_steps(self) -> Iterator[str]:
-        """Suggestions of what to call next."""
+        """Lines that suggest what to call next."""
         stages = [f"p.{name}" for name in self.graph.programs]
         yield f"print({stages[0]}), … {', '.join(stages[1:])}: the program after each pass"
         yield 'p.diff("lowered", "fused"), p.kernels, p.decisions, p.why("…", "…"), p.code, p.call, p.triton'
@@ -367,7 +375,7 @@ class Text(str):
 
 @dataclass(frozen=True, repr=False, slots=True)
 class TextDiff:
-    """A unified diff of two texts; it prints as one. `lines` is empty where they are the same."""
+    """A unified diff of two texts, which prints as text. `lines` is empty if they are equal."""
 
     names: tuple[str, str]
     lines: tuple[str, ...]
@@ -379,7 +387,7 @@ class TextDiff:
 
 
 def _table(rows: Sequence[tuple[Any, ...]], columns: str, **dtypes: str) -> pd.DataFrame:
-    """A table; `dtypes` are of columns that may lack numbers."""
+    """A DataFrame. `dtypes` are the nullable dtypes of columns that may contain NA."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=columns.split()).astype(dtypes)
@@ -391,7 +399,7 @@ def _did_you_mean(name: str, known: Any) -> str:
 
 
 def _traceback_of_pass(error: Exception) -> TracebackType | None:
-    """The traceback from the user's pass on, without the frames of the pipeline and the verifier."""
+    """The traceback from the user's pass on, without frames of the backend."""
     found = error.__traceback__
     while found is not None and found.tb_frame.f_code.co_filename.startswith(HOME):
         found = found.tb_next
@@ -403,7 +411,7 @@ def _takes_two(change: Any) -> bool:
         inspect.signature(change).bind(None, None)
     except TypeError:
         return False
-    except ValueError:  # of a builtin that does not say what it takes
+    except ValueError:  # a builtin without a signature
         return callable(change)
     return True
 
@@ -411,7 +419,7 @@ def _takes_two(change: Any) -> bool:
 def _run_all(
     captured: Sequence[CapturedGraph], passes: Mapping[str, pipeline.Pass], thresholds: Thresholds
 ) -> tuple[Graph, ...]:
-    """Run the passes on all graphs; a backward gets the names that its forward saved for it alone."""
+    """Run the passes on all graphs. A backward may overwrite values that its forward saved only for it."""
     graphs: list[Graph] = []
     for one in captured:
         for before in graphs:
@@ -434,10 +442,10 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     >>> print(p.lowered, p.fused)
     >>> print(p.code)
 
-    `dynamic` is as for torch.compile. The call is run once, by eager PyTorch, graph by graph; if its result needs a
-    gradient, there is a backward graph too. What the graphs were called with is kept, to check stages on it.
+    `dynamic` is as for torch.compile. The call runs once, with its graphs in eager mode; if its result requires grad,
+    there is a backward graph too. The graphs' arguments are kept for `check`.
 
-    Raises BackendError where a graph can't be compiled, or where there is none, and TypeError if `fn` is not callable.
+    Raises BackendError if a graph can't be compiled or there is none, and TypeError if `fn` is not callable.
     """
     if not callable(fn):
         raise TypeError(f"tcompile.open takes a function or a module, and what to call it with; got {fn!r:.60}")

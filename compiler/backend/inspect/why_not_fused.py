@@ -1,4 +1,4 @@
-"""Explain why two things are not computed by one kernel, for any name that the graph or one of its stages shows."""
+"""Explain why one kernel does not compute two values, given by any name that the graph or a stage shows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from compiler.record import Decision
 from compiler.torch_api.fx import operator_of, source_names
 
 Found = tuple[tuple[str, ...], tuple[int, ...]]
-"""What there is to say of a name, and the steps that compute it, by number."""
+"""Notes on a name, and the numbers of the steps that compute it."""
 
 
 MOST_LISTED = 12
 
 
 class Lookup:
-    """Names of one graph: `programs` are its stages, `decisions` those of its passes."""
+    """Finds names in a graph. `programs` are its stages, `decisions` those of its passes."""
 
     def __init__(self, module: GraphModule, programs: Mapping[str, Program], decisions: Sequence[Decision]) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in module.graph.nodes if node.op != "output"}
@@ -31,19 +31,19 @@ class Lookup:
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps after fusion, as the pass sees them."""
+        """The steps after fusion, in the form that the fusion pass uses."""
         return Steps.from_program(self.fused)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """All names that can be asked about."""
+        """All names that `explain` accepts."""
         kernels = (kernel.name for kernel in self.fused.kernels)
         buffers = (buffer.name for program in self.programs.values() for buffer in program.buffers)
         return tuple(dict.fromkeys((*buffers, *self.nodes, *kernels, *self.fused.inputs, *self.before)))
 
     @cached_property
     def before(self) -> Mapping[str, Sequence[str]]:
-        """Nodes by the name they had before decomposition in the user's code, PyTorch or ATen: layer_norm."""
+        """Nodes by the name of the operation before decomposition, in the user's code, PyTorch or ATen: layer_norm."""
         found: dict[str, list[str]] = {}
         steps = self.programs["lowered"].steps
         computed = {origin for step in steps for part in _parts(step) for origin in part.origins}
@@ -58,7 +58,7 @@ class Lookup:
         return name in self.names
 
     def explain(self, first: str, second: str, ctx: Context) -> str:
-        """Say whether one kernel computes both, and if not, why not; then what the names stand for."""
+        """Explain whether one kernel computes both values, and if not, why not; then what the names refer to."""
         (notes, one), (more, two) = self.find(first), self.find(second)
         told = _list_words([*dict.fromkeys((*notes, *more))], "; ")
         if first == second:
@@ -67,7 +67,7 @@ class Lookup:
         return ". ".join(filter(None, (answer, told)))
 
     def find(self, name: str) -> Found:
-        """The steps that compute a value, after fusion."""
+        """Find the steps that compute a value after fusion, with notes."""
         if made := tuple(number for number, step in self.steps.steps.items() if name in step.targets):
             step = self.steps.steps[made[0]]
             return (self._call(step),) if isinstance(step, Extern) else (), made
@@ -83,7 +83,7 @@ class Lookup:
         return f"{step.targets[0] if step.targets else step.name} is a call of PyTorch ({next(whys, step.name)})"
 
     def _removed_loop(self, name: str) -> Found | None:
-        """A loop that a pass before fusion removed."""
+        """Find a loop that a pass before fusion removed; None for other names."""
         taken = [d for d in self.decisions if d.subjects[0] == name and d.verdict in ("inlined", "merged", "left out")]
         if not taken or not any(name in program.by_name for program in self.programs.values()):
             return None
@@ -97,13 +97,13 @@ class Lookup:
         return self._of_all(others, notes)
 
     def _of_all(self, names: Sequence[str], notes: tuple[str, ...]) -> Found:
-        """What is known of several names together."""
+        """Find several names, and join their steps and notes."""
         every = [self.find(name) for name in names]
         told = tuple(dict.fromkeys((*notes, *(note for found, _ in every for note in found))))
         return told, tuple(dict.fromkeys(number for _, numbers in every for number in numbers))
 
     def _node(self, name: str) -> Found | None:
-        """A node of the graph that no loop is named after: it became several loops, or is a view."""
+        """Find a node without a loop of its name: it became several loops, or is a view. None for other names."""
         if name not in self.nodes:
             return None
         if made := self._results_of_node(name):
@@ -114,12 +114,12 @@ class Lookup:
         return self._of_all([base.name], (f"{name} is a view of {base.name}, which costs nothing",))
 
     def _results_of_node(self, name: str) -> list[str]:
-        """What a node of the graph became after fusion."""
+        """Targets of the loops and calls after fusion that a node became."""
         parts = (part for step in self.steps.steps.values() for part in _parts(step) if name in part.origins)
         return [target for part in parts for target in (part.targets if isinstance(part, Extern) else (part.target,))]
 
     def _kernel(self, name: str) -> Found:
-        """A kernel by its name; else a value of a stage without records."""
+        """Find a kernel by its name. Any other name is in no kernel."""
         steps = self.steps.steps.items()
         made = tuple(number for number, step in steps if isinstance(step, Kernel) and step.name == name)
         return () if made else (f"{name} is in no kernel after fusion",), made
@@ -139,7 +139,7 @@ class Lookup:
         return self._explain_refusal(min(kernels[0]), max(kernels[0]), ctx)
 
     def _matmul_decision(self, one: Sequence[int], two: Sequence[int]) -> str:
-        """Decision on a matmul and a kernel that reads it, as measured on a GPU; "" if there is none."""
+        """Why a matmul and a kernel that reads it were fused or not, by the decisions; "" if there is none."""
         made = [{target for number in numbers for target in self.steps.steps[number].targets} for numbers in (one, two)]
         found = [d for d in self.decisions if d.pass_name in ("matmuls", "tune") and len(d.subjects) == 2]
         told = [d.why for d in found if any(d.subjects[0] in a and d.subjects[1] in b for a, b in (made, made[::-1]))]
@@ -157,7 +157,7 @@ class Lookup:
         return f"{head}: one would be legal, and save {saved:,} bytes; {self._reported_reason(first, second)}"
 
     def _reported_reason(self, first: int, second: int) -> str:
-        """What the fusion pass reported about two steps."""
+        """The reason that the fusion pass reported for two steps."""
         targets = [{*self.steps.steps[number].targets} for number in (first, second)]
         for found in self.decisions:
             told = found.pass_name == "fuse" and found.verdict == "refused" and len(found.subjects) > 1
@@ -166,13 +166,13 @@ class Lookup:
         return "the pass that ran as fuse did not merge them"
 
     def _steps_between(self, first: int, second: int) -> str:
-        """Steps that have to run after one of them and before the other; "" if there are none."""
+        """Text with the steps that must run after the first and before the second; "" if there are none."""
         steps, before, needs = self.steps.steps, self.steps.before, self.steps.needs
         names = [steps[other].name for other in sorted(needs[second]) if other != first and before[other] >> first & 1]
         return f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
 
     def _why_no_saving(self, first: int, second: int, ctx: Context) -> str:
-        """Why one kernel of both would save nothing."""
+        """Why fusing two steps would save nothing."""
         one, two = self.steps.steps[first], self.steps.steps[second]
         shared = sorted({*one.reads, *one.targets} & {*two.reads, *two.targets})
         if not shared:
@@ -182,11 +182,11 @@ class Lookup:
 
 
 def _list_words(told: Sequence[str], between: str = ", ") -> str:
-    """The first names of a list, and how many there are: a model has many layers of one kind."""
+    """Join the first names of a list, and say how many there are if it is long."""
     more = f"{between}… {len(told)} in all" if len(told) > MOST_LISTED else ""
     return between.join(told[:MOST_LISTED]) + more
 
 
 def _parts(step: Kernel | Extern) -> Sequence[Loop | Extern]:
-    """The loops of a kernel; a call as it is."""
+    """The loops of a kernel; a call alone."""
     return step.loops if isinstance(step, Kernel) else (step,)

@@ -1,1 +1,1 @@
-"""From generated code to calls: build, launch, tune, and the cache on disk."""
+"""Build, tune and launch generated code, and cache it on disk."""

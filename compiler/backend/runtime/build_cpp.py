@@ -1,11 +1,11 @@
-"""C++ to a shared library, by the compiler that is found; and kernels as functions of Python.
+"""Compile C++ to a shared library, and wrap its kernels as built-in functions of Python.
 
-Each kernel gets an entry that Python calls as it calls its own built-in functions, at a sixth of what ctypes takes. The
-little of Python's stable binary interface that this needs is declared here, so that no headers are needed.
+A built-in function takes a sixth of a ctypes call's time. The few functions of Python's stable ABI that this needs are
+declared here, so that no headers are needed.
 
-The compiler runs in a process of its own from the moment the code is written, so that the backward is compiled while
-the rest of the work goes on; the first call waits for it. A thread starts it, loads the library and removes the files,
-so that an interrupt, which Python raises in the main thread alone, leaves nothing half done.
+The compiler starts in a separate process as soon as the code is generated, and other work continues meanwhile; the
+first call waits for it. A thread starts it, loads the library and removes the files: a KeyboardInterrupt, raised in
+the main thread only, can't leave them half done.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FLAGS = (
 )  # fmt: skip
 _SHOWN_LINES = 20
 _REJECTION = re.compile(r"kernels\.cpp:\d+(:\d+)?: error: ")
-"""What g++ and clang++ print for code that is wrong. A full disk or a missing header is a "fatal error"."""
+"""Error message of g++ and clang++ for invalid code. A full disk or a missing header gives a "fatal error"."""
 _INTERFACE = """
 struct PyObject;
 extern "C" void *PyLong_AsVoidPtr(PyObject *), *PyEval_SaveThread(), PyEval_RestoreThread(void *);
@@ -55,8 +55,9 @@ _METH_FASTCALL = 0x80
 
 
 def compiler() -> tuple[str, ...]:
-    """The command of the C++ compiler, word by word: the variable CXX's ("ccache g++"), else g++ or clang++ where they
-    are found. Empty where there is none. Warns of a command in CXX that can't be used.
+    """The command of the C++ compiler as words: from the variable CXX ("ccache g++"), else g++, else clang++.
+
+    Empty if none is found. Warns if the command in CXX can't be used.
     """
     named = os.environ.get("CXX", "").strip()
     for command in filter(None, (named, "g++", "clang++")):
@@ -79,7 +80,7 @@ def _warn_of_variable(named: str, why: str) -> None:
 
 @cache
 def has_vector_math() -> bool:
-    """Whether this machine's C library has math functions for vectors: glibc 2.35 or later on x86-64."""
+    """Whether this machine's C library has vectorized math functions: glibc 2.35 or later on x86-64."""
     if sys.platform != "linux" or platform.machine() != "x86_64" or "clang" in " ".join(compiler()):
         return False
     try:
@@ -96,8 +97,10 @@ def command_for(program: Sequence[str], source: Path, library: Path) -> list[str
 
 
 class Build:
-    """A library that is compiled from the moment this is made; again after an interrupt or a failure of the compiler,
-    when its functions are next asked for. Only code that the compiler rejects stays rejected.
+    """A library whose compilation starts when this object is created.
+
+    After an interrupt or a failure of the compiler, the next request for its functions compiles again; not after the
+    compiler has rejected the code.
     """
 
     def __init__(self, code: Code) -> None:
@@ -108,8 +111,9 @@ class Build:
         self._begin()
 
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The kernels by name, once the compiler is done. Raises BackendError with the compiler's message if it rejects
-        the code, and CompilerUnavailableError.
+        """Wait for the compiler, and return the kernels by name.
+
+        Raises BackendError with the compiler's message if it rejects the code, and CompilerUnavailableError.
         """
         compilation = self._compilation
         if compilation is None or compilation.is_lost():
@@ -118,13 +122,13 @@ class Build:
             library = compilation.library.result()
         except BackendError:
             raise
-        except BaseException:  # also an interrupt of the user's
+        except BaseException:  # also KeyboardInterrupt
             self.stop()
             raise
         return {function.name: _builtin(library, function.name) for function in self.code.functions}
 
     def stop(self) -> None:
-        """End the compiler if it runs: it begins anew when the functions are next asked for."""
+        """Stop the compiler if it runs. The next request for the functions starts it again."""
         compilation, self._compilation = self._compilation, None
         if compilation is not None:
             compilation.stop()
@@ -146,7 +150,7 @@ _BEGUN: ContextVar[list[Build] | None] = ContextVar("begun", default=None)
 
 @contextmanager
 def stop_on_error() -> Iterator[None]:
-    """Stop what the block began to compile if it ends in an error or an interrupt: nobody will ask for it."""
+    """If the block ends in an error or an interrupt, stop the compilations that it started."""
     begun: list[Build] = []
     token = _BEGUN.set(begun)
     try:
@@ -160,7 +164,7 @@ def stop_on_error() -> Iterator[None]:
 
 
 class _Compilation(threading.Thread):
-    """One run of the C++ compiler, in a folder of its own that is gone when the library is loaded."""
+    """One run of the C++ compiler, in a temporary folder that is removed once the library is loaded."""
 
     def __init__(self, code: Code, program: Sequence[str]) -> None:
         super().__init__(name="tcompile C++", daemon=True)
@@ -174,17 +178,17 @@ class _Compilation(threading.Thread):
             self.library.set_result(self._load())
         except OSError as error:
             self.library.set_exception(CompilerUnavailableError(_os_error_words(error)))
-        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+        except Exception as error:  # noqa: BLE001 - the thread that waits raises it
             self.library.set_exception(error)
         finally:
             _RUNNING.discard(self)
 
     def is_lost(self) -> bool:
-        """Whether this never ends: a forked process has none of its parent's threads."""
+        """Whether this will never finish: its thread does not exist in a forked process."""
         return not self.is_alive() and not self.library.done()
 
     def stop(self) -> None:
-        """End the compiler and all that it has started."""
+        """Kill the compiler and its child processes."""
         self._is_stopped = True
         if self._process is not None:
             kill_group(self._process)
@@ -192,7 +196,7 @@ class _Compilation(threading.Thread):
             self.join()
 
     def _load(self) -> ctypes.CDLL:
-        """The library. Raises OSError, CompilerUnavailableError, BackendError."""
+        """Compile and load the library. Raises OSError, CompilerUnavailableError, BackendError."""
         if not self.program:
             raise CompilerUnavailableError("no C++ compiler was found; install g++, or name one in the variable CXX")
         with tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True) as folder:
@@ -222,11 +226,11 @@ def _stop_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_RUNNING.clear)  # they are the parent's
+    os.register_at_fork(after_in_child=_RUNNING.clear)  # they belong to the parent process
 
 
 def _compiler_error(program: Sequence[str], status: int, messages: str) -> Exception:
-    """What the end of the compiler means: rejected code, or a failure of the compiler or the machine."""
+    """The error for a failed compilation: rejected code, or a failure of the compiler or the machine."""
     said = "\n".join(messages.strip().splitlines()[:_SHOWN_LINES])
     command = shlex.join(program)
     if os.strerror(errno.ENOSPC) in messages:
@@ -243,7 +247,7 @@ def _compiler_error(program: Sequence[str], status: int, messages: str) -> Excep
 
 
 def _load(program: Sequence[str], library: Path) -> ctypes.CDLL:
-    """Load a library that is whole: to load a part of one ends the process. Raises CompilerUnavailableError."""
+    """Load a library if it is complete, as loading a truncated one crashes. Raises CompilerUnavailableError."""
     wrote = f"the C++ compiler ({shlex.join(program)}) wrote"
     if not library.exists():
         raise CompilerUnavailableError(f"{wrote} no library; check the variable CXX")
@@ -262,7 +266,7 @@ def _load(program: Sequence[str], library: Path) -> ctypes.CDLL:
 
 
 def _os_error_words(error: OSError) -> str:
-    """An error of the operating system while code is compiled, and what to do."""
+    """The message for an OSError during compilation, with advice."""
     where = f"the temporary folder {tempfile.tempdir or ''}".strip()
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where} is full ({error.strerror}); free space in it"
@@ -270,7 +274,7 @@ def _os_error_words(error: OSError) -> str:
 
 
 def entries(code: Code) -> str:
-    """What makes kernels callable from Python, in C++. While a kernel runs other threads of Python do, too."""
+    """C++ entry points that make kernels callable from Python. They release the GIL while a kernel runs."""
     return _INTERFACE + "\n".join(map(_entry, code.functions)) + "\n"
 
 
@@ -291,13 +295,13 @@ def _entry(function: Function) -> str:
 
 
 class _Definition(ctypes.Structure):
-    """PyMethodDef: name, entry, flags, documentation."""
+    """PyMethodDef: name, function, flags, docstring."""
 
     _fields_ = tuple(zip("nefd", (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p), strict=True))
 
 
 def _builtin(library: ctypes.CDLL, name: str) -> Callable[..., int]:
-    """A kernel as a function of Python, that keeps what it needs alive."""
+    """A kernel as a built-in function, which keeps the library and its definition alive."""
     entry = ctypes.cast(getattr(library, f"python_{name}"), ctypes.c_void_p)
     definition = _Definition(name.encode(), entry, _METH_FASTCALL, None)
     function: Callable[..., int] = _new_function(ctypes.byref(definition), (library, definition), None)

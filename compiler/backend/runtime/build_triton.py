@@ -1,7 +1,7 @@
-"""Triton to machine code on the GPU that is here: kernels are compiled side by side in processes of their own, from the
-moment the code is written, so that AOTAutograd goes on meanwhile; the first call waits for them, and loads them.
+"""Compile Triton kernels for this machine's GPU, in parallel in worker processes.
 
-Binaries are kept on disk (`disk_cache`), by all that they depend on.
+Compilation starts as soon as the code is generated, while AOTAutograd continues. The first call waits for the kernels
+and loads them. Binaries are cached on disk (`disk_cache`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def kernel(out_ptr, XBLOCK: tl.constexpr):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One kernel in one configuration. `starts` says of each buffer where it is given one from, in bytes."""
+    """A kernel in one configuration, to compile. `starts` are the offsets of its pointers into buffers, in bytes."""
 
     function: TritonFunction
     config: TritonConfig
@@ -49,7 +49,7 @@ class Wanted:
 
 
 def reason_unsupported() -> str:
-    """Why Triton can't compile for the GPU that is here, "" if it can."""
+    """Why Triton can't compile for this machine's GPU, "" if it can."""
     major, minor = torch.cuda.get_device_capability()
     if major < 7:
         return f"Triton compiles for compute capability 7.0 and later, and this GPU has {major}.{minor}"
@@ -59,7 +59,10 @@ def reason_unsupported() -> str:
 def specify_kernel(
     program: Program, function: TritonFunction, config: TritonConfig, assumed: Assumed, device: int
 ) -> Wanted:
-    """What Triton is asked for: a kernel, its constants, and multiples of 16. Kernels that do the same are one job."""
+    """Specify a kernel for Triton: source, constexprs, and arguments that are multiples of 16.
+
+    Kernels that are equal under canonical names have equal jobs.
+    """
     assert function.canonical is not None, "written by `emit`"
     made = function.canonical()
     (own,) = made.code.functions
@@ -81,21 +84,21 @@ def specify_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """Binaries that are being made, or were on disk, by key of their job; and those of them that are on the GPU."""
+    """Compiled kernels by the key of their job: `made` are futures, `there` are those loaded on the GPU."""
 
     made: Mapping[str, Future[Output]]
     there: dict[str, Loaded] = field(default_factory=dict)
 
     @staticmethod
     def start(kernels: Sequence[Wanted]) -> Builds:
-        """Start to build the kernels that are not on disk, the longest first."""
+        """Start to compile the kernels that are not on disk, those with the longest source first."""
         jobs = {
             _key(kernel.job.key()): kernel.job for kernel in sorted(kernels, key=lambda kernel: -len(kernel.job.source))
         }
         return Builds({key: _begin(key, job) for key, job in jobs.items()})
 
     def load(self, kernel: Wanted, device: int) -> Loaded:
-        """The kernel on the GPU. Raises BackendError with what Triton said if it did not compile."""
+        """Wait for a kernel and load it on the GPU. Raises BackendError with Triton's message if it did not compile."""
         key = _key(kernel.job.key())
         if key in self.there:
             return self.there[key]
@@ -115,12 +118,12 @@ class Builds:
 
 @cache
 def crew() -> Crew:
-    """The processes that compile, for all graphs of this process."""
+    """The pool of worker processes that compile, for all graphs."""
     return Crew(min(MOST_WORKERS, max(1, cores() - 1)))
 
 
 def warm_up(device: int) -> None:
-    """Start the processes unless they run, each with a dummy kernel: the first one takes Triton a second."""
+    """Start the workers unless they run, each with a dummy kernel: a process's first kernel takes Triton a second."""
     if crew().is_awake:
         return
     major, minor = torch.cuda.get_device_capability(device)
@@ -140,7 +143,7 @@ def _begin(key: str, job: Job) -> Future[Output]:
 
 
 def _finish(done: Future[Output], key: str, made: Future[Output]) -> None:
-    """Complete when the file exists: the binary is loaded from it."""
+    """Cache a finished job on disk, then complete the future `made`: binaries are loaded from their files."""
     try:
         output = done.result()
         if not output.error:
@@ -156,7 +159,7 @@ def _key(job_key: str) -> str:
 
 
 def _cached_output(key: str) -> Output | None:
-    """The output that is kept on disk, None if there is none."""
+    """A job's output from the disk cache; None if it is not cached."""
     found = disk_cache.read(key)
     return Output(**found[0], binary=found[1]) if found is not None and found[1] else None
 

@@ -1,8 +1,8 @@
-"""What was compiled for and timed on a GPU, kept on disk: in a folder that nobody else can change, as it is executed.
+"""Cache of compiled GPU kernels and their times on disk.
 
-An entry is a JSON file under a key, with the digest of all it holds; its binary is a file named by the hash of its
-content. Both are checked when they are read: what does not match counts as missing. TCOMPILE_CACHE_DIR names the
-folder, else it is `tcompile` in TorchInductor's.
+Cached binaries are executed, so the folder must be one that no other user can change. TCOMPILE_CACHE_DIR names it; the
+default is `tcompile` in TorchInductor's folder. An entry is a JSON file named by its key, with a digest of its facts;
+its binary is a file named by the hash of its content. An entry that does not match its hashes counts as missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from compiler.torch_api.cuda_launch import driver_version
 
 
 def folder() -> Path:
-    """The folder of the cache, which is made; a private one for this process where others could change that."""
+    """The cache's folder, created if needed; a private temporary one if other users could change it."""
     inductors = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
     chosen = Path(os.environ.get("TCOMPILE_CACHE_DIR") or Path(inductors, "tcompile")).absolute()
     return _check_folder(chosen, chosen.exists())
@@ -40,12 +40,15 @@ def folder() -> Path:
 def _user() -> str:
     with suppress(KeyError):
         return getuser()
-    return str(os.getuid())  # as in containers that run under any number
+    return str(os.getuid())  # in containers, a user id may have no name
 
 
 @cache
 def _check_folder(chosen: Path, exists: bool) -> Path:
-    """The folder, or a private one. Whether it `exists` is asked, as somebody may remove it."""
+    """Create and check the folder; return a private one if it can't be used.
+
+    `exists` is an argument so that a folder that was removed is created again, despite the cache.
+    """
     try:
         if not exists:
             chosen.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +72,7 @@ def _private_folder() -> Path:
 
 
 def reason_untrusted(path: Path) -> str:
-    """Why someone other than this user and root could change what is in a folder, "" if nobody can."""
+    """Why users other than this one and root could change a folder's content, "" if they can't."""
     if path.stat().st_uid != os.getuid():
         return f"{path} belongs to user {path.stat().st_uid}"
     for part in dict.fromkeys((path, *path.parents, path.resolve(), *path.resolve().parents)):
@@ -82,7 +85,7 @@ def reason_untrusted(path: Path) -> str:
 
 
 def _others_write(found: os.stat_result) -> bool:
-    """Whether others can remove or replace what is in a folder. In one with the sticky bit each has only their own."""
+    """Whether other users can remove or replace files in a folder; not under the sticky bit."""
     if found.st_mode & stat.S_ISVTX:
         return False
     by_group = bool(found.st_mode & stat.S_IWGRP) and found.st_gid not in (0, *_private_groups())
@@ -90,7 +93,7 @@ def _others_write(found: os.stat_result) -> bool:
 
 
 def _private_groups() -> Iterator[int]:
-    """The user's own group where nobody else is in it, as many systems have one for each user."""
+    """The user's primary group, if it is a private group of the user's name, as many systems have."""
     try:
         user = pwd.getpwuid(os.getuid())
         group = grp.getgrgid(user.pw_gid)
@@ -102,23 +105,23 @@ def _private_groups() -> Iterator[int]:
 
 @cache
 def versions() -> str:
-    """What binaries and times depend on apart from the code: versions of torch, Triton, ptxas and the driver."""
+    """Versions that binaries and times depend on: of torch, Triton, ptxas and the driver."""
     ptxas = triton.knobs.nvidia.ptxas.version
     return f"torch {torch.__version__} triton {triton.__version__} ptxas {ptxas} driver {driver_version()}"
 
 
 def key(*parts: str) -> str:
-    """The key of what depends on these texts, and on the versions."""
+    """Cache key: hash of these texts and of the versions."""
     return hashlib.sha256("\n".join((*parts, versions())).encode()).hexdigest()[:40]
 
 
 def binary_path(content: bytes) -> Path:
-    """Where a binary is kept."""
+    """Path of a binary with this content."""
     return folder() / f"{_name(content)}.cubin"
 
 
 def read(key: str) -> tuple[Mapping[str, Any], bytes] | None:
-    """The facts and the binary of an entry; None where there is none, or where one of the files was changed."""
+    """Read an entry's facts and binary; None if it is missing, or if one of its files was changed."""
     try:
         kept = json.loads((folder() / f"{key}.json").read_bytes())
         facts, name = kept["facts"], kept["binary"]
@@ -130,7 +133,7 @@ def read(key: str) -> tuple[Mapping[str, Any], bytes] | None:
 
 
 def write(key: str, facts: Mapping[str, Any], content: bytes = b"") -> None:
-    """Keep an entry: the binary first, then what names it. Raises OSError."""
+    """Write an entry: the binary first, then the JSON file that refers to it. Raises OSError."""
     name = _name(content)
     if name:
         _replace(binary_path(content), content)
@@ -147,7 +150,7 @@ def _digest(facts: Mapping[str, Any], binary: str) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file atomically, also beside other writers of it."""
+    """Write a file atomically, safe against concurrent writers."""
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

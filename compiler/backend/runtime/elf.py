@@ -1,4 +1,4 @@
-"""Whether a shared library is whole: loading one that is shorter than its headers say ends the process by SIGBUS."""
+"""Check that a shared library is complete: loading a truncated one ends the process with SIGBUS."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 _HEADER = struct.Struct("=QQ4x2x4H")
-"""From byte 32 of a 64-bit file: where the headers of its segments and of its sections begin; then the size and number
-of each, after four bytes of flags and the size of this header."""
+"""The ELF header of a 64-bit file from byte 32: offsets of the segment and section headers; after four bytes of flags
+and the size of this header, the size and number of segment headers, then of section headers."""
 _SEGMENT = struct.Struct("=8xQ16xQ")
-"""The header of a segment: where it begins in the file, and its size there."""
+"""A segment header: the segment's offset and size in the file."""
 
 
 def missing_bytes(library: Path) -> int:
-    """How many bytes the file lacks of what its headers promise, 0 if it is whole, -1 if it is no ELF file.
+    """Number of bytes missing from the file, according to its headers: 0 if complete, -1 if it is no ELF file.
 
-    The loaders of other systems than Linux check this themselves: there every file counts as whole.
+    0 on other systems than Linux, as their loaders check this themselves.
     """
     if sys.platform != "linux":
         return 0
@@ -24,7 +24,7 @@ def missing_bytes(library: Path) -> int:
     if content[:5] != b"\x7fELF\x02" or len(content) < 64:
         return -1
     segments, sections, size, count, section_size, section_count = _HEADER.unpack_from(content, 32)
-    ends = [segments + size * count, sections + section_size * section_count]  # linkers write these last
+    ends = [segments + size * count, sections + section_size * section_count]  # linkers write the section headers last
     if ends[0] <= len(content):
         headers = (_SEGMENT.unpack_from(content, at) for at in range(segments, ends[0], size))
         ends += [begin + length for begin, length in headers]

@@ -1,7 +1,7 @@
-"""Generate the Python function of a compiled program, which allocates and launches.
+"""Generate the Python function that runs a compiled program: it allocates buffers and launches kernels.
 
-It does only what every call needs: sizes are read where there are symbols, each buffer is allocated once, a kernel is
-one call into the library, an operator one call of PyTorch. Its text can be read.
+It does only what every call needs: it reads symbolic sizes from its inputs, allocates each buffer once, calls the
+library once for each kernel, and calls PyTorch once for each extern call. The text is readable.
 """
 
 from __future__ import annotations
@@ -35,29 +35,32 @@ _TAKEN = frozenset({
     "torch", "args", "threads", "empty", "empty_on_gpu", "view", "match_layout", "count_threads", "launch", "stream",
     "stream_of", "current_device", "again", "call", "kept", "keeps_graph",
 })  # fmt: skip
-"""Names that the function's text uses itself."""
+"""Names reserved for the function's own use."""
 _ROW_BY_ROW = tuple(f"aten.{name}.default" for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot"))
-"""Calls of which the result lies row by row. What others give is looked at: libraries choose the layouts of
-convolutions, torch's fake kernels are wrong about some layouts, and operators of others may give anything.
+"""Operators whose results are always row-major. The strides of other results are checked: libraries choose the layouts
+of convolutions, some of torch's fake kernels are wrong, and custom operators may return anything.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What code is compiled for: whether all inputs are aligned to 16 bytes, and which symbols are multiples of 16."""
+    """Assumptions of compiled code: all inputs are aligned to 16 bytes, and some symbols are multiples of 16."""
 
     aligned: bool = True
     multiples: frozenset[str] = frozenset()
 
     @staticmethod
     def from_checks(program: Program, found: Sequence[bool], inputs: bool) -> Assumed:
-        """The assumptions that hold in a call, from its checks in order: inputs if checked, then each symbol."""
+        """The assumptions that hold in a call, by its checks in order: alignment (if `inputs`), then each symbol."""
         aligned, multiples = (found[0], found[1:]) if inputs else (True, found)
         named = zip(sources(program), multiples, strict=True)
         return Assumed(aligned, frozenset(name for name, holds in named if holds))
 
     def alignments(self, program: Program, buffers: Sequence[str]) -> list[bool]:
-        """Whether each buffer is aligned: memory of our own is, and what PyTorch's calls make anew."""
+        """Whether each buffer is aligned to 16 bytes.
+
+        New memory is aligned, inputs are if `aligned`, and results of extern calls that may be views are not.
+        """
         unknown = {name for call in program.calls if call.aliases for name in call.targets}
         inputs = {*program.inputs, *program.constants}
         return [self.aligned if name in inputs else name not in unknown for name in buffers]
@@ -70,14 +73,14 @@ def gpu_of(program: Program) -> int | None:
 
 
 def by_kernel(*codes: Code | TritonCode) -> Mapping[str, Function | TritonFunction]:
-    """Functions of a program's code, by kernel."""
+    """Functions of a program's code by the name of their kernel."""
     return {function.kernel: function for code in codes for function in code.functions}
 
 
 class _Threads:
     """Number of threads of kernels on a CPU.
 
-    It is one in a forked process, where OpenMP's threads are gone and a parallel region would wait for them for ever.
+    It is one in a forked process: OpenMP's threads don't survive a fork, so a parallel region would hang.
     """
 
     count: Callable[[], int] = staticmethod(torch.get_num_threads)
@@ -85,14 +88,14 @@ class _Threads:
 
     @classmethod
     def after_fork(cls) -> None:
-        """In the child process, existing calls take one thread too."""
+        """In the child process, make new and existing calls take one thread."""
         cls.count = staticmethod(cls.one)
         for call in cls.calls:
             call.__globals__["count_threads"] = cls.one
 
     @staticmethod
     def one() -> int:
-        """One thread, with a warning where PyTorch would take more."""
+        """Return 1, with a warning if PyTorch would take more threads."""
         if torch.get_num_threads() > 1:
             _warn_of_fork()
         return 1
@@ -110,12 +113,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Launcher:
-    """Writes the function: `text` is its source, `names` what it refers to.
+    """Writes the function: `text` is its source, `names` its globals.
 
-    A kernel on the CPU is a call into the library. A kernel on a GPU goes to the driver with pointers that are read
-    once. Where inputs are not aligned as `assumed`, or other sizes are multiples of 16, it calls `again`, which has
-    code for that. `loaded` are kernels on the GPU; without them the text shows what the heuristics chose. `places` has
-    for each step the number of the line that runs it, then those that allocate or address its results.
+    On the CPU, it calls a kernel in the library. On a GPU, it passes pointers, read once, to the driver; and it calls
+    `again` if the inputs or sizes violate the assumptions `assumed`. `loaded` are the kernels on the GPU: without them
+    the text shows the heuristics' configurations. `places` lists line numbers for each step: first the line that runs
+    it, then the lines that allocate its results or read their addresses.
     """
 
     def __init__(
@@ -144,7 +147,7 @@ class Launcher:
         self.text = "\n".join(self.lines)
 
     def compile(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
-        """The compiled function, with the library's kernels or the GPU's launches."""
+        """Compile the function. `names` are its other globals: the library's kernels or the driver's functions."""
         name = f"<tcompile {self.program.name} {next(_numbers)}>"
         linecache.cache[name] = (len(self.text), None, self.text.splitlines(keepends=True), name)
         names = {**self.names, **names}
@@ -154,13 +157,13 @@ class Launcher:
         return call
 
     def line(self, text: str, assigned: str = "") -> int:
-        """Write a line, which may assign to a buffer or to its address; returns its number."""
+        """Write a line; returns its number. `assigned` is the buffer that it allocates or whose address it reads."""
         self.lines.append(f"    {text}")
         self.assigned[len(self.lines)] = assigned
         return len(self.lines)
 
     def write(self) -> Iterator[list[int]]:
-        """Write all lines; yields for each step the numbers of its own."""
+        """Write all lines; yield the line numbers of each step."""
         inputs = [_variable(name) for name in self.program.inputs]
         if inputs:
             self.line(f"{', '.join(inputs)}, = args")
@@ -186,7 +189,7 @@ class Launcher:
         self.line(f"return [{', '.join(self.output(place) for place in range(len(self.program.outputs)))}]")
 
     def start_on_gpu(self, gpu: int, symbols: Iterable[str]) -> None:
-        """Lines for the GPU's stream, the inputs' addresses, and the check of assumptions."""
+        """Write lines that set the GPU, read the inputs' addresses, check the assumptions, and get the stream."""
         self.line(f"if current_device() != {gpu}:")
         self.line(f"    with torch.cuda.device({gpu}):")
         self.line("        return call(args)")
@@ -204,7 +207,7 @@ class Launcher:
         self.line(f"stream = stream_of({gpu})")
 
     def kernel(self, kernel: Kernel) -> int:
-        """Allocate what a kernel writes, and run it; returns the number of the line that does."""
+        """Write lines that allocate a kernel's outputs and run it; returns the number of the line that runs it."""
         for name in kernel.writes:
             if name not in self.program.mutated:
                 self.allocate(name)
@@ -219,7 +222,7 @@ class Launcher:
         return place
 
     def launch(self, function: TritonFunction) -> str:
-        """The launch of a kernel on the GPU."""
+        """The text that launches a kernel on the GPU."""
         config, loaded = self.loaded.get(function.kernel) or (function.configs[0], None)
         starts = loaded.starts if loaded and loaded.starts else (0,) * len(function.buffers)
         pointers = zip(map(self.pointer, function.buffers), starts, strict=True)
@@ -234,7 +237,7 @@ class Launcher:
         return f"launch({function.name}, {', '.join([*grid, *facts, packed])}, stream)"
 
     def pointer(self, name: str) -> str:
-        """Variable with a buffer's address, which a line reads before its first use."""
+        """The variable of a buffer's address; the first time, write the line that reads it."""
         if name not in self.pointers:
             self.pointers[name] = f"at_{name}"
             self.line(f"at_{name} = {_variable(name)}.data_ptr()", name)
@@ -249,14 +252,14 @@ class Launcher:
             is_alike = (before.shape, before.strides) == (buffer.shape, buffer.strides)
             view = old if is_alike else f"view({old}, {shape}, {strides}, 0)"
             is_input = buffer.reuses in self.program.inputs
-            if self.gpu is not None:  # the kernel may still read what it writes over
+            if self.gpu is not None:  # the kernel may still read the buffer that it overwrites
                 address = self.pointer(buffer.reuses)
                 self.pointers |= {} if is_input else {name: address}
             value = f"{value} if kept else {view}; del {old}" if is_input else f"{view}; del {old}"
         self.line(f"{_variable(name)} = {value}", name)
 
     def extern(self, extern: Extern) -> int:
-        """Call PyTorch; returns the number of the line that does."""
+        """Write a call of PyTorch; returns its line number."""
         function = self.bind_name(f"call_{extern.name}", quick(extern.function))
         args = [self.argument(arg) for arg in extern.args]
         args += [f"{key}={self.argument(value)}" for key, value in extern.kwargs]
@@ -268,7 +271,7 @@ class Launcher:
         return place
 
     def check_metadata(self, name: str, extern: Extern) -> None:
-        """Lines that enforce fake-kernel metadata; of torch's own operators only strides can differ."""
+        """Write lines that enforce fake-kernel metadata. For torch's own operators they check strides only."""
         buffer, found = self.program.by_name[name], _variable(name)
         if len(buffer.strides) != len(buffer.shape):
             return  # another layout: no kernel reads it
@@ -281,7 +284,7 @@ class Launcher:
         self.line(f'    {found} = match_layout("{extern.name}", {found}, {expected})')
 
     def bind_name(self, wanted: str, value: Any) -> str:
-        """A name in the function's namespace for a value."""
+        """Bind a value to a name in the function's globals; returns the name."""
         name = "".join(letter if letter.isalnum() else "_" for letter in wanted)
         while self.names.setdefault(name, value) is not value:
             name += "_"
@@ -292,7 +295,7 @@ class Launcher:
         return f"{found}.detach()" if place in self.program.apart else found
 
     def argument(self, value: Any) -> str:
-        """An argument of an extern call, or an output."""
+        """The text of an argument of an extern call, or of an output."""
         if isinstance(value, Strided):
             return self.view(value)
         if isinstance(value, Index):
@@ -316,14 +319,14 @@ def _sizes(sizes: Shape) -> str:
 
 
 def _programs(points: Index, block: int) -> str:
-    """Number of programs along one axis."""
+    """The number of programs along an axis, as text."""
     if points.constant is not None:
         return str(-(-points.constant // block))
     return f"-(-({points}) // {block})" if block > 1 else f"({points})"
 
 
 def _variable(name: str) -> str:
-    """Variable of a buffer in the function."""
+    """The variable of a buffer in the function."""
     return f"{name}_" if name in _TAKEN else name
 
 

@@ -1,4 +1,4 @@
-"""A program's call on a GPU: its Triton code compiled, tuned where that is asked for, loaded, and launched."""
+"""Run a program on a GPU: compile its Triton code, tune it if asked, load it, and launch it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from compiler.torch_api.cuda_launch import Loaded
 
 
 class OnGpu:
-    """Compiled variants of a program, one for each set of assumptions; that for the example inputs is built at once."""
+    """Compiles a program for each set of assumptions, at first for those that hold for the example inputs."""
 
     def __init__(
         self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool
@@ -40,7 +40,7 @@ class OnGpu:
         self.begun = {self.expected: self.begin(self.expected)}
 
     def begin(self, assumed: Assumed) -> tuple[Sequence[Wanted], Builds]:
-        """Start to build all kernels: in the configuration that the heuristics choose, or in all to be tuned."""
+        """Start to compile all kernels: in the heuristics' configuration, or in all configurations to tune."""
         kernels = [
             specify_kernel(self.program, function, config, assumed, self.device)
             for function in self.code.functions
@@ -49,12 +49,12 @@ class OnGpu:
         return kernels, Builds.start(kernels)
 
     def expected_call(self, library: Mapping[str, Any]) -> Call:
-        """The call for inputs like the examples, once its kernels are there. `library` are the CPU's kernels."""
+        """Wait for the kernels, and return the call for inputs like the examples. `library` are the CPU's kernels."""
         self.library = library
         return self.call(self.expected)
 
     def call(self, assumed: Assumed) -> Call:
-        """The call under these assumptions. Raises BackendError if Triton rejects a kernel."""
+        """The call for a set of assumptions. Raises BackendError if Triton rejects a kernel."""
         if assumed not in self.calls:
             kernels, builds = self.begun.pop(assumed) if assumed in self.begun else self.begin(assumed)
             with torch.cuda.device(self.device):
@@ -89,8 +89,10 @@ class OnGpu:
         return launcher.compile({**handles, **self.library, **_driver(), "again": partial(self.call_again, program)})
 
     def load(self, kernel: Wanted, builds: Builds) -> Loaded | None:
-        """The kernel on the GPU; None for a matmul's tile that is too large for it, or that Triton refuses there:
-        others are tried too, and PyTorch has the matmul.
+        """Load a kernel on the GPU.
+
+        None for a matmul kernel in tuning whose tile does not fit or that Triton rejects: other configurations, and
+        PyTorch's matmul, remain.
         """
         try:
             return builds.load(kernel, self.device)
@@ -102,7 +104,7 @@ class OnGpu:
             return None
 
     def call_again(self, program: Program, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
-        """Run a call whose inputs or sizes break the assumptions of the code."""
+        """Run a call with inputs or sizes that violate the code's assumptions: compile for those that hold."""
         assumed = Assumed.from_checks(program, found, len(found) > len(sources(program)))
         return self.call(assumed)(args)
 
@@ -117,7 +119,7 @@ def _driver() -> Mapping[str, Any]:
 
 
 def reason_unsupported() -> str:
-    """Why nothing is compiled for a GPU here, "" if it is."""
+    """Why code for a GPU can't run here, "" if it can."""
     try:
         cuda_launch.launcher()
     except cuda_launch.NoLauncherError as error:

@@ -1,7 +1,7 @@
-"""A program's Triton kernels on CPU tensors, in Triton's own interpreter: slow, for tests, and to look into.
+"""Run a program's Triton kernels on CPU tensors in Triton's interpreter: slow; for tests and inspection.
 
-Kernels run in a process of their own (`compiler.triton_interpreter.process`), which is started with the first one; the
-rest of the program runs as in the reference interpreter.
+Kernels run in a separate process (`compiler.triton_interpreter.process`), which the first kernel starts. The rest of
+the program runs in the reference interpreter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compiler.triton_interpreter.process import Interpreter
 
 
 def launcher(program: Program, ctx: Context) -> Callable[[State, Kernel], None]:
-    """What runs a kernel of the program."""
+    """A function that runs a kernel of the program."""
     code = emit(program, ctx)
     functions = {function.kernel: function for function in code.functions}
     return lambda state, kernel: _launch(state, kernel, code, functions[kernel.name])
@@ -41,14 +41,14 @@ def _launch(state: State, kernel: Kernel, code: TritonCode, function: TritonFunc
 
 
 def launch_arguments(state: State, kernel: Kernel, function: Function | TritonFunction) -> list[Any]:
-    """What a kernel's function is given in a run: its buffers, with memory for what it writes, and sizes."""
+    """Arguments of a kernel's function in a run: its buffers, with outputs allocated, and symbolic sizes."""
     tensors = {name: state.memory[name] for name in kernel.reads} | {name: state.target(name) for name in kernel.writes}
     return [*(tensors[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
 
 
 @cache
 def _interpreter() -> Interpreter:
-    """One process for all programs, until Python ends."""
+    """The interpreter process, shared by all programs until Python exits."""
     interpreter = Interpreter()
     atexit.register(interpreter.__exit__)
     return interpreter

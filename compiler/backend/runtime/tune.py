@@ -1,8 +1,8 @@
-"""mode="max-autotune": each kernel in several configurations, timed on the GPU; the fastest is kept on disk.
+"""mode="max-autotune": time each kernel's configurations on the GPU, choose the fastest, cache the times on disk.
 
-Timed as triton.testing.do_bench does it, with an empty L2 cache, on memory of the kernel's own sizes that holds random
-numbers, or zeros where it may hold indices: zero is never out of range. A matmul kernel is timed against PyTorch's
-matmul and the kernel after it.
+Kernels are timed as by triton.testing.do_bench, with a cold L2 cache. Their buffers have the real sizes and hold random
+numbers, or zeros if not floating-point: these may be indices, and zero is never out of range. A matmul kernel is timed
+against PyTorch's matmul followed by a kernel for the epilogue.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from compiler.backend.triton.tiles import TritonConfig
 from compiler.torch_api.cuda_launch import Loaded, launch, raw_stream
 
 _WARM_UP, _REPEAT, _AHEAD = 3, 21, 4
-"""Launches that do not count and that do, and how often memory is filled before each, some 70 µs at a time."""
+"""Warm-up launches, timed launches, and memory fills before each launch, of some 70 µs each."""
 _CACHE = 2**28
-"""Bytes, more than any cache holds."""
+"""Bytes to fill; larger than any L2 cache."""
 
 Candidate: TypeAlias = tuple[Wanted, Loaded]
 """A kernel in one configuration, and its code on the GPU."""
 
 
 def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, device: int) -> Candidate:
-    """The fastest configuration of a kernel, from disk if it was timed on such a GPU before; one alone is not timed."""
+    """The fastest of a kernel's configurations, by cached times if there are any. A single one is not timed."""
     if len(candidates) == 1:
         return candidates[0]
     times = _cached_seconds(
@@ -49,7 +49,7 @@ def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, dev
 def fastest_matmul(
     program: Program, matmul: MatmulKernel, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
 ) -> Candidate | None:
-    """The fastest configuration of a matmul kernel; None if PyTorch's matmul and the kernel `rest` are faster."""
+    """The fastest configuration of a matmul kernel; None if PyTorch's matmul and `rest`, the epilogue, are as fast."""
 
     def measure() -> list[float]:
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
@@ -74,19 +74,19 @@ def fastest_matmul(
 def _cached_seconds(
     candidates: Sequence[Candidate], ctx: Context, device: int, measure: Callable[[], list[float]]
 ) -> list[float]:
-    """Seconds of each candidate, from disk or measured and written there."""
+    """Seconds of each candidate, from the disk cache, or measured and cached."""
     key = _key(candidates, ctx, device)
     kept = disk_cache.read(key)
     if kept is not None and len(kept[0].get("seconds", ())) == len(candidates):
         return [*kept[0]["seconds"]]
     times = measure()
-    with suppress(OSError):  # they are measured again by the next process
+    with suppress(OSError):  # the next process measures again
         disk_cache.write(key, {"seconds": times})
     return times
 
 
 def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
-    """Cache key of the times: the kernels, sizes, and numbers of points, which unmasked code does not contain."""
+    """Cache key of the times: kernels, symbolic sizes, and numbers of points, which unmasked code does not contain."""
     parts = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
     parts += [str(ctx.number(points)) for kernel, _ in candidates for points, _ in kernel.function.grid]
     return disk_cache.key("tuned", *parts, torch.cuda.get_device_name(device))
@@ -104,7 +104,7 @@ def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, dev
 
 
 def _seconds_of_parts(program: Program, matmul: MatmulKernel, rest: Candidate, ctx: Context, device: int) -> float:
-    """Seconds of PyTorch's matmul followed by the kernel that reads its result."""
+    """Seconds of PyTorch's matmul followed by the epilogue's kernel."""
     call, names = matmul.call, {*matmul.call.reads, *rest[0].function.buffers}
     memory = {name: _memory(program, name, ctx, device) for name in sorted(names)}
     state = State(program, ctx.examples, {**memory})
@@ -119,7 +119,7 @@ def _seconds_of_parts(program: Program, matmul: MatmulKernel, rest: Candidate, c
 
 
 def _measure(run: Callable[[], None], device: int) -> float:
-    """Median GPU seconds of a call; the GPU is kept busy before, so that it never waits for the host."""
+    """Median GPU seconds of a call. Memory fills before each call keep the GPU busy while the host launches."""
     with torch.cuda.device(device):
         busy = torch.empty(_CACHE, dtype=torch.uint8, device="cuda")
         found = []
@@ -157,5 +157,5 @@ def _memory(program: Program, name: str, ctx: Context, device: int) -> torch.Ten
     memory = torch.zeros(max(1, ctx.number(buffer.span)), dtype=buffer.dtype, device=f"cuda:{device}")
     shape, strides = ([*map(ctx.number, sizes)] for sizes in (buffer.shape, buffer.strides))
     if buffer.dtype.is_floating_point:
-        memory.normal_(generator=torch.Generator(memory.device).manual_seed(0))  # the user's own stays as it is
+        memory.normal_(generator=torch.Generator(memory.device).manual_seed(0))  # leaves the user's generator alone
     return memory.as_strided(shape, strides)

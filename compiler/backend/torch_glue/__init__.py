@@ -1,1 +1,1 @@
-"""The glue between torch and our compiler: AOTAutograd, decompositions, changes of graphs before they are lowered."""
+"""Glue between torch and our compiler: AOTAutograd, decompositions, graph rewrites before lowering."""

@@ -1,4 +1,4 @@
-"""AOTAutograd around our compiler: each graph that it makes of a captured one is compiled, and called directly."""
+"""Compile a captured graph through AOTAutograd, with our compiler for each resulting graph."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from compiler.torch_api.bindings import is_autocast_on
 from compiler.torch_api.user_triton import operators_kept_whole
 
 FEW = 24
-"""A graph of no more nodes meets few operators again: to remember how they were traced takes longer than to trace."""
+"""Graphs of at most this many nodes don't cache traces: few operators repeat, and a cache costs more than it saves."""
 
 
 def compile_with_autograd(
@@ -49,7 +49,7 @@ def compile_with_autograd(
 
     `forward`, `backward` and `inference` each compile one graph of ATen operators. `random` is "philox", or "eager"
     for the random numbers of eager mode. With `is_direct`, calls after the first may skip AOTAutograd's wrappers.
-    Our kernels know no forward derivatives, and TorchDynamo has no guards against them: where there may be any,
+    Our kernels don't support forward-mode AD, and TorchDynamo has no guards against it: where it may be in use,
     PyTorch runs the captured graph.
     """
     if any(isinstance(value, list | tuple | dict) for value in inputs):
@@ -59,10 +59,10 @@ def compile_with_autograd(
     forward, backward, inference = _in_pieces(forward, inference), _in_pieces(backward), _in_pieces(inference)
     plain: list[Watched] = []
     halves: list[WatchedTraining] = []
-    autocast = is_autocast_on()  # it is off while AOTAutograd compiles
+    autocast = is_autocast_on()  # read now: AOTAutograd turns it off while it compiles
 
     def compile_inference(graph: GraphModule, given: Sequence[Any]) -> Call:
-        merge_equal_nodes(graph)  # as the partitioner does it for graphs that are divided
+        merge_equal_nodes(graph)  # as `partition` does for training graphs
         call = inference(graph, given)
         if (written := written_inputs()) is None:
             return call
@@ -97,20 +97,20 @@ def compile_with_autograd(
 
 @contextmanager
 def _skip_other_work(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
-    """Let AOTAutograd trace the module in the block, without other work that takes time."""
+    """Skip work of AOTAutograd that our compiler does not need, in the block."""
     once = copy_known_traces() if len(_whole(module).graph.nodes) > FEW else nullcontext()
     with without_python_code(), without_unread_logs(), once, operators_kept_whole(inputs):
         yield
 
 
 def _whole(module: GraphModule) -> GraphModule:
-    """The captured graph; `flatten_graph_inputs` gives a module around it."""
+    """Unwrap the captured graph from the module that `flatten_graph_inputs` puts around it."""
     found: GraphModule = getattr(module, "gm", module)
     return found
 
 
 def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callable[..., Any]:
-    """Convert Python's numbers to the dtype that they were traced in, before the call.
+    """Wrap a call to convert Python numbers, passed as tensors, to the dtype that they were traced with.
 
     TorchDynamo traces the number of random.uniform() as a float32 tensor
     (`VariableBuilder.wrap_unspecialized_primitive`) and passes a float64 one.
@@ -131,7 +131,7 @@ def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callab
 
 
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:
-    """Extend a compiler to graphs with data-dependent sizes, which it compiles in pieces."""
+    """Extend a compiler to graphs with data-dependent sizes: divide them, and compile the pieces."""
 
     def compile_divided(graph: GraphModule, inputs: Sequence[Any]) -> Call:
         if not asks_data(graph):
@@ -145,8 +145,8 @@ def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> 
 def _compile_untraced(compile_graph: Compile) -> Compile:
     """Keep TorchDynamo from tracing a compiler and the function that it returns.
 
-    AOTAutograd may ask for a backward while a call is traced. `torch._dynamo.backends.common.aot_autograd` does
-    this too, but imports Inductor's IR for a log.
+    AOTAutograd may compile a backward while a call is traced. `torch._dynamo.backends.common.aot_autograd` does
+    the same, but imports Inductor's IR for a log.
     """
 
     @untraced(reason="it compiles a backward")  # type: ignore[untyped-decorator]

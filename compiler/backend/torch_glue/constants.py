@@ -1,8 +1,8 @@
-"""Constants of one element in a captured graph, such as `torch.tensor(2.0, device="cuda")` in the user's code.
+"""Replace one-element constants in a captured graph, such as `torch.tensor(2.0, device="cuda")`, by aten.full.
 
-torch traces them as a tensor on the CPU that the graph holds, a copy of it (aten.lift_fresh_copy) and a move to the
-device. Their value is known: here they become aten.full where they are used. Else a graph for a GPU would have work on
-the CPU in it, which CUDA graphs refuse. Inductor does the same (torch._inductor.graph.GraphLowering.get_attr, and
+torch traces them as a CPU tensor attribute of the graph, a copy of it (aten.lift_fresh_copy) and a move to the device.
+A graph for a GPU would then contain CPU work, which CUDA graphs reject. As the value is known, aten.full can make the
+tensor on the device of its users. Inductor does the same (torch._inductor.graph.GraphLowering.get_attr, and
 torch._inductor.fx_passes.post_grad.ConstructorMoverPass).
 """
 
@@ -38,7 +38,7 @@ def with_known_constants(module: GraphModule) -> None:
 
 
 def _becomes_known(module: GraphModule, node: Node) -> bool:
-    """Turn a copy of a constant into aten.full, if it is one element that Python can hold."""
+    """Turn a copy of a constant into aten.full if it is one real element on the CPU; returns whether it did."""
     if node.target != torch.ops.aten.lift_fresh_copy.default:
         return False
     held, value = node.args[0], value_of(node)
@@ -62,7 +62,7 @@ def _make_full(node: Node, args: Any, value: torch.Tensor) -> None:
 
 
 def _replace_move(node: Node, move: Node) -> None:
-    """Turn a node that moves the constant to another device into the constant itself."""
+    """Turn a node that moves the constant to another device into aten.full on that device."""
     value = value_of(move)
     if move.target in _MOVES and value.dtype == value_of(node).dtype and "memory_format" not in move.kwargs:
         _make_full(move, node.args, value)
@@ -71,7 +71,7 @@ def _replace_move(node: Node, move: Node) -> None:
 def _devices_of_users(node: Node) -> Iterator[torch.device]:
     """The devices that the constant's users compute on.
 
-    The graph's output says none: a constant that is returned stays on its device.
+    The graph's output counts as the constant's own device.
     """
     for user in node.users:
         value = value_of(user)

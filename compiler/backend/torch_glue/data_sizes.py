@@ -1,7 +1,7 @@
-"""Graphs with data-dependent sizes or numbers: `x[x > 0]`, `x.sum().item()`.
+"""Divide graphs with data-dependent sizes or numbers, such as `x[x > 0]` and `x.sum().item()`.
 
-They are divided at the operators that compute such sizes. PyTorch's own kernels run there, and what lies between is
-compiled in pieces, which take the sizes as arguments. torch names the sizes u0, u1 … (unbacked symbols).
+A graph is divided at the operators that compute such sizes, which PyTorch runs. The parts between them are compiled
+as pieces, which take the sizes as arguments. In torch the sizes are unbacked symbols: u0, u1 …
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from compiler.torch_api.fx import value_of
 from compiler.torch_api.pytrees import tree_leaves
 
 OUTSIDE = "tcompile_outside"
-"""In a piece's `meta`: names and operators of what runs right before it, outside of any piece; in the last piece's
-also of what runs after it.
+"""Key in a piece's `meta`: names and operators of the nodes that run outside of pieces right before it; for the last
+piece, also of those after it.
 """
 
 
@@ -32,9 +32,9 @@ def asks_data(module: GraphModule) -> bool:
 
 
 def _is_read(node: Node) -> bool:
-    """Whether a node's data-dependent sizes or numbers are in a tensor or another node's value.
+    """Whether something uses a node's data-dependent sizes or numbers: a tensor's size, or another node's value.
 
-    The counter of a `while_loop` that returns its tensors alone is not read.
+    For example, nothing reads the counter of a `while_loop` that returns only tensors.
     """
     if not node.meta.get("unbacked_bindings"):
         return False
@@ -52,13 +52,13 @@ def is_piece(module: GraphModule) -> bool:
 
 
 def divide_at_data(module: GraphModule, compile_piece: Compile) -> Call:
-    """Divide a graph at its data-dependent sizes; returns a call that runs its compiled pieces."""
+    """Divide a graph at its data-dependent sizes; returns a call that runs it with compiled pieces."""
     graph = module.graph
     outside, sizes = _nodes_outside(graph)
     held = [node for node in graph.find_nodes(op="get_attr") if node.users.keys() <= outside.keys()]
     runs = [*_runs(graph, outside, held)]
     if all(nodes[0] in outside for nodes in runs):
-        runs.append([])  # a piece that computes nothing says why
+        runs.append([])  # an empty piece, whose `meta` says why nothing is compiled
     last_piece = max(number for number, nodes in enumerate(runs) if not outside.keys() & nodes)
     before: list[Node] = []
     divided, copies = Graph(), dict[Node, Node]()
@@ -77,18 +77,18 @@ def divide_at_data(module: GraphModule, compile_piece: Compile) -> Call:
         before = []
     divided.node_copy(graph.output_node(), copies.__getitem__)
     interpreter = _Divided(module, graph=divided)
-    interpreter.extra_traceback = False  # it would be put into the messages of errors
-    return lambda args: copy(interpreter).boxed_run(args)  # threads may run it at the same time
+    interpreter.extra_traceback = False  # a traceback of the graph would be added to error messages
+    return lambda args: copy(interpreter).boxed_run(args)  # a copy, as threads may run it concurrently
 
 
 class _Divided(Interpreter):
-    """Runs the operators between pieces, and pieces as they were compiled."""
+    """Runs the operators outside of pieces, and the compiled pieces."""
 
     def run_node(self, n: Node) -> Any:
         found: Any = super().run_node(n)
         dtype = getattr(n.meta.get("val"), "dtype", None)
         if isinstance(found, torch.Tensor) and dtype not in (None, found.dtype):
-            # So it is by torch 2.11's fake kernel of `unique`, for its counts.
+            # For example, torch 2.11's fake kernel of `unique` has the wrong dtype for the counts.
             raise TypeError(f"{n.target} gives {found.dtype}, and torch told its compilers {dtype}")
         return found
 
@@ -96,8 +96,8 @@ class _Divided(Interpreter):
 def _nodes_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
     """The nodes to run outside of pieces, and the node that computes each symbol.
 
-    They are the nodes that compute data-dependent sizes, numbers that follow from these, and operators that take
-    such a number and not as a size.
+    Nodes run outside if they compute data-dependent sizes, or arithmetic on these, or if they take a data-dependent
+    number that is not a size.
     """
     for node in graph.find_nodes(op="call_function", target=operator.getitem):
         node.args[0].append(node)
@@ -126,7 +126,7 @@ def _nodes_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
 def _is_outside(node: Node, value: Any, found: dict[Node, None]) -> bool:
     is_number = value is None or isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat)
     sources = [source for source in node.all_input_nodes if source in found]
-    if _is_data_number(value):  # of a size that is given, like that of `mark_unbacked`
+    if _is_data_number(value):  # also one computed from an unbacked input size, as by `mark_unbacked`
         return True
     if is_number or node.target is operator.getitem:
         return bool(sources)
@@ -134,7 +134,7 @@ def _is_outside(node: Node, value: Any, found: dict[Node, None]) -> bool:
 
 
 def _is_data_number(value: Any) -> bool:
-    """Whether a value is a data-dependent number and not a size."""
+    """Whether a value is a data-dependent bool or float."""
     return isinstance(value, torch.SymBool | torch.SymFloat) and _has_unbacked(_symbols(value))
 
 
@@ -148,7 +148,7 @@ def _has_unbacked(symbols: set[Any]) -> bool:
 
 
 def _nodes_by_name(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> Iterator[tuple[Any, Node]]:
-    """The nodes whose values are the symbols in tensor sizes."""
+    """Insert nodes that read symbols from a tensor's sizes; yields each symbol with its node."""
     after = node if node.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
     shape: Any = value.shape if symbols and isinstance(value, torch.Tensor) else ()
     for dim, size in enumerate(shape):
@@ -161,7 +161,7 @@ def _nodes_by_name(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> I
 
 
 def _runs(graph: Graph, outside: Container[Node], held: Container[Node]) -> Iterator[list[Node]]:
-    """The nodes that compute: each one outside alone, the others as long as they follow one another."""
+    """Runs of nodes that compute: each outside node alone, and maximal runs of the other nodes."""
     nodes = (node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in held)
     for is_outside, group in groupby(nodes, key=outside.__contains__):
         run = [*group]
@@ -171,7 +171,7 @@ def _runs(graph: Graph, outside: Container[Node], held: Container[Node]) -> Iter
 def _compile_piece(
     module: GraphModule, nodes: list[Node], sizes: dict[Any, Node], outside: list[Node], compile_piece: Compile
 ) -> tuple[Iterable[Node], Sequence[Node], Callable[..., Any]]:
-    """The nodes that a piece is given, those that others need of it, and a function from one to the other."""
+    """Compile a piece; returns its input nodes, its nodes that others use, and a function from one to the other."""
     own = dict.fromkeys(nodes)
     given = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in own)
     symbols = dict.fromkeys(symbol for node in (*nodes, *given) for symbol in _symbols(value_of(node)))

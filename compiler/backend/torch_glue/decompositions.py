@@ -1,19 +1,19 @@
-"""The decompositions of our backend: Inductor's without some, and some of our own.
+"""Decompositions of our backend: most of Inductor's, and some of our own.
 
-Random operators are functions of a seed and a counter: `prims.inductor_seed` draws the seed from PyTorch's generator of
-the device, `prims.inductor_random` and `prims.inductor_randint` compute the numbers. A backward that recomputes them
-under activation checkpointing gets the forward's numbers: only the seed is drawn, and it is saved.
+Random operators are functions of a seed and a counter. `prims.inductor_seed` draws the seed from PyTorch's generator of
+the device; `prims.inductor_random` and `prims.inductor_randint` compute the numbers. Only the seed is drawn, and it is
+saved, so that a backward that recomputes under activation checkpointing gets the forward's numbers.
 
-Max pooling saves one byte a window for the backward: the index of the maximum in the window. The operators are
-Inductor's; the partitioner knows that recomputing indices in the plane is cheaper than saving 8 bytes a window.
-Inductor's own decomposition imports its lowerings, which takes long.
+Max pooling saves one byte per window for the backward: the index of the maximum in the window. The operators are
+Inductor's. The partitioner knows that recomputing indices in the plane is cheaper than saving 8 bytes per window.
+Inductor's own decomposition imports its lowerings, which is slow.
 
 Others replace decompositions of torch that fail in a supported version. torch 2.11's `index_fill` writes into an empty
-tensor where the input is not row-major; AOTAutograd refuses a graph with such a write, also for Inductor. Its norm
-mishandles negative dimensions of one element. Its fake kernels of the scatters below report strides of 0 for writes
-into an expanded tensor; the real ones return memory without overlap, so the input is cloned first. Decompositions of
-`roll`, `channel_shuffle` and `max_unpool2d` return row-major results in all versions, where the CPU's kernels keep
-channels last. Zero tensors without memory, with which forward derivatives begin, get memory, as kernels read them.
+tensor if the input is not row-major; AOTAutograd rejects a graph with such a write, also for Inductor. Its norm
+mishandles negative dimensions of size one. Its fake kernels of the scatters below report strides of 0 for writes into
+an expanded tensor; the real kernels return memory without overlap, so the input is cloned first. Decompositions of
+`roll`, `channel_shuffle` and `max_unpool2d` return row-major results in all versions, although the CPU's kernels keep
+channels-last memory. Zero tensors without memory, which forward-mode AD starts with, get memory, as kernels read them.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def _draw(size: Sequence[Any], device: Any, mode: str) -> torch.Tensor:
 
 
 def _rand(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Any:
-    """Uniform numbers in [0, 1), in low precision with as few random bits as eager mode's.
+    """Uniform numbers in [0, 1). In low precision they have as many random bits as in eager mode.
 
-    With more bits, rounding would give ones. For float64, 24 bits are too few.
+    More bits could round to 1. NotImplemented for float64, for which 24 bits are too few.
     """
     dtype = dtype or torch.get_default_dtype()
     if dtype not in _BITS:
@@ -124,13 +124,13 @@ _RANDOM_NUMBERS: Mapping[Any, Callable[..., Any]] = {
 }
 
 LARGEST = 25
-"""The most places of a window of max pooling that are written out."""
+"""The most elements of a max-pooling window for which it is decomposed."""
 
 
 def _max_pool(
     rank: int, x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Any:
-    """Maxima and their indices in the plane; NotImplemented where ATen's operator stays."""
+    """Maxima of windows and their indices in the plane; NotImplemented keeps ATen's operator."""
 
     def each(value: Any) -> list[int]:
         values = [*value] if isinstance(value, Sequence) else [value]
@@ -167,7 +167,7 @@ def _vector_norm(
 
 
 def _in_format(decomposition: Callable[..., torch.Tensor], x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
-    """Run a decomposition, and return channels-last memory on a CPU where the input has it."""
+    """Run a decomposition; on a CPU, return the result in the input's memory format."""
     found = decomposition(x, *rest, **named)
     return found.contiguous(memory_format=suggest_memory_format(x)) if x.device.type == "cpu" else found
 
@@ -177,7 +177,7 @@ def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
 
 
 def _scatter(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: Any) -> Any:
-    """Scatter into a clone where elements share memory; NotImplemented keeps the operator."""
+    """Scatter into a clone if elements of `x` share memory; otherwise NotImplemented, which keeps the operator."""
     pairs = zip(x.shape, x.stride(), strict=True)
     if all(statically_known_true(size == 1) or not statically_known_true(stride == 0) for size, stride in pairs):
         return NotImplemented
@@ -185,9 +185,9 @@ def _scatter(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: 
 
 
 def _nan_to_num(x: torch.Tensor, *given: Any, **named: Any) -> Any:
-    """Decompose `nan_to_num`; NotImplemented where that has an error and eager mode has none.
+    """Decompose `nan_to_num`; NotImplemented if the decomposition would raise an error that eager mode does not.
 
-    These are complex numbers, and replacements that x's dtype can't represent, which eager mode rounds to infinity.
+    The cases: complex numbers, and replacements that x's dtype can't represent, which eager mode rounds to infinity.
     """
     numbers = [one for one in (*given, *named.values()) if one is not None and math.isfinite(one)]
     if x.is_complex() or (x.is_floating_point() and any(abs(one) > torch.finfo(x.dtype).max for one in numbers)):
@@ -216,18 +216,19 @@ _KEPT_WHOLE = (
     "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d", "aten.logit", "aten.lerp",
     "aten.addcdiv", "aten.cat", "aten.round", "aten.index_add", "aten.index_copy", "aten.index_select",
 )  # fmt: skip
-"""Not decomposed: products, which libraries do best; those of `_RANDOM_OPERATORS` where numbers are to be eager's; what
-falls into many small steps, or into operators that only Inductor has, where ATen has one good kernel; what eager rounds
-once where the steps round each; what gives other strides than eager, as one tensor alone that is joined; and where
-eager has an error for negative places, which the steps take from the end."""
+"""Operators that are not decomposed, for one of these reasons:
+
+Libraries do matmuls best. ATen has one good kernel in place of many small steps, or of operators that only Inductor
+has. Eager mode rounds once, and the decomposition rounds each step. The decomposition returns other strides than eager,
+as `cat` of a single tensor. Eager mode raises an error for negative indices, which the decomposition wraps."""
 
 
 @cache
 def decompositions(random: str = "philox", has_scan: bool = False) -> dict[Any, Callable[..., Any]]:
-    """Inductor's decompositions, less those that hurt us. With `random` "eager", random operators stay as they are.
+    """The decomposition table for AOTAutograd. With `random` "eager", random operators are not decomposed.
 
-    With `has_scan` detach stays. Without it, a step of a scan that ends in a tanh returns its result twice in training,
-    which torch refuses: "scan might be aliasing the input or the output".
+    With `has_scan`, detach is not decomposed either. Otherwise a scan's step that ends in a tanh returns its result
+    twice in training, which torch rejects: "scan might be aliasing the input or the output".
     """
     kept, own = (_KEPT_WHOLE + _RANDOM_OPERATORS, {}) if random == "eager" else (_KEPT_WHOLE, _RANDOM_NUMBERS)
     whole = {*kept, "aten.detach"} if has_scan else {*kept}

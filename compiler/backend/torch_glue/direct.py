@@ -1,9 +1,9 @@
-"""Calls of a compiled inference graph without AOTAutograd's wrappers.
+"""Call a compiled inference graph without AOTAutograd's wrappers.
 
 AOTAutograd wraps an inference graph for mutated inputs, outputs that are views, subclasses, random numbers and effects
-(torch._functorch._aot_autograd.runtime_wrappers). For a graph with none of these, the wrappers turn gradients and
-autocast off, and bump the versions of inputs that the graph writes into. The first call goes through them and is
-watched: later calls skip them only if they passed on the same inputs and outputs in the same order.
+(torch._functorch._aot_autograd.runtime_wrappers). For a graph with none of these, the wrappers only turn gradients and
+autocast off, and bump the versions of inputs that the graph mutates. The first call goes through the wrappers and is
+observed. Later calls skip them only if they passed on the same inputs and outputs in the same order.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from compiler.torch_api.bindings import autocast_off, is_autocast_on, set_grad_e
 _MORE = (
     "num_mutated_inp_runtime_indices", "num_outputs_aliased", "dynamic_outputs", "tokens", "is_rng_op_functionalized",
 )  # fmt: skip
-"""Facts of AOTAutograd by which its wrappers do more than is done here."""
+"""Metadata of features for which AOTAutograd's wrappers are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the graph's own code got and returned in one call.
+    """Inputs and outputs of the graph's own code in one call.
 
-    `is_bare` says that gradients and autocast were off, and hooks of saved tensors were not.
+    `is_bare` says whether gradients and autocast were off, and saved-tensor hooks were allowed.
     """
 
     inputs: Sequence[Any]
@@ -39,10 +39,10 @@ class Observation:
 
 
 class Watched:
-    """The code of an inference graph, watched in its first call through AOTAutograd's wrappers.
+    """The code of an inference graph, observed in the first call through AOTAutograd's wrappers.
 
-    Threads may make first calls at the same time. `autocast` says whether the compiled call is under autocast,
-    `written` which inputs the graph writes into.
+    Several threads may make a first call at the same time. `autocast` says whether autocast is on in the compiled call.
+    `written` are the indices of the inputs that the graph mutates.
     """
 
     def __init__(self, call: Call, autocast: bool, written: Sequence[int] = ()) -> None:
@@ -52,7 +52,7 @@ class Watched:
         self.is_direct: bool | None = None
 
     def run(self, args: list[Any]) -> Sequence[Any]:
-        """Run the graph's code for the wrappers, and note its inputs and outputs in the first call."""
+        """Run the graph's code inside the wrappers; in the first call, record its inputs and outputs."""
         if self.is_direct is not None:
             return self.call(args)
         inputs = tuple(args)
@@ -62,7 +62,7 @@ class Watched:
         return outputs
 
     def call_first(self, wrapped: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Sequence[Any]:
-        """Call through the wrappers, and decide whether later calls may skip them."""
+        """Make the first call, through the wrappers, and decide whether later calls may skip them."""
         try:
             outputs = wrapped(*args)
             if (found := getattr(self.local, "observation", None)) is not None:  # else another thread has decided
@@ -72,15 +72,15 @@ class Watched:
         return outputs
 
     def may_skip(self, found: Observation, outputs: Sequence[Any]) -> bool:
-        """Whether later calls may skip the wrappers, which passed on the inputs and returned `outputs`."""
+        """Whether the wrappers returned the code's outputs unchanged, so that later calls may skip them."""
         return are_the_same(found.outputs, outputs)
 
     def wrap(
         self, wrapped: Callable[..., Sequence[Any]], captured: Callable[..., Sequence[Any]]
     ) -> Callable[..., Sequence[Any]]:
-        """The function that TorchDynamo calls in place of `wrapped`, which ends in `run`.
+        """The function for TorchDynamo to call in place of `wrapped`, the wrappers around `run`.
 
-        It calls `captured` where tensors may have forward derivatives.
+        It calls `captured` if forward-mode AD may be in use.
         """
         written = self.written
 
@@ -96,11 +96,11 @@ class Watched:
         return call
 
     def applies(self) -> bool:
-        """Whether this call may skip the wrappers, if later calls may."""
+        """Whether the present call may skip the wrappers, given that later calls may."""
         return True
 
     def call_directly(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Call the code without the wrappers, which turn gradients off."""
+        """Call the code without the wrappers, with gradients off as they would be."""
         if not torch.is_grad_enabled():
             return self.call([*args])
         set_grad_enabled(False)
@@ -111,9 +111,9 @@ class Watched:
 
 
 def without_forward(call: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
-    """Call `captured` where tensors may have forward derivatives, else `call`.
+    """A function that calls `captured` if forward-mode AD may be in use, else `call`.
 
-    Kernels know no forward derivatives, and TorchDynamo has no guards against them.
+    Kernels don't support forward-mode AD, and TorchDynamo has no guards against it.
     """
 
     def call_or_run_captured(*args: Any) -> Any:
@@ -123,9 +123,9 @@ def without_forward(call: Callable[..., Any], captured: Callable[..., Any]) -> C
 
 
 def written_inputs() -> Sequence[int] | None:
-    """The inputs that the graph itself writes into, as BatchNorm into its statistics.
+    """Indices of the inputs that the graph itself mutates, such as the running statistics of BatchNorm.
 
-    Calls bump the versions of these, so that autograd knows. None where AOTAutograd's wrappers do more.
+    Direct calls bump their versions for autograd. None if AOTAutograd's wrappers are needed.
     """
     facts = forward_facts()
     if facts is None or facts.grad_enabled_mutation is not None or any(getattr(facts, name) for name in _MORE):
@@ -134,7 +134,7 @@ def written_inputs() -> Sequence[int] | None:
 
 
 def without_autocast(call: Call) -> Call:
-    """Turn autocast off around a call: its graph has autocast's casts in it."""
+    """Wrap a call to turn autocast off: its graph contains autocast's casts."""
 
     def cast(args: list[Any]) -> Sequence[Any]:
         with autocast_off():

@@ -1,9 +1,9 @@
-"""Calls of a training graph's two halves without AOTAutograd's wrappers.
+"""Call a training graph's forward and backward without AOTAutograd's wrappers.
 
-AOTAutograd wraps the whole graph, and the halves in a `torch.autograd.Function`. Where the wrappers do nothing (see
-`direct`), later calls use a class derived from that function, whose forward and backward do the same in fewer steps.
-Both keep the same in the same attributes: an uncommon backward is left to torch's own method, and compiled autograd
-finds in the class what it looks for.
+AOTAutograd wraps the whole graph, and runs forward and backward in a `torch.autograd.Function`. If the wrappers do
+nothing (see `direct`), later calls use a subclass of that function, whose forward and backward do the same in fewer
+steps. The subclass saves the same values in the same attributes of the context, so that torch's own method can run an
+uncommon backward, and compiled autograd works.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """The calling convention between the two halves.
+    """The calling convention between forward and backward.
 
-    The forward's results are its outputs, up to `returned`; saved tensors, up to `checked` with version checks and
-    up to `loose` without; then sizes. The rest are indices of outputs: of `views`, of outputs `constant` to
-    autograd, and of those with `tangents`, with the layouts that these must have.
+    The forward's results are outputs, up to the index `returned`; saved tensors with version checks, up to `checked`;
+    saved tensors without, up to `loose`; then symbolic sizes. The other fields are indices of outputs: `views`, those
+    `constant` to autograd, and those with `tangents`, with the layout that each tangent must have.
     """
 
     returned: int
@@ -48,7 +48,7 @@ class Convention:
 
 
 def convention(function: type[Any], results: Sequence[str], inputs: Sequence[str]) -> Convention | None:
-    """The calling convention of AOTAutograd's function, from its facts.
+    """The calling convention of AOTAutograd's function, from its metadata.
 
     None if it needs a feature that direct calls do not support, or if the names of the forward's results and the
     backward's inputs disagree.
@@ -78,11 +78,11 @@ _MORE = (
     "num_opaque_objects_saved_for_bw", "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
     "mutated_inp_stream_indices", "bw_donated_idxs",
 )  # fmt: skip
-"""Facts by which AOTAutograd passes on more than sizes and tensors, or marks them."""
+"""Metadata of features that direct calls do not support."""
 
 
 class WatchedTraining(Watched):
-    """The code of a training graph's halves, watched in its first call through the wrappers."""
+    """The code of a training graph's forward and backward, observed in the first call through the wrappers."""
 
     def __init__(self, forward: GraphModule, call: Call, autocast: bool, written: Sequence[int] = ()) -> None:
         super().__init__(call, autocast, written)
@@ -94,7 +94,7 @@ class WatchedTraining(Watched):
         self.apply: Callable[..., Sequence[Any]] | None = None
 
     def has_backward(self, graph: GraphModule, call: Call) -> None:
-        """Take the backward's compiled call."""
+        """Set the backward's compiled call."""
         self.backward = without_autocast(call) if self.autocast else call
         self.inputs = [node.name for node in graph.graph.find_nodes(op="placeholder")]
 
@@ -121,24 +121,24 @@ class WatchedTraining(Watched):
 
 
 def write_out_tangents(call: Call) -> Call:
-    """Give a backward's call tangents whose elements are what lies in memory.
+    """Wrap a backward's call to materialize its tangents.
 
-    A tangent may be a lazy negative, a lazy conjugate, or zeros without memory; TorchDynamo has guards against
-    these for inputs only. Raises NotImplementedError for a batch of tangents (`is_grads_batched`).
+    A tangent may be a lazy negative, a lazy conjugate, or a zero tensor without memory; TorchDynamo guards against
+    these for inputs only. The call raises NotImplementedError for batched tangents (`is_grads_batched`).
     """
 
     def call_written_out(args: list[Any]) -> Sequence[Any]:
         for place, arg in enumerate(args):
             if isinstance(arg, torch.Tensor) and _stands_for_others(arg):
                 args[place] = _in_memory(arg)
-        arg = None  # it is not to be held here
+        arg = None  # don't keep a reference
         return call(args)
 
     return call_written_out
 
 
 def _stands_for_others(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements differ from what lies in its memory."""
+    """Whether a tensor is lazy or batched, so that its memory does not hold its elements."""
     return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor() or is_batched(tensor)
 
 
@@ -152,7 +152,7 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _function_of(outputs: Sequence[Any]) -> type[Any] | None:
-    """The AOTAutograd function that made the outputs which have a gradient."""
+    """The AOTAutograd function that made all outputs with a grad_fn; None if there is none."""
     nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor) and output.grad_fn is not None]
     found = {getattr(node, "_forward_cls", None) for node in nodes}
     function = found.pop() if len(found) == 1 else None
@@ -165,22 +165,22 @@ def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def direct_function(function: type[Any], forward: Call, backward: Call, how: Convention) -> Callable[..., Any]:
-    """`apply` of a class derived from AOTAutograd's function, with the halves' own code."""
+    """`apply` of a subclass of AOTAutograd's function that calls the compiled forward and backward directly."""
     backwards = _backward(function, backward, how)
     methods = {"forward": staticmethod(_forward(forward, how)), "backward": staticmethod(backwards)}
     derived: Any = new_class(function.__name__, (function,), exec_body=lambda body: body.update(methods))
-    setattr(derived._backward_cls, "apply_boxed" if _is_boxed(function) else "apply", backwards)  # what autograd calls
+    setattr(derived._backward_cls, "apply_boxed" if _is_boxed(function) else "apply", backwards)  # autograd calls this
     apply: Callable[..., Any] = super(torch.autograd.Function, derived).apply
     return apply
 
 
 def _is_boxed(function: type[Any]) -> bool:
-    """Whether a function's backward takes gradients in one list, as from torch 2.13 on."""
+    """Whether a function's backward takes its gradients in one list, as since torch 2.13."""
     return getattr(function, "boxed_grads_call", False)
 
 
 def _forward(call: Call, how: Convention) -> Callable[..., Any]:
-    """A short `_compiled_forward` of torch._functorch._aot_autograd.runtime_wrappers."""
+    """A shorter version of `_compiled_forward` in torch._functorch._aot_autograd.runtime_wrappers."""
     returned, checked, loose, views, constant = how.returned, how.checked, how.loose, how.views, how.constant
     view = _aten._unsafe_view.default
 
@@ -202,9 +202,9 @@ def _forward(call: Call, how: Convention) -> Callable[..., Any]:
 
 
 def _backward(function: type[Any], call: Call, how: Convention) -> Callable[..., Any]:
-    """A short `_compiled_backward` of the same module, for plain tensors and first derivatives.
+    """A shorter version of `_compiled_backward` in the same module, for plain tensors and first derivatives.
 
-    It holds no tensor that it has passed on, so that memory is freed as soon as the code is done with it.
+    It keeps no references to the tensors that it passes on, so that the code can free them as early as possible.
     """
     original = function.backward
     tangents = [(place, layout.size, layout.stride, layout) for place, layout in how.tangents]

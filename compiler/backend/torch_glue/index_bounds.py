@@ -1,7 +1,7 @@
-"""What guards settle about symbolic sizes; torch checks the guards at each call.
+"""Settle facts about symbolic sizes by guards, which torch checks at each call.
 
-Whether 32 bits are enough to index a graph's tensors, which argument a maximum is, values of symbols that index
-arithmetic can't handle, and whether numbers are positive.
+The facts: whether 32 bits are enough to index a graph's tensors, which argument a Max or Min equals, values of symbols
+that index arithmetic can't handle, and whether symbols are positive.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from compiler.torch_api.pytrees import tree_leaves
 
 
 def is_below(module: GraphModule, limit: int) -> bool:
-    """Whether every tensor of a graph stays within `limit` elements, in all calls it is for.
+    """Whether every tensor of a graph has at most `limit` elements and offsets, in all calls that its guards allow.
 
-    Guards are added where they are needed, the farthest reach first: it often implies the others. False where no
-    guard can be had: for data-dependent sizes, or once the guards are frozen.
+    Adds guards as needed, for the largest tensor first, which often implies the others. False if no guard can be
+    added: for data-dependent sizes, or once the guards are frozen.
     """
     reaches = {str(reach): reach for node in module.graph.nodes for reach in _reaches(value_of(node))}
     if any(reach > limit for reach in reaches.values() if isinstance(reach, int)):
@@ -38,7 +38,7 @@ def is_below(module: GraphModule, limit: int) -> bool:
 
 
 def _reaches(value: Any) -> Iterator[Any]:
-    """Each tensor's last offset plus one, and its number of elements."""
+    """Each tensor's number of elements, and its last offset plus one if it is not contiguous."""
     for tensor in tree_leaves(value):
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
             count: Any = tensor.numel()
@@ -48,11 +48,11 @@ def _reaches(value: Any) -> Iterator[Any]:
 
 
 def settle_max_and_min(size: torch.SymInt, is_stride: bool) -> Any:
-    """A size's expression with each Max and Min replaced by the argument that it is.
+    """A size's expression with each Max and Min replaced by the argument that it equals, under guards.
 
-    Guards hold the choice. A quotient that guards already hold to 1 becomes 1, as torch is not consistent there.
-    Where no guard can be had the expression stays; but a stride's Max(1, u0) of a data-dependent u0 becomes u0, as
-    an empty tensor has no element to find.
+    A quotient that existing guards fix to 1 becomes 1, as torch is not consistent there. If no guard can be added, the
+    expression is unchanged; but a stride's Max(1, u0) of a data-dependent u0 becomes u0, as an empty tensor has no
+    elements to address.
     """
     environment, expression = size.node.shape_env, size.node.expr
     if size.node.hint is None and is_stride:
@@ -72,7 +72,7 @@ def _settle(expression: Any, environment: Any) -> Any:
     first, *others = args
     for other in others:
         is_first, is_other = (first >= other, other >= first) if kind == "Max" else (first <= other, other <= first)
-        known = _is_known(is_other, environment)  # a guard for the first of two equal sizes would make them a number
+        known = _is_known(is_other, environment)  # for equal sizes, a guard on `is_first` would specialize them
         first = first if not known and environment.evaluate_expr(is_first) else other
     return first
 
@@ -83,7 +83,7 @@ def _is_known(relation: Any, environment: Any) -> bool:
 
 
 def replaced_symbols(module: GraphModule) -> int:
-    """The number of symbols that guards express by others or by numbers: any guard may add some."""
+    """Number of symbols that guards have replaced by others or by numbers; any new guard may replace more."""
     values = (value_of(node) for node in module.graph.find_nodes(op="placeholder"))
     sizes = (size for value in values for size in (getattr(value, "shape", ()) or (value,)))
     symbolic = next((size for size in sizes if isinstance(size, torch.SymInt)), None)
@@ -91,14 +91,14 @@ def replaced_symbols(module: GraphModule) -> int:
 
 
 _POSITIVE: WeakKeyDictionary[symbolic_shapes.ShapeEnv, set[Any]] = WeakKeyDictionary()
-"""The symbols that are certain to be positive: what is known of them only grows."""
+"""Symbols known to be positive, by shape environment. Once known, a symbol stays positive."""
 
 
 def unbounded_symbols(size: torch.SymInt, expression: Any) -> frozenset[str]:
-    """The names of the symbols in a size's expression that may be 0 or negative.
+    """Names of the symbols in a size's expression that may be 0 or negative.
 
-    Where a symbol is positive in this call, a guard holds it to that, if there can be one. Data-dependent sizes
-    count as positive: where they are 0, nothing is computed.
+    If a symbol is positive in this call, a guard keeps it so, if one can be added. Data-dependent sizes count as
+    positive: if they are 0, nothing is computed.
     """
     environment = size.node.shape_env
     known = _POSITIVE.setdefault(environment, set())
@@ -115,7 +115,7 @@ def _symbols(expression: Any) -> tuple[Any, ...]:
 def _is_positive(symbol: Any, environment: symbolic_shapes.ShapeEnv) -> bool:
     bounds: Any = environment.bound_sympy(symbol)
     if bounds is None:
-        return True  # it says that ragged rows are like others
+        return True  # a nested int, which identifies a ragged dimension
     least, example = bounds.lower, environment.backed_var_to_val.get(symbol)
     if least >= 1 or example is None:
         return bool(least >= 0)
@@ -123,7 +123,7 @@ def _is_positive(symbol: Any, environment: symbolic_shapes.ShapeEnv) -> bool:
 
 
 def specialize_symbols(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool | None:
-    """Guard an expression to its number in this call; None where no guard can be had."""
+    """Specialize an expression to its value in this call by a guard; None if no guard can be added."""
     if number.node.hint is None or number.node.shape_env.frozen:
         return None
     if isinstance(number, torch.SymInt):

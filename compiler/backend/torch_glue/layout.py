@@ -1,8 +1,8 @@
-"""Memory layouts that a GPU's libraries prefer, propagated through fake strides.
+"""Change a graph to memory layouts that a GPU's libraries prefer, by propagating strides through fake tensors.
 
-cuDNN's fast convolutions read and write channels-last memory: a convolution's image and weight are copied to it where
-needed, and results keep it up to where strides must be the user's. The copy is what is saved for the backward. Matmuls
-with padded rows keep that layout: what is saved of them, or seen as another shape, is not copied.
+cuDNN's fast convolutions read and write channels-last memory. A convolution's image and weight are copied to that
+layout if needed, and later values keep it until strides must match the user's. The copy is saved for the backward.
+Results of matmuls with padded rows keep that layout too, so that saved values and views of them are not copied.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _FEW_CHANNELS = 64
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the compiler says about operators.
+    """The compiler's rules for layouts.
 
-    `is_loop` tells, by name, whether its code reads arguments by index whatever their strides; `pitch` is the
-    distance between a matmul's rows, in elements, 0 for its number of columns.
+    `is_loop` says whether an operator, by name, becomes a loop, which reads arguments with any strides. `pitch` is the
+    stride between rows of a matmul's result, in elements; 0 means no padding.
     """
 
     is_loop: Callable[[str], bool]
@@ -38,10 +38,10 @@ class Rules:
 
 
 def with_layouts(module: GraphModule, inputs: Sequence[Any], name: str, rules: Rules, device: str = "cuda") -> int:
-    """Change layouts of a graph for a GPU, if its convolutions gain or its matmuls are padded.
+    """Change layouts in a graph for a GPU, if that makes its convolutions faster or its matmuls are padded.
 
-    `inputs` are its fake inputs, with the strides that the forward gave to what it saved. Returns the number of
-    tensors whose strides changed.
+    `inputs` are its fake inputs; saved tensors have the strides that the forward gave them. Returns the number of
+    values whose strides changed.
     """
     layout = _Layout(module.graph, rules)
     with fx.fake_mode(inputs):
@@ -66,7 +66,7 @@ def _calls_of(graph: Graph, *targets: Any) -> Iterator[Node]:
 
 
 def _gains(convolutions: Sequence[Node], nodes: int, device: str) -> bool:
-    """Whether most of a graph's work is convolutions that channels-last memory makes faster.
+    """Whether channels-last memory makes a graph's convolutions faster.
 
     The rules are Inductor's (torch/_inductor/graph.py, decide_layout_opt).
     """
@@ -86,13 +86,13 @@ def _gains(convolutions: Sequence[Node], nodes: int, device: str) -> bool:
 
 
 def _value(node: Node, place: int) -> Any:
-    """An argument's value: a fake tensor, or a number."""
+    """The value of a node's argument: a fake tensor, or a number."""
     argument = node.args[place]
     return fx.value_of(argument) if isinstance(argument, Node) else argument
 
 
 def _saved_count(name: str) -> int | None:
-    """The number of outputs that must keep their strides: all but what a forward saves."""
+    """Number of outputs that must keep their strides: all but the saved ones of a forward; None for all."""
     context = TracingContext.try_get()
     if not name.startswith("forward") or context is None or context.fw_metadata is None:
         return None
@@ -100,7 +100,7 @@ def _saved_count(name: str) -> int | None:
 
 
 def _report(graph: Graph) -> None:
-    """Tell AOTAutograd the strides of the forward's results: the backward is compiled for these."""
+    """Report the strides of the forward's results to AOTAutograd, which compiles the backward for them."""
     context = TracingContext.try_get()
     if context is not None and context.output_strides == []:
         results: Any = graph.output_node().args[0]
@@ -113,8 +113,10 @@ def _report(graph: Graph) -> None:
 class _Layout:
     """A walk through a graph that changes layouts.
 
-    `before` has the old values of nodes whose strides have changed; `read` are the copies that convolutions read,
-    made where the walk `turns` their images and weights.
+    turns   whether to copy convolutions' images and weights to channels-last memory
+    before  old values of the nodes whose strides have changed
+    copies  copies of nodes, by node and strides
+    read    the copies that convolutions read
     """
 
     graph: Graph
@@ -125,7 +127,7 @@ class _Layout:
     read: set[Node] = field(default_factory=set)
 
     def keep(self, node: Node, value: Any) -> None:
-        """Store a node's new value."""
+        """Set a node's new value if its strides differ from the old one's."""
         old = node.meta["val"]
         if _strides(old) != _strides(value):
             self.before[node] = old
@@ -152,7 +154,7 @@ class _Layout:
             return
         try:
             self.keep(node, self.compute(node))
-        except (RuntimeError, ValueError):  # a view that this memory does not have
+        except (RuntimeError, ValueError):  # a view that is impossible with these strides
             self.restore_format(node)
 
     def compute(self, node: Node) -> Any:
@@ -170,7 +172,7 @@ class _Layout:
 
     def copy_to_format(self, source: Node, value: Any, user: Node) -> Node:
         """A copy of a node with the strides of `value`, inserted before its first user."""
-        key = source, str(value.stride())  # a size that is not known has no hash
+        key = source, str(value.stride())  # symbolic sizes are not hashable
         if (known := self.copies.get(key)) is not None:
             return known
         with self.graph.inserting_before(user):
@@ -180,7 +182,7 @@ class _Layout:
         return copy
 
     def restore_format(self, user: Node) -> None:
-        """Give a user inputs with their original strides."""
+        """Make a node read copies with the original strides, in place of inputs whose strides changed."""
         for source in user.all_input_nodes:
             if source in self.before and isinstance(old := self.before[source], torch.Tensor):
                 user.replace_input_with(source, self.copy_to_format(source, old, user))
@@ -188,8 +190,8 @@ class _Layout:
     def end(self, kept: int | None) -> None:
         """Restore the strides of outputs that the caller sees: the first `kept`, or all.
 
-        A saved tensor is replaced by the copy that a convolution reads, as its backward reads it again; but
-        inputs are saved as they are, which takes no memory.
+        A saved tensor is replaced by the copy that a convolution reads, as its backward reads it again. But inputs
+        are saved without a copy, which takes no memory.
         """
         output = self.graph.output_node()
         values = list(output.args[0])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What an operator's schema says of it, and its call with the least time in between."""
+"""Properties of operators by their schemas, and faster ways to call them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compiler.torch_api.decomposition_tables import is_operator, is_random
 
 
 def written_arguments(op: Any) -> tuple[int | str, ...]:
-    """Positions (names for those by keyword only) of the arguments that an operator changes."""
+    """Positions of the arguments that an operator mutates; names of keyword-only ones."""
     if not is_operator(op):
         return ()
     return tuple(
@@ -24,11 +24,11 @@ _BOUND = (
     "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention",
 )  # fmt: skip
-"""Operators whose binding in Python takes exactly the operator's arguments: it is called in less time."""
+"""Operators whose Python binding takes exactly the operator's arguments; calling it is faster."""
 
 
 def quick(op: Any) -> Callable[..., Any]:
-    """The same call with the least time in between: torch.mm for aten.mm.default, else without OpOverload's frame."""
+    """The fastest callable for an operator: torch.mm for aten.mm.default, else one that skips OpOverload's frame."""
     if not is_operator(op):
         return op
     name = op._schema.name.removeprefix("aten::")
@@ -38,10 +38,10 @@ def quick(op: Any) -> Callable[..., Any]:
 
 
 def returns_alias(op: Any) -> bool:
-    """Whether what it returns may share memory with an argument; true where there is no schema that would say."""
+    """Whether an operator's results may share memory with an argument; true if it has no schema."""
     return not is_operator(op) or any(result.alias_info is not None for result in op._schema.returns)
 
 
 def has_effect(op: Any) -> bool:
-    """Whether calls of it have to stay in their order: they draw random numbers, or torch does not say."""
+    """Whether calls of an operator must keep their order: it is random, mutates, returns nothing or has no schema."""
     return not is_operator(op) or is_random(op) or bool(op._schema.is_mutable) or not op._schema.returns

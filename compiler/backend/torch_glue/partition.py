@@ -1,7 +1,7 @@
 """Partition a joint graph into forward and backward: save random numbers, merge equal nodes, find the minimum cut.
 
-torch's own pass for equal nodes (torch._functorch.compile_utils.fx_graph_cse) imports Inductor's lowerings, to ask
-which nodes mutate memory: most of a second of a first call. The rules here are the same.
+torch's own pass for equal nodes (torch._functorch.compile_utils.fx_graph_cse) follows the same rules, but imports
+Inductor's lowerings to ask which nodes mutate memory: most of a second of a first call.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from compiler.torch_api.patching import replace_attribute
 from compiler.torch_api.pytrees import tree_leaves
 
 _NUMBERS = (operator.add.__module__, math.sqrt.__module__)
-"""Modules of functions that compute with symbolic sizes, and take a result out of several."""
+"""Modules of Python functions in graphs: arithmetic on symbolic sizes, and getitem."""
 
 
 def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
-    """Run torch's min-cut partitioner, and save random numbers even where all is recomputed."""
+    """Run torch's min-cut partitioner, and save random numbers even if everything else is recomputed."""
     for node in joint.graph.nodes:
         if is_random(node.target):
             for made in (node, *(user for user in node.users if user.target is operator.getitem)):
@@ -42,10 +42,10 @@ def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
 
 
 def merge_equal_nodes(module: GraphModule) -> None:
-    """Replace later equal nodes by the first one.
+    """Replace later equal nodes by the first one (common subexpression elimination).
 
-    Left alone are random numbers, uninitialised memory, nodes on both sides of one that mutates memory or might,
-    and what the graph returns: those are tensors of their own, whose memory the caller may change.
+    Never merged: random numbers, uninitialised memory, nodes with a possible mutation between them, and values that
+    share storage with an output, which the caller may mutate.
     """
     outputs = map(value_of, module.graph.output_node().all_input_nodes)
     returned = {storage for value in outputs for storage in _storages(value)}
@@ -72,7 +72,7 @@ def _is_pure(target: Any) -> bool:
 
 
 def _storages(value: Any) -> Iterator[int]:
-    """The storages of the tensors in a value."""
+    """Ids of the storages of the tensors in a value."""
     for tensor in tree_leaves(value):
         if isinstance(tensor, torch.Tensor) and has_storage(tensor):
             yield tensor.untyped_storage()._cdata
@@ -80,14 +80,13 @@ def _storages(value: Any) -> Iterator[int]:
 
 @contextmanager
 def use_quick_cut() -> Iterator[None]:
-    """Replace `networkx.minimum_cut` in the block, unless somebody else did: same cuts, in a third of the time.
+    """Let `networkx.minimum_cut` use a faster algorithm in the block: the same cuts in a third of the time.
 
-    Torch 2.15 has a quick cut of its own.
-
-    Most edges of the partitioner's graph have infinite capacity. Boykov and Kolmogorov's algorithm searches from both
-    ends at once, which suits it better than networkx's own choice.
+    Most edges of the partitioner's graph have infinite capacity. Boykov and Kolmogorov's algorithm, which searches from
+    both ends, suits it better than networkx's default. Does nothing if the function was already replaced. Torch 2.15
+    has a fast cut of its own.
     """
-    import networkx  # most of a tenth of a second, that inference need not wait for
+    import networkx  # the import takes most of a tenth of a second, and inference does not need it
 
     def quick(found: Callable[..., Any]) -> Callable[..., Any]:
         if found is not networkx.algorithms.flow.minimum_cut:

@@ -1,8 +1,8 @@
-"""Donated buffers: saved tensors that the backward may overwrite, as nobody else holds them.
+"""Donated buffers: saved tensors that nothing else references, so that the backward may overwrite them.
 
-AOTAutograd finds them (`ViewAndMutationMeta.bw_donated_idxs`), and refuses a second backward where there are any. Our
-backward checks in each call whether the graph is kept, and writes over nothing then; so AOTAutograd is told that there
-are none.
+AOTAutograd finds them (`ViewAndMutationMeta.bw_donated_idxs`), and rejects a second backward if there are any. Our
+backward checks in each call whether the graph is retained, and then overwrites nothing. So we remove them from
+AOTAutograd's metadata.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def claim_donated_buffers() -> tuple[int, ...]:
 
 
 def donate(names: Iterable[str]) -> None:
-    """Name the values of this forward that its backward may overwrite, as both graphs name them."""
+    """Store the names of this forward's values that its backward may overwrite; both graphs use the same names."""
     context = TracingContext.try_get()
     if context is not None:
         _given[context] = frozenset(names)
 
 
 def donated_names() -> frozenset[str]:
-    """The names that the forward of this backward has donated; they can be had once."""
+    """Take the names of the values that this backward's forward has donated; empty the second time."""
     context = TracingContext.try_get()
     return _given.pop(context, frozenset()) if context is not None else frozenset()

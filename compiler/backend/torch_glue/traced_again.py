@@ -1,10 +1,10 @@
-"""Copies of nodes that AOTAutograd has traced before, with new values.
+"""Cache AOTAutograd's traces of operators: copy the nodes of an earlier trace with new fake tensors.
 
-A model's layers are alike, so an operator is traced again and again with tensors of the same sizes. To trace it, torch
-runs its decomposition in Python, and each operator in that goes through the proxy mode and the fake-tensor mode. The
-result depends on the operator, on everything about its arguments except their elements, and on the dispatcher's state:
-where all of that is equal, so are the nodes. Symbolic sizes, constant tensors, operators that are not ATen's, and those
-that mutate an argument are traced each time.
+A model's layers are alike, so operators are traced again and again with tensors of the same metadata. To trace one,
+torch runs its decomposition in Python, and each operator in that goes through the proxy mode and the fake-tensor mode.
+The nodes depend only on the operator, the metadata of its arguments, and the dispatcher's state, which make up the
+cache key. Symbolic sizes, constant tensors, operators outside ATen and prims, and operators that mutate an argument are
+never cached.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _NOT_COPIED = frozenset({"eager_input_vals", "unbacked_bindings", "low_precision
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The index of a node in a recording: first the inputs' nodes, then its own."""
+    """Index of a node in a recording. The inputs' nodes come first, then the recorded ones."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A recorded tensor's metadata. Storages are numbered like nodes: those of inputs first."""
+    """Metadata of a recorded tensor. `storage` is an index; the inputs' storages come first."""
 
     storage: int
     size: tuple[int, ...]
@@ -54,7 +54,7 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A new tensor that an operator returns: the index of its node, and its metadata."""
+    """A new tensor that an operator returns: index of its node, and metadata."""
 
     place: int
     tensor: _Tensor
@@ -62,7 +62,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A node of a recording: its arguments with places for nodes, and its metadata."""
+    """A recorded node. Its arguments contain a `_Place` for each node."""
 
     target: Any
     args: Any
@@ -73,9 +73,9 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """The nodes that an operator adds to a graph, the bytes of new storages, and what the operator returns.
+    """A recorded trace of an operator: sizes in bytes of new storages, nodes, and the returned value.
 
-    Of the latter each tensor is a `_Result`, or the `_Place` of the input that it is.
+    In `returned`, each new tensor is a `_Result`, and each input that is returned is a `_Place`.
     """
 
     storages: Sequence[int]
@@ -85,7 +85,7 @@ class _Recording:
 
 @dataclass(slots=True)
 class _Inputs:
-    """The tensors among an operator's arguments, with repetitions, and their nodes."""
+    """The tensors among an operator's arguments, in order and with duplicates, and their nodes."""
 
     tensors: list[FakeTensor]
     nodes: list[Node]
@@ -97,13 +97,13 @@ class _UnlikeError(Exception):
 
 @contextmanager
 def copy_known_traces() -> Iterator[None]:
-    """Let AOTAutograd copy, in the block, the nodes of operators that it has traced in it."""
+    """Cache traces of operators in the block."""
     with replace_attribute(proxy_tensor, "proxy_call", lambda trace: _Traced(trace).call):
         yield
 
 
 class _Traced:
-    """`proxy_call`, which traces an operator, with a cache."""
+    """torch's `proxy_call`, which traces an operator, with a cache."""
 
     def __init__(self, trace: Callable[..., Any]) -> None:
         self._trace = trace
@@ -128,7 +128,7 @@ class _Traced:
         return returned
 
     def _key(self, mode: Any, func: Any, args: Any, kwargs: Any, inputs: _Inputs) -> Any:
-        """The cache key of a trace; None where the trace can't be cached."""
+        """Cache key of a trace, and the `inputs` found in its arguments; None if the trace can't be cached."""
         if not is_operator(func) or func.namespace not in _NAMESPACES or is_mutable(func):
             return None
         if mode.emulate_precision_casts:
@@ -150,7 +150,7 @@ class _Traced:
     def _state(self, mode: Any) -> tuple[Any, ...]:
         table = _table(mode)
         if all(table is not known for known in self._tables):
-            self._tables.append(table)  # its id is its own as long as it lives
+            self._tables.append(table)  # a reference keeps its id from being reused
         return (
             id(table),
             torch.is_grad_enabled(),
@@ -162,7 +162,7 @@ class _Traced:
 
 
 def _table(mode: Any) -> Any:
-    """The decomposition table in use; torch 2.11 has it in a variable of the module."""
+    """The current decomposition table; in torch 2.11 it is a global of the module."""
     return mode.decomposition_table if hasattr(mode, "decomposition_table") else _proxies.CURRENT_DECOMPOSITION_TABLE
 
 
@@ -172,7 +172,7 @@ def _first_occurrences(values: Sequence[int]) -> list[int]:
 
 
 def _describe(value: Any, tracer: Any, inputs: _Inputs, key: list[Any]) -> bool:
-    """Add an argument to a cache key; false where the key can't tell all about it."""
+    """Add an argument to a cache key; returns False if it can't be cached."""
     kind = type(value)
     if kind is FakeTensor:
         return _describe_tensor(value, tracer, inputs, key)
@@ -258,14 +258,14 @@ def _step(tracer: Any, node: Node, places: Mapping[Node, _Place], memory: _Memor
 
 
 def _check_plain(value: Any) -> Any:
-    """A leaf that is the same for all inputs. Raises _UnlikeError for any other."""
+    """Return a leaf that does not depend on the inputs. Raises _UnlikeError for any other."""
     if type(value) in _PLAIN or type(value) is float:
         return value
     raise _UnlikeError
 
 
 class _Memory:
-    """Numbers storages: the inputs' first, then the `added` ones, whose sizes in bytes it has."""
+    """Numbers storages, the inputs' first. `added` are the sizes of new storages, in bytes."""
 
     def __init__(self, inputs: Sequence[FakeTensor]) -> None:
         self.added: list[int] = []

@@ -1,9 +1,9 @@
-"""Results that are views of an input which the graph overwrites.
+"""Find results that are views of an input which the graph mutates.
 
-AOTAutograd regenerates such results as views of the caller's tensor: where it can't repeat the views, as with symbolic
-sizes, it uses the sizes, strides and offset of what the graph returns (gen_alias_from_base of
-torch._functorch._aot_autograd.functional_utils). In a functional graph that is a view of the new value, whose layout
-may differ from the input's: the same view of the input has to be returned.
+AOTAutograd regenerates such results as views of the caller's tensor. If it can't replay the views, as with symbolic
+sizes, it uses the sizes, strides and offset of the tensor that the graph returns (gen_alias_from_base of
+torch._functorch._aot_autograd.functional_utils). In a functional graph that tensor is a view of the new value, whose
+layout may differ from the input's. So the graph must return the same view of the input.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from compiler.torch_api.fx import fake_mode, value_of
 
 _COPY = torch.ops.aten.copy_.default
 _PLACED = torch.ops.aten.as_strided.default
-"""A view by its place in memory, which no other value has."""
+"""A view by absolute strides and offset, which can't be replayed on another tensor."""
 
 
 def views_of_written_inputs(module: GraphModule, name: str) -> Mapping[int, tuple[Node, torch.Tensor]]:
-    """Results that must be views of an overwritten input, by their index among the results.
+    """Results that must be views of a mutated input, by index: the input's node, and the view as a fake tensor.
 
-    Each has the input and the view as a fake tensor. A backward has none.
+    Empty for a backward.
     """
     facts = aot_facts()
     if facts is None or facts.subclasses or name == "backward":
@@ -45,13 +45,13 @@ def views_of_written_inputs(module: GraphModule, name: str) -> Mapping[int, tupl
 
 
 def _copy_into(placeholder: Node) -> Node | None:
-    """The last copy into an input, None where there is none."""
+    """The last `copy_` into an input; None if there is none."""
     copies = [user for user in placeholder.users if user.target is _COPY and user.args[0] is placeholder]
     return copies[-1] if copies else None
 
 
 def _views(result: Node, value: Any) -> list[Node]:
-    """The chain of views that makes a result of a value, in order; empty for anything else."""
+    """The chain of views from a value to a result, in order; empty if the result is no view of it."""
     views: list[Node] = []
     while result is not value:
         if not _is_view(result):
@@ -67,7 +67,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _repeat_views(placeholder: Node, views: list[Node]) -> torch.Tensor:
-    """Apply views to an input. Raises RuntimeError where its layout does not allow them."""
+    """Apply views to an input's fake tensor. Raises RuntimeError if its layout does not allow them."""
     value: torch.Tensor = value_of(placeholder)
     with fake_mode([value]):
         for view in views:

@@ -1,15 +1,14 @@
-"""Triton for GPUs: one module for a program, one function for each kernel.
+"""Generate Triton for GPUs: one module for a program, one function for each kernel.
 
-A program of a kernel takes a tile of its points: see `tiles`. What lies on a tile is a variable named after what
-it is in the graph; each load is done once, in the first line that needs it, under the mask of the axes that it depends
-on. No mask is written for an axis that all blocks divide.
+Each Triton program computes a tile: see `tiles`. Variables on a tile are named after the values of the graph. Each load
+is done once, in the first line that needs it, with the mask of the axes that it depends on. An axis needs no mask if
+its size is a multiple of the block in all configurations.
 
     pointers    <buffer>_ptr, in the order of TritonFunction.buffers
-    indices     x and y are a kernel's points, r is what it reduces; i0, r1 … are the program's own ranges
+    indices     x and y are outer axes, r is the reduced axis; i0, r1 … are the ranges of the IR
 
-A combo kernel has a function for each of its parts, and each program of the launch calls one. Kernels that do the same
-are equal under canonical names, as a model's layers have the same kernels under other names: each is compiled, and
-loaded, once.
+A combo kernel has a function for each of its parts, and each program of the launch calls one of them. Kernels that
+differ in names only, as those of a model's layers, are equal under canonical names, and are compiled and loaded once.
 """
 
 from __future__ import annotations
@@ -40,13 +39,14 @@ _WARPS = 4
 
 @dataclass(frozen=True, slots=True)
 class TritonFunction:
-    """A kernel's function. It takes a pointer to each of `buffers`, an int for each of `symbols`, then constexprs. The
-    ints have the type `index`, "i32" or "i64".
+    """A kernel's function. Its arguments are pointers to `buffers`, the ints `symbols`, then constexprs.
 
-    `grid` has for each axis the number of points and the constexpr that divides it, "" for one program a point; where
-    it `is_folded` the launch has one axis with the programs of all. The first of `configs` is the heuristics' choice,
-    the others are for tuning. One that `checks` has assertions (`tl.device_assert`): it is compiled with `debug=True,
-    sanitize_overflow=False` for these to be there. `lines` are its first and its last in the module's text, from 1.
+    index      type of the ints: "i32" or "i64"
+    grid       for each axis, the number of points and the constexpr of its block, "" for one program per point
+    is_folded  whether the launch has a single axis, with the programs of all axes
+    configs    the heuristics' choice first; the others are for autotuning
+    checks     whether it has assertions (`tl.device_assert`), which need `debug=True, sanitize_overflow=False`
+    lines      its first and last line in the module's text, from 1
     """
 
     name: str
@@ -70,10 +70,10 @@ class TritonFunction:
 
 @dataclass(frozen=True, slots=True)
 class CanonicalCode:
-    """A kernel's code that is the same for all kernels that do the same, as in a model's layers.
+    """A kernel's code under canonical names, shared by kernels that differ in names only, as in a model's layers.
 
-    `starts` maps a buffer that the kernel reads a single element of to the offset of that element: the function is
-    given a pointer to it. Each layer has its own in a graph's seeds of random numbers.
+    `starts` maps a buffer of which the kernel reads a single element to the offset of that element. The function gets
+    a pointer to the element. For example, each layer reads its own seed of random numbers.
     """
 
     program: Program
@@ -83,7 +83,7 @@ class CanonicalCode:
 
 @dataclass(frozen=True, slots=True)
 class TritonCode:
-    """A module. `lines` maps lines of the text to the loops whose values they compute."""
+    """A module of kernels. `lines` maps line numbers of the text to targets of the loops that they compute."""
 
     text: str
     functions: tuple[TritonFunction, ...]
@@ -91,7 +91,7 @@ class TritonCode:
 
 
 def emit(program: Program, ctx: Context) -> TritonCode:
-    """The program's kernels in Triton, in their order."""
+    """Generate Triton for a program's kernels, in order."""
     writers: list[KernelWriter | ComboWriter] = [_WRITERS[type(k)](k, program, ctx) for k in program.kernels]
     bodies = ["\n".join(writer.write()) for writer in writers]
     called = {name for writer in writers for name in writer.called}
@@ -107,7 +107,7 @@ def emit(program: Program, ctx: Context) -> TritonCode:
 
 
 def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
-    """Triton's types of the function's arguments, in their order."""
+    """Triton types of the function's arguments by name, in order."""
     blocks = function.configs[0].blocks
     return {
         **{pointer(name): DTYPES[program.by_name[name].dtype].pointer for name in function.buffers},
@@ -117,7 +117,7 @@ def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
 
 
 def emit_canonical(kernel: Kernel, program: Program, ctx: Context, known: dict[Program, TritonCode]) -> CanonicalCode:
-    """The code of a kernel under canonical names. `known` is what was emitted before."""
+    """Generate a kernel's code under canonical names. `known` caches it by canonical program."""
     renamed, starts = canonical_program(kernel, program)
     if renamed not in known:
         known[renamed] = emit(renamed, ctx)
@@ -133,7 +133,7 @@ def _function(writer: KernelWriter | ComboWriter, first: int) -> TritonFunction:
 
 
 class PartWriter(ReductionWriter):
-    """Writes one part of a combo kernel as a function of the program's number in it."""
+    """Writes one part of a combo kernel as a function whose first argument is the program's index in the part."""
 
     def __init__(self, name: str, kernel: Kernel, program: Program, ctx: Context) -> None:
         super().__init__(kernel, program, ctx)
@@ -161,7 +161,7 @@ class PartWriter(ReductionWriter):
 
 
 class ComboWriter(Lines):
-    """Writes the parts of a combo kernel, and the function that is launched."""
+    """Writes the parts of a combo kernel, and the function that is launched and calls them."""
 
     def __init__(self, kernel: ComboKernel, program: Program, ctx: Context) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class ComboWriter(Lines):
         self.checks = False
 
     def write(self) -> list[str]:
-        """The functions' lines."""
+        """Write all functions; returns their lines."""
         for part in self.parts:
             written = part.write()
             self.called |= part.called
@@ -199,9 +199,9 @@ class ComboWriter(Lines):
 
 
 def canonical_program(kernel: Kernel, program: Program) -> tuple[Program, Mapping[str, int]]:
-    """A program of the kernel alone under canonical names, and the buffers that it is given from another start.
+    """A program of this kernel alone, under canonical names, and the start offsets of some buffers.
 
-    Those are the buffers that it reads one element of: it reads their first element instead.
+    These are the buffers of which it reads a single element: the canonical kernel reads their first element.
     """
     starts = dict(_single_elements(kernel, program))
     names = {name: f"b{number}" for number, name in enumerate(dict.fromkeys(_names_in_order(kernel)))}
@@ -248,4 +248,4 @@ class _Renaming:
 
 
 _WRITERS: Mapping[type, Any] = {Kernel: ReductionWriter, MatmulKernel: MatmulWriter, ComboKernel: ComboWriter}
-"""Who writes a kernel, by its class."""
+"""The writer of each class of kernel."""

@@ -1,6 +1,6 @@
-"""A kernel's Triton: its arguments, where the points of a program are, and a value for each loop.
+"""Write a kernel in Triton: its arguments, the indices of a program's points, and a value for each loop.
 
-Lines are written as they are needed: an expression asks for its loads, and these for the indices that they are at.
+Lines are written on demand: an expression writes its loads first, and a load writes its indices.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from compiler.backend.triton.tiles import Axis, Tiles, TritonConfig, configs, ti
 
 
 def pointer(name: str) -> str:
-    """The argument for a buffer."""
+    """Name of a buffer's pointer argument."""
     return f"{identifier(name)}_ptr"
 
 
 class KernelWriter(TritonText):
-    """Writes one kernel: its head, where its points are, and values at each point."""
+    """Writes one kernel: its signature, the indices of its points, and the values at each point."""
 
     def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
         self.program, self.ctx = program, ctx
@@ -45,11 +45,11 @@ class KernelWriter(TritonText):
         self.name = f"kernel_{identifier(kernel.name)}"
 
     def choose_tiles(self, kernel: Kernel) -> Tiles:
-        """The kernel on tiles."""
+        """Tile the kernel."""
         return tile_kernel(kernel, self.program, self.ctx)
 
     def choices(self) -> tuple[TritonConfig, ...]:
-        """Its configurations: the first is the one to take without measuring."""
+        """The kernel's configurations; the first is the heuristics' choice."""
         return configs(self.tiles, self.program, self.ctx)
 
     @property
@@ -58,17 +58,17 @@ class KernelWriter(TritonText):
 
     @property
     def wide(self) -> str:
-        """The conversion of indices to 64 bits, "" if 32 are enough."""
+        """Suffix that converts indices to int64, "" if 32 bits are enough."""
         return ".to(tl.int64)" if self.tiles.is_wide else ""
 
     @property
     def arguments(self) -> list[str]:
-        """The function's parameters, as in its head."""
+        """Parameters of the function, as in its signature."""
         blocks = (f"{name}: tl.constexpr" for name in self.configs[0].blocks)
         return [*map(pointer, self.buffers), *self.symbols, *blocks]
 
     def write(self) -> list[str]:
-        """The function's lines."""
+        """Write the function; returns its lines."""
         self.line("@triton.jit")
         self.head(f"def {self.name}(", self.arguments, "):")
         self.depth = 1
@@ -77,14 +77,14 @@ class KernelWriter(TritonText):
         return self.lines
 
     def body(self) -> None:
-        """Write what a program does with its points."""
+        """Write the function's body, after its outer axes."""
         for loop in self.kernel.loops:
             self.value(loop)
 
-    # The axes: where a program's points are.
+    # The axes: indices of a program's points.
 
     def starts(self) -> list[str]:
-        """Which block of each numbered axis is the program's."""
+        """The program's index along each axis of the grid, as Triton text."""
         if not self.tiles.is_folded:
             return [f"tl.program_id({place}){self.wide}" for place in range(len(self.tiles.numbered))]
         program = self.names.new("program")
@@ -92,7 +92,7 @@ class KernelWriter(TritonText):
         return self.unfold_program(program)
 
     def unfold_program(self, program: str) -> list[str]:
-        """The blocks of two axes that share one axis of the grid."""
+        """The indices along two axes that share one axis of the grid."""
         first = self.tiles.numbered[0]
         high = f"tl.cdiv({self.index(first.size)}, {first.block})"
         return [f"{program} % {high}", f"{program} // {high}"]
@@ -105,7 +105,7 @@ class KernelWriter(TritonText):
                 self.line(f"{axis.var} = {start}")
 
     def tile_axis(self, axis: Axis, start: str, wide: str = "") -> None:
-        """The points of a block as a row, a column, or all of the tile, and which of them are there."""
+        """Write the indices of a block along an axis, shaped to broadcast in the tile, and their mask."""
         text = f"tl.arange(0, {axis.block}){wide}"
         text = f"{start} + {text}" if start else text
         if len(self.tiles.tiled) > 1:
@@ -116,19 +116,19 @@ class KernelWriter(TritonText):
             self.line(f"{mask_of(axis)} = {axis.var} < {self.index(axis.size)}")
 
     def is_masked(self, axis: Axis) -> bool:
-        """Whether a block may reach beyond the last point."""
+        """Whether the last block may be out of bounds."""
         size = axis.size.constant
         return bool(axis.block) and (not size or any(size % config.blocks[axis.block] for config in self.configs))
 
     def span(self, loop: Loop) -> set[str]:
-        """The axes of the tile that a loop's value has."""
+        """Names of the axes along which a loop's value varies."""
         is_reduced = loop.reduction and not loop.is_scan and self.tiles.inner
         if loop.is_scan:
             return {axis.var.name for axis in self.axes}
         return {axis.var.name for axis in self.tiles.outer} if is_reduced else self.axes_of(loop.value)
 
     def mask_for(self, names: Iterable[str], guard: str = "") -> str:
-        """The mask of points along these axes, "" if it is always true."""
+        """The mask over these axes, "" if it is always true."""
         masks = [mask_of(axis) for axis in self.axes if axis.var.name in names and self.is_masked(axis)]
         return " & ".join([*masks, *([guard] if guard else [])])
 
@@ -164,7 +164,7 @@ class KernelWriter(TritonText):
         return f"{pointer(buffer)} + {offset if len(place.terms) == 1 else f'({offset})'}"
 
     def write_indirect(self, atom: Indirect) -> str:
-        """An index that a tensor holds. What is out of range ends the program, as with PyTorch's own kernels."""
+        """Write an index that is an element of a tensor, with an assertion that it is in range, as in eager mode."""
         at = self.assign(f"{atom.value.key} {self.guard}", "at", lambda: self.text(atom.value))
         key = f"checked {atom.key} {self.guard}"
         if key not in self.known:
@@ -176,7 +176,7 @@ class KernelWriter(TritonText):
         return f"{at}.to(tl.int64)" if self.tiles.is_wide and atom.value.dtype != torch.int64 else at
 
     def value(self, loop: Loop, again: bool = False) -> None:
-        """Write one value, stored unless it is local or was stored before."""
+        """Write a loop's value, and store it unless it is local or only recomputed (`again`)."""
         with self.lines_of(loop):
             if isinstance(loop.value, Put):
                 self.add(loop, loop.value)
@@ -186,13 +186,13 @@ class KernelWriter(TritonText):
                 self.store(loop)
 
     def value_text(self, loop: Loop) -> str:
-        """A loop's value; a constant that other loops read is written with its dtype."""
+        """A loop's value as text. A constant that other loops read is written with its dtype."""
         text = self.text(loop.value)
         is_number = isinstance(loop.value, Const) and self.kernel.places(loop.target)
         return f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if is_number else text
 
     def add(self, loop: Loop, put: Put) -> None:
-        """Write a scatter: an atomic addition, or a store that overwrites."""
+        """Write a scatter: an atomic add, or a store that overwrites."""
         place = self.offset(loop.target, put.index)
         value, where = bare(self.text(put.value)), self.place(loop.target, place)
         over = {var.name for var in loop.ranges}
@@ -206,7 +206,7 @@ class KernelWriter(TritonText):
 
     @contextmanager
     def lines_of(self, loop: Loop) -> Iterator[None]:
-        """Mark the lines written inside as the loop's."""
+        """Attribute the lines that are written in the block to a loop."""
         self.target = loop.target
         self.comment(loop)
         self.uses, self.levels = Counter(part.key for part in parts(loop.value)), self.precision_of[loop.target]
@@ -222,5 +222,5 @@ class KernelWriter(TritonText):
 
 
 def mask_of(axis: Axis) -> str:
-    """The variable that says which points of a block are there."""
+    """Name of an axis's mask variable."""
     return f"mask_{axis.var}"

@@ -1,8 +1,12 @@
-"""A product of matrices in Triton, and what is computed of it: a program has a tile of the product and adds to it along
-the inner dimension in steps; the loops that follow are computed on that tile, as those of any kernel.
+"""Matmul kernels in Triton: a matmul, and an epilogue of loops that read its result.
 
-    m, n       rows and columns of the tile, k a step of what is added; b is which of several products
-    tile_m, …  the program's tile: programs that run together have neighbouring tiles, and find their operands in cache
+A program accumulates one tile of the result along the inner dimension in steps. The epilogue is computed on that tile,
+like the loops of any kernel.
+
+    b          index of the matrix in a batch
+    m, n, k    rows and columns of the tile, and the inner dimension in one step
+    tile_m, …  indices of the program's tile: programs that run together have neighbouring tiles, which share operands
+               in the cache
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from compiler.backend.triton.tiles import Axis, Tiles, TritonConfig, kernel_on_a
 
 _NAMES = {"b", "m", "n", "k", "mask_m", "mask_n", "mask_k", "tile_m", "tile_n", "start", "left", "right", "total"}
 _LEAST = 16
-"""Tensor cores multiply tiles of no fewer rows and columns."""
+"""Tensor cores multiply tiles of at least this many rows and columns."""
 Sizes = tuple[int, int, int, int, int]
 
 _HALVES: Sequence[Sizes] = (
@@ -36,7 +40,7 @@ _TF32: Sequence[Sizes] = (
     (32, 64, 64, 4, 4), (16, 64, 64, 4, 4),
 )  # fmt: skip
 _IEEE: Sequence[Sizes] = ((64, 64, 16, 4, 2), (128, 64, 16, 8, 2), (32, 64, 32, 4, 2), (16, 32, 32, 2, 2))
-"""Rows, columns and steps of a tile, warps and stages."""
+"""Rows, columns and inner size of a tile, warps, and pipeline stages."""
 
 
 class MatmulWriter(KernelWriter):
@@ -82,7 +86,7 @@ class MatmulWriter(KernelWriter):
     def precision(self) -> str:
         return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
-    # The tile: where it is, and what it holds.
+    # The tile: its indices and its values.
 
     def outer_axes(self) -> None:
         tiles = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0)"
@@ -97,7 +101,7 @@ class MatmulWriter(KernelWriter):
         super().body()
 
     def multiply(self) -> None:
-        """Write the tile of the product, rounded as in PyTorch, and stored if others read it."""
+        """Write the matmul's tile, rounded as in PyTorch, and stored if other steps read it."""
         call, factors = self.product.call, self.factors
         whole = Loop(self.product.made, self.kernel.ranges, tuple(map(Index.of, factors.axes)),
                      Load(self.product.made, (), self.dtype), origins=call.origins, source=call.source)  # fmt: skip
@@ -133,7 +137,7 @@ class MatmulWriter(KernelWriter):
         self.line(f"total = tl.dot(left, right, total{exact})")
 
     def operand(self, view: Strided, at: Sequence[Var], mask: str = "") -> str:
-        """Load a tile of an operand, 0 beyond its end."""
+        """Load a tile of an operand, with 0 out of bounds."""
         place = view.offset
         for var, size, stride in zip(at, view.shape, view.strides, strict=True):
             place = place if size.constant == 1 else place + Index.of(var) * stride

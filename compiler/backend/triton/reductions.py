@@ -1,10 +1,10 @@
-"""Reductions in Triton: of a row that a program holds whole, or of one that it walks in steps.
+"""Reductions in Triton: persistent, with the whole row in one tile, or looped, tile by tile.
 
-A row that is walked is reduced lane by lane, in tiles; what the lanes hold is reduced at the end. A loop that needs a
-reduction's result waits for the next walk: see `sweeps`.
+A looped reduction accumulates lane by lane; the lanes are reduced after the loop. A loop that needs a reduction's
+result runs in the next sweep over the row: see `sweeps`.
 
-But the sum of a softmax is found in the walk that finds the largest value (Milakov and Gimelshein, 2018): long rows are
-read once less. What was summed so far counted from the largest so far; where a larger one comes, it is scaled.
+A softmax is an exception (online softmax; Milakov and Gimelshein, 2018): one sweep finds both the maximum and the sum
+of exponentials, so that long rows are read once less. The sum is rescaled whenever the running maximum grows.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _OF_BOOLS = {"max": "either", "min": "both"}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The maximum of some values, and the sum of exponentials of their distances from it.
-    `exponential` is the key of that operation, in the loop `of`.
+    """The two reductions of an online softmax: `largest`, and `total`, the sum of exp(value - largest).
+
+    `exponential` is the key of the exp operation, which is in the loop `of`.
     """
 
     largest: Loop
@@ -43,7 +44,7 @@ class Pair:
 
 
 class ReductionWriter(KernelWriter):
-    """Writes one kernel, with or without reductions."""
+    """Writes a pointwise or reduction kernel."""
 
     pairs: Mapping[str, Pair]
 
@@ -65,7 +66,7 @@ class ReductionWriter(KernelWriter):
             self.write_held(self.kernel.loops)
 
     def write_held(self, loops: Iterable[Loop], again: frozenset[str] = frozenset()) -> None:
-        """Loops over a row that the tile holds; those of `again` are computed and not stored."""
+        """Write loops over a row that one tile holds. Values in `again` are recomputed and not stored."""
         for loop in loops:
             if loop.is_scan:
                 self.scan(loop)
@@ -75,9 +76,10 @@ class ReductionWriter(KernelWriter):
                 self.value(loop, loop.target in again)
 
     def read_again(self) -> None:
-        """A walk over a long row for each reduction that waits for another: what one has loaded is let go of, so that
-        registers are left for a second program, whose loads are under way meanwhile. Cache policies keep the row in
-        the cache, and Triton from taking a later load for an earlier one.
+        """Write a sweep for each reduction that depends on another; each sweep loads the long row again.
+
+        This leaves registers for a second program on the multiprocessor. Different eviction policies keep the row in
+        the cache, and keep Triton from merging the loads of two sweeps.
         """
         walks = sweeps(self.kernel)
         for number, walk in enumerate(walks):
@@ -89,7 +91,7 @@ class ReductionWriter(KernelWriter):
             self.known = {key: name for key, name in self.known.items() if key in kept}
 
     def reduce(self, loop: Loop) -> None:
-        """Reduce values that the tile holds."""
+        """Write a reduction over a row that one tile holds."""
         with self.lines_of(loop):
             text = self.text(loop.value)
             if self.tiles.inner:
@@ -98,7 +100,7 @@ class ReductionWriter(KernelWriter):
                 self.finish(loop, "tl.full([], 0, tl.int64)" if loop.reduction.startswith("arg") else text)
 
     def scan(self, loop: Loop, carry: str = "", again: bool = False) -> None:
-        """Write a scan over the tile; `carry` is its state before, and is updated."""
+        """Write a scan over the tile. `carry` is the variable with the state so far, which it updates."""
         with self.lines_of(loop):
             value = self.whole(loop, self.text(loop.value))
             if carry:
@@ -114,18 +116,18 @@ class ReductionWriter(KernelWriter):
                 self.store(loop)
 
     def carry(self, loop: Loop) -> str:
-        """The state of a scan before the first tile."""
+        """Write the initial state of a scan; returns its variable."""
         shape = "[]" if len(self.tiles.tiled) == 1 else self.shape([axis.var.name for axis in self.tiles.outer])
         return self.accumulator(loop, "before", shape)
 
     def accumulator(self, loop: Loop, suffix: str, shape: str) -> str:
-        """A new variable, initialized with the neutral element of a reduction."""
+        """Write a variable that starts as the neutral element of a reduction; returns its name."""
         name, (value, dtype) = self.names.new(f"{identifier(loop.target)}_{suffix}"), _start(loop)
         self.line(f"{name} = tl.full({shape}, {plain(value, dtype)}, tl.{TYPES[dtype]})")
         return name
 
     def whole(self, loop: Loop, text: str) -> str:
-        """The value over the whole tile, with the neutral element where there are no points."""
+        """The value broadcast to the whole tile, with the neutral element where the mask is false."""
         if loop.value.dtype == torch.bool and loop.reduction.startswith("arg"):
             text = f"({text}).to(tl.int8)"
         text = f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if isinstance(loop.value, Const) else bare(text)
@@ -138,11 +140,11 @@ class ReductionWriter(KernelWriter):
 
     @property
     def along_rows(self) -> str:
-        """Which axis of the tile is reduced, for Triton's functions."""
+        """Arguments of Triton's reductions: the axis of the tile to reduce."""
         return "0" if len(self.tiles.tiled) == 1 else "1, keep_dims=True"
 
     def finish_tile(self, loop: Loop, value: str, places: str = "") -> None:
-        """Reduce a tile of values, with their places, to the result."""
+        """Reduce a tile of values to the result. `places` are their indices, for argmax and argmin."""
         if loop.reduction.startswith("arg"):
             best, at = (self.names.new(f"{identifier(loop.target)}_{kind}") for kind in ("value", "at"))
             self.line(f"{best}, {at} = {self.reduce_text(f'({value}, {places})', self.function_of(loop))}")
@@ -170,7 +172,7 @@ class ReductionWriter(KernelWriter):
         self.known[loop.target] = name
         self.store(loop)
 
-    # Rows that are walked in steps.
+    # Looped reductions.
 
     def write_looped(self) -> None:
         stored: set[str] = set()
@@ -183,7 +185,7 @@ class ReductionWriter(KernelWriter):
             stored |= {loop.target for loop in sweep.body if loop.is_scan or not loop.reduction} - self.kernel.local
 
     def sweep(self, sweep: Sweep, stored: set[str]) -> None:
-        """Write one walk over the rows."""
+        """Write the loop of one sweep over the rows."""
         reductions = [loop for loop in sweep.body if loop.reduction and not loop.is_scan]
         if any(stored & loop.reads for loop in sweep.body):
             self.line("tl.debug_barrier()  # what other threads stored is read")
@@ -210,12 +212,12 @@ class ReductionWriter(KernelWriter):
             self.last(loop, totals)
 
     def end(self) -> str:
-        """The end of a walk. Triton takes numbers from 2³¹ on for unsigned ones of 32 bits."""
+        """The end of a sweep's range. Triton takes literals from 2³¹ on for uint32, so they are made int64."""
         size = self.index(self.inner.size)
         return f"tl.full([], {size}, tl.int64)" if (self.inner.size.constant or 0) >= 2**31 else size
 
     def hoist_loads(self, sweep: Sweep) -> None:
-        """Loads, and parts of indices, that are the same for a whole row come before the walk."""
+        """Hoist loads and parts of indices that are the same for a whole row out of the sweep's loop."""
         for loop in sweep.body:
             with self.lines_of(loop):
                 inside = {
@@ -234,7 +236,7 @@ class ReductionWriter(KernelWriter):
                             self.index(ratio)
 
     def total(self, loop: Loop) -> tuple[str, ...]:
-        """Initialize the accumulators of a reduction, and return their names."""
+        """Initialize the accumulators of a reduction; returns their names."""
         shape = self.shape([axis.var.name for axis in self.tiles.tiled])
         name = self.accumulator(loop, loop.reduction, shape)
         if not loop.reduction.startswith("arg"):
@@ -245,11 +247,11 @@ class ReductionWriter(KernelWriter):
 
     @property
     def nowhere(self) -> int:
-        """A position after all others."""
+        """An index larger than all others, to initialize argmax and argmin."""
         return 2 ** (63 if self.tiles.is_wide else 31) - 1
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
-        """Accumulate one more tile of values."""
+        """Accumulate a tile of values."""
         state, inner = ", ".join(total), self.inner
         with self.lines_of(loop):
             value = self.whole(loop, self.text(loop.value))
@@ -263,7 +265,7 @@ class ReductionWriter(KernelWriter):
             self.line(f"{state} = {self.function_of(loop)}({state}, {value})")
 
     def take_pair(self, pair: Pair, totals: Mapping[str, tuple[str, ...]]) -> None:
-        """Accumulate one more tile of the maximum and of the sum of exponentials."""
+        """Accumulate a tile in the maximum and the sum of exponentials of an online softmax."""
         with self.lines_of(pair.largest):
             value = self.whole(pair.largest, self.text(pair.largest.value))
         (largest,), (total,) = totals[pair.largest.target], totals[pair.total.target]
@@ -276,9 +278,9 @@ class ReductionWriter(KernelWriter):
         return self.precision_of[pair.of].get(pair.exponential, EXACT) != EXACT
 
     def last(self, loop: Loop, totals: Mapping[str, tuple[str, ...]]) -> None:
-        """Reduce the accumulators to the result."""
+        """Reduce the accumulators of all lanes to the result."""
         total = totals[loop.target]
-        if pair := self.pairs.get(loop.target):  # the sums of all lanes, counted from the largest of all
+        if pair := self.pairs.get(loop.target):  # rescale each lane's sum to the row's maximum
             function = "tl.exp" if self.is_rounded(pair) else "libdevice.exp"
             (largest,) = totals[pair.largest.target]
             total = (f"{total[0]} * {function}({largest} - {self.known[pair.largest.target]})",)
@@ -288,13 +290,13 @@ class ReductionWriter(KernelWriter):
 
 
 def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
-    """The neutral element of a reduction, and the dtype that it runs in."""
+    """The neutral element of a reduction, and the dtype of its accumulator."""
     start, dtype = neutral(loop.reduction, loop.value.dtype), loop.value.dtype
     return (int(start), torch.int8) if dtype == torch.bool and loop.reduction.startswith("arg") else (start, dtype)
 
 
 def join_sweeps(kernel: Kernel) -> tuple[tuple[Sweep, ...], Mapping[str, Pair]]:
-    """The kernel's walks over its rows, and the pairs that share one, by the target of the sum."""
+    """The kernel's sweeps, with online softmax where possible, and the softmax pairs by the sum's target."""
     found = list(sweeps(kernel))
     pairs: dict[str, Pair] = {}
     for place in range(len(found) - 1):
@@ -308,7 +310,7 @@ def join_sweeps(kernel: Kernel) -> tuple[tuple[Sweep, ...], Mapping[str, Pair]]:
 
 
 def _pairs(first: Sweep, second: Sweep, kernel: Kernel) -> list[Pair]:
-    """The pairs of two walks; empty if the second walk does anything else."""
+    """The softmax pairs of two sweeps; empty if the second sweep computes anything else."""
     largest = {loop.target: loop for loop in first.body if loop.reduction == "max"}
     found = []
     for loop in second.body:
@@ -338,17 +340,17 @@ def _pair(total: Loop, largest: Mapping[str, Loop], kernel: Kernel) -> Pair | No
     if whole != _whole(loop.value, kernel):
         return None
     if {load.buffer for load in loads(whole)}.intersection(kernel.targets, kernel.reads):
-        return None  # it may be overwritten between the two
+        return None  # it may be overwritten between the two sweeps
     return Pair(loop, total, of, value.key)
 
 
 def _loops_by_value(kernel: Kernel) -> dict[str, Loop]:
-    """Loops without a reduction, by target; not those that overwrite what the kernel reads."""
+    """Loops without a reduction, by target, except those that overwrite a buffer that the kernel reads."""
     return {loop.target: loop for loop in kernel.loops if not loop.reduction and loop.target not in kernel.reads}
 
 
 def _expand(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
-    """Replace a load of another loop's value at the same point by that value; also returns that loop's target."""
+    """Replace a load of another loop's value by its expression; also returns that loop's target."""
     loops = _loops_by_value(kernel)
     while isinstance(value, Load) and value.buffer in loops:
         of, value = value.buffer, loops[value.buffer].value
@@ -356,6 +358,6 @@ def _expand(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
 
 
 def _whole(value: Expr, kernel: Kernel) -> Expr:
-    """The value without loads of what the kernel computes at the same point."""
+    """The expression with the kernel's own values inlined in place of their loads."""
     loops = _loops_by_value(kernel)
     return with_loads(value, lambda load: _whole(loops[load.buffer].value, kernel) if load.buffer in loops else None)

@@ -1,17 +1,16 @@
-"""Expressions and indices as Triton text, and the few functions that they call.
+"""Write expressions and indices as Triton source, and the helper functions that they call.
 
-Triton takes the types of what it computes from its arguments, and of a number from the other argument: numbers are
-written so that nothing is computed in another dtype than the IR says. Loads, and what is used more than once, get
-names: how is the writer's business.
+Triton infers the type of a result from the operands, and the type of a literal from the other operand. Literals are
+written so that each operation runs in the dtype of the IR. Loads and values with several uses get variables.
 
-`precision` says where a kernel may compute float32 by short formulas: values that count only until they are rounded to
-16 bits. What becomes float16 or bfloat16 has 11 or 8 bits. A quotient or an exponential that is off by some units in
-the last of 24 bits is the same number then, and takes a third of the time: the time of the whole kernel, where memory
-is fast.
+`precision` finds float32 values that matter only until they are rounded to float16 or bfloat16, which have 11 or 8
+significant bits. For these a kernel may use fast approximations: a division or an exponential that is off by some ulps
+of float32 rounds to the same number, and takes a third of the time. Where memory is fast, that is the time of the
+whole kernel. Levels of precision:
 
     EXACT       as PyTorch computes it
-    RELATIVE    to some 1e-6 of the value
-    ABSOLUTE    to 2e-7, of a number that is added to one not below 1/2
+    RELATIVE    relative error of some 1e-6
+    ABSOLUTE    absolute error of 2e-7, for a value that is added to one of at least 1/2
 """
 
 from __future__ import annotations
@@ -124,14 +123,14 @@ def first_smallest(a, i, b, j):  # NaN counts as the smallest; of equal ones the
     is_first = is_below | (is_equal & (i < j))
     return tl.where(is_first, a, b), tl.where(is_first, i, j)""",
 }
-"""What Triton has no function for, or one with other rules for NaN. A module has those that it calls."""
+"""Helpers for operations that Triton lacks or that treat NaN otherwise. A module contains those that it calls."""
 
 EXACT, RELATIVE, ABSOLUTE = range(3)
 _CONTINUOUS = frozenset(
     ("add", "sub", "mul", "div", "neg", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "erf", "erfc", "tanh",
      "maximum", "minimum", "absolute")
 )  # fmt: skip
-"""Operations whose results are near where their arguments are."""
+"""Operations for which a small error of an argument makes a small error of the result."""
 
 PATTERNS: Mapping[tuple[str, int], str] = {
     ("div", RELATIVE): "({0} / {1})",
@@ -141,11 +140,11 @@ PATTERNS: Mapping[tuple[str, int], str] = {
     ("erf", ABSOLUTE): "erf_added({0})",
     ("tanh", ABSOLUTE): "tanh_added({0})",
 }
-"""Triton for operations that need not be exact."""
+"""Faster Triton for operations that need not be exact."""
 
 
 def functions(called: Set[str]) -> Iterator[str]:
-    """The functions of the prelude with these names, and those that they call."""
+    """Source of the helper functions with these names, and of those that they call."""
     needed = called | {"divided"} if "floordiv" in called else called
     yield from (f"@triton.jit{text}" for name, text in FUNCTIONS.items() if name in needed)
 
@@ -157,7 +156,7 @@ class Names:
         self.taken = {*_WORDS, *FUNCTIONS, *keyword.kwlist}
 
     def new(self, wanted: str) -> str:
-        """The wanted name, with a number if it is taken."""
+        """Reserve a name: the wanted one, with a number if that is taken."""
         base = name = _IDENTIFIER.sub("_", wanted)
         number = 1
         while name in self.taken:
@@ -168,12 +167,12 @@ class Names:
 
 
 def identifier(name: str) -> str:
-    """A buffer's name as a part of names in Triton."""
+    """A buffer's name as a valid identifier."""
     return _IDENTIFIER.sub("_", name)
 
 
 def plain(value: float, dtype: torch.dtype) -> str:
-    """A number in Python."""
+    """A number as a Python literal."""
     if dtype == torch.bool:
         return str(bool(value))
     if not dtype.is_floating_point:
@@ -182,21 +181,23 @@ def plain(value: float, dtype: torch.dtype) -> str:
 
 
 def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:
-    """A value of one dtype in another."""
+    """Triton text that converts a value from one dtype to another."""
     if old == new:
         return text
     if new == torch.bool:
         return f"({text} != 0)"
     if old.is_floating_point and new in (torch.uint8, torch.int8, torch.int16):
-        text = f"{text}.to(tl.int64)"  # as PyTorch: what does not fit is cut, not the nearest
+        text = f"{text}.to(tl.int64)"  # as PyTorch: out-of-range values wrap, they don't saturate
     return f"{text}.to(tl.{TYPES[new]})"
 
 
 class TritonText(KernelText):
-    """Writes expressions in Triton: `uses` counts the parts of the expression of one loop, `levels` says how exact its
-    operations have to be, both by their keys. `given` are the names of all values so far, `ranges` names for the
-    program's own ranges. `axis_keys` are the variables of the tile's axes, `spans` the axes of each loop's value.
-    `guard` is the condition under which loads may be done, "" for none; `guarded` are the axes that a guard depends on.
+    """Writes expressions in Triton.
+
+    uses, levels       of the current loop's operations, by key: number of uses, and level of precision
+    given, ranges      names: of all values so far by key, and of the program's own ranges
+    axis_keys, spans   keys of the variables of the tile's axes, and the axes that each loop's value depends on
+    guard, guarded     condition that masks the current loads ("" for none), and the axes that each guard depends on
     """
 
     def __init__(self, kernel: Kernel, program: Program) -> None:
@@ -225,7 +226,7 @@ class TritonText(KernelText):
         return found
 
     def assign(self, key: str, wanted: str, text: Callable[[], str]) -> str:
-        """The variable of this key, which holds the text's value."""
+        """The variable for a key; assigns the text to a new one if there is none yet."""
         if key not in self.known:
             made = bare(text())
             if made.isidentifier():
@@ -242,12 +243,12 @@ class TritonText(KernelText):
         return super().text(value)
 
     def write_const(self, value: Const) -> str:
-        """A number: Python's where Triton takes that for one of the dtype, else with the dtype."""
+        """A constant: a plain literal if Triton infers its dtype from that, else with the dtype."""
         dtype, text = value.dtype, plain(value.value, value.dtype)
         if dtype == torch.bool:
             return text
         if dtype == torch.bfloat16:
-            return f"tl.full([], {text}, tl.float32).to(tl.bfloat16)"  # Triton's interpreter has no such numbers
+            return f"tl.full([], {text}, tl.float32).to(tl.bfloat16)"  # Triton's interpreter can't fill with bfloat16
         if dtype == torch.float32:
             is_plain = not math.isfinite(value.value) or value.value == 0 or _SMALLEST <= abs(value.value) <= _LARGEST
         else:
@@ -258,7 +259,7 @@ class TritonText(KernelText):
         return self.assign(f"{value.key} {self.guard}", value.name if isinstance(value, Op) else "value", text)
 
     def write_guard(self, value: Guard) -> str:
-        """Both are computed; what is loaded for one is not loaded where the other counts."""
+        """Write a `tl.where` that computes both sides, with each side's loads masked by the condition."""
         wanted, outer, texts = self.text(value.condition), self.guard, []
         if wanted in ("True", "False"):
             return self.text(value.value if wanted == "True" else value.other)
@@ -280,7 +281,7 @@ class TritonText(KernelText):
         if value.dtype == torch.float64:
             pattern = _OF_DOUBLES.get(value.name, pattern)
         if (value.name, value.dtype) == ("neg", torch.uint8):
-            pattern = "(-{0})"  # by which of floats 0 becomes 0, and -1 is no uint8
+            pattern = "(-{0})"  # not `{0} * -1`, which floats need for -0.0: -1 is no uint8
         if value.dtype == torch.float32:
             pattern = PATTERNS.get((value.name, self.levels.get(value.key, EXACT)), pattern)
         self.called.add(pattern.partition("(")[0])
@@ -294,7 +295,7 @@ class TritonText(KernelText):
         return pattern.format(*(arguments if pattern[0] in "(~" else map(bare, arguments)))
 
     def typed_arguments(self, value: Op) -> list[str]:
-        """A number takes the type of what is beside it in a sum or `tl.where`; of numbers alone the first has one."""
+        """Texts of the arguments. Constants have an explicit dtype if Triton can't infer it from another argument."""
         if all(isinstance(arg, Const) or (isinstance(arg, Index) and arg.constant is not None) for arg in value.args):
             first, *others = value.args
             typed = f"tl.full([], {bare(self.argument(first))}, tl.{TYPES[first.dtype]})"
@@ -308,7 +309,7 @@ class TritonText(KernelText):
         ]
 
     def argument(self, value: Expr) -> str:
-        """An expression as an argument of another; a long one gets a name."""
+        """An expression as an argument of another; a long one is assigned to a variable."""
         text = self.text(value)
         if len(text) <= _LONG or not isinstance(value, Op | Guard):
             return text
@@ -333,17 +334,17 @@ class TritonText(KernelText):
 
     def write_quotient(self, atom: Quotient | Remainder) -> str:
         is_held = bool(indirects(atom.of) or indirects(atom.by))
-        key = f"{atom.key} {self.guard}" if is_held else atom.key  # what was loaded for some points only is for these
+        key = f"{atom.key} {self.guard}" if is_held else atom.key  # a masked load is valid under its guard only
         return self.assign(key, "i", lambda: self.ratio_text(atom))
 
     write_remainder = write_quotient
 
     def ratio_text(self, atom: Quotient | Remainder) -> str:
-        """A quotient or remainder: Triton's are C's, which are Python's for what is not negative."""
+        """Floor division or remainder. Triton's operators truncate like C's: negative numbers need a helper."""
         of, by = self.index(atom.of), self.index(atom.by)
         if is_natural(atom.of):
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
-        if atom.of.constant is not None:  # a function of Triton's takes a number for one without a dtype
+        if atom.of.constant is not None:  # a helper needs an argument with a dtype
             of = f"tl.full([], {of}, tl.int64)"
         function = "floordiv" if isinstance(atom, Quotient) else "remainder"
         self.called.add(function)
@@ -360,11 +361,11 @@ _OF_BOOLS: Mapping[str, str] = {
     "ne": "({0} ^ {1})",
     "eq": "(~({0} ^ {1}))",
 }
-"""A bool is one bit, whose value Triton takes for -1 where it compares."""
+"""Bitwise operations for bools: Triton compares bools as signed one-bit integers, in which true is -1."""
 
 
 _OF_DOUBLES: Mapping[str, str] = {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})"}
-"""Exact as they are; Triton has no others for float64."""
+"""Operations that are exact for float64 without a special function."""
 
 
 def _operand(text: str) -> str:
@@ -372,7 +373,7 @@ def _operand(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """A text without its outer parentheses."""
+    """Remove outer parentheses."""
     if not text.startswith("("):
         return text
     depth = 0
@@ -384,14 +385,14 @@ def bare(text: str) -> str:
 
 
 def _is_small(value: Expr) -> bool:
-    """Whether it is an index, or a number that all indices can be compared with."""
+    """Whether an expression is an index, or an int64 constant that fits 32 bits."""
     if isinstance(value, Const):
         return value.dtype == torch.int64 and -(2**31) <= value.value < 2**31
     return isinstance(value, Index) and bool(value.terms)
 
 
 def precision(kernel: Kernel, program: Program) -> Mapping[str, Mapping[str, int]]:
-    """For each loop, by target, how exact its operations have to be, by their keys."""
+    """The level of precision that each operation needs: by the loop's target, then by the operation's key."""
     needs: dict[str, int] = {}
     found: dict[str, dict[str, int]] = {}
     for loop in reversed(kernel.loops):
@@ -412,7 +413,7 @@ def _level(loop: Loop, kernel: Kernel, program: Program, needs: Mapping[str, int
 
 
 def _levels(value: Expr, level: int) -> Iterator[tuple[Expr, int]]:
-    """An expression's parts, with how exact each has to be."""
+    """Parts of an expression with the level of precision that each needs."""
     yield value, level
     if isinstance(value, Op):
         for child, needed in _children(value, level):

@@ -1,15 +1,15 @@
-"""How a kernel's points become Triton programs: which of its ranges make an axis, and what a program does of each.
+"""Tile a kernel for Triton: choose the axes of its tiles, the part of each axis that one program takes, and warps.
 
-    pointwise    one axis, over all points; or two, where memory is walked along different ranges
-    persistent   a program holds whole rows of what is reduced
-    looped       a program walks its rows in steps
-    product      tiles of a product of matrices (see matmul.py)
+    pointwise    one axis over all points; or two, if accesses are contiguous along different ranges
+    persistent   a program holds whole rows of the reduction
+    looped       a program loops over its rows, tile by tile
+    product      tiles of a matmul (see matmul.py)
 
-An axis has one variable in place of the ranges that it is made of, so that a kernel on tiles is a kernel of the IR too.
+An axis is one variable that replaces several ranges, so that a tiled kernel is again a kernel of the IR.
 
-`configs` has the blocks and warps for a kernel on tiles: what the heuristics choose, then what `max-autotune` tries
-besides. The numbers follow what Inductor's heuristics have learnt: a thread takes about eight elements, there are
-programs for every multiprocessor, a warp takes about a kilobyte of a row.
+`configs` returns blocks and warps for a tiled kernel: the heuristics' choice first, then what `max-autotune` also
+times. The numbers follow Inductor's heuristics: a thread takes about eight elements, every multiprocessor gets
+programs, and a warp takes about a kilobyte of a row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from compiler.backend.passes.cost import LEAST_BLOCK, LINE, distinct_accesses, f
 Kind = Literal["pointwise", "persistent", "looped", "product"]
 
 MOST_PROGRAMS = 2**16 - 1
-"""As many as CUDA allows along a grid's second axis. HIP has the same limit."""
+"""CUDA's limit along the second axis of a grid, which is HIP's too."""
 _PROCESSORS = 132
 _MOST_WARPS = 32
 _EVEN = 8
@@ -36,8 +36,10 @@ _EVEN = 8
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of a kernel's tiles. A program takes `block` of its points (a constexpr's name), or one where that is "".
-    `values` are the kernel's ranges by the axis's variable.
+    """An axis of a kernel's tiles.
+
+    A program takes `block` points of it (a constexpr's name), or one point if `block` is "". `values` maps each range
+    of the kernel to its index as a function of the axis's variable.
     """
 
     var: Var
@@ -52,9 +54,12 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A kernel on tiles: `kernel` has one range for each axis of `outer`, and `reduced` as `inner`, None for none or
-    where only one element is reduced. `by_columns` says that neighbours in memory belong to neighbouring results,
-    `is_read_again` that a program reads its row anew for each walk over it.
+    """A tiled kernel: `kernel` has one range for each axis in `outer`, and `inner` as its reduced range.
+
+    inner          the reduced axis; None without a reduction, or if only one element is reduced
+    by_columns     whether adjacent elements in memory belong to adjacent results
+    is_wide        whether indices need 64 bits
+    is_read_again  whether a program loads its row anew in each sweep
     """
 
     kernel: Kernel
@@ -67,8 +72,10 @@ class Tiles:
 
     @property
     def numbered(self) -> tuple[Axis, ...]:
-        """The outer axes in the order of a grid's, of which the first counts fastest: of the two of a pointwise kernel
-        the shorter one, so that programs that share pages of memory run at about the same time.
+        """The outer axes in the order of the grid's axes, the fastest first.
+
+        Of a pointwise kernel's two axes the shorter one is first: programs that share pages of memory then run at about
+        the same time.
         """
         sizes = [axis.size.constant or 0 for axis in self.outer]
         is_swapped = self.kind == "pointwise" and len(sizes) == 2 and 0 < sizes[1] < sizes[0]
@@ -76,15 +83,13 @@ class Tiles:
 
     @property
     def is_folded(self) -> bool:
-        """Whether the second axis may have more programs than a grid's second axis can: then the grid has one axis for
-        both.
-        """
+        """Whether the grid has one axis for both, as there may be too many programs for a grid's second axis."""
         size = self.numbered[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
         return size is None or size > MOST_PROGRAMS * LEAST_BLOCK
 
     @property
     def tiled(self) -> tuple[Axis, ...]:
-        """The axes of a tile, in the order of its dimensions."""
+        """The axes of which a program takes a block, in the order of the tile's dimensions."""
         axes = (*self.outer, self.inner) if self.inner else self.outer
         return tuple(axis for axis in axes if axis.block)
 
@@ -108,8 +113,10 @@ def tile_kernel(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
 
 
 def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
-    """Whether it walks its rows more than once, and memory has them in half of the bytes that registers would hold, as
-    these are of float32. The cache has as much as is read again while two programs share a multiprocessor.
+    """Whether a program may load its row anew in each sweep instead of keeping it in registers.
+
+    It has several sweeps, no scan, and does not overwrite what it reads. Its inputs have at most 2 bytes per element,
+    half of float32 in registers, so that the rows of two programs on a multiprocessor stay in the cache.
     """
     read = {name for name, _ in walked_places(kernel) if name not in kernel.targets}
     is_short = all(program.by_name[name].dtype.itemsize <= 2 for name in read)
@@ -118,7 +125,7 @@ def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
 
 
 def _longest(kernel: Kernel, by_columns: bool, ctx: Context) -> int:
-    """The longest row, or column, that a program holds whole."""
+    """The most elements of a row, or column, that a program holds whole."""
     if by_columns:
         return ctx.thresholds.longest_column
     if len(sweeps(kernel)) < 2:
@@ -133,7 +140,7 @@ def _fills_a_program(row: int, kernel: Kernel, program: Program, ctx: Context) -
 
 
 def _axis(name: str, ranges: Sequence[Var], is_tiled: bool = True) -> Axis | None:
-    """An axis over some ranges; None for those of one point."""
+    """An axis over some ranges; None if they have only one point."""
     var = Var(name, product(one.size for one in ranges))
     if var.size.constant == 1:
         return None
@@ -145,7 +152,7 @@ def _axis(name: str, ranges: Sequence[Var], is_tiled: bool = True) -> Axis | Non
 
 
 def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel:
-    """The kernel over the axes of its tiles."""
+    """The kernel with the axes of its tiles as ranges."""
     values: dict[str, Index] = {var.name: Index.of(0) for var in kernel.ranges + kernel.reduced}
     for axis in (*outer, *([inner] if inner else [])):
         values.update(axis.values)
@@ -153,7 +160,7 @@ def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) 
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
-    """Split the ranges into two groups if memory is contiguous along the last range of either, else None."""
+    """Split the ranges into two groups if accesses are contiguous along the last range of each, else None."""
     if len(kernel.ranges) < 2 or any(var.size.constant == 0 for var in kernel.ranges):
         return None
     x = kernel.ranges[-1]
@@ -174,7 +181,7 @@ def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...
 
 @dataclass(frozen=True, slots=True)
 class TritonConfig:
-    """Values of a kernel's constexprs, and how many warps run a program."""
+    """Values of a kernel's constexprs, and the number of warps of a program."""
 
     blocks: Mapping[str, int] = field(default_factory=dict)
     num_warps: int = 4
@@ -190,7 +197,7 @@ def configs(tiles: Tiles, program: Program, ctx: Context) -> tuple[TritonConfig,
 
 
 def next_power_of_two(number: int) -> int:
-    """The least power of two that is not less, 1 at least."""
+    """The smallest power of two that is at least `number`, and at least 1."""
     return 1 << max(0, number - 1).bit_length()
 
 
@@ -199,7 +206,7 @@ def _warps(elements: int, each: int = 256) -> int:
 
 
 def processors(ctx: Context) -> int:
-    """How many multiprocessors the code is for: an H200's where that is not known."""
+    """The number of multiprocessors to generate code for: an H200's if unknown."""
     return ctx.processors or _PROCESSORS
 
 
@@ -234,7 +241,7 @@ def _rows(tiles: Tiles, ctx: Context) -> int:
 
 
 def _width(tiles: Tiles, program: Program, ctx: Context) -> int:
-    """Bytes of an element of its largest buffers."""
+    """Bytes of an element of the kernel's largest buffers."""
     buffers = [program.by_name[name] for name in {*tiles.kernel.reads, *tiles.kernel.writes}]
     most = max((ctx.number(buffer.size) for buffer in buffers), default=0)
     return max((buffer.dtype.itemsize for buffer in buffers if ctx.number(buffer.size) == most), default=4)
@@ -254,16 +261,18 @@ def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[Triton
 
 
 def _most_warps(tiles: Tiles, row: int, ctx: Context) -> int:
-    """With fewer warps two programs of long rows share a multiprocessor; but where rows begin anywhere in memory, loads
-    are so narrow that it takes more threads.
+    """Maximum number of warps of a program: 16 for long rows, so that two programs share a multiprocessor.
+
+    Unaligned rows have narrow loads, which need more threads.
     """
     is_even = not tiles.inner or (tiles.inner.size.constant or 0) % _EVEN == 0
     return 16 if row > ctx.thresholds.long_row and (is_even or not tiles.is_read_again) else _MOST_WARPS
 
 
 def _row_blocks(tiles: Tiles, row: int, width: int, ctx: Context) -> Iterable[int]:
-    """How many rows, or columns, a program takes: as many as leave each processor several programs; of columns a line
-    of the cache, if it can.
+    """Candidates for the number of rows (or columns) per program, the heuristics' choice first.
+
+    The choice leaves several programs for each multiprocessor. Columns fill a cache line, if possible.
     """
     if not tiles.outer or not tiles.outer[0].block:
         return (1,)
