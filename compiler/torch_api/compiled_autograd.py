@@ -13,7 +13,7 @@ from compiler.torch_api.patching import call_hidden_before, replace_attribute
 
 
 def is_enabled() -> bool:
-    """Whether a backward that is run now is compiled."""
+    """Whether compiled autograd would compile a backward that runs now."""
     return compiled_autograd.compiled_autograd_enabled
 
 
