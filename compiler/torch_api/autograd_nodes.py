@@ -65,7 +65,7 @@ def running_number() -> int | None:
 
 
 def edges_of(node: Any) -> tuple[tuple[Any, int], ...]:
-    """For each input of the forward operation: the next node (or None), and the index into its inputs."""
+    """For each input of the forward operation: the next node (or None), and the index among that node's inputs."""
     return tuple(node.next_functions)
 
 

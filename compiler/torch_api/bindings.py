@@ -32,7 +32,7 @@ empty_on_cpu = _empty_strided_cpu
 """(sizes, strides, dtype) -> a new uninitialized tensor, like torch.empty_strided."""
 
 view_of_memory = _reinterpret_tensor
-"""(tensor, sizes, strides, offset) -> a view of the storage; the offset counts elements from the tensor's own offset."""
+"""(tensor, sizes, strides, offset) -> a view of its storage; the offset counts elements from the tensor's start."""
 
 direct_functions: Any = torch._C._VariableFunctions
 """ATen operators by name, without the Python frame of OpOverload."""

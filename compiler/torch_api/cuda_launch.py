@@ -41,7 +41,7 @@ class Loaded:
 
 
 def launcher() -> Any:
-    """torch's static CUDA launcher. Raises NoLauncherError."""
+    """The static CUDA launcher of torch. Raises NoLauncherError."""
     found = getattr(torch._C, "_StaticCudaLauncher", None)
     if found is None or torch.version.hip:
         raise NoLauncherError("kernels are launched by a CUDA build of PyTorch, and this is none")

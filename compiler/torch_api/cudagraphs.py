@@ -202,7 +202,7 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
 
 
 def _fields_of_later_torch(known: int) -> dict[str, Any]:
-    """Required fields of torch's WrappedFunction after the first `known`, as None: torch 2.15 added recording limits."""
+    """Required fields of torch's WrappedFunction after the first `known`, as None: limits added in torch 2.15."""
     later = dataclasses.fields(cudagraph_utils.WrappedFunction)[known:]
     missing = dataclasses.MISSING
     return {field.name: None for field in later if field.default is missing and field.default_factory is missing}
