@@ -105,8 +105,8 @@ class KernelFacts:
 class InductorObserver(Protocol):
     """Callbacks for the stages of one `compile_fx` call, in order.
 
-    `half` is "" for graphs before partitioning. `branch` names the torch.cond branch of loops or a kernel, "" outside of
-    branches; branches come first. Nodes are read lazily. `on_build` gets the compiled half and returns its replacement.
+    `half` is "" for graphs before partitioning. `branch` names the torch.cond branch of loops or a kernel, or is "".
+    Branches come first. Nodes are read lazily. `on_build` gets the compiled half and returns its replacement.
     """
 
     def on_graph(self, stage: str, half: GraphHalf, module: torch.fx.GraphModule) -> None: ...

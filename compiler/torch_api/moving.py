@@ -93,7 +93,7 @@ class Mover:
             known = self._moved[id(value)] = (
                 value,
                 self._copy(value),
-            )  # keeps the tensor alive, so that its id stays valid
+            )  # keeps the tensor alive: its id stays valid
         return known[1]
 
     def _copy(self, value: FakeTensor) -> FakeTensor:

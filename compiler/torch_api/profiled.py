@@ -1,4 +1,4 @@
-"""What torch's profiler says of some calls: what the GPU ran, what was launched."""
+"""Profile calls with torch's profiler: GPU work and driver launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from compiler.torch_api.patching import set_environment
 
-# What asks the driver for work: kernels, graphs, copies, fills (CUDA's and ROCm's runtime, and the driver's own names).
+# Driver calls that launch kernels, graphs, copies or fills (names in the CUDA and ROCm runtimes and the driver).
 LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync", "LaunchCooperativeKernel")
 
 
