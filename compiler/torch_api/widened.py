@@ -29,7 +29,7 @@ def random_state() -> tuple[bytes, ...]:
 
 
 class Recording(TorchDispatchMode):
-    """Records random operators in order: `drawn` has their results, for higher-order operators only whether they drew."""
+    """Records random operators and their results in `drawn`; for higher-order operators only whether they drew."""
 
     supports_higher_order_operators = True
 

@@ -336,9 +336,7 @@ def install() -> None:
     for module in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
         interpreter._patch_builtin(module, builder, scope)
     interpreter._patch_lang_tensor(tl.tensor, scope)
-    scope.set_attr(
-        tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze())
-    )  # Triton 3.6's own fails with NumPy 2.4
+    scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze()))  # 3.6: not NumPy 2.4
     for module in (tl, tl.core):
         interpreter._patch_lang_core(module, scope)
     for module in (tl, tl.core):  # last: each of Triton's own patches replaces the reductions of both modules

@@ -168,7 +168,7 @@ class InductorRetargeting(Retargeting):
     def settings(self) -> dict[str, Any]:
         """Inductor settings for the target.
 
-        Benchmarking is off, as nothing can be timed. The rest are defaults that depend on the vendor of the torch build.
+        Benchmarking is off, as nothing can be timed. The other defaults depend on the vendor of the torch build.
         """
         settings: dict[str, Any] = dict.fromkeys(choosing.fusion_benchmarks(), False)
         if _is_vendors_build(self.target):
