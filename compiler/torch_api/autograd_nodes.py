@@ -75,7 +75,7 @@ def outputs_of(node: Any) -> tuple[TensorFacts, ...]:
 
 
 def inputs_of(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype] | None, ...]:
-    """Shape and dtype of the forward operation's inputs; None for those without a gradient."""
+    """Shape and dtype of the forward operation's inputs; None for inputs without a gradient."""
     found = (outputs_of(target)[slot] if target else None for target, slot in edges_of(node))
     return tuple((facts.shape, facts.dtype) if facts else None for facts in found)
 
@@ -229,7 +229,7 @@ def node_hooks(node: Any) -> tuple[str, ...]:
 
 
 def _other_hooks(handle: Any) -> tuple[str, ...]:
-    """Remove a handle's hook, and return the names of the others on the node."""
+    """Remove a handle's hook, and return the names of the node's other hooks."""
     table = handle.hooks_dict_ref()
     handle.remove()
     return tuple(hook_name(hook) for hook in table.values())

@@ -79,7 +79,7 @@ def _input(node: Node) -> InputLayout:
 
 
 def buffers(nodes: Sequence[BaseSchedulerNode]) -> tuple[Buffer, ...]:
-    """The buffers of fused scheduler nodes, in the order in which they are written."""
+    """The buffers of fused scheduler nodes, in the order of their writes."""
     every = [(node, part) for node in nodes for part in node.get_nodes()]
     externs = {_own_name(output.node) for _, part in every if _is_extern(part) for output in part.get_outputs()}
     return tuple(_buffer(node, part, output, externs) for node, part in every for output in part.get_outputs())

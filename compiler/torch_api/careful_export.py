@@ -51,5 +51,5 @@ def aoti_package(program: ExportedProgram, file: Path) -> None:
 
 
 def aoti_load(file: Path) -> Callable[..., Any]:
-    """Load a package of AOTInductor as a function."""
+    """Load an AOTInductor package as a function."""
     return torch._inductor.aoti_load_package(str(file))

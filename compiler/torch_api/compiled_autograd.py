@@ -1,4 +1,4 @@
-"""Compiled autograd: TorchDynamo traces the backward, with the Python hooks on its nodes."""
+"""Compiled autograd, in which TorchDynamo traces the backward including its Python hooks."""
 
 from __future__ import annotations
 

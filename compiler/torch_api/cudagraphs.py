@@ -80,7 +80,7 @@ Verdict = tuple[str, str, tuple[str, ...], dict[str, float]]
 
 
 class CudaGraphs:
-    """Observes Inductor's decisions on CUDA graphs, forward and backward apart; `virtual` prevents any capture."""
+    """Observes Inductor's decisions on CUDA graphs for one half at a time; `virtual` prevents any capture."""
 
     def __init__(self, *, virtual: bool) -> None:
         self.virtual = virtual
@@ -101,7 +101,7 @@ class CudaGraphs:
         ]
         if self.virtual:
             found.append((output_code, "maybe_handle_backward_generation", lambda _: lambda *_args: None))
-            if hasattr(cudagraph_utils, "check_caching_allocator_for_cudagraphs"):  # 2.13 asks the real allocator
+            if hasattr(cudagraph_utils, "check_caching_allocator_for_cudagraphs"):  # 2.13 queries the real allocator
                 found.append((cudagraph_utils, "check_caching_allocator_for_cudagraphs", lambda _: lambda: None))
         return found
 

@@ -53,7 +53,7 @@ def compile_observed(compile_graph: Function, module: GraphModule, run: Callable
 
 
 def _bucket(optimizer: DDPOptimizer, index: int, whole: GraphModule) -> Bucket:
-    """The bucket with this index. Both buckets and split_module's names follow the order of the graph."""
+    """The DDP bucket with this index. Buckets and the names of split_module are both in graph order."""
     found = optimizer.buckets[index]
     parameters = tuple(dict.fromkeys(found.params))
     return Bucket(f"submod_{index}", index, len(optimizer.buckets), found.size, parameters, whole)

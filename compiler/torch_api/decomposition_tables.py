@@ -162,12 +162,12 @@ def aten_overloads() -> Iterator[tuple[str, OpOverload]]:
 
 
 def prims() -> tuple[str, ...]:
-    """The names of the prims that torch publishes."""
+    """The names of torch's public prims."""
     return tuple(torch._prims.__all__)
 
 
 def references() -> tuple[str, ...]:
-    """The names of the references that `torch._refs` publishes, in its own module."""
+    """The names of the public references in `torch._refs`, without its submodules."""
     return tuple(torch._refs.__all__)
 
 

@@ -537,7 +537,7 @@ def break_of_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Br
 
 
 def inner_function(fn: Any) -> Any:
-    """The function or module that torch.compile was given, or None if `fn` is not compiled."""
+    """The function or module that was passed to torch.compile; None if `fn` is not compiled."""
     if isinstance(fn, eval_frame.OptimizedModule):
         return fn._orig_mod
     return getattr(fn, "_torchdynamo_orig_callable", None)
@@ -585,5 +585,5 @@ def break_registry() -> dict[str, dict[str, Any]]:
 
 
 def named_backend(name: Any) -> Function:
-    """A registered torch.compile backend, or the callable itself."""
+    """Look up a torch.compile backend by name; return a callable unchanged."""
     return name if callable(name) else lookup_backend(name)

@@ -215,7 +215,7 @@ def has_fakes(values: Iterable[Any]) -> bool:
 
 
 def are_in_memory(values: Iterable[Any]) -> bool:
-    """Whether all tensors have memory: neither fake nor of `torch._efficientzerotensor`."""
+    """Whether all tensors have memory: none is fake or made by `torch._efficientzerotensor`."""
     return not any(isinstance(v, torch.Tensor) and (isinstance(v, FakeTensor) or v._is_zerotensor()) for v in values)
 
 

@@ -39,14 +39,14 @@ class Graphs:
         self.gave_up = False
 
     def refusal(self, module: GraphModule, half: str, is_piece: bool) -> str:
-        """Why this half (or a piece of it) is not replayed; "" if it is."""
+        """Why the forward or backward (or a piece of it) is not replayed; "" if it is."""
         if half == "backward" and self.gave_up:
             return "the forward is not replayed, and then the backward is not either"
         why = "data say how large something in it is" if is_piece else _reason_not_replayed(module, half)
         return explain(why, WHY_NOT_AT_ALL) if why else ""
 
     def words(self, module: GraphModule, half: str) -> str:
-        """Describe how this half is replayed."""
+        """Describe how the forward or backward is replayed."""
         inputs = module.graph.find_nodes(op="placeholder")
         dynamic = any(isinstance(value_of(node), torch.SymInt) for node in inputs)
         return replay_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
@@ -82,7 +82,7 @@ class Graphs:
 
 
 def _reason_not_replayed(module: GraphModule, half: str) -> str:
-    """Why a half can't be a CUDA graph; "" if it can.
+    """Why a forward or backward can't be a CUDA graph; "" if it can.
 
     Like torch._dynamo.backends.cudagraphs.check_for_skip, but parameters need not be the first inputs.
     """

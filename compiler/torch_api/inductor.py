@@ -105,8 +105,9 @@ class KernelFacts:
 class InductorObserver(Protocol):
     """Callbacks for the stages of one `compile_fx` call, in order.
 
-    `half` is "" for graphs before partitioning. `branch` names the torch.cond branch of loops or a kernel, or is "".
-    Branches come first. Nodes are read lazily. `on_build` gets the compiled half and returns its replacement.
+    `half` is "" for graphs before they are partitioned into forward and backward. `branch` names the torch.cond branch
+    of loops or a kernel, or is ""; branches come first. Nodes are read lazily. `on_build` gets the compiled function of
+    a half and returns its replacement.
     """
 
     def on_graph(self, stage: str, half: GraphHalf, module: torch.fx.GraphModule) -> None: ...
@@ -246,7 +247,7 @@ class _Session:
     def compile_aot_graph(
         self, kind: Kind, compile_graph: Function, module: torch.fx.GraphModule, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Compile a half with the compiler of a backend that uses AOTAutograd."""
+        """Compile the forward or backward with the compiler of a backend that uses AOTAutograd."""
         self.observer.on_graph(kind, kind, module)
         try:
             if self.gpu is not None:
@@ -267,7 +268,7 @@ class _Session:
     def compile_half(
         self, compile_inner: Function, module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any
     ) -> Any:
-        """Compile a half with Inductor. After an error, or without a build, return the graph itself."""
+        """Compile the forward or backward with Inductor. After an error, or without a build, return the graph."""
         self.kind = _kind_of(kwargs)
         self.observer.on_graph(self.kind, self.kind, module)
         if not self.build and not self.observer.needs_code(self.kind):

@@ -131,7 +131,7 @@ class LineOrigins:
 
     @contextmanager
     def _set(self, **state: Any) -> Iterator[None]:
-        """Set attributes for the block."""
+        """Set attributes in the block."""
         before = {name: getattr(self, name) for name in state}
         vars(self).update(state)
         try:
@@ -252,7 +252,7 @@ class LineOrigins:
         self.paths.update(fx.graph_paths(module))
 
     def of_kernel(self, kernel: Any) -> KernelLines:
-        """The known origins of a kernel, or of each part of a combo kernel or group of C++ loops."""
+        """The line origins of a kernel, including all parts of a combo kernel or C++ kernel group."""
         if isinstance(kernel, KernelGroup):
             rows, self.template_rows = [*self.template_rows, *self.rows.get(kernel, ())], []
             return KernelLines(rows=tuple((row, self.origins(tuple(nodes))) for row, nodes in rows))

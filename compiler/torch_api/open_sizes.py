@@ -15,7 +15,7 @@ from compiler.torch_api.guards import Names, rename
 
 __all__ = ["Max"]
 
-# torch's largest int stands for no bound.
+# torch uses its largest int for "no bound".
 UNBOUNDED = 2**62
 
 

@@ -49,7 +49,7 @@ class Halves:
 def observe_partition(
     on_partition: Callable[[Halves], None], partition: Function, module: GraphModule, *args: Any, **options: Any
 ) -> Any:
-    """Partition a joint graph with AOTAutograd's partitioner, and report the halves to `on_partition`."""
+    """Partition a joint graph with AOTAutograd's partitioner, and report the result to `on_partition`."""
     joint = Joint(fx.detached_copy(module), options)
     with _read_bans() as banned:
         forward, backward = partition(module, *args, **options)

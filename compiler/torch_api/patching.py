@@ -1,4 +1,4 @@
-"""Tools of observers: replace attributes in a block, and hide frames from TorchDynamo."""
+"""Tools for observers: replace attributes in a block, and hide frames from TorchDynamo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Wrapper = tuple[Any, str, Callable[[Any], Any]]
 
 
 def call_instead(hook: Function) -> Callable[[Function], Function]:
-    """Turn a function into one that calls `hook(function, *args, **kwargs)` in its place."""
+    """Turn a function into one that calls `hook(function, *args, **kwargs)` instead."""
 
     def make(original: Function) -> Function:
         @wraps(original)

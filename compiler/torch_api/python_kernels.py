@@ -43,7 +43,7 @@ def python_kernels(kernels: Kernels) -> Iterator[None]:
 
 
 def operators_with_kernel(key: str) -> set[str]:
-    """ATen operators with a kernel of their own for a dispatch key: `aten::add.Tensor`."""
+    """Names of the ATen operators that have their own kernel for a dispatch key: `aten::add.Tensor`."""
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
     return {name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)}
 
@@ -60,13 +60,13 @@ def without_key(key: DispatchKey) -> AbstractContextManager[None]:
 
 
 def dispatch_state() -> tuple[int, int]:
-    """The dispatch keys that this thread includes and excludes, as bits."""
+    """The dispatch keys that this thread includes and excludes, as bit masks."""
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     return included.raw_repr(), excluded.raw_repr()
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
-    """The dispatch keys of a tensor, as bits."""
+    """The dispatch keys of a tensor, as a bit mask."""
     return torch._C._dispatch_keys(tensor).raw_repr()
 
 

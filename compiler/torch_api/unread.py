@@ -1,4 +1,4 @@
-"""Skip work of TorchDynamo per compiled frame whose results nobody reads.
+"""Skip TorchDynamo's work on each compiled frame whose results are never read.
 
 It checks the frame's guards once with cold CPU caches (20 ms), for a log and a metric. It reads whole files to find
 function names, for a log. It imports torch.distributed.tensor.experimental (0.1 s per process) to check whether a value

@@ -133,7 +133,7 @@ def launches_without_gpu(driver: AbstractContextManager[None], launch: Callable[
 def _pretend_triton(original: Any) -> Callable[..., bool]:
     """A `has_triton` that returns True; its `cache_clear` clears the original's cache, which Inductor uses."""
 
-    def has_triton(**_devices: bool) -> bool:  # torch 2.15 asks with include_cpu=
+    def has_triton(**_devices: bool) -> bool:  # torch 2.15 passes include_cpu=
         return True
 
     has_triton.cache_clear = original.cache_clear  # type: ignore[attr-defined]

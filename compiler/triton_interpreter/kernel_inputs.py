@@ -1,4 +1,4 @@
-"""A kernel's arguments in its program: those of the exploration if kept, else random."""
+"""A kernel's arguments in its program: the exploration's values if they were kept, else random values."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _PART = re.compile(r"(\w+) = reinterpret_tensor\((\w+), .*# alias$", re.MULTILIN
 
 
 class ProgramError(RuntimeError):
-    """A program that can't be run here; the message says why."""
+    """A program can't be run on this machine; the message says why."""
 
 
 class Program:
@@ -117,7 +117,7 @@ class Program:
         return self.values.get(buffer.value) if buffer is not None else None
 
     def _values_held(self) -> dict[str, str]:
-        """The node whose value each buffer holds once written. A mutated buffer has it after its last mutation."""
+        """Buffer or input name -> node whose value it holds once written; "" for a name that is mutated later."""
         found = mutated_inputs(self.graph.module) | {buffer.name: buffer.value for buffer in self.graph.buffers}
         latest: dict[str, str] = {}
         for buffer in self.graph.buffers:
@@ -128,7 +128,7 @@ class Program:
         return found
 
     def mutations_of(self, kernel: str) -> dict[str, str]:
-        """The buffers and inputs that a kernel mutates, each with its buffer name after the mutation."""
+        """Buffer or input that a kernel mutates -> its buffer name after the mutation."""
         nodes = self.graph.nodes.get(kernel, set())
         buffers = (buffer for buffer in self.graph.buffers if nodes & set(buffer.nodes))
         return {mutated: buffer.name for buffer in buffers for mutated in buffer.mutates}

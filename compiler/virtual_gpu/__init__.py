@@ -1,1 +1,1 @@
-"""Compile for a GPU that this machine lacks: the graphs and code are those of a machine with that GPU."""
+"""Compile for a GPU that this machine lacks; graphs and code are the same as on a machine with that GPU."""

@@ -69,7 +69,7 @@ def attention_kernels(target: Target, on_choice: Callable[[str, str, str], None]
 
 
 def choose_kernel(target: Target, call: Call) -> tuple[Kernel, str]:
-    """The kernel that torch runs for a call on this GPU, and why it rejects those of higher priority."""
+    """The kernel that torch runs for a call on this GPU, and why it rejects kernels of higher priority."""
     passed: list[str] = []
     prefers_cudnn = target.vendor == "nvidia" and target.capability[0] in (9, 10)
     priority: tuple[Kernel, ...] = ("cudnn", "flash", "efficient") if prefers_cudnn else ("flash", "efficient")
