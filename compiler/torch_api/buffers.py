@@ -42,7 +42,7 @@ class Buffer:
 class InputLayout:
     """The input layout that a graph was compiled for.
 
-    `shape` and `stride` are None if they are symbolic. All three are None for an input that is no tensor.
+    `shape` and `stride` are None if they are symbolic. All fields but `name` are None for an input that is no tensor.
     """
 
     name: str

@@ -42,7 +42,7 @@ def careful_export() -> Iterator[None]:
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
-    """Replace `print` in torch's module and `torch._dynamo.reset`."""
+    """Do nothing: replaces `print` in torch's module, and `torch._dynamo.reset`."""
 
 
 def aoti_package(program: ExportedProgram, file: Path) -> None:

@@ -34,7 +34,7 @@ _TYPES = {"code object": "code", "built-in": "builtin_function_or_method", "func
 
 
 def kind_of(guard: Any) -> str:
-    """The kind of a leaf guard. Before torch 2.13, guards on marked dynamic dimensions were NO_HASATTR."""
+    """The kind of a leaf guard. Before torch 2.13, guards on dimension marks were of the kind NO_HASATTR."""
     kind = type(guard).__name__
     marks = kind == "NO_HASATTR" and any(_MARKED in part for part in guard.verbose_code_parts())
     return "DIMENSION_DYNAMIC_MARKING_GUARD" if marks else kind

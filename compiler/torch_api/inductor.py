@@ -92,7 +92,7 @@ class IrFacts:
 class KernelFacts:
     """One Inductor kernel: its scheduler nodes, its category, and the FX origins of its lines.
 
-    `whole` are the origins for lines of a template that have no own origins. See `ir_kind` for categories.
+    `whole` are the origins of template lines without an entry in `lines`. See `ir_kind` for categories.
     """
 
     name: str

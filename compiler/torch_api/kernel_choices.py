@@ -82,7 +82,7 @@ def current_node() -> Any:
 
 
 def is_autotuning() -> bool:
-    """Whether max-autotune is on."""
+    """Whether max-autotune is on, for all operations or for matmuls."""
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
@@ -97,7 +97,7 @@ def known_settings() -> dict[str, Any]:
 
 
 def fusion_benchmarks() -> tuple[str, str]:
-    """Names of the settings that make Inductor benchmark fusions. Torch 2.15 renamed one and warns about the old."""
+    """Names of the settings that make Inductor benchmark fusions. Torch 2.15 renamed one, and warns if it is used."""
     templates = "benchmark_template_fusion"
     return "benchmark_fusion", templates if templates in known_settings() else "benchmark_epilogue_fusion"
 

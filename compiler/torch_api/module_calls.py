@@ -86,9 +86,9 @@ def _set(call: Any) -> None:
 
 
 def is_skipped_by_compile(module: Module) -> bool:
-    """Whether `module.compile()` compiles nothing: its forward is PyTorch's own, which TorchDynamo skips.
+    """Whether `module.compile()` has no effect, because TorchDynamo skips forwards of PyTorch's own modules.
 
-    From torch 2.15 on it is compiled.
+    From torch 2.15 on they are compiled.
     """
     if hasattr(OptimizedModule, "_should_wrap_module_call_impl"):
         return False

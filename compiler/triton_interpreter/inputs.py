@@ -29,7 +29,7 @@ class Programs:
         self._made: dict[str, Program] = {}
 
     def of_half(self, half: Any) -> Program:
-        """The program of the forward or backward with real inputs. Raises ProgramError if it has none."""
+        """The program of the forward or backward with real inputs. Raises ProgramError if any is missing."""
         if half not in self._made:
             with torch.random.fork_rng(devices=()):
                 self._made[half] = self._make(half)

@@ -23,7 +23,7 @@ ROUNDS = 10
 def words(seed: Tensor | int, counter: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four random 32-bit words for each counter, as int64.
 
-    Products of 32-bit words may overflow int64; their 64 bits are still correct.
+    Products of two 32-bit words may overflow int64, which wraps around: the bits are still correct.
     """
     low, high = seed & LOW, seed >> 32 & LOW
     a, b = counter & LOW, counter >> 32 & LOW

@@ -36,7 +36,7 @@ class Host(Protocol):
 
 
 def runner(code: str, host: Host, externs: Collection[str]) -> Callable[[list[Any]], Any]:
-    """Execute the output code, and return its `call`: from a list of inputs, which it clears, to the outputs.
+    """Execute the output code, and return its `call` function, which takes a list of inputs and clears it.
 
     `externs` are the variables that hold results of ATen calls. Raises errors of the code.
     """
