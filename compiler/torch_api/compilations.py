@@ -82,8 +82,8 @@ def backend_of_compilation() -> Any:
 def restore_dispatch_modes() -> Iterator[None]:
     """Restore the active dispatch modes after the block.
 
-    An interrupt can hit torch just after it entered a FakeTensorMode, before the block that leaves it. The mode then
-    stays active, and every later call in the process fails.
+    An interrupt can hit torch just after it entered a FakeTensorMode, before the `try` block that leaves it. The mode
+    then stays active, and every later call in the process fails.
     """
     before = _python_dispatch._get_current_dispatch_mode_stack()
     lifts = torch._C._only_lift_cpu_tensors()

@@ -2,7 +2,7 @@
 
 torch._inductor.cudagraph_trees is used as in torch's backend "cudagraphs" (torch._dynamo.backends.cudagraphs). CUDA
 graph trees share one memory pool, copy inputs that may move, read parameters in place, and separate forward from
-backward. A graph that can't be captured has a reason.
+backward. They report why a graph can't be captured.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ UNBOUNDED = 2**62
 class ConditionFacts:
     """A condition on symbols that torch assumed, as Python code, and the line that caused it.
 
-    `asked` is the line in torch's form (`code # …/file.py:3 in f (…)`). `default` is True for torch's own lower bound
-    of 2: sizes 0 and 1 are specialized.
+    `asked` is the line in torch's form (`code # …/file.py:3 in f (…)`). `default` is True for torch's own lower bound,
+    which exists because sizes 0 and 1 are specialized.
     """
 
     code: str

@@ -26,9 +26,9 @@ from compiler.triton_interpreter.signature import signature
 class Launch:
     """One launch of a Triton kernel, before it runs.
 
-    `arguments` are live: a launch changes them. `written` maps the index of each argument that the kernel stores to to
-    eager's value, None if unknown. `unrounded(index)` has the values without eager's intermediate rounding to 16 bits,
-    one per way to round.
+    `arguments` are live: a launch changes them. `written` has the index of each argument that the kernel stores to, and
+    eager's value of it (None if unknown). `unrounded(index)` has the values without eager's intermediate rounding to 16
+    bits, one per way to round.
     """
 
     kernel: str
