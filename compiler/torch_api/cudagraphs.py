@@ -124,7 +124,7 @@ class CudaGraphs:
             raise RuntimeError(message)
 
     def decisions(self, half: str, inputs: Sequence[Any], *, tried: bool) -> Iterator[Decision]:
-        """The decisions for a half ("forward") with these example inputs; none without CUDA graphs.
+        """The decisions for `half` ("forward", "backward", "inference"); none if CUDA graphs are off.
 
         The verdict is "captured", "partitioned" or "refused"; the subjects are scheduler nodes. `tried` is False if
         Inductor gave up on CUDA graphs before it compiled this half.
