@@ -1,4 +1,4 @@
-"""The user's process, left as it was found; garbage collection; child processes."""
+"""Preserve the user's process state, control garbage collection, and run child processes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 LARGEST_THRESHOLD = 2**31 - 1
-"""CPython keeps thresholds as C integers. A user, or torch 2.15 during a compilation, may have raised the last one."""
+"""CPython stores gc thresholds as C ints. The user, or torch 2.15 while it compiles, may have raised the last one."""
 
 
 @contextmanager
 def preserve_state() -> Iterator[None]:
-    """Restore warning filters and the recursion limit, which one compilation changes.
+    """Restore warning filters and the recursion limit, which a compilation changes.
 
-    Random state is not here: a compiled call must advance it just as the plain call would, and Inductor restores it
-    around its own work (torch._dynamo.utils.preserve_rng_state).
+    Random state is not restored: a compiled call must advance it like the plain call, and Inductor restores it after
+    its own work (torch._dynamo.utils.preserve_rng_state).
     """
     limit, filters, show = sys.getrecursionlimit(), warnings.filters, warnings.showwarning
     known = list(filters)
@@ -29,7 +29,7 @@ def preserve_state() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
-        # Not always catch_warnings: with it, Python shows every warning again that it has shown once.
+        # catch_warnings only if needed: after it, Python shows once-only warnings again.
         if warnings.filters is not filters or list(filters) != known or warnings.showwarning is not show:
             warnings.filters, warnings.showwarning = known, show
             with warnings.catch_warnings():
@@ -38,7 +38,7 @@ def preserve_state() -> Iterator[None]:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """No garbage is collected in the block."""
+    """Turn garbage collection off in the block."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -50,10 +50,10 @@ def without_collection() -> Iterator[None]:
 
 @contextmanager
 def fewer_full_collections(factor: int) -> Iterator[None]:
-    """Make Python's full garbage collections in the block rarer by a factor.
+    """Make Python's full garbage collections rarer by a factor in the block.
 
-    A full one walks every object there is, a waste while many are made that stay. Not for repeated work: without
-    any, the process grows.
+    A full collection visits every object, which is wasteful while many long-lived objects are created. Not for repeated
+    work: without full collections the process grows.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(thresholds[0], thresholds[1], min(factor * thresholds[2], LARGEST_THRESHOLD))
@@ -65,25 +65,25 @@ def fewer_full_collections(factor: int) -> Iterator[None]:
 
 @contextmanager
 def made_to_stay() -> Iterator[None]:
-    """Count objects made in the block as old at its end, without a full collection."""
+    """Move objects created in the block to the oldest generation at its end, without a full collection."""
     with fewer_full_collections(1_000_000):
         yield
-        if not gc.get_freeze_count():  # now: under the old thresholds the next object may start one
-            gc.freeze()  # takes all objects out of the young generations, without a look at them,
-            gc.unfreeze()  # and this puts them into the oldest one
+        if not gc.get_freeze_count():  # before the thresholds are restored: the next object might start a collection
+            gc.freeze()  # takes all objects out of the young generations without visiting them,
+            gc.unfreeze()  # and this moves them to the oldest generation
 
 
 def start_in_own_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a program that leads a process group: Jupyter interrupts all of the kernel's group.
+    """Start a program in its own process group, because Jupyter interrupts the kernel's whole group.
 
-    It gets no input, and its output is dropped, unless `options` (those of subprocess.Popen) say otherwise.
+    It gets no input, and its output is dropped, unless `options` (of subprocess.Popen) say otherwise.
     """
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     return subprocess.Popen(command, **{**pipes, **options}, process_group=0)
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:
-    """End a program that leads a process group, with all that it has started."""
+    """Kill a program's process group, including all child processes, and wait for the program."""
     with suppress(ProcessLookupError, PermissionError):  # the group is gone
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -92,10 +92,9 @@ def kill_group(process: subprocess.Popen[Any]) -> None:
 def run_in_own_group(
     command: Sequence[str], given: str = "", timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end in a process group of its own, with `given` as its input.
+    """Run a program to its end in its own process group, with `given` as its input.
 
-    However this ends, the program and all that it has started have ended. Raises OSError,
-    subprocess.TimeoutExpired.
+    The process group is always killed at the end. Raises OSError, subprocess.TimeoutExpired.
     """
     pipe = subprocess.PIPE
     process = start_in_own_group(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)

@@ -1,4 +1,4 @@
-"""Where a record is made: versions, processor, GPU."""
+"""The environment of a record: versions, processor, GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def environment() -> Environment:
 
 
 def with_settings_of_now(known: Environment) -> Environment:
-    """The same with the settings that a program may have changed since."""
+    """The environment with the current values of settings that a program may change."""
     return replace(known, threads=torch.get_num_threads(), matmul_precision=torch.get_float32_matmul_precision())
 
 

@@ -1,4 +1,4 @@
-"""GPUs as data: what a compiler, an occupancy count and a roofline need to know."""
+"""GPU specifications for compilation, occupancy and the roofline model."""
 
 from compiler.targets.gpus import TARGETS
 from compiler.targets.target import DTYPES, Target, UnknownTargetError, is_virtual, known_target, target

@@ -1,4 +1,4 @@
-"""The device that code is written for: one that is here, or a GPU of the table."""
+"""The device that code is generated for: a device of this machine, or a GPU of the table."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from compiler.record.options import Options
 from compiler.targets import Target, is_virtual, target
 
 WRITERS = ("inductor", "tcompile")
-"""The backends that write code, for a GPU that is not here too."""
+"""The backends that generate code, also for a GPU that this machine lacks."""
 DEFAULT_TARGET = "h100"
-"""The GPU that code is written for where tensors are on the CPU and the user names no target."""
+"""The default GPU if tensors are on the CPU and the user names no target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """`name` is a GPU of the table, or the type of a device here, for which `gpu` is None.
+    """The device that code is generated for.
 
-    `problem` says why it is not the GPU that was wanted.
+    `name` is a GPU of the table; or a device type of this machine, and then `gpu` is None.
+    `problem` says why it is not the requested GPU.
     """
 
     name: str
@@ -36,17 +37,17 @@ def has_triton() -> bool:
 
 
 def builds(options: Options) -> bool:
-    """Whether the options need generated code that runs."""
+    """Whether the options require generated code to be built and run."""
     return options.check is True and not is_virtual(options.target)
 
 
 def measures(options: Options) -> bool:
-    """Whether Inductor measures its candidates to choose among them, where it can."""
+    """Whether Inductor times its candidates (max-autotune), if it can."""
     return options.mode.startswith("max-autotune")
 
 
 def destination(options: Options, devices: Iterable[torch.device]) -> Destination:
-    """The device to write code for, by the options and the devices of the graph's tensors."""
+    """The device to generate code for, from the options and the devices of the graph's tensors."""
     found = [device.type for device in devices]
     here = next((kind for kind in found if kind not in ("cpu", "meta")), "cpu")
     runs = (bool(options.time) or builds(options)) and "meta" not in found
@@ -59,7 +60,7 @@ def destination(options: Options, devices: Iterable[torch.device]) -> Destinatio
 
 
 def _wants_gpu(options: Options, here: str, runs: bool) -> bool:
-    """Whether a virtual GPU makes sense: nothing runs, and Inductor or our backend compiles."""
+    """Whether to use a virtual GPU: the user names one, or nothing runs and Inductor or our backend compiles."""
     if is_virtual(options.target):
         return True
     return not options.target and here == "cpu" and options.backend in WRITERS and not runs

@@ -1,8 +1,8 @@
-"""The GPUs of the table, each with the publications that its numbers are from.
+"""The table of GPUs, each with the sources of its numbers.
 
-Limits of a multiprocessor of NVIDIA's (registers, threads, blocks, shared memory) are those of the CUDA C++ Programming
-Guide's table "Technical Specifications per Compute Capability". Peak rates are dense: where a data sheet gives the
-rate with 2:4 sparsity, half of it stands here.
+Limits of NVIDIA multiprocessors (registers, threads, blocks, shared memory) are from the table "Technical
+Specifications per Compute Capability" of the CUDA C++ Programming Guide. Peak rates are dense: if a data sheet gives
+the rate with 2:4 sparsity, it is halved here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _tera(**rates: float) -> Mapping[str, float]:
 
 
 class _Limits(NamedTuple):
-    """Limits of a multiprocessor of one compute capability; its shared memory in KiB."""
+    """Limits of a multiprocessor by compute capability; shared memory is in KiB."""
 
     family: str
     shared_memory: int
@@ -47,7 +47,7 @@ _LIMITS = {
 
 
 def _nvidia(name: str, capability: tuple[int, int], sources: tuple[str, ...], **facts: Any) -> Target:
-    """A GPU of NVIDIA's with the limits of its compute capability."""
+    """An NVIDIA GPU with the limits of its compute capability."""
     limits = _LIMITS[capability]
     return Target(
         name=name,
@@ -132,7 +132,7 @@ B200 = _nvidia(
     memory=180 * _GIB,
     memory_bandwidth=8000 * _GB,
     l2_cache=126 * _MIB,
-    # The brief's first edition gave 40 and 80 for float64 and float32: more than 148 multiprocessors do at this clock.
+    # The brief's first edition gave 40 and 80 for float64 and float32: too much for 148 multiprocessors at this clock.
     peak=_tera(float64=37, float32=75, tf32=1100, float16=2250, bfloat16=2250, float8=4500, int8=4500),
     sources=(
         "NVIDIA Blackwell Architecture Technical Brief, table 3 (HGX B200, for each GPU; half of the sparse rates)",
@@ -186,7 +186,7 @@ RTX4090 = _nvidia(
     memory=24 * _GIB,
     memory_bandwidth=1008 * _GB,
     l2_cache=72 * _MIB,
-    # With float32 accumulation, as torch asks for: GeForce tensor cores do that at half the rate.
+    # With float32 accumulation, which torch uses: GeForce tensor cores run it at half the rate.
     peak=_tera(float64=1.29, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, float8=330.3, int8=660.6),
     sources=("NVIDIA Ada GPU Architecture whitepaper, V2.02 (appendix A)",),
 )
@@ -212,7 +212,7 @@ MI300X = Target(
     shared_memory_per_block_optin=64 * _KIB,
     registers_per_multiprocessor=131072,
     max_threads_per_multiprocessor=2048,
-    max_blocks_per_multiprocessor=32,  # 16 where a block has more than one wave: compiler.binary.occupancy
+    max_blocks_per_multiprocessor=32,  # 16 if a block has more than one wave: compiler.binary.occupancy
     peak=_tera(float64=163.4, float32=163.4, tf32=653.7, float16=1307.4, bfloat16=1307.4, float8=2614.9, int8=2614.9),
     sources=(
         "AMD Instinct MI300X Accelerator Data Sheet",
@@ -222,4 +222,4 @@ MI300X = Target(
 )
 
 TARGETS: tuple[Target, ...] = (A100, H100, H200, B200, L4, T4, RTX4090, MI300X)
-"""Every GPU that code can be written for without having it."""
+"""All GPUs of the table."""

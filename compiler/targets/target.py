@@ -1,4 +1,4 @@
-"""`Target`: one GPU as data, and how a user names one."""
+"""`Target`: the specification of one GPU, and its lookup by name."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from difflib import get_close_matches
 from typing import Literal
 
 DTYPES: tuple[str, ...] = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
-"""The number formats that peak rates are given for, as `torch.dtype` names them; "tf32" is float32 on tensor cores."""
+"""The dtypes of peak rates, with the names of `torch.dtype`; "tf32" is float32 on tensor cores."""
 
 _MAKERS = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
 
 
 class UnknownTargetError(ValueError):
-    """A GPU that is not in the table; the message lists those that are, and the closest name."""
+    """The GPU is not in the table; the message lists the table and suggests the closest name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """One GPU. Sizes are in bytes, rates per second, clocks in Hz.
 
-    A "multiprocessor" is an SM or, with AMD, a CU. `architecture` is what the vendor's compiler calls it ("sm_90",
-    "gfx942"), `capability` what torch reports as compute capability. `device_name` is torch.cuda.get_device_name().
+    A "multiprocessor" is an SM or, for AMD, a CU. `architecture` is the vendor compiler's name ("sm_90", "gfx942"),
+    `capability` is torch's compute capability, `device_name` is torch.cuda.get_device_name().
     `clock` is the highest boost clock. `memory` is the nominal size; a little less can be allocated.
-    `shared_memory_per_block` is what a block gets by default, `shared_memory_per_block_optin` the most that it can
-    ask for. `registers_per_multiprocessor` counts 32-bit registers. `peak` holds dense rates in operations per
-    second by name of `DTYPES`, on tensor or matrix cores where the format has them; a format that is missing is one
-    the GPU has no instructions for. `sources` names the vendor's publications that the numbers are from.
+    `shared_memory_per_block` is the default limit of a block, `shared_memory_per_block_optin` the opt-in limit.
+    `registers_per_multiprocessor` counts 32-bit registers. `peak` has dense rates in operations per second by name in
+    `DTYPES`, on tensor or matrix cores if they support the dtype; a dtype is missing if the GPU has no instructions
+    for it. `sources` names the vendor's publications.
     """
 
     name: str
@@ -65,19 +65,19 @@ class Target:
 
     @property
     def backend(self) -> Literal["cuda", "hip"]:
-        """What Triton calls the vendor's toolchain."""
+        """Triton's backend name for the vendor."""
         return "hip" if self.vendor == "amd" else "cuda"
 
     @property
     def triton_arch(self) -> int | str:
-        """What Triton calls the architecture: 90 for sm_90, "gfx942" for gfx942."""
+        """Triton's name of the architecture: 90 for sm_90, "gfx942" for gfx942."""
         return self.architecture if self.vendor == "amd" else 10 * self.capability[0] + self.capability[1]
 
 
 def target(name: str) -> Target:
-    """The target of a name, in any spelling ("RTX 4090", "nvidia-h100").
+    """Look up a GPU by name, in any spelling ("RTX 4090", "nvidia-h100").
 
-    Case, spaces, dashes and the maker's name don't matter. Raises UnknownTargetError.
+    Case, spaces, dashes, underscores and the vendor's name are ignored. Raises UnknownTargetError.
     """
     from compiler.targets.gpus import TARGETS
 
@@ -93,7 +93,7 @@ def target(name: str) -> Target:
 
 
 def known_target(name: str) -> Target | None:
-    """The target of a name; None for a GPU that is not in the table, as in a record of another version."""
+    """Look up a GPU by name; None if it is not in the table (a record of another version may name such a GPU)."""
     try:
         return target(name)
     except UnknownTargetError:
@@ -101,7 +101,7 @@ def known_target(name: str) -> Target | None:
 
 
 def is_virtual(name: str) -> bool:
-    """Whether a `target` option names a GPU of the table and no device ("", "cpu", "cuda:0")."""
+    """Whether a `target` option names a GPU of the table instead of a device ("", "cpu", "cuda:0")."""
     return bool(name) and name.partition(":")[0] not in ("cpu", "cuda")
 
 

@@ -1,7 +1,7 @@
-"""Memory that is really allocated and freed while a call runs.
+"""Memory allocations and frees measured while a call runs.
 
-CUDA's caching allocator keeps a history of it (`torch.cuda.memory._record_memory_history`); on the CPU the profiler
-does.
+On a GPU they come from the caching allocator's history (`torch.cuda.memory._record_memory_history`), on the CPU from
+the profiler.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torch.profiler import ProfilerActivity, profile
 from compiler.process import without_collection
 from compiler.torch_api.profiled import quiet
 
-_FREED = "free_requested"  # what follows, "free_completed", is when the stream has got there
+_FREED = "free_requested"  # "free_completed" follows once the stream has reached the free
 MOST_EVENTS = 1_000_000
 
 
 class RecordingError(RuntimeError):
-    """The allocator's history is being recorded already; a second recording would end the first."""
+    """The allocator's history is already being recorded; a second recording would end the first."""
 
 
 def cuda_changes(call: Callable[[], object]) -> list[int]:
     """Bytes allocated (> 0) and freed (< 0) on the current GPU while `call` runs, in order.
 
-    Recording stops afterwards. The garbage collector is off meanwhile: tensors from before would count as freed.
-    Raises RecordingError, and what `call` raises.
+    Recording stops afterwards. The garbage collector is off during the call: it would free older tensors, and they
+    would be counted. Raises RecordingError, and any error of `call`.
     """
     if torch._C._cuda_isHistoryEnabled():
         raise RecordingError("torch.cuda.memory's history is being recorded: stop that first, or read its snapshot")
@@ -46,7 +46,7 @@ def cuda_changes(call: Callable[[], object]) -> list[int]:
 
 
 def history_changes(trace: Iterable[dict[str, Any]]) -> Iterator[int]:
-    """Bytes that the events of a history allocate (> 0) and free (< 0)."""
+    """Bytes allocated (> 0) and freed (< 0) by the events of an allocator history."""
     for event in trace:
         if event["action"] == "alloc":
             yield event["size"]
@@ -57,7 +57,7 @@ def history_changes(trace: Iterable[dict[str, Any]]) -> Iterator[int]:
 def cpu_changes(call: Callable[[], object]) -> list[int]:
     """Bytes allocated (> 0) and freed (< 0) on the CPU while `call` runs, in order.
 
-    Workspaces of operators are included; frees of memory from before the call are not. Raises what `call` raises.
+    Operator workspaces are included; frees of memory allocated before the call are not. Raises any error of `call`.
     """
     with quiet(), without_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
@@ -68,7 +68,7 @@ def cpu_changes(call: Callable[[], object]) -> list[int]:
 
 
 def cpu_peak_bytes(call: Callable[[], object]) -> int:
-    """Peak of the bytes that a call allocates on the CPU, without the libraries' own memory."""
+    """Peak bytes that a call allocates on the CPU, without memory that libraries allocate themselves."""
     return max(accumulate(cpu_changes(call)), default=0)
 
 
@@ -79,9 +79,9 @@ def _each(tree: Iterable[Any]) -> Iterator[Any]:
 
 
 def _changes_of_own(changes: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Sizes that were allocated and freed at addresses, without frees of earlier memory.
+    """Sizes of allocations and frees, without frees of memory allocated before the profile.
 
-    The profiler remembers sizes of addresses from earlier profiles, and reports frees there with those.
+    The profiler remembers address sizes from earlier profiles, and reports frees at these addresses too.
     """
     own: set[int] = set()
     for address, size in changes:

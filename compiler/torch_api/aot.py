@@ -1,6 +1,6 @@
-"""AOTAutograd as a backend calls it: its inputs, its facts while it compiles, its side work.
+"""AOTAutograd as a backend calls it: compile a module, read its metadata, switch off its logs.
 
-Facts about inputs and outputs are in the tracing context while its graphs are compiled (`ViewAndMutationMeta` of
+While its graphs are compiled, the tracing context holds metadata of inputs and outputs (`ViewAndMutationMeta` of
 torch._functorch._aot_autograd.schemas).
 """
 
@@ -33,18 +33,18 @@ Call = Callable[[list[Any]], Sequence[Any]]
 Compile = Callable[[GraphModule, Sequence[Any]], Call]
 
 untraced = torch._dynamo.disable
-"""(function, reason="…") -> the same function, which TorchDynamo does not trace."""
+"""(function, reason="…") -> a wrapper of the function that TorchDynamo does not trace."""
 
 _SKIPPED = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
 
 
 def aot_module(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Compile a module as torch._dynamo.backends.common's `aot_module_simplified` does."""
+    """Compile a module with `aot_module_simplified` of torch._dynamo.backends.common."""
     return aot_backends.aot_module_simplified(module, inputs, **options)  # type: ignore[attr-defined]
 
 
 def mark_boxed(call: Call) -> Call:
-    """Tell AOTAutograd that a call takes its arguments in one list, which it may empty."""
+    """Mark a call as boxed for AOTAutograd: it takes one list of arguments, and may clear it."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
 
@@ -56,28 +56,28 @@ def forward_facts() -> Any:
 
 
 def with_backward() -> AbstractContextManager[None]:
-    """Compile backwards in the block along with their forwards, not lazily."""
+    """Compile each backward in the block together with its forward, not lazily."""
     return functorch_config.patch(force_non_lazy_backward_lowering=True)
 
 
 def merges_equal_nodes() -> bool:
-    """Whether AOTAutograd is set to merge equal nodes (torch._functorch.config.cse)."""
+    """Whether AOTAutograd eliminates common subexpressions (torch._functorch.config.cse)."""
     return bool(functorch_config.cse)
 
 
 def min_cut_partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
-    """Torch's partitioner, without its own pass over equal nodes."""
+    """Partition a joint graph with torch's min-cut partitioner, without its CSE pass."""
     with functorch_config.patch(cse=False):
         return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
 def without_python_code() -> AbstractContextManager[None]:
-    """Make no Python code for graph modules in the block: it takes time, and nobody calls them."""
+    """Generate no Python code for graph modules in the block: it takes time, and nobody calls them."""
     return _use_lazy_graph_module(True)
 
 
 def without_unread_logs() -> AbstractContextManager[None]:
-    """Keep AOTAutograd from printing its graphs for traces and logs that nobody reads."""
+    """Keep AOTAutograd from printing its graphs in the block, unless its logs are on."""
     logs = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
     names = ("_log_inference_graph", "_log_joint_graph", "_log_fw_bw_graphs")
     is_read = logging.getLogger("torch.__trace").handlers or any(log.isEnabledFor(logging.INFO) for log in logs)
@@ -89,15 +89,15 @@ def _log_nothing(log: Function, *graphs_and_config: Any) -> Any:
 
 
 def never_trace(function: Any) -> None:
-    """Keep TorchDynamo from tracing a function's frames and all that they call."""
+    """Keep TorchDynamo from tracing a function and everything that it calls."""
     set_code_exec_strategy(function.__code__, _SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """One input. `mutated` says where its new value is written: "in" or "after" the graph.
+    """AOTAutograd's metadata of one input.
 
-    "" stands for nowhere.
+    `mutated` is "in" if the graph writes the new value, "after" if the runtime wrapper does, "" if not mutated.
     """
 
     requires_grad: bool
@@ -110,7 +110,7 @@ class InputFacts:
 class OutputFacts:
     """One output of the user's function.
 
-    `kind` is the name of torch's `OutputType`; `base` is the index of what it is a view of.
+    `kind` is the name of torch's `OutputType`. `base` is AOTAutograd's index of the tensor that it is a view of.
     """
 
     kind: str
@@ -120,11 +120,11 @@ class OutputFacts:
 
 @dataclass(frozen=True, slots=True)
 class AotFacts:
-    """Inputs and outputs in the user's order.
+    """AOTAutograd's metadata of all inputs and outputs, in the user's order.
 
-    `first_output` is the index of output 0 among the forward's outputs, of which the first `returned` go to the
-    caller and the others to the backward. With `subclasses`, tensors of those types were taken apart: indices in
-    the graph are not those of the user.
+    `first_output` is the index of output 0 among the forward graph's outputs. Their first `returned` go to the caller,
+    the others to the backward. `subclasses` are the types of flattened tensor subclasses; if there are any, indices in
+    the graph differ from the user's.
     """
 
     inputs: tuple[InputFacts, ...]
@@ -135,7 +135,7 @@ class AotFacts:
 
 
 def aot_facts() -> AotFacts | None:
-    """The facts about the graphs that are being compiled, or None outside of that."""
+    """Metadata of the graphs being compiled; None outside of a compilation."""
     metadata = forward_facts()
     if metadata is None:
         return None
@@ -166,10 +166,10 @@ Boxed = Callable[[list[Any]], Any]
 
 
 class Replaceable:
-    """A boxed callable that calls `run`, or `instead` once that is set."""
+    """A boxed callable that calls `run`, or `instead` once `instead` is set."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
-        self._boxed_call = True  # torch's wrappers copy what is in `__dict__`
+        self._boxed_call = True  # an instance attribute: torch's wrappers copy `__dict__`
         self._run: Boxed = run if getattr(run, "_boxed_call", False) else make_boxed_func(run)
         self.instead: Boxed | None = None
 

@@ -1,4 +1,4 @@
-"""Compilations of tcompile's own: with separate caches, and with torch's changes undone."""
+"""Compilations that tcompile runs for itself: with separate caches, and torch's state restored."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from compiler.torch_api import dynamo
 from compiler.torch_api.patching import Function, call_instead, replace_attribute, set_environment
 from compiler.torch_api.unread import check_once
 
-# Each candidate has an entry of its own for each code object; torch gives up at 8.
+# Each candidate adds a cache entry to each code object; torch's limit is 8.
 MOST_ENTRIES = 256
 GUARD_CHECKS = 200
 
 
 @contextmanager
 def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[None]:
-    """Forget the block's compilations at its end, keep the user's, and raise errors as usual.
+    """Drop the block's compilations at its end and keep the user's; compile errors are raised.
 
-    `on_guards` hears for each compilation how many seconds one check of its guards takes, with warm caches of the
-    CPU.
+    `on_guards` is called for each compilation with the seconds that one check of its guards takes, with warm CPU
+    caches.
     """
 
     def time_checks(_: Function, root: Any, f_locals: dict[str, Any], *args: Any) -> float:
@@ -36,7 +36,7 @@ def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[None]:
     limits = ("recompile_limit", "accumulated_recompile_limit")
     low = [name for name in limits if getattr(dynamo_config, name) < MOST_ENTRIES]
     with (
-        set_environment(),  # torch.compile sets variables that CUPTI reads where it is to make CUDA graphs
+        set_environment(),  # torch.compile sets environment variables for CUPTI when it uses CUDA graphs
         dynamo.observe(dynamo.BreakCounter()),
         dynamo_config.patch({"suppress_errors": False, **dict.fromkeys(low, MOST_ENTRIES)}),
         replace_attribute(guards, "profile_guard_manager", call_instead(time_checks)),
@@ -53,10 +53,10 @@ def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:
 
 
 def cache_folder() -> AbstractContextManager[str]:
-    """A folder for candidates' caches, deleted after the block: built code is read from it late."""
+    """A temporary folder for candidates' caches, deleted after the block: built code is loaded late."""
     return tempfile.TemporaryDirectory(prefix="tcompile-time-", ignore_cleanup_errors=True)
 
 
 def empty_caches(folder: str) -> AbstractContextManager[None]:
-    """Give the block empty caches in memory and on disk; what it caches stays in `folder`."""
+    """Give the block empty caches in memory and on disk; its disk cache stays in `folder`."""
     return fresh_cache(dir=folder, delete=False)

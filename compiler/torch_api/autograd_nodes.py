@@ -1,6 +1,6 @@
-"""Autograd's own graph read: what a `grad_fn` is, what it saved, which hooks are on it (torch.autograd.graph.Node).
+"""Read autograd's graph: nodes (torch.autograd.graph.Node), their saved tensors and their hooks.
 
-Nothing here runs a backward pass, or a hook of the user's: a tensor that was packed by a hook
+Nothing here runs a backward pass or a user's hook: a tensor packed by a hook
 (`torch.autograd.graph.saved_tensors_hooks`, checkpointing) is not unpacked, as that may run the forward again.
 """
 
@@ -28,7 +28,7 @@ FREED = "freed: a backward pass ran without retain_graph=True"
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """Shape, dtype and device of a result of a node's forward operation."""
+    """Shape, dtype and device of one output of a node's forward operation."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -37,9 +37,9 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class SavedSlot:
-    """A tensor that a node saved; `tensor` is None where it can't be read: see `problem`.
+    """A tensor that a node saved for backward.
 
-    `packed` is the name of the hook that packed it, "" if none did.
+    `tensor` is None if it can't be read; `problem` says why. `packed` is the name of the hook that packed it, or "".
     """
 
     name: str
@@ -59,29 +59,29 @@ def number_of(node: Any) -> int | None:
 
 
 def running_number() -> int | None:
-    """The sequence number of the node that the backward runs now, None outside of one."""
+    """The sequence number of the node that the backward runs now; None outside of a backward."""
     node = torch._C._current_autograd_node()
     return number_of(node) if node is not None else None
 
 
 def edges_of(node: Any) -> tuple[tuple[Any, int], ...]:
-    """For each input of the forward operation: the next node (or None), and its output's index."""
+    """For each input of the forward operation: the next node (or None), and the index among that node's inputs."""
     return tuple(node.next_functions)
 
 
 def outputs_of(node: Any) -> tuple[TensorFacts, ...]:
-    """The results of the forward operation: their gradients are what the node takes."""
+    """Facts of the forward operation's outputs: the node takes their gradients."""
     return tuple(TensorFacts(tuple(each.shape), each.dtype, each.device) for each in node._input_metadata)
 
 
 def inputs_of(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype] | None, ...]:
-    """Shape and dtype of the forward operation's inputs; None for those without a gradient."""
+    """Shape and dtype of the forward operation's inputs; None for inputs without a gradient."""
     found = (outputs_of(target)[slot] if target else None for target, slot in edges_of(node))
     return tuple((facts.shape, facts.dtype) if facts else None for facts in found)
 
 
 def nodes_behind(roots: Iterable[Any]) -> Iterator[Any]:
-    """These nodes and all that their gradients go on to, each once; None among the roots is left out."""
+    """The roots and all nodes reachable from them, each once; None among the roots is skipped."""
     todo = [root for root in roots if root is not None]
     seen = set(todo)
     while todo:
@@ -93,7 +93,7 @@ def nodes_behind(roots: Iterable[Any]) -> Iterator[Any]:
 
 
 class Spans(Generic[Maker]):
-    """What made each node, by ranges of sequence numbers: `add` a range, and look a number up with `find`."""
+    """The maker of each node, by ranges of sequence numbers: `add` a range, and look up a number with `find`."""
 
     def __init__(self) -> None:
         self._makers: dict[tuple[int, int], Maker] = {}
@@ -103,12 +103,12 @@ class Spans(Generic[Maker]):
         return bool(self._makers)
 
     def add(self, first: int, end: int, maker: Maker) -> None:
-        """Record the maker of the nodes with sequence numbers from `first` up to, not including, `end`."""
+        """Record the maker of the nodes with sequence numbers from `first` to `end` (exclusive)."""
         if end > first:
             self._makers[first, -end] = maker
 
     def find(self, number: int | None) -> Maker | None:
-        """The maker of a node, of nested ranges the innermost; None where there is none."""
+        """The maker of a node, from the innermost range; None if no range has the number."""
         if number is None:
             return None
         if len(self._starts) != len(self._makers):
@@ -119,20 +119,20 @@ class Spans(Generic[Maker]):
 
 
 def leaf_of(node: Any) -> torch.Tensor | None:
-    """The tensor that an AccumulateGrad node adds to."""
+    """The leaf tensor of an AccumulateGrad node; None for other nodes."""
     variable = getattr(node, "variable", None)
     return variable if isinstance(variable, torch.Tensor) else None
 
 
 def custom_function(node: Any) -> type | None:
-    """The user's `torch.autograd.Function` of a node, None for torch's own nodes."""
+    """The user's `torch.autograd.Function` class of a node; None for torch's own nodes."""
     return getattr(type(node), "_forward_cls", None)
 
 
 def around_custom_functions(
     call: Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any],
 ) -> AbstractContextManager[None]:
-    """A context in which `Function.apply` of a custom function calls `call(apply, args, kwargs)`."""
+    """Make `Function.apply` of custom functions call `call(apply, args, kwargs)` in the block."""
 
     def apply_by_call(cls: type, *args: Any, **kwargs: Any) -> Any:
         return call(_APPLY.__get__(None, cls), args, kwargs)
@@ -141,12 +141,12 @@ def around_custom_functions(
 
 
 def give_frames_to_custom_functions() -> AbstractContextManager[None]:
-    """A context in which `Function.apply` has a frame in Python, which `is_frame_of_apply` knows."""
+    """Give `Function.apply` a Python frame in the block, for `is_frame_of_apply` to recognize."""
     return nullcontext() if isinstance(_APPLY, classmethod) else around_custom_functions(_call_apply)
 
 
 def is_frame_of_apply(frame: FrameType) -> bool:
-    """Whether a frame is that of `Function.apply`, or of its stand-in."""
+    """Whether a frame runs `Function.apply` or its replacement."""
     code = frame.f_code
     return code is _call_apply.__code__ or (code.co_name, code.co_filename) == (
         "apply",
@@ -159,12 +159,12 @@ def _call_apply(apply: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
 
 
 def anomaly_traceback(node: Any) -> tuple[str, ...]:
-    """The traceback of the forward call, which torch keeps where anomaly detection was on."""
+    """The traceback of the forward call; empty unless anomaly detection was on."""
     return tuple(node.metadata.get("traceback_", ()))
 
 
 def saved_slots(node: Any) -> Iterator[SavedSlot]:
-    """The tensors that a node keeps for its backward."""
+    """The tensors that a node saved for its backward."""
     kind: Any = type(node)
     for name in _slot_names(kind):
         raw = getattr(node, _RAW + name)
@@ -204,13 +204,13 @@ def _slot(node: Any, name: str, raw: Any, index: int | None) -> Iterator[SavedSl
 
 
 def context_tensors(node: Any) -> dict[str, torch.Tensor]:
-    """Tensors that a custom function set on its context; autograd does not check their versions."""
+    """Tensors that a custom function set as attributes of `ctx`; autograd does not check their versions."""
     own = vars(node) if custom_function(node) is not None else {}
     return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
 
 
 def tensor_hooks(tensor: torch.Tensor) -> tuple[str, ...]:
-    """Names of the hooks on a tensor, and of those that run after its gradient was accumulated."""
+    """Names of a tensor's hooks and of its post-accumulate-grad hooks."""
     before = tensor._backward_hooks or {}
     after = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
     names = [hook_name(hook) for hook in before.values()]
@@ -220,8 +220,8 @@ def tensor_hooks(tensor: torch.Tensor) -> tuple[str, ...]:
 def node_hooks(node: Any) -> tuple[str, ...]:
     """Names of the hooks on a node.
 
-    torch has no list of them. A hook that is registered and removed at once leads to the table that holds them all; an
-    empty table may stay on the node, as it does whenever a hook is removed.
+    torch does not list them, but the handle of a temporary hook refers to the table of all hooks. An empty table may
+    stay on the node, as it does whenever a hook is removed.
     """
     before = _other_hooks(node.register_prehook(lambda _: None))
     after = _other_hooks(node.register_hook(lambda *_: None))
@@ -229,7 +229,7 @@ def node_hooks(node: Any) -> tuple[str, ...]:
 
 
 def _other_hooks(handle: Any) -> tuple[str, ...]:
-    """Remove a handle's hook, and return the names of the others on the node."""
+    """Remove a handle's hook, and return the names of the node's other hooks."""
     table = handle.hooks_dict_ref()
     handle.remove()
     return tuple(hook_name(hook) for hook in table.values())
@@ -242,8 +242,8 @@ def hook_name(hook: Any) -> str:
 def apply(node: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
     """Run a node's derivative on gradients, outside of a backward pass and without hooks.
 
-    As the engine does (validate_outputs), gradients are summed to the shape of the input that they are for, and
-    None where no gradient is needed. Raises RuntimeError where saved tensors are freed.
+    Like the engine (validate_outputs), sum each gradient to the shape of its input; None for inputs that need no
+    gradient. Raises RuntimeError if the saved tensors are freed.
     """
     result = node(*gradients)
     found = result if isinstance(result, tuple) else (result,)
@@ -258,10 +258,10 @@ def _validate(gradient: torch.Tensor | None, wanted: tuple[tuple[int, ...], torc
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often a tensor, or a view of the same memory, was written to in place."""
+    """The version counter of a tensor: in-place writes to it or its views; 0 for inference tensors."""
     return int(tensor._version) if not tensor.is_inference() else 0
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor that this one is a view of, as autograd knows it."""
+    """The tensor that this one is a view of, according to autograd; None if it is no view."""
     return tensor._base

@@ -1,4 +1,4 @@
-"""Bindings of torch's C++ that cost as little as a call can."""
+"""Direct bindings to torch's C++ functions, for the least overhead per call."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ is_autocast_on = torch._C._is_any_autocast_enabled
 autocast_off = torch._C._DisableAutocast
 is_deterministic = torch._C._get_deterministic_algorithms
 why_no_saved_hooks = _saved_tensors_hooks_get_disabled_error_message
-"""Why hooks of saved tensors are turned off, None where they are not."""
+"""The message why saved-tensor hooks are disabled; None if they are enabled."""
 keeps_graph = _get_current_graph_task_keep_graph
-"""Whether the backward that runs may run again (`retain_graph=True`); true outside of one."""
+"""Whether the running backward keeps its graph (`retain_graph=True`); true outside of a backward."""
 is_batched = is_legacy_batchedtensor
 """Whether a tensor is a batch of gradients (`is_grads_batched`)."""
 transforms = peek_interpreter_stack
-"""functorch's transforms (`vmap`, `grad`) around the call, None where there are none."""
+"""The innermost functorch transform (`vmap`, `grad`) around the call; None outside of transforms."""
 is_transformed = torch._C._are_functorch_transforms_active
 has_thread_value = torch._C._is_key_in_tls
 thread_value = torch._C._get_obj_in_tls
-"""A value that autograd hands to the threads of a backward, by its name."""
+"""(name) -> a thread-local value that autograd passes on to the threads of a backward."""
 
 
 empty_on_cpu = _empty_strided_cpu
-"""(sizes, strides, dtype) -> a tensor in memory of its own, as torch.empty_strided."""
+"""(sizes, strides, dtype) -> a new uninitialized tensor, like torch.empty_strided."""
 
 view_of_memory = _reinterpret_tensor
-"""(tensor, sizes, strides, offset) -> a view of its memory; the offset is in elements from where the tensor starts."""
+"""(tensor, sizes, strides, offset) -> a view of its storage; the offset counts elements from the tensor's start."""
 
 direct_functions: Any = torch._C._VariableFunctions
-"""ATen operators by name, without OpOverload's frame in Python."""
+"""ATen operators by name, without the Python frame of OpOverload."""

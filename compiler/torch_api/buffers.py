@@ -1,7 +1,6 @@
-"""What a compiled graph needs to be run again: its FX graph after the post-grad passes, and for each buffer that
-TorchInductor has scheduled which FX node's value it holds, and where.
+"""Data to rerun a compiled graph: its post-grad FX graph, and the FX node behind each scheduled buffer.
 
-Read while Inductor compiles the graph: scheduler nodes die with it.
+Read it while Inductor compiles the graph: scheduler nodes do not outlive the compilation.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ Kind = Literal["forward", "backward", "inference"]
 class Buffer:
     """One buffer that a scheduler node writes.
 
-    `value` names the post-grad FX node whose value it holds, "" where it holds a part or an intermediate of one.
-    `mutates` are buffers or inputs that it is another name of. `is_joined` is that of a buffer that no kernel writes:
-    others are views of it (a concatenation). `size` and `stride` are None where they are symbolic.
+    `value` names the post-grad FX node whose value it holds, "" for a part or an intermediate of a value.
+    `mutates` are the buffers or inputs that it aliases and overwrites.
+    `is_joined` marks a buffer that no kernel writes: other buffers are views of it (a concatenation).
+    `size` and `stride` are None if they are symbolic.
     """
 
     name: str
@@ -40,9 +40,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """The layout of an input that its graph was compiled for.
+    """The input layout that a graph was compiled for.
 
-    `shape` and `stride` are None where they are symbolic; with `dtype` also for inputs that are no tensors.
+    `shape` and `stride` are None if they are symbolic. All fields but `name` are None for an input that is no tensor.
     """
 
     name: str
@@ -51,14 +51,14 @@ class InputLayout:
     stride: tuple[int, ...] | None
 
     def fits(self, value: Any) -> bool:
-        """Whether a value can be this input, whatever its strides."""
+        """Whether a value has this input's dtype and shape; strides are ignored."""
         if self.dtype is None:
             return not isinstance(value, torch.Tensor)
         same_format = isinstance(value, torch.Tensor) and value.dtype == self.dtype
         return same_format and (self.shape is None or tuple(value.shape) == self.shape)
 
     def restride(self, value: Any) -> torch.Tensor:
-        """The tensor on the CPU, with the strides that the graph was compiled for, where known."""
+        """Copy a tensor to the CPU, with the strides that the graph was compiled for, if known."""
         value = value.cpu()
         if self.shape is None or self.stride is None or value.stride() == self.stride:
             return value
@@ -66,7 +66,7 @@ class InputLayout:
 
 
 def input_layouts(module: GraphModule) -> tuple[InputLayout, ...]:
-    """The inputs of a graph, in order."""
+    """The layouts of a graph's inputs, in order."""
     return tuple(_input(node) for node in module.graph.nodes if node.op == "placeholder")
 
 
@@ -79,7 +79,7 @@ def _input(node: Node) -> InputLayout:
 
 
 def buffers(nodes: Sequence[BaseSchedulerNode]) -> tuple[Buffer, ...]:
-    """The buffers of fused scheduler nodes, in the order in which they are written."""
+    """The buffers of fused scheduler nodes, in the order of their writes."""
     every = [(node, part) for node in nodes for part in node.get_nodes()]
     externs = {_own_name(output.node) for _, part in every if _is_extern(part) for output in part.get_outputs()}
     return tuple(_buffer(node, part, output, externs) for node, part in every for output in part.get_outputs())
@@ -110,7 +110,7 @@ def _own_name(ir: Any) -> str:
 
 
 def _last_computed(ir: Any, externs: set[str]) -> str:
-    """The node computed last before an ATen call, for the copy that the call made of it."""
+    """Name of the last computed node with the buffer's dtype and shape: an ATen call copied its value."""
     origins = ir.get_origins() if hasattr(ir, "get_origins") else ()
     size, _ = _layout(ir)
     computed = [node for node in origins if node.name not in externs]
@@ -136,7 +136,7 @@ def _layout(ir: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
 
 
 def _numbers(sizes: Sequence[Any]) -> tuple[int, ...] | None:
-    """The sizes, or None where one is symbolic: to ask a symbol for its value would add a guard."""
+    """The sizes, or None if one is symbolic: reading a symbol's value would add a guard."""
     if any(not isinstance(size, int) and not getattr(size, "is_Integer", False) for size in sizes):
         return None
     return tuple(int(size) for size in sizes)
@@ -145,7 +145,7 @@ def _numbers(sizes: Sequence[Any]) -> tuple[int, ...] | None:
 def bare(module: GraphModule) -> GraphModule:
     """Copy a graph so that it runs on the CPU: swap devices, drop fake tensors.
 
-    Of these it keeps the dtype, as `meta["dtype"]`.
+    The dtype of each fake tensor is kept as `meta["dtype"]`.
     """
     to_cpu = device_swap(torch.device("cuda"), CPU)
     children = {name: bare(child) for name, child in module.named_children() if isinstance(child, GraphModule)}
@@ -163,6 +163,6 @@ def bare(module: GraphModule) -> GraphModule:
 
 
 def mutated_inputs(module: GraphModule) -> dict[str, str]:
-    """The inputs that a graph copies results to at its end, each with the node of that result."""
+    """The inputs that a graph writes with a final `copy_`: input name -> name of the node copied to it."""
     copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     return {node.args[0].name: node.args[1].name for node in copies if node.args[0].op == "placeholder"}

@@ -1,10 +1,10 @@
-"""Inductor's C++ builds: forget failed ones, and skip preparations where nothing is built.
+"""Inductor's C++ builds: drop failed ones, and skip build preparations if only text is generated.
 
-Inductor keeps the failure of a build, and the file that it left. Before any build it builds and loads a small library
-for each of the CPU's vector instruction sets, to see whether the compiler knows them (torch._inductor.cpu_vec_isa); it
-looks for that compiler (torch._inductor.cpp_builder); and it hashes the whole of Triton for the key of a cache of GPU
-measurements (torch._inductor.codecache), which is not used without a GPU. That takes g++ and seconds, and changes no
-text.
+Inductor caches the failure of a build, and the file that it left. Its preparations need g++ and take seconds, but do
+not change the generated text:
+- it builds and loads a small library for each CPU vector instruction set (torch._inductor.cpu_vec_isa);
+- it searches for the C++ compiler (torch._inductor.cpp_builder);
+- it hashes all of Triton for a cache key of GPU measurements (torch._inductor.codecache), unused without a GPU.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from compiler.torch_api.patching import Function, Wrapper, call_instead, replace
 
 CACHES = (CppCodeCache, CppPythonBindingsCodeCache, CppWrapperCodeCache)
 BUILD_ENDS_SECONDS = 10.0
-"""How long to wait for a compiler that was killed. One that goes on finishes its file."""
+"""How long to wait for the build's file lock. A compiler that still runs then finishes its file."""
 
 
 @contextmanager
 def failed_builds_forgotten() -> Iterator[None]:
     """Drop the libraries requested in the block if it raises, so that they are built again.
 
-    Inductor caches a library before it is built. When g++ is killed (an interrupt in Jupyter reaches it too, so
-    does the kernel's OOM killer), every later request for the same code raises the error of that first build, or
-    loads the half-written file that the linker left.
+    Inductor caches a library before it is built. If g++ is killed (by an interrupt in Jupyter, or by the OOM killer),
+    every later request for the same code raises the error of that first build, or loads the half-written file that
+    the linker left.
     """
     before = [set(owner.cache) for owner in CACHES]
     try:
@@ -65,9 +65,9 @@ def _drop(owner: type[CppCodeCache], keys: Iterable[str]) -> None:
 
 
 def without_preparations() -> AbstractContextManager[None]:
-    """Trust the CPU's reported instruction sets in the block.
+    """Trust the CPU's reported instruction sets in the block, and skip the other preparations.
 
-    Answers that torch had before stay; assumptions made here do not: the user's own torch.compile asks g++.
+    torch's earlier answers stay. Assumptions made here are dropped at the end: the user's own torch.compile asks g++.
     """
     wrappers: list[Wrapper] = [(cpp_builder, "cpp_compiler_search", call_instead(_search_or_gcc))]
     is_probed = cpu_vec_isa.valid_vec_isa_list.cache_info().currsize
@@ -83,7 +83,7 @@ def without_preparations() -> AbstractContextManager[None]:
 
 
 def _search_or_gcc(search: Function, names: tuple[str, ...]) -> str:
-    """Find a C++ compiler; if none is installed, the code is written for g++."""
+    """Find a C++ compiler; "g++" if none is installed."""
     try:
         return str(search(names))
     except InvalidCxxCompiler:

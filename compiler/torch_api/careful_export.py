@@ -1,7 +1,7 @@
 """torch.export without its side effects.
 
-It prints the graph of a failed export and warns of its symbols; strict export drops all that torch.compile has compiled
-in this process (torch._dynamo.reset).
+torch.export prints the graph of a failed export and warns about its symbols. Strict export drops all code that
+torch.compile has compiled in this process (torch._dynamo.reset).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOGGERS = (
 
 @contextmanager
 def careful_export() -> Iterator[None]:
-    """Keep exports in the block silent and compiled code in place. The user's prints stay."""
+    """Silence exports in the block and keep compiled code. The user's own prints still appear."""
     silenced: list[Wrapper] = [(logging.getLogger(name), "disabled", lambda _: True) for name in _LOGGERS]
     wrappers = [*silenced, (torch._dynamo, "reset", lambda _: _do_nothing)]
     vars(trace)["print"] = _do_nothing
@@ -42,7 +42,7 @@ def careful_export() -> Iterator[None]:
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
-    """Stand in for `print` in torch's module, and for `torch._dynamo.reset`."""
+    """Do nothing: replaces `print` in torch's module, and `torch._dynamo.reset`."""
 
 
 def aoti_package(program: ExportedProgram, file: Path) -> None:
@@ -51,5 +51,5 @@ def aoti_package(program: ExportedProgram, file: Path) -> None:
 
 
 def aoti_load(file: Path) -> Callable[..., Any]:
-    """Load a package of AOTInductor as a function."""
+    """Load an AOTInductor package as a function."""
     return torch._inductor.aoti_load_package(str(file))

@@ -1,4 +1,4 @@
-"""TorchDynamo's compilations for one backend, from before it traces the frame."""
+"""Follow TorchDynamo's compilations for one backend, from before a frame is traced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch._guards import CompileContext, CompileId
 from torch.utils import _python_dispatch
 
 CompileKey = tuple[int, int]
-"""The frame and the compilation of it, as torch numbers them in this process."""
+"""(frame id, compilation id within the frame), as torch numbers them in this process."""
 NO_COMPILATION: CompileKey = (-1, -1)
 
 
@@ -23,22 +23,22 @@ def key_of(compile_id: CompileId) -> CompileKey:
 
 
 def current_key() -> CompileKey:
-    """The compilation under way, NO_COMPILATION outside of one."""
+    """The key of the running compilation; NO_COMPILATION outside of one."""
     found = CompileContext.current_compile_id()
     return key_of(found) if found is not None else NO_COMPILATION
 
 
 class Around:
-    """Enters a block when TorchDynamo starts to compile for `backend`, and leaves it at the end."""
+    """Enters `block()` when TorchDynamo starts a compilation for `backend`, and leaves it at the end."""
 
     def __init__(self, backend: Callable[..., Any], block: Callable[[], AbstractContextManager[None]]) -> None:
         self.backend, self.block, self.entered = backend, block, ExitStack()
         self.begin, self.end = (torch._dynamo.disable(function) for function in (self._begin, self._end))
 
     def listen(self) -> None:
-        """Start listening, also after `torch._dynamo.reset`, which drops all callbacks.
+        """Register the callbacks, and again after `torch._dynamo.reset`, which drops all callbacks.
 
-        They are there again before the next frame is compiled, as it may be the only one.
+        They are registered at once, not at the next compilation: it may be the only one.
         """
         clear = callback_handler.clear
 
@@ -65,9 +65,9 @@ class Around:
 
 
 def backend_of_compilation() -> Any:
-    """The backend that TorchDynamo compiles a frame for now, as given to torch.compile, or None.
+    """The backend, as given to torch.compile, of the compilation that runs now, or None.
 
-    Callbacks are not told: it is read from the frame of `torch._dynamo.convert_frame._compile`.
+    Callbacks do not receive it: it is read from the frame of `torch._dynamo.convert_frame._compile`.
     """
     file = sys.modules["torch._dynamo.convert_frame"].__file__
     frame: FrameType | None = sys._getframe()
@@ -80,10 +80,10 @@ def backend_of_compilation() -> Any:
 
 @contextmanager
 def restore_dispatch_modes() -> Iterator[None]:
-    """Restore after the block the dispatch modes that were active before it.
+    """Restore the active dispatch modes after the block.
 
-    An interrupt that hits torch between entering a mode and the block that leaves it leaves a FakeTensorMode behind,
-    under which no later call of the process works.
+    An interrupt can hit torch just after it entered a FakeTensorMode, before the `try` block that leaves it. The mode
+    then stays active, and every later call in the process fails.
     """
     before = _python_dispatch._get_current_dispatch_mode_stack()
     lifts = torch._C._only_lift_cpu_tensors()

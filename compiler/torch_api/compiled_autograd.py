@@ -1,4 +1,4 @@
-"""Compiled autograd: TorchDynamo traces the backward, with the Python hooks on its nodes."""
+"""Compiled autograd, in which TorchDynamo traces the backward including its Python hooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compiler.torch_api.patching import call_hidden_before, replace_attribute
 
 
 def is_enabled() -> bool:
-    """Whether a backward that is run now is compiled."""
+    """Whether compiled autograd would compile a backward that runs now."""
     return compiled_autograd.compiled_autograd_enabled
 
 

@@ -1,7 +1,7 @@
 """Load and launch machine code on the GPU with little overhead.
 
-torch's own launcher for Triton's binaries (torch/csrc/inductor/static_cuda_launcher.cpp) needs no C++ stub for each
-signature, as Triton's does.
+torch's launcher for Triton binaries (torch/csrc/inductor/static_cuda_launcher.cpp) needs no C++ stub per signature;
+Triton's launcher does.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _LETTERS = {"i1": "i", "i8": "b", "i16": "h", "i32": "i", "i64": "l", "fp32": "f
 
 
 class NoLauncherError(RuntimeError):
-    """No launcher of kernels in the PyTorch that is here; the message says why."""
+    """The installed PyTorch has no kernel launcher; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel on a GPU: the driver's handle, warps of a program, bytes of shared memory.
+    """A kernel loaded on a GPU: the driver's handle, warps per program, bytes of shared memory.
 
-    `letters` are the types of its arguments as `launch` takes them, followed by `spare` null pointers. `starts` are
-    the offsets of its pointers into their buffers in bytes; empty for none.
+    `letters` encode the argument types for `launch`, including `spare` trailing null pointers. `starts` are the byte
+    offsets of its pointer arguments into their buffers; empty if there are none.
     """
 
     function: int
@@ -41,7 +41,7 @@ class Loaded:
 
 
 def launcher() -> Any:
-    """The launcher that torch has for kernels. Raises NoLauncherError."""
+    """The static CUDA launcher of torch. Raises NoLauncherError."""
     found = getattr(torch._C, "_StaticCudaLauncher", None)
     if found is None or torch.version.hip:
         raise NoLauncherError("kernels are launched by a CUDA build of PyTorch, and this is none")
@@ -49,22 +49,22 @@ def launcher() -> Any:
 
 
 def launch() -> Callable[..., None]:
-    """The launcher: (function, x, y, z, warps, shared, letters, arguments, stream).
+    """The launch function: (function, x, y, z, warps, shared, letters, arguments, stream).
 
-    A pointer may be a number.
+    A pointer argument may be an integer address.
     """
     return launcher()._launch_kernel
 
 
 def letters(types: Sequence[str]) -> str:
-    """Triton's types ("*fp32", "i32") as the launcher names them."""
+    """The launcher's type codes, one letter each, of Triton types ("*fp32", "i32")."""
     return "".join("O" if name.startswith("*") else _LETTERS[name] for name in types)
 
 
 def load(cubin: Path, name: str, warps: int, shared: int, types: Sequence[str], spare: int, device: int) -> Loaded:
     """Load a binary onto a GPU.
 
-    Raises CUDA's errors, and torch.OutOfMemoryError for too much shared memory.
+    Raises CUDA errors, and torch.OutOfMemoryError for too much shared memory.
     """
     torch.cuda.init()
     *_module, function, registers, spills = launcher()._load_kernel(str(cubin), name, shared, device)
@@ -82,12 +82,12 @@ def current_device() -> Callable[[], int]:
 
 
 def empty_on_cuda() -> Callable[..., torch.Tensor]:
-    """(sizes, strides, dtype) -> memory on the current GPU, faster than torch.empty_strided."""
+    """(sizes, strides, dtype) -> a new tensor on the current GPU, faster than torch.empty_strided."""
     return native._empty_strided_cuda  # type: ignore[attr-defined]
 
 
 def driver_version() -> int:
-    """The CUDA version of the GPU's driver (13000 for 13.0), 0 without a driver."""
+    """The CUDA version that the GPU driver supports (13000 for 13.0); 0 without a driver."""
     found = ctypes.c_int()
     try:
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))

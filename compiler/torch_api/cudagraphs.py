@@ -1,9 +1,9 @@
-"""CUDA graphs: what of a graph Inductor would capture and replay as one launch, and what it would not, and why.
+"""CUDA graphs: which parts of a graph Inductor captures and replays as one launch, and why not the others.
 
 Inductor decides twice: while it writes code (torch._inductor.scheduler, `should_partition`: an operation that can't be
 captured splits the wrapper into `partition_0`, `partition_1` …), and after (torch._inductor.output_code,
-`cudagraph_post_compile`: a reason that stands against the whole). Both run here as they are; what they decide is heard,
-and on a GPU that is not here nothing is captured.
+`cudagraph_post_compile`: a reason against capturing the whole graph). Both run unchanged and are observed; for a
+virtual GPU nothing is captured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WHY_NOT_IN_A_GRAPH: tuple[tuple[str, str], ...] = (
     ("custom partition op", "custom_should_partition_ops names it"),
     ("uses cudagraph-unsafe unbacked symint", "a size in it comes from an operator that is not captured"),
 )
-"""What torch says of one operation (the beginning of it), in plain words."""
+"""(the start of torch's reason not to capture one operation, the reason in plain words)"""
 
 WHY_NOT_AT_ALL: tuple[tuple[str, str], ...] = (
     ("mutated inputs", "it writes into an input. A replay writes to the address of the recording, and an input that is "
@@ -50,12 +50,12 @@ WHY_NOT_AT_ALL: tuple[tuple[str, str], ...] = (
     ("control flow operator", "the CPU decides which branch runs, and a replay can't ask it"),
     ("cpp-wrapper", "the C++ wrapper has no CUDA graphs where graphs are partitioned"),
 )  # fmt: skip
-"""What torch says of a whole graph (a part of it), in plain words."""
+"""(a part of torch's reason not to capture a whole graph, the reason in plain words)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Scheduler nodes launched together; `reasons` say, by node, why it can't be captured."""
+    """Scheduler nodes in one partition; `reasons` say for each node why it can't be captured."""
 
     nodes: tuple[str, ...]
     captured: bool
@@ -64,7 +64,11 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One function that Inductor captures: its inputs, and writes into inputs that may move."""
+    """One function that Inductor captures.
+
+    `inputs` and `static` count all inputs and those at a fixed address. `mutation` is torch's reason against the
+    capture if it writes into an input that may move, "" if not.
+    """
 
     inputs: int
     static: int
@@ -72,18 +76,18 @@ class Capture:
 
 
 Verdict = tuple[str, str, tuple[str, ...], dict[str, float]]
-"""A verdict, why, the scheduler nodes that it is about, and numbers."""
+"""(verdict, reason, scheduler nodes concerned, numbers)"""
 
 
 class CudaGraphs:
-    """Hears Inductor's decisions on CUDA graphs, half by half; `virtual` prevents any capture."""
+    """Observes Inductor's decisions on CUDA graphs for one half at a time; `virtual` prevents any capture."""
 
     def __init__(self, *, virtual: bool) -> None:
         self.virtual = virtual
         self.forget()
 
     def forget(self) -> None:
-        """Forget the last half."""
+        """Forget the decisions of the last half (forward or backward)."""
         self.partitions: list[Partition] = []
         self.captures: list[Capture] = []
         self.refusals: list[str] = []
@@ -97,7 +101,7 @@ class CudaGraphs:
         ]
         if self.virtual:
             found.append((output_code, "maybe_handle_backward_generation", lambda _: lambda *_args: None))
-            if hasattr(cudagraph_utils, "check_caching_allocator_for_cudagraphs"):  # 2.13 asks the real allocator
+            if hasattr(cudagraph_utils, "check_caching_allocator_for_cudagraphs"):  # 2.13 queries the real allocator
                 found.append((cudagraph_utils, "check_caching_allocator_for_cudagraphs", lambda _: lambda: None))
         return found
 
@@ -120,10 +124,10 @@ class CudaGraphs:
             raise RuntimeError(message)
 
     def decisions(self, half: str, inputs: Sequence[Any], *, tried: bool) -> Iterator[Decision]:
-        """The decisions for a half ("forward") with these example inputs; () without CUDA graphs.
+        """The decisions for `half` ("forward", "backward", "inference"); none if CUDA graphs are off.
 
-        The verdict is "captured", "partitioned" or "refused", the subjects are scheduler nodes. `tried` is False where
-        Inductor had given up on CUDA graphs before it began this half.
+        The verdict is "captured", "partitioned" or "refused"; the subjects are scheduler nodes. `tried` is False if
+        Inductor gave up on CUDA graphs before it compiled this half.
         """
         if not inductor_config.triton.cudagraphs:
             return
@@ -185,9 +189,9 @@ def _partition(scheduler: Any, nodes: Sequence[Any], skipped: bool) -> Partition
 
 
 def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Capture:
-    """Facts of a captured function in its first call: no input is the result of another CUDA graph.
+    """Describe a captured function as of its first call, assuming that no input comes from another CUDA graph.
 
-    torch looks for writes into inputs when the function is first called: such results may be written.
+    torch checks for mutated inputs at the first call; inputs that come from another CUDA graph may be mutated.
     """
     placeholders = facts.get("placeholders", ())
     known = (model, tuple(static), cudagraph_utils.FunctionID(0), (), placeholders, facts.get("mutated_input_idxs", ()))
@@ -198,14 +202,14 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
 
 
 def _fields_of_later_torch(known: int) -> dict[str, Any]:
-    """The fields of torch's WrappedFunction after the first `known` that need a value: limits that 2.15 records by."""
+    """Required fields of torch's WrappedFunction after the first `known`, as None: limits added in torch 2.15."""
     later = dataclasses.fields(cudagraph_utils.WrappedFunction)[known:]
     missing = dataclasses.MISSING
     return {field.name: None for field in later if field.default is missing and field.default_factory is missing}
 
 
 def replay_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
-    """Describe a CUDA graph by its numbers of inputs and whether sizes are symbolic."""
+    """Describe the replay of a CUDA graph: counts of static and all inputs, and whether sizes are dynamic."""
     said = (
         f"{name} is replayed as one launch, from its third call on (the first warms up, the second is recorded); "
         f"{static} of its {inputs} inputs stay where they are, the rest are copied in"
@@ -214,7 +218,7 @@ def replay_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
 
 
 def explain(message: str, known: Sequence[tuple[str, str]]) -> str:
-    """What torch's message means, and the message without its stack."""
+    """Explain torch's message in plain words, followed by the message without its stack."""
     said = " ".join(message.partition("Found from")[0].split()).rstrip(". ")
     meaning = next((plain for part, plain in known if part in said), "")
     return f"{meaning} (torch: {said})" if meaning else said

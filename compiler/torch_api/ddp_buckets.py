@@ -1,7 +1,7 @@
-"""DDPOptimizer observed: TorchDynamo's graph of a DistributedDataParallel model, compiled bucket by bucket.
+"""Observe DDPOptimizer, which compiles TorchDynamo's graph of a DistributedDataParallel model bucket by bucket.
 
 `torch._dynamo.backends.distributed.DDPOptimizer` splits one captured graph so that the gradients of a bucket can be
-reduced while the backward of the buckets before it still runs. Each part is handed to the backend on its own.
+reduced while the backward of the buckets before it still runs. The backend compiles each part separately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compiler.torch_api.patching import Function, call_instead, replace_attribut
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One part of a captured graph, `whole`; `bytes` counts parameters that need gradients."""
+    """One part of the captured graph `whole`; `bytes` is the size of its parameters that require gradients."""
 
     name: str
     index: int
@@ -37,7 +37,7 @@ Observe = Callable[[GraphModule, Callable[[], Any], Bucket | None], Any]
 def compile_observed(compile_graph: Function, module: GraphModule, run: Callable[[], Any], observe: Observe) -> Any:
     """Compile a captured graph, and report each graph that the backend gets: one per DDP bucket.
 
-    `run` calls `compile_graph` on `module`. `observe(graph, compile, bucket)` returns what is called for the graph.
+    `run` calls `compile_graph` on `module`. `observe(graph, compile, bucket)` returns the compiled graph.
     """
     optimizer = getattr(compile_graph, "__self__", None)
     if not isinstance(optimizer, DDPOptimizer):
@@ -53,14 +53,14 @@ def compile_observed(compile_graph: Function, module: GraphModule, run: Callable
 
 
 def _bucket(optimizer: DDPOptimizer, index: int, whole: GraphModule) -> Bucket:
-    """The bucket with this index. Both buckets and split_module's names follow the order of the graph."""
+    """The DDP bucket with this index. Buckets and the names of split_module are both in graph order."""
     found = optimizer.buckets[index]
     parameters = tuple(dict.fromkeys(found.params))
     return Bucket(f"submod_{index}", index, len(optimizer.buckets), found.size, parameters, whole)
 
 
 def run_or_propagate(run: Function, propagate: Function) -> Function:
-    """Call `run` with real arguments, `propagate` with the fake ones of DDPOptimizer's propagation."""
+    """A function that calls `run` on real arguments, `propagate` on DDPOptimizer's fake tensors."""
     return lambda *args: (propagate if has_fakes(args) else run)(*args)
 
 
@@ -70,7 +70,7 @@ BUCKET_CAP_HINT = (
 
 
 def bucket_cap_refusal(error: AssertionError) -> str:
-    """Why DDPOptimizer refuses a model's `bucket_cap_mb`; "" for any other error."""
+    """The message for DDPOptimizer's error about `bucket_cap_mb`; "" for any other error."""
     if "First bucket should be smaller/equal" not in str(error):
         return ""
     return (
@@ -80,7 +80,7 @@ def bucket_cap_refusal(error: AssertionError) -> str:
 
 
 def note_fake_reduction(error: BaseException) -> None:
-    """Add a note to the error of a DDP backward in a fake process group: what to do."""
+    """Add a note with the workaround to the error of a DDP backward in a fake process group."""
     if "expected the hook result is either a Tensor or a TensorList" in str(error):
         error.add_note(
             'A process group with backend="fake" returns no reduced gradients, so DistributedDataParallel\'s backward '

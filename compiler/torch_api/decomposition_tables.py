@@ -1,8 +1,8 @@
-"""torch's decomposition tables, and what its registries say about an operator.
+"""torch's decomposition tables, and its registries' facts about an operator.
 
 core ATen: `torch._decomp.core_aten_decompositions`. Inductor: `torch._inductor.decomposition.select_decomp_table`.
-Prims: everything that `torch._decomp` has registered, in which the references of `torch._refs` are written in prims;
-with references that torch registers for no ATen operator, and that `torch._prims.context.TorchRefsMode` takes by name.
+Prims: everything that `torch._decomp` has registered, where the references of `torch._refs` are written in prims, and
+a few references that torch does not register (`torch._prims.context.TorchRefsMode` finds them by name).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _EXCLUDED_LINE = re.compile(r"\s*(?P<op>aten\.[\w.]+),(?:\s*#\s*(?P<why>.+))?")
 def table(name: TableName) -> Table:
     """A decomposition table, operator overload -> function. Do not change it.
 
-    Inductor's decompositions of max_pool2d and max_pool3d use `torch._inductor.lowering` without importing it: the
-    caller has to.
+    Inductor's decompositions of max_pool2d and max_pool3d use `torch._inductor.lowering` without importing it: import
+    it before calling them.
     """
     if name == "core ATen":
         return _overloads_only(core_aten_decompositions())
@@ -53,15 +53,12 @@ def _overloads_only(found: Mapping[Any, Callable[..., Any]]) -> dict[OpOverload,
 
 
 def is_operator(op: Any) -> TypeGuard[OpOverload]:
-    """Whether it is an operator of torch's dispatcher (one overload of it)."""
+    """Whether `op` is an operator overload of torch's dispatcher."""
     return isinstance(op, OpOverload)
 
 
 def is_composite(op: Any) -> bool:
-    """Whether ATen computes an operator by calling others above autograd.
-
-    CompositeImplicitAutograd.
-    """
+    """Whether an operator is CompositeImplicitAutograd: it calls other operators, above autograd."""
     return is_operator(op) and _has_kernel(op.name(), "CompositeImplicitAutograd")
 
 
@@ -70,29 +67,29 @@ def _has_kernel(name: str, key: str) -> bool:
 
 
 def composite_of(function: Callable[..., Any]) -> OpOverload | None:
-    """The operator of a table entry that stands for ATen's own composite kernel, in C++."""
+    """The operator if a table entry is its composite kernel in C++, else None."""
     kernel = function.keywords.get("kernel") if isinstance(function, partial) else None
     return kernel if isinstance(kernel, OpOverload) else None
 
 
 def is_core(op: OpOverload) -> bool:
-    """Whether it is tagged as one of the core ATen operator set."""
+    """Whether `op` has the tag of the core ATen operator set."""
     return torch.Tag.core in op.tags
 
 
 def is_random(op: Any) -> bool:
-    """Whether it may draw random numbers. Attention may, and does not without dropout."""
+    """Whether `op` may draw random numbers. True for attention, which draws none without dropout."""
     return is_operator(op) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 def is_mutable(op: Any) -> bool:
-    """Whether it changes one of its arguments."""
+    """Whether `op` mutates one of its arguments."""
     return is_operator(op) and bool(op._schema.is_mutable)
 
 
 @cache
 def excluded_by_inductor() -> dict[OpOverload, str]:
-    """Operators that Inductor takes out of its table, with torch's comment on why, or ""."""
+    """Operators that Inductor excludes from its table, each with torch's comment on why, or ""."""
     comments = dict(_exclusion_comments())
     found: dict[Any, str] = {}
     for excluded in inductor_decomposition.decomps_to_exclude:
@@ -104,7 +101,7 @@ def excluded_by_inductor() -> dict[OpOverload, str]:
 
 
 def _exclusion_comments() -> Iterator[tuple[str, str]]:
-    """The excluded operators and their comments; a comment on its own line is on the lines after it."""
+    """The excluded operators and their comments; a comment on its own line applies to the lines after it."""
     _, _, after = inspect.getsource(inductor_decomposition).partition("decomps_to_exclude")
     heading = ""
     for line in after.partition("\n]")[0].splitlines():
@@ -115,7 +112,7 @@ def _exclusion_comments() -> Iterator[tuple[str, str]]:
 
 
 def _lowerings() -> Any:
-    """Inductor's lowerings, imported only when needed: that takes half a second."""
+    """Inductor's lowering module, imported lazily: the import takes half a second."""
     import torch._inductor.lowering as lowering_of
 
     return lowering_of
@@ -129,17 +126,17 @@ def find_lowering(op: OpOverload) -> Callable[..., Any] | None:
 
 
 def falls_back(function: Callable[..., Any]) -> bool:
-    """Whether a lowering does nothing but call ATen's kernel."""
+    """Whether a lowering is a plain fallback to the ATen kernel."""
     return function.__qualname__.startswith("fallback_handler.")
 
 
 def may_fall_back(op: OpOverload) -> bool:
-    """Whether Inductor's lowering calls ATen's kernel, always or for some arguments."""
+    """Whether Inductor's lowering falls back to the ATen kernel, always or for some arguments."""
     return op in _lowerings().fallbacks
 
 
 def has_template(function: Callable[..., Any]) -> bool:
-    """Whether a lowering chooses among templates and ATen's kernel (torch/_inductor/kernel)."""
+    """Whether a lowering chooses between templates and the ATen kernel (torch/_inductor/kernel)."""
     return function.__module__.startswith("torch._inductor.kernel")
 
 
@@ -149,12 +146,12 @@ def all_overloads() -> tuple[str, ...]:
 
 
 def overloads_with_kernel(key: str) -> frozenset[str]:
-    """The qualified names of overloads that have a kernel for a dispatch key."""
+    """The qualified names of the overloads that have a kernel for a dispatch key."""
     return frozenset(name for name in all_overloads() if _has_kernel(name, key))
 
 
 def aten_overloads() -> Iterator[tuple[str, OpOverload]]:
-    """ATen's overloads that Python can call, by qualified name; what only TorchScript uses (`aten::len.t`) too."""
+    """ATen's overloads that Python can call, by qualified name, TorchScript-only ones (`aten::len.t`) included."""
     for qualified in all_overloads():
         namespace, _, rest = qualified.partition("::")
         name, _, overload = rest.partition(".")
@@ -165,12 +162,12 @@ def aten_overloads() -> Iterator[tuple[str, OpOverload]]:
 
 
 def prims() -> tuple[str, ...]:
-    """The names of the prims that torch publishes."""
+    """The names of torch's public prims."""
     return tuple(torch._prims.__all__)
 
 
 def references() -> tuple[str, ...]:
-    """The names of the references that `torch._refs` publishes, in its own module."""
+    """The names of the public references in `torch._refs`, without its submodules."""
     return tuple(torch._refs.__all__)
 
 
@@ -180,10 +177,10 @@ def lowered_overloads() -> Iterator[OpOverload]:
 
 
 def fallback_overloads() -> Iterator[OpOverload]:
-    """The overloads that Inductor's lowering hands to ATen's kernel."""
+    """The overloads that Inductor's lowering may send to the ATen kernel."""
     return (op for op in _lowerings().fallbacks if is_operator(op))
 
 
 def only_falls_back(op: OpOverload) -> bool:
-    """Whether Inductor always lowers an overload to a call of ATen's kernel."""
+    """Whether Inductor always lowers an overload to the ATen kernel."""
     return (function := find_lowering(op)) is not None and falls_back(function)

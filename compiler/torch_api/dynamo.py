@@ -1,8 +1,8 @@
-"""TorchDynamo observed: frames, bytecode, captured graphs, graph breaks, guards, recompiles.
+"""Observe TorchDynamo: frames, bytecode, captured graphs, graph breaks, guards, recompilations.
 
-Hooks used: `register_bytecode_hook` for bytecode; for what has no hook (torch 2.11 to 2.13) a method is wrapped for
-the length of one exploration and put back. Compile ids are `(frame, compilation)` as torch numbers them in this
-process; the caller renumbers.
+Bytecode has a hook (`register_bytecode_hook`). For the rest torch (2.11 to 2.13) has none, so methods are wrapped
+during one exploration and restored. Compile ids are `(frame, compilation)` as torch numbers them in this process; the
+caller renumbers them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ CONVERSION_LOGGERS = (
     "torch._subclasses.fake_tensor",
 )
 RESUME_PREFIX = "torch_dynamo_resume_in_"
-# What `log_graph_break` is told where the rest of the function, or all of it, is left to plain Python.
+# How reasons for `log_graph_break` begin if the rest of the function, or all of it, runs as plain Python.
 DEAD_ENDS = ("Encountered graph break that we cannot resume from", "Failed to handle graph break gracefully")
 AND_THEN = "*** While handling this graph break, another graph break occurred: ***"
 PRINT_OPERATOR = "torch._higher_order_ops.print"
@@ -86,9 +86,10 @@ RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 class BreakFacts:
     """TorchDynamo's account of one graph break.
 
-    `stack` is the user's code, outermost first; `places` are its instructions. `message` is torch's text on the
-    break itself, `reason` all it says. `consequence` is the kind of a second break that this one led to. `goes_on`
-    is False where the rest of the function runs as plain Python, `raises` is True where torch.compile raises.
+    `reason` is torch's whole text, `message` its part on this break.
+    `stack` holds the user's frames, outermost first; `places` are the instructions of its frames.
+    `consequence` is the kind of a second break that this one caused, or "".
+    `goes_on` is False if the rest of the function runs as plain Python. `raises` is True if torch.compile raises.
     """
 
     kind: str
@@ -103,14 +104,14 @@ class BreakFacts:
 
 @dataclass(frozen=True, slots=True)
 class EntryFailures:
-    """The guards of one cache entry (of the compilation `key`) that fail for a call."""
+    """The guards of one cache entry that fail for a call; `key` is the entry's compilation."""
 
     key: CompileKey
     guards: tuple[FailedGuard, ...]
 
 
 class DynamoObserver(Protocol):
-    """Hears what happens while user code is compiled. Methods run inside Dynamo: be quick."""
+    """Callbacks for events while user code is compiled. They run inside Dynamo, so they must be quick."""
 
     def on_frame_start(self, key: CompileKey, code: CodeType) -> None: ...
     def on_frame_end(self, key: CompileKey, error: BaseException | None) -> None: ...
@@ -127,7 +128,7 @@ class DynamoObserver(Protocol):
 
 
 class BreakCounter:
-    """Observes compilations that are not the user's: it only counts their graph breaks."""
+    """An observer for compilations that are not the user's: it only counts graph breaks."""
 
     def __init__(self) -> None:
         self.breaks = 0
@@ -149,8 +150,8 @@ class BreakCounter:
 def observe(observer: DynamoObserver) -> Iterator[Observation]:
     """Observe every compilation in the block.
 
-    Errors inside Dynamo leave a frame to plain Python, as without torch.compile. Caches, counters, dynamic-shape
-    history and the users' globals are restored at the end.
+    After an error inside Dynamo the frame runs as plain Python. Caches, counters, dynamic-shape history and the
+    users' globals are restored at the end.
     """
     session = Observation(observer)
     with ExitStack() as stack:
@@ -174,7 +175,7 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
 
 
 class Observation:
-    """What `observe` gives: the hooks, which can be paused."""
+    """The hooks that `observe` installs; they can be paused."""
 
     def __init__(self, observer: DynamoObserver) -> None:
         self.observer = observer
@@ -191,7 +192,7 @@ class Observation:
 
     @contextmanager
     def pause_observing(self) -> Iterator[BreakCounter]:
-        """Do not observe compilations in the block; they have a dynamic-shape history of their own."""
+        """Do not observe compilations in the block; they get a separate dynamic-shape history."""
         observer, before, counter = self.observer, set(self.codes), BreakCounter()
         self.observer = counter
         try:
@@ -212,14 +213,14 @@ class Observation:
         self.observer.on_resume_functions(key, tuple(_resume_codes(new_code, self.user_globals.get(key, {}))))
 
     def observe_restart(self, kind: str, why: str) -> None:
-        if kind != "SpeculationRestartAnalysis":  # that one is how a graph break is made
+        if kind != "SpeculationRestartAnalysis":  # Dynamo restarts this way at each graph break
             self.observer.on_restart(current_key(), why or kind)
 
     def observe_unsupported(self, error: BaseException) -> None:
         self.unsupported = error
 
     def wrap_convert(self, convert: Function) -> Function:
-        """Report frames that Dynamo looks at and does not compile: some never reach `_compile`."""
+        """Report frames that Dynamo skips: some never reach `_compile`."""
 
         def observe_convert(wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             self.unsupported = None
@@ -236,7 +237,7 @@ class Observation:
                 self.observer.on_skip(frame.f_code, why or "")
             return result
 
-        # Torch looks at its first caller outside of this file: is it the wrapper of `disable(recursive=False)`?
+        # Torch checks whether the first caller outside of convert_frame.py is `disable(recursive=False)`'s wrapper.
         observe_convert.__code__ = observe_convert.__code__.replace(co_filename=convert_frame.__file__)
         return observe_convert
 
@@ -301,13 +302,13 @@ class Observation:
         return [guard.rename(self.names.get(key, {})) for guard in failed]
 
     def _names(self, key: CompileKey, f_locals: Mapping[str, Any]) -> Names:
-        """The user's names of a frame's variables, where torch has others."""
+        """The user's names of a frame's variables, if torch renamed them."""
         if key not in self.names and key in self.codes:
             self.names[key] = forward_names(self.codes[key], f_locals)
         return self.names.get(key, {})
 
     def observe_profile(self, microseconds: float, root: Any, f_locals: dict[str, Any], *_: Any) -> None:
-        """Time each guard when torch times all of them: the values are at hand then."""
+        """Time each guard when torch times all of them: the guarded values are available then."""
         key = current_key()
         self._names(key, f_locals)
         self.trees[key] = timed_tree(root, f_locals, self.user_globals.get(key, {}), microseconds)
@@ -319,8 +320,8 @@ class Observation:
     def forget(self) -> None:
         """Report guards, then drop our cache entries and the globals that Dynamo installed.
 
-        The user's entries stay. Dynamo's own hooks remove the globals of a code object when it dies; here they
-        run at once. Import aliases and what an abandoned frame left have no hook.
+        The user's entries stay. Dynamo's hooks remove the globals of a code object when it dies; here they run at
+        once. Import aliases and globals of abandoned frames have no hook and are deleted by name.
         """
         entries = {id(code): self._entries(code) for code in self.codes.values()}
         for key, code in self.codes.items():
@@ -337,13 +338,13 @@ class Observation:
             for name in [n for n in user_globals if n not in before and n.startswith(GENERATED)]:
                 del user_globals[name]
         for fakes in self.fakes:
-            fakes.clear()  # they are in cycles through autograd's C++ objects, which gc can't see
+            fakes.clear()  # reference cycles through autograd's C++ objects, invisible to gc
         release_guards(self.began)
-        empty_method_caches(ShapeEnv)  # they hold each ShapeEnv that was ever asked, and its fake tensors
+        empty_method_caches(ShapeEnv)  # they keep every ShapeEnv and its fake tensors alive
 
 
 def _unlogged_break(error: BaseException) -> Any:
-    """The graph break in an error that leaves Dynamo, None if there is none or it was logged."""
+    """The error if it is a graph break that Dynamo has not logged, else None."""
     if not isinstance(error, Unsupported | UserError | TorchRuntimeError) or is_recompile_limit(error):
         return None
     return None if getattr(error, "logged", False) else error
@@ -353,7 +354,7 @@ def _break_facts(reason: str, exc: Any) -> BreakFacts:
     stack = getattr(exc, "real_stack", None) or torch._guards.TracingContext.extract_stack()
     parts = [part.strip() for part in getattr(exc, "msg", str(exc)).split(AND_THEN)]
     kinds = [part.partition("\n")[0].strip() for part in parts]
-    # An error that is no `Unsupported` says its type in the first line of its text only.
+    # An error other than `Unsupported` has its break type only in the first line of its text.
     registered = kinds[-1] if kinds[-1] in break_registry() else ""
     own = getattr(exc, "gb_type", None) or registered or type(exc).__name__
     return BreakFacts(
@@ -369,7 +370,7 @@ def _break_facts(reason: str, exc: Any) -> BreakFacts:
 
 
 def _resume_codes(code: CodeType, user_globals: dict[str, Any]) -> Iterator[CodeType]:
-    """The code of the functions with which rewritten bytecode goes on after a graph break."""
+    """The code of the resume functions that rewritten bytecode calls after a graph break."""
     for name in code.co_names:
         if name.startswith("__resume_at_") and name in user_globals:
             yield _resume_code(user_globals[name])
@@ -379,16 +380,16 @@ def _resume_codes(code: CodeType, user_globals: dict[str, Any]) -> Iterator[Code
 
 
 def _resume_code(function: Any) -> CodeType:
-    """The code of a resume function. If it has free variables, torch installs a function that makes it."""
+    """The code of a resume function. With free variables, torch installs a factory function instead."""
     held = [cell.cell_contents for cell in function.__closure__ or ()]
     codes = [each for each in held if isinstance(each, CodeType) and each.co_name.startswith(RESUME_PREFIX)]
     return codes[0] if codes else function.__code__
 
 
 def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:
-    """Drop our entries of a code object, and all that torch knows of it if the user has none.
+    """Drop our cache entries of a code object; reset the code object if the user has no entries.
 
-    So an exploration never counts against the recompile limit, and a frame that was given up can be compiled again.
+    So an exploration never counts against the recompile limit, and a skipped frame can be compiled again.
     """
     if len(ours) == len(eval_frame._debug_get_cache_entry_list(code)):
         reset_code(code)
@@ -398,10 +399,10 @@ def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:
 
 
 def _ended_guards() -> DeletedGuardManagerWrapper:
-    """Guards of an entry that fits no call, and does not count against recompile_limit.
+    """Guards for an entry that matches no call and does not count against recompile_limit.
 
-    An entry for a certain object counts only in calls with that object (torch._dynamo.cache_size): this one's is a
-    local variable that no call has.
+    An entry with an ID_MATCH counts only in calls with the matched object (torch._dynamo.cache_size). This entry
+    matches a local variable that no call has.
     """
     guards = DeletedGuardManagerWrapper("the tcompile exploration that made it has ended")
     guards.id_matched_objs = {"": weakref.ref(_ended_guards)}
@@ -409,9 +410,9 @@ def _ended_guards() -> DeletedGuardManagerWrapper:
 
 
 def _read_again() -> None:
-    """Let torch look again at code that it had given up on, whoever calls it.
+    """Let torch trace code again that it had skipped.
 
-    Otherwise an exploration would not see that code. Compiled code keeps its entries.
+    Otherwise an exploration would not see that code. Compiled code keeps its cache entries.
     """
     for known in tuple(convert_frame.input_codes.seen):
         code = known()
@@ -421,7 +422,7 @@ def _read_again() -> None:
 
 @contextmanager
 def _separate_caches() -> Iterator[None]:
-    """Give the block its own dynamic-shape history and counters, and forget its backends."""
+    """Give the block its own dynamic-shape history and counters, and drop its cached backends."""
     _read_again()
     saved = (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
     backends = frozenset(eval_frame.cached_backends)
@@ -441,10 +442,10 @@ def _separate_caches() -> Iterator[None]:
 
 @contextmanager
 def _capture_called_frames() -> Iterator[None]:
-    """Let Dynamo look at the frames that compiled code calls.
+    """Let Dynamo trace the frames that compiled code calls.
 
-    In torch 2.11 calls with fullgraph=True turn that off for all threads while they run, and calls from several threads
-    at once can leave it off.
+    In torch 2.11 a call with fullgraph=True turns this off for all threads while it runs, and concurrent calls from
+    several threads can leave it off.
     """
     c_eval_frame: Any = torch._C._dynamo.eval_frame
     if not hasattr(c_eval_frame, "set_eval_frame_override"):
@@ -459,7 +460,7 @@ def _capture_called_frames() -> Iterator[None]:
 
 @contextmanager
 def _quiet_conversion_warnings() -> Iterator[None]:
-    """Silence torch's log of frames that it leaves to Python: the record has the reasons."""
+    """Silence torch's warnings about frames that it does not compile: the record has the reasons."""
 
     def keep(entry: logging.LogRecord) -> bool:
         return entry.levelno not in (logging.WARNING, logging.ERROR)
@@ -474,7 +475,7 @@ def _quiet_conversion_warnings() -> Iterator[None]:
 def compile_function(fn: Any, backend: Function, *, dynamic: bool | None, fullgraph: bool) -> Any:
     """`torch.compile(fn)` with cache entries separate from the user's.
 
-    torch tells entries apart by their backend, so this one gets a backend of its own.
+    torch distinguishes entries by their backend, so each call creates a new backend function.
     """
     isolation: dict[str, Any] = {}
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
@@ -488,15 +489,15 @@ def compile_function(fn: Any, backend: Function, *, dynamic: bool | None, fullgr
 
 
 class _CapturedError(Exception):
-    """Ends a call once its graph is captured, before any of it is run."""
+    """Ends a call once its graph is captured, before the graph runs."""
 
 
 def first_break(
     fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool | None
 ) -> tuple[tuple[str, int], ...] | None:
-    """Files and lines of the calls that lead to a call's first graph break, or None.
+    """The stack of a call's first graph break as (file, line), outermost first; None without a break.
 
-    Outermost first. The call is captured and not run. Raises what else TorchDynamo raises.
+    The call is captured but not run. Raises TorchDynamo's other errors.
     """
     captured = False
 
@@ -505,10 +506,10 @@ def first_break(
         captured = True
         raise _CapturedError
 
-    # The hook is called for a frame without operations too, of which no backend hears.
+    # The hook is also called for a frame without operations, for which no backend is called.
     hook = convert_frame.register_bytecode_hook(lambda *_: stop())
     try:
-        # Not `fullgraph`: that captures numbers and sizes that depend on data, at which a call without it breaks.
+        # Not `fullgraph`: it captures data-dependent numbers and sizes, where a call without it has a graph break.
         with dynamo_config.patch(suppress_errors=False), torch._dynamo.error_on_graph_break(True):
             compile_function(fn, stop, dynamic=dynamic, fullgraph=False)(*args, **kwargs)
     except Unsupported as error:
@@ -523,9 +524,9 @@ def first_break(
 
 
 def break_of_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BreakFacts | None:
-    """The first graph break of a call, None if there is none; then the call is run.
+    """The first graph break of a call; None if there is none, in which case the call is run.
 
-    Raises what the call raises. The break has places only in a block of `observe`.
+    Raises any error of the call. The break has `places` only in a block of `observe`.
     """
     try:
         with dynamo_config.patch(suppress_errors=False), torch._dynamo.error_on_graph_break(True):
@@ -536,19 +537,19 @@ def break_of_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Br
 
 
 def inner_function(fn: Any) -> Any:
-    """The function or module that torch.compile was given, or None if `fn` is not compiled."""
+    """The function or module that was passed to torch.compile; None if `fn` is not compiled."""
     if isinstance(fn, eval_frame.OptimizedModule):
         return fn._orig_mod
     return getattr(fn, "_torchdynamo_orig_callable", None)
 
 
 def forget_compilations(fn: Any) -> None:
-    """Drop what torch.compile cached for `fn`, so that its next call compiles, and is observed."""
+    """Drop the cache entries of `fn`, so that its next call compiles and is observed."""
     eval_frame.remove_from_cache(fn)
 
 
 def is_restart(error: BaseException) -> bool:
-    """Whether the error only makes Dynamo trace the frame again, knowing more."""
+    """Whether the error only makes Dynamo restart the analysis of the frame."""
     return isinstance(error, RestartAnalysis)
 
 
@@ -557,7 +558,7 @@ def is_dynamo_error(error: BaseException) -> bool:
 
 
 def is_recompile_limit(error: BaseException) -> bool:
-    """Whether Dynamo gave up on a function because it had compiled it too often."""
+    """Whether Dynamo stopped compiling a function because it reached the recompile limit."""
     return getattr(error, "gb_type", "") == RECOMPILE_LIMIT or isinstance(error, FailOnRecompileLimitHit)
 
 
@@ -566,7 +567,7 @@ def is_unsupported(error: BaseException) -> bool:
 
 
 def recompile_limit_words(error: BaseException) -> str:
-    """Which limit it was: "the recompile_limit of 8"."""
+    """Name and value of the limit that was reached: "the recompile_limit of 8"."""
     text = str(error.__cause__ if isinstance(error, FailOnRecompileLimitHit) else error)
     found = re.search(r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)", text)
     return f"the {found[1]} of {found[2]}" if found else "a limit on recompilations"
@@ -574,7 +575,7 @@ def recompile_limit_words(error: BaseException) -> str:
 
 @lru_cache(maxsize=1)
 def break_registry() -> dict[str, dict[str, Any]]:
-    """Graph-break texts that ship with torch, by type: `Gb_type`, `Explanation`, `Hints`, and `id` (GB0001 …)."""
+    """The graph-break registry that ships with torch, by type: `Gb_type`, `Explanation`, `Hints`, `id` (GB0001 …)."""
     folder = Path(str(importlib.import_module("torch._dynamo").__file__)).parent
     path = folder / "graph_break_registry.json"
     if not path.exists():
@@ -584,5 +585,5 @@ def break_registry() -> dict[str, dict[str, Any]]:
 
 
 def named_backend(name: Any) -> Function:
-    """A registered torch.compile backend, or the callable itself."""
+    """Look up a torch.compile backend by name; return a callable unchanged."""
     return name if callable(name) else lookup_backend(name)

@@ -1,4 +1,4 @@
-"""Eager code: run uncompiled, watched operation by operation; tensors that wrap others."""
+"""Eager mode: run code uncompiled, watch each operation, unwrap tensor subclasses."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def run_eagerly() -> Iterator[None]:
 
 
 class Watching(TorchDispatchMode):
-    """Passes the results of each operation in the block to `on_results`."""
+    """A dispatch mode that passes the results of each operation to `on_results`."""
 
-    supports_higher_order_operators = True  # torch.cond and the like come here too
+    supports_higher_order_operators = True  # such as torch.cond
 
     def __init__(self, on_results: Callable[[Any], None]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Watching(TorchDispatchMode):
 
 
 def inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor in which a wrapper keeps its data: of a DTensor, the part of this rank."""
+    """The plain tensor inside a wrapper subclass: for a DTensor, the local shard of this rank."""
     inner: Any = tensor
     while is_traceable_wrapper_subclass(inner):
         names, _ = inner.__tensor_flatten__()
@@ -57,12 +57,12 @@ def inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def holds_dtensor(values: Iterable[Any]) -> bool:
     """Whether a DTensor is among the values."""
-    module = sys.modules.get("torch.distributed.tensor")  # where it is not imported, there is none
+    module = sys.modules.get("torch.distributed.tensor")  # not imported: no DTensor exists
     return module is not None and any(isinstance(value, module.DTensor) for value in values)
 
 
 def as_eager(module: GraphModule) -> GraphModule:
-    """A captured graph that computes what eager mode does; the same graph where it does already."""
+    """Replace a captured graph's checkpoint and invoke_subgraph calls by eager ones, in a copy if it has any."""
     bodies = {name: body for name, body in module.named_children() if isinstance(body, GraphModule)}
     eager = {name: as_eager(body) for name, body in bodies.items()}
     if eager == bodies and not any(node.target in _EAGER for node in fx.calls(module)):
@@ -78,19 +78,19 @@ def as_eager(module: GraphModule) -> GraphModule:
 
 
 def needs_scalar_outputs(error: BaseException) -> bool:
-    """Whether tracing failed at a number read from a tensor, without `capture_scalar_outputs`."""
+    """Whether tracing failed because it read a number from a tensor without `capture_scalar_outputs`."""
     reads = isinstance(error, DataDependentOutputException) and error.func is torch.ops.aten._local_scalar_dense.default
     return reads and not config.capture_scalar_outputs
 
 
 def _checkpoint(body: GraphModule, *args: Any, **options: Any) -> Any:
-    """torch.utils.checkpoint.checkpoint without reentrance, which gives the same numbers.
+    """Call torch.utils.checkpoint.checkpoint with use_reentrant=False, which gives the same numbers.
 
-    TorchDynamo keeps the function that selects what is saved with the body.
+    TorchDynamo keeps `context_fn`, which selects the saved tensors, in the body's `meta`.
     """
     if context_fn := body.meta.get("_checkpoint_context_fn"):
         options["context_fn"] = context_fn
-    preserve = options.pop("preserve_rng_state", True) and not fx.has_fakes(args)  # those draw no numbers
+    preserve = options.pop("preserve_rng_state", True) and not fx.has_fakes(args)  # fake tensors draw no random numbers
     return checkpoint(body, *args, **options | {"use_reentrant": False, "preserve_rng_state": preserve})
 
 

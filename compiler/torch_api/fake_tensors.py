@@ -21,6 +21,6 @@ __all__ = [
 ]
 
 without_modes = _disable_current_modes
-"""In a block of it tensors are real: AOTAutograd compiles under a mode that makes fake ones."""
+"""A context in which tensors are real: AOTAutograd compiles under a mode that makes fake tensors."""
 
 has_storage = torch._C._has_storage

@@ -1,4 +1,4 @@
-"""FX graphs read: their code with a line map, and what each node's `meta` says."""
+"""Read FX graphs: their code with a line map, and the `meta` of their nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIGNATURE_WIDTH = 120
 _ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:(?:: "[^"]*")? = |: "[^"]*",$)')
 _PARAMETER = re.compile(r"\w+")
 _PARTS = re.compile(r'(?:[^,"]|"[^"]*")+')
-"""What commas divide: not those in a parameter's type, "f32[4, 16][16, 1]cpu"."""
+"""The parts between commas, ignoring commas in a parameter's type, "f32[4, 16][16, 1]cpu"."""
 _UNKNOWN_PLACE = "# No stacktrace found for following nodes"
 _RELEASES = re.compile(r";  (?:\w+ = )+None\b")
 
@@ -41,8 +41,9 @@ class SourceFrame:
 class Body:
     """The graph that a higher-order operator runs: a branch of `cond`, a checkpointed block.
 
-    `path` names it in the whole graph (`body_fn_0.cond_true_0`), by the name of `holder`, the first node that
-    refers to it: a get_attr, or a call of the module itself. `callers` are the nodes that run it.
+    `holder` is the first node that refers to it: a get_attr or a call_module.
+    `path` is its qualified name in the whole graph (`body_fn_0.cond_true_0`), which ends with the holder's name.
+    `callers` are the nodes that run it.
     """
 
     path: str
@@ -52,7 +53,7 @@ class Body:
 
 
 def bodies(module: GraphModule) -> list[Body]:
-    """The bodies in a graph and in its bodies, each once, outer ones first."""
+    """All bodies in a graph, nested ones included, each once, outer ones first."""
     return list(_bodies(module, "", set()))
 
 
@@ -73,12 +74,12 @@ def _bodies(module: GraphModule, path: str, seen: set[Graph]) -> Iterator[Body]:
 
 
 def qualified_name(path: str, name: str) -> str:
-    """The name of a node in a body, as the whole graph has it."""
+    """The name of a node within the whole graph: its body's path and its own name."""
     return f"{path}.{name}" if path else name
 
 
 def body_at(module: GraphModule, node: Node) -> GraphModule | None:
-    """The graph that a node of `module` refers to; None where it refers to none."""
+    """The graph that a node of `module` refers to; None if it refers to no graph."""
     if node.op not in ("get_attr", "call_module"):
         return None
     value = attribute_at(module, str(node.target))
@@ -86,39 +87,39 @@ def body_at(module: GraphModule, node: Node) -> GraphModule | None:
 
 
 def attribute_at(owner: object, path: str) -> Any:
-    """What a dotted path leads to; None where it leads to nothing."""
+    """The attribute at a dotted path; None if there is none."""
     return reduce(lambda found, name: getattr(found, name, None), path.split("."), owner)
 
 
 def graph_paths(module: GraphModule) -> dict[Graph, str]:
-    """The path of each graph: "" of the whole one, that of a body (see `Body`)."""
+    """The path of each graph: "" for the whole graph, `Body.path` for a body."""
     return {module.graph: "", **{body.module.graph: body.path for body in bodies(module)}}
 
 
 def qualified_names(module: GraphModule) -> dict[Node, str]:
-    """The name of each node in a graph and in its bodies, as the whole graph has it."""
+    """The qualified name of each node in a graph and in its bodies."""
     return {
         node: qualified_name(path, node.name) for graph, path in graph_paths(module).items() for node in graph.nodes
     }
 
 
 def homes(module: GraphModule) -> dict[int, str]:
-    """The path of each graph by the graph object's id, as `meta["from_node"]` names graphs.
+    """The path of each graph by the `id()` of the graph object, which `meta["from_node"]` uses.
 
-    Valid while the graphs live.
+    Valid while the graphs are alive.
     """
     return {id(graph): path for graph, path in graph_paths(module).items()}
 
 
 Row = tuple[str, str]
-"""A line of code, and the qualified name of the node on it."""
+"""(line of code, qualified name of its node or "")"""
 
 
 def graph_code(module: GraphModule) -> tuple[str, dict[int, str]]:
-    """The graph as Python-like code, and for each line that a node stands on, that node's name.
+    """The graph as Python-like code, and line number -> name of the node on that line.
 
-    Same printer as `GraphModule.print_readable` (torch.fx.graph.CodeGen), made easier to read: parameters under the
-    names that the body uses, one on a line where they are many, and no `x = None` releases. The bodies of a
+    Same printer as `GraphModule.print_readable` (torch.fx.graph.CodeGen), but easier to read: parameters have the
+    names that the code uses, long signatures have one parameter per line, and `x = None` is left out. The bodies of a
     higher-order operator are printed beneath its call; the names of their nodes are qualified (`cond_true_0.mul`).
     """
     rows = list(_rows(module, {body.module.graph: body for body in bodies(module)}, "", "forward(self"))
@@ -164,7 +165,7 @@ def _readable(lines: list[str], renamed: Mapping[str, str], opening: str) -> Ite
 
 
 def _signature(line: str, renamed: Mapping[str, str], opening: str) -> list[str]:
-    """The line that defines the graph's function, one parameter a line where they are many."""
+    """The signature of the graph's function, one parameter per line if it is long."""
     _, *parameters = (part.lstrip() for part in _PARTS.findall(line.removesuffix("):")))
     named = [_PARAMETER.sub(lambda match: renamed.get(match[0], match[0]), one, count=1) for one in parameters]
     first = [] if opening.endswith("(") else [opening]
@@ -174,7 +175,7 @@ def _signature(line: str, renamed: Mapping[str, str], opening: str) -> list[str]
 
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:
-    """The user's stack at the operation behind a node, outermost first; may be empty."""
+    """The user's stack at a node's operation, outermost first; may be empty."""
     return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not is_dynamo(frame.file))
 
 
@@ -187,7 +188,7 @@ def parse_stack(text: str) -> tuple[SourceFrame, ...]:
 
 
 def is_dynamo(file: str) -> bool:
-    """Whether a file is TorchDynamo's own wrapper and no code of the model's."""
+    """Whether a file belongs to TorchDynamo, not to the model."""
     return "/torch/_dynamo/" in file.replace("\\", "/")
 
 
@@ -202,24 +203,24 @@ def module_path(node: Node) -> tuple[str, str]:
 
 
 def dotted_path(path: str) -> str:
-    """`L['self'].transformer.h[0]` as `transformer.h.0`."""
+    """Turn `L['self'].transformer.h[0]` into `transformer.h.0`."""
     path = re.sub(r"^(L\['\w+'\]|G\['\w+'\]|L__\w+?___)\.?", "", path)
     path = _INDEX.sub(r".\1", path).replace("._modules.", ".").replace("_modules.", "")
     return path.strip(".")
 
 
 def has_fakes(values: Iterable[Any]) -> bool:
-    """Whether there are tensors without memory among them, as under a FakeTensorMode."""
+    """Whether any of the values is a fake tensor."""
     return any(isinstance(value, FakeTensor) for value in values)
 
 
 def are_in_memory(values: Iterable[Any]) -> bool:
-    """Whether all tensors have memory: neither fake nor of `torch._efficientzerotensor`."""
+    """Whether all tensors have memory: none is fake or made by `torch._efficientzerotensor`."""
     return not any(isinstance(v, torch.Tensor) and (isinstance(v, FakeTensor) or v._is_zerotensor()) for v in values)
 
 
 def value_of(node: Node) -> Any:
-    """The node's example value: a fake tensor, a number, a tuple of those, or None."""
+    """The node's example value: a fake tensor, a number, a tuple of these, or None."""
     return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")
 
 
@@ -230,15 +231,15 @@ def devices(module: GraphModule) -> Iterator[torch.device]:
 
 
 def count_elements(module: GraphModule) -> int:
-    """The elements of all tensors that a graph computes, with the first call's symbolic sizes."""
+    """The total elements of all tensors that a graph computes; symbolic sizes take their traced values."""
     values = (value_of(node) for node in module.graph.nodes if node.op != "placeholder")
     return sum(math.prod(map(_traced_size, value.shape)) for value in values if isinstance(value, torch.Tensor))
 
 
 def is_on_meta(module: GraphModule) -> bool:
-    """Whether a graph's inputs are meta tensors; without tensor inputs, whether all tensors are.
+    """Whether a graph's tensor inputs are meta tensors; without tensor inputs, whether all tensors are.
 
-    Scalar tensors may be on the CPU, as for graphs on a GPU.
+    0-d tensors may be on the CPU, as in graphs on a GPU.
     """
     tensors = [node for node in module.graph.nodes if isinstance(value_of(node), torch.Tensor)]
     values = map(value_of, [node for node in tensors if node.op == "placeholder"] or tensors)
@@ -246,7 +247,7 @@ def is_on_meta(module: GraphModule) -> bool:
 
 
 def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
-    """The mode of the fake tensors among these values. Raises ValueError where there are none."""
+    """The FakeTensorMode of these values. Raises ValueError if there is none."""
     mode = detect_fake_mode(values)
     if mode is None:
         raise ValueError("this graph has no tensors as inputs")
@@ -254,17 +255,17 @@ def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """An id of a tensor's memory, real or not: equal for its views. Valid while one is alive."""
+    """Id of a tensor's storage, real or fake; equal for its views. Valid while one of them is alive."""
     return tensor.untyped_storage()._cdata
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:
-    """The bytes of a tensor's memory; symbolic sizes count with their traced values."""
+    """Bytes of a tensor's storage; symbolic sizes take their traced values."""
     return _traced_size(tensor.untyped_storage().nbytes())
 
 
 def _traced_size(size: Any) -> int:
-    """A size as a number: the traced value of a symbolic one, 0 where there is none."""
+    """A size as a number: its hint (traced value) if it is symbolic, 0 without a hint."""
     hint = size if isinstance(size, int) else size.node.hint
     return hint if isinstance(hint, int) else 0
 
@@ -294,7 +295,7 @@ def _size(value: Any) -> int | str:
 
 
 def target_name(node: Node) -> str:
-    """`aten.mm.default`, `torch.relu`, `x.sum`: the operation as a user would search for it."""
+    """The searchable name of a node's operation: `aten.mm.default`, `torch.relu`, `operator.add`."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
@@ -310,13 +311,13 @@ def target_name(node: Node) -> str:
 
 
 def functionalized_operator(node: Node) -> str:
-    """The custom operator that writes into its arguments, and that AOTAutograd put into an auto_functionalized node."""
+    """The mutating custom operator that AOTAutograd wrapped in an auto_functionalized node; "" for other nodes."""
     is_wrapper = target_name(node).startswith("torch.ops.higher_order.auto_functionalized")
     return str(node.args[0]) if is_wrapper else ""
 
 
 def short_name(target: str) -> str:
-    """The operation's name alone: `mul` of `aten.mul.Tensor`, `operator.mul` and `mul`."""
+    """The operation's name without namespace and overload: `mul` for `aten.mul.Tensor` and `operator.mul`."""
     parts = target.split(".")
     return parts[1] if len(parts) == 3 and parts[0] in ("aten", "prims") else parts[-1]
 
@@ -327,12 +328,12 @@ def is_checkpoint(node: Node) -> bool:
 
 
 def is_selective(body: GraphModule) -> bool:
-    """Whether the checkpoint around a body has a context_fn, by TorchDynamo's mark."""
+    """Whether a checkpointed body has a context_fn (selective checkpointing)."""
     return "_checkpoint_context_fn" in body.meta
 
 
 def checkpoint_policy(node: Node) -> str:
-    """What a checkpoint asks for a node: "PREFER_RECOMPUTE", "MUST_SAVE" and so on; "" where it is in none."""
+    """A node's checkpoint policy: "PREFER_RECOMPUTE", "MUST_SAVE" and so on; "" outside of checkpoints."""
     policy = node.meta.get("recompute") if node.meta.get("ac_graph_id") is not None else None
     return str(getattr(policy, "name", ""))
 
@@ -351,7 +352,7 @@ def sources(node: Node) -> tuple[tuple[str, int], ...]:
 def source_names(node: Node) -> tuple[str, ...]:
     """A node's names before decomposition.
 
-    The nodes of earlier graphs, the function called there ("softmax"), and the ATen operation ("_softmax").
+    These are its nodes in earlier graphs, the function called ("softmax") and the ATen operation ("_softmax").
     """
     functions = [getattr(function, "__name__", function) for _, function in node.meta.get("source_fn_stack") or ()]
     operation = node.meta.get("original_aten")
@@ -361,7 +362,7 @@ def source_names(node: Node) -> tuple[str, ...]:
 
 @cache
 def _functionals() -> dict[str, str]:
-    """The functions of torch.nn.functional by their names as modules write these: `layernorm`."""
+    """Functions of torch.nn.functional by lower-case name without underscores: `layernorm` -> `layer_norm`."""
     named = (name for name in dir(functional) if name.islower() and name == name.strip("_"))
     return {**{name.replace("_", ""): name for name in named}, "scaleddotproductattention": "attention"}
 
@@ -371,10 +372,10 @@ _MODULE = re.compile(r"loss$|\dd$")
 
 
 def operator_of(node: Node) -> str:
-    """The name, as users know it, of the operation that a node was decomposed from.
+    """The user-facing name of the operation that a node was decomposed from.
 
-    `layer_norm`, `cross_entropy`, `gelu_backward`; ATen's name if torch.nn.functional has none; `cast` and `copy` for
-    operations that only move data.
+    Examples: `layer_norm`, `cross_entropy`, `gelu_backward`. ATen's name if torch.nn.functional has no such function;
+    `cast` and `copy` for operations that only move data.
     """
     name = str(node.meta.get("original_aten") or node.target)
     name = "".join(name.split(".")[1:2]) or getattr(node.target, "__name__", "")
@@ -390,20 +391,20 @@ def operator_of(node: Node) -> str:
 
 
 def input_source(node: Node) -> str:
-    """What a captured graph's placeholder stands for (`L['x']`), or ""."""
+    """TorchDynamo's source of a captured graph's placeholder (`L['x']`), or ""."""
     argument = node.meta.get("grapharg")
     return source_name(getattr(argument, "source", None) or getattr(node, "_dynamo_source", None))
 
 
 def source_name(source: Any) -> str:
-    """TorchDynamo's name of a value (`L['x']`); in some versions of torch it is a method that gives it."""
+    """The name of a TorchDynamo source (`L['x']`), an attribute or a method depending on the torch version."""
     name = getattr(source, "name", "")
     return str(name() if callable(name) else name)
 
 
 def input_description(node: Node) -> str:
     """AOTAutograd's description of an input or output, or ""."""
-    described = node.meta.get("desc")  # of an output a list
+    described = node.meta.get("desc")  # a list for an output node
     return described.expr() if described is not None and hasattr(described, "expr") else ""
 
 
@@ -421,19 +422,19 @@ def higher_order_operators(module: GraphModule) -> tuple[str, ...]:
 
 
 def output_names(module: GraphModule) -> tuple[str, ...]:
-    """The names of the nodes that a graph returns, by position; "" for what is no node."""
+    """The names of the nodes that a graph returns, by position; "" for other values."""
     [output] = module.graph.find_nodes(op="output")
     values = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
     return tuple(value.name if isinstance(value, Node) else "" for value in values)
 
 
 def returned_nodes(module: GraphModule) -> list[Node]:
-    """The nodes whose values a graph returns, in whatever structure."""
+    """The nodes that a graph returns, flattened from any structure."""
     return [source for output in module.graph.find_nodes(op="output") for source in output.all_input_nodes]
 
 
 def detached_copy(module: GraphModule) -> GraphModule:
-    """A copy that shares parameters, with a graph of its own that compile_fx does not change."""
+    """Copy a module: shared parameters, but a new graph, so that compile_fx does not change the original."""
     graph = torch.fx.Graph()
     output = graph.graph_copy(module.graph, {}, return_output_node=True)
     if output is not None:

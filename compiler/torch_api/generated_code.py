@@ -1,4 +1,4 @@
-"""Inductor's generated code: its loaded modules, its text, the kernels it defines and calls."""
+"""Inductor's generated code: the loaded modules, their text, and counts of kernels and calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compiler.torch_api.patching import call_after, replace_attribute
 
 
 def generated_modules() -> Iterator[tuple[ModuleType, str]]:
-    """Each module with its source, the newest first; those whose file is gone are left out."""
+    """Each loaded module and its source, newest first; modules without a file are skipped."""
     for module in reversed(PyCodeCache.modules):
         path = Path(module.__file__ or "")
         if path.is_file():
@@ -24,7 +24,7 @@ def generated_modules() -> Iterator[tuple[ModuleType, str]]:
 
 
 def function_of(module: ModuleType, qualified: str) -> FunctionType | None:
-    """The function of this qualified name (`Runner.call`) in a generated module."""
+    """The function with this qualified name (`Runner.call`) in a generated module; None if there is none."""
     found = attribute_at(module, qualified)
     return found if isinstance(found, FunctionType) else None
 
@@ -41,12 +41,12 @@ def report_code(on_code: Callable[[str], None]) -> AbstractContextManager[None]:
 
 
 def kernels(code: str) -> int:
-    """How many kernels a graph's code defines."""
+    """The number of kernels that a graph's code defines."""
     return len(set(_DEFINED.findall(code)))
 
 
 def calls(code: str) -> int:
-    """The number of kernels and library routines that one call runs, counted in the code's text."""
+    """The number of kernel and library calls in a graph's code, counted in its text."""
     defined = set(_DEFINED.findall(code))
     generated = sum(len(re.findall(rf"^[ \t]+{name}(?:\.run)?\(", code, re.MULTILINE)) for name in defined)
     return generated + len(_LIBRARY.findall(code))

@@ -50,12 +50,12 @@ excludes_padding_time = pad_mm.should_exclude_padding_time
 
 
 def always_pads() -> bool:
-    """Whether Inductor is told to pad every matmul that it can."""
+    """Whether Inductor pads every matmul that it can (force_shape_pad)."""
     return bool(inductor_config.force_shape_pad)
 
 
 def hints_of(sizes: Sequence[int | torch.SymInt]) -> list[int]:
-    """The values by which Inductor decides for symbolic sizes; torch 2.11 names it otherwise."""
+    """Inductor's hints for symbolic sizes; the function has another name in torch 2.11."""
     module: Any = pad_mm
     hints: Callable[..., Any] = module.hint_symbols if hasattr(module, "hint_symbols") else module.realize_symbols
     return list(hints(sizes))

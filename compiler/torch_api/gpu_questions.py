@@ -1,6 +1,6 @@
-"""Where torch and Triton ask about the GPU, and cache the answer.
+"""Functions with which torch and Triton query the GPU, and their caches.
 
-`compiler.virtual_gpu` gives other answers.
+`compiler.virtual_gpu` replaces their answers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CACHED: tuple[str, ...] = (
     "torch._inductor.utils:use_contiguous",
     "torch._inductor.utils:using_b200",
 )
-"""Functions of Inductor that remember an answer about the GPU; those that an older torch lacks are passed over."""
+"""Functions of Inductor that cache a property of the GPU; those that an older torch lacks are skipped."""
 
 
 def count_real_devices() -> None:
@@ -61,13 +61,13 @@ def count_real_devices() -> None:
 def answers(
     functions: Mapping[str, Callable[..., Any]], properties: Any, max_clock_rate: float
 ) -> Iterator[tuple[Place, Any]]:
-    """Each place that asks about the GPU, and its answer. `functions` are torch.cuda's."""
+    """Each place that queries the GPU, and its replacement. `functions` replace functions of torch.cuda."""
     for name, function in functions.items():
         if hasattr(torch.cuda, name):
             yield Place(torch.cuda, name), function
         if name in vars(CudaInterface):
             yield Place(CudaInterface, name), function
-    # Else torch.tensor(), and the first fake tensor, make a real one on the GPU.
+    # Otherwise torch.tensor() and the first fake tensor would create a real tensor on the GPU.
     yield Place(FakeTensorMode, "avoid_device_init"), property(lambda _mode: True)
     yield Place(fake_tensor, "init_gpu_context"), lambda _device: None
     yield Place(utils_internal, "max_clock_rate"), lambda: max_clock_rate
@@ -76,25 +76,25 @@ def answers(
 
 
 def generator_functions() -> Iterator[Place]:
-    """The function that gives the GPU's random generator, from torch 2.14 on; Inductor 2.15 calls it."""
+    """The function that returns the GPU's random generator: exists since torch 2.14, used by Inductor 2.15."""
     if hasattr(torch._C, "_accelerator_getDefaultGenerator"):
         yield Place(torch._C, "_accelerator_getDefaultGenerator")
 
 
 def forget_answers() -> None:
-    """Clear what torch and Inductor cached about the last GPU."""
+    """Clear the GPU properties that torch and Inductor cached."""
     for value in vars(triton_probes).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()
     for entry in CACHED:
-        module, _, path = entry.partition(":")  # a module that was not imported remembers nothing
+        module, _, path = entry.partition(":")  # a module that was not imported has cached nothing
         if hasattr(function := attribute_at(sys.modules.get(module), path), "cache_clear"):
             function.cache_clear()
 
 
 @contextmanager
 def triton_driver(make: Callable[[], Any]) -> Iterator[None]:
-    """Make a new driver Triton's active one in the block."""
+    """Make a new driver the active one of Triton in the block."""
     from triton.runtime import driver
 
     before = driver._active

@@ -1,8 +1,8 @@
-"""Replay a compiled graph as CUDA graphs, by torch's trees of them.
+"""Replay a compiled graph as CUDA graphs, with torch's CUDA graph trees.
 
-They are used (torch._inductor.cudagraph_trees) as torch's backend "cudagraphs" does
-(torch._dynamo.backends.cudagraphs). They share one memory pool, copy inputs that may move, read parameters in place,
-keep forward and backward apart, and say why a graph can't be one.
+torch._inductor.cudagraph_trees is used as in torch's backend "cudagraphs" (torch._dynamo.backends.cudagraphs). CUDA
+graph trees share one memory pool, copy inputs that may move, read parameters in place, and separate forward from
+backward. They report why a graph can't be captured.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from compiler.torch_api.fx import value_of
 
 
 class Graphs:
-    """The CUDA graphs of one captured graph: of its forward, and of its backward if it has one.
+    """The CUDA graphs of one captured graph's forward, and of its backward if it has one.
 
-    The caller sets `gave_up` where it does not replay the forward.
+    The caller sets `gave_up` if it does not replay the forward.
     """
 
     def __init__(self) -> None:
@@ -39,20 +39,20 @@ class Graphs:
         self.gave_up = False
 
     def refusal(self, module: GraphModule, half: str, is_piece: bool) -> str:
-        """Why this half, or this piece of one, is not replayed, "" if it is."""
+        """Why the forward or backward (or a piece of it) is not replayed; "" if it is."""
         if half == "backward" and self.gave_up:
             return "the forward is not replayed, and then the backward is not either"
         why = "data say how large something in it is" if is_piece else _reason_not_replayed(module, half)
         return explain(why, WHY_NOT_AT_ALL) if why else ""
 
     def words(self, module: GraphModule, half: str) -> str:
-        """Describe how this half is replayed."""
+        """Describe how the forward or backward is replayed."""
         inputs = module.graph.find_nodes(op="placeholder")
         dynamic = any(isinstance(value_of(node), torch.SymInt) for node in inputs)
         return replay_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
 
     def record_graphs(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
-        """Make CUDA graphs of a call: it runs normally first, is then recorded, and then replayed."""
+        """Wrap a call in CUDA graphs: its first run is normal, the second is recorded, later ones are replayed."""
         self.device = rules.get_device_index(module)
         facts = {
             "device_index": self.device,
@@ -67,13 +67,13 @@ class Graphs:
         return mark_boxed(trees.cudagraphify_impl(call, list(inputs), _fixed_inputs(module, half), **facts))  # type: ignore[arg-type]
 
     def mark_backward(self, call: Call) -> Call:
-        """Tell the forward's CUDA graphs when a backward runs that is not replayed."""
+        """Wrap a backward that is not replayed, so that the forward's CUDA graphs know when it runs."""
         if self.gave_up or self.device is None:
             return call
         device = self.device
 
         def call_backward(args: list[Any]) -> Sequence[Any]:
-            manager = trees.get_manager(device, create_if_none_exists=False)  # there from the forward's first call on
+            manager = trees.get_manager(device, create_if_none_exists=False)  # created by the forward's first call
             if manager is not None:
                 manager.set_to_running_backward()
             return call(args)
@@ -82,9 +82,9 @@ class Graphs:
 
 
 def _reason_not_replayed(module: GraphModule, half: str) -> str:
-    """Why a half can't be a CUDA graph, "" if it can.
+    """Why a forward or backward can't be a CUDA graph; "" if it can.
 
-    As torch._dynamo.backends.cudagraphs.check_for_skip, but parameters need not be the first inputs.
+    Like torch._dynamo.backends.cudagraphs.check_for_skip, but parameters need not be the first inputs.
     """
     if moving := rules.find_input_mutations(module.graph) - set(_fixed_inputs(module, half)):
         return get_mutation_stack_trace(get_placeholder_info(module.graph), sorted(moving))
@@ -95,7 +95,7 @@ def _reason_not_replayed(module: GraphModule, half: str) -> str:
 
 
 def _fixed_inputs(module: GraphModule, half: str) -> Sequence[int]:
-    """Inputs that do not move: parameters, buffers, and what the forward saved for the backward."""
+    """Indices of static inputs: parameters and buffers; in a backward, the saved tensors."""
     if half == "backward":
         return range(count_tangents(module))
     known = getattr(forward_facts(), "static_input_indices", None) or ()

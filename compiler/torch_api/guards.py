@@ -1,12 +1,12 @@
-"""A cache entry's guards: what each checks, its time and failures, and the failing ones.
+"""A cache entry's guards: the condition, check time and failure count of each, and which ones fail now.
 
 torch holds them as a tree of managers (`torch._C._dynamo.guards`), one for each value, with the checks on that value as
-leaves. It stops at the first failure; here all are asked. torch times one thing, when it has made the tree: one check
-of all of it, with the CPU's caches emptied before (`profile_guard_manager`; the compilation metric `guard_latency_us`).
-Each leaf is timed here, at the same moment and on the same values.
+leaves. torch stops at the first failure; here all leaves are checked. After it has built the tree, torch times one
+check of the whole tree with cold CPU caches (`profile_guard_manager`; the compilation metric `guard_latency_us`). At
+the same moment and on the same values, each leaf is timed here.
 
 In torch's wrapper around a module (`torch._dynamo.external_utils.wrap_inline`) the arguments are `args` and `kwargs`,
-and the module is `fn`: guards are renamed to what the user knows, the module and its forward's arguments.
+and the module is `fn`. Guards are renamed to the user's names: `self` and the parameters of forward.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from torch._C._dynamo.guards import GlobalStateGuard
 
 WRAPPER = "/torch/_dynamo/external_utils.py"
 Names = Mapping[str, str]
-"""What torch calls a local variable (`L['args'][0]`) -> what it would be called in forward (`L['input']`)."""
+"""torch's name of a local variable (`L['args'][0]`) -> its name in forward (`L['input']`)."""
 
 _DUPLICATE = "Duplicate tensor found"
 _MARKED = "'_dynamo_dynamic_indices')"
-# Until torch 2.12 the guard on an object's identity shows the object, where it means its type.
+# Until torch 2.12 the text of an ID_MATCH guard shows the object instead of its type.
 _SHOWN = re.compile(r"type=<(code object|built-in|function) .*", re.DOTALL)
 _TYPES = {"code object": "code", "built-in": "builtin_function_or_method", "function": "function"}
 
 
 def kind_of(guard: Any) -> str:
-    """The kind of a leaf guard. Before torch 2.13 marks on dimensions are guarded as attributes."""
+    """The kind of a leaf guard. Before torch 2.13, guards on dimension marks were of the kind NO_HASATTR."""
     kind = type(guard).__name__
     marks = kind == "NO_HASATTR" and any(_MARKED in part for part in guard.verbose_code_parts())
     return "DIMENSION_DYNAMIC_MARKING_GUARD" if marks else kind
 
 
 def with_types(parts: Iterable[str]) -> Iterator[str]:
-    """Guards as Python; one on an object's identity names its type."""
+    """Guard conditions as Python; an ID_MATCH names the object's type."""
     for part in parts:
         condition, hashes, place = part.partition("  #")
         yield _SHOWN.sub(lambda match: f"type=<class '{_TYPES[match[1]]}'>", condition) + hashes + place
 
 
-# They compare values with each other and keep state while they do: not to be asked one by one.
+# These guards compare values with each other and keep state meanwhile, so they can't be checked one by one.
 DICTS = "DictGuardManager"
 RELATIONAL = ("NO_TENSOR_ALIASING", "OBJECT_ALIASING", "STORAGE_OVERLAPPING")
 
 
 @dataclass(frozen=True, slots=True)
 class FailedGuard:
-    """One guard that fails: `value` is the present value, `owner` the object of `source`."""
+    """One failing guard: `value` is the current value, `owner` the function if `source` is in its closure."""
 
     kind: str
     source: str
@@ -63,29 +63,29 @@ class FailedGuard:
     owner: Any = None
 
     def rename(self, names: Names) -> FailedGuard:
-        """The guard with other names of local variables."""
+        """Rename local variables in the guard."""
         code = tuple(rename(part, names) for part in self.code)
         return replace(self, source=rename(self.source, names), code=code)
 
 
 DROPPED = "DROPPED"
-"""The kind that stands for an entry which torch dropped when the object that it was for was gone."""
+"""The kind for a cache entry that torch dropped because a guarded object was deallocated."""
 _GONE = re.compile(r"Cache line invalidated because (.*) got deallocated")
 
 
 def dropped_entry(reason: str) -> list[FailedGuard]:
-    """The guard of an entry that torch dropped: `reason`, torch's text, names the object gone."""
+    """The failed guard of a dropped entry: torch's `reason` names the deallocated object."""
     found = _GONE.fullmatch(reason)
     return [FailedGuard(DROPPED, found[1], (), None)] if found else []
 
 
 def global_state() -> str:
-    """Grad mode, autocast, default dtype and so on as JSON, the form in which guards hold it."""
+    """The global state that guards check (grad mode, autocast, default dtype …), as JSON."""
     return str(GlobalStateGuard().__getstate__())
 
 
 def cache_entries(argument: Any) -> list[Any]:
-    """Cache entries as a list; a chain of them in older releases."""
+    """Cache entries as a list; older torch releases pass a linked list."""
     if isinstance(argument, list | tuple):
         return list(argument)
     found = []
@@ -98,12 +98,12 @@ def cache_entries(argument: Any) -> list[Any]:
 def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str, int]) -> list[FailedGuard]:
     """The guards of an entry that fail for a function's locals, in torch's order.
 
-    `lengths` are the lengths of dicts that it checks, by source: those are no leaves of the tree.
+    `lengths` are the dict lengths that the entry checks, by source: these checks are no leaves of the tree.
     """
     wrapper = entry.guard_manager
     scope = {**(wrapper.closure_vars or {}), "L": dict(f_locals), "G": wrapper.global_scope["G"]}
     parts = wrapper.check_verbose(scope["L"]).verbose_code_parts
-    # Only torch can find which tensors are the same.
+    # Only torch's own check detects duplicate tensors.
     same = [FailedGuard("NO_TENSOR_ALIASING", "", (part,), None) for part in parts if part.startswith(_DUPLICATE)]
     found = [*same, *_find_failing(wrapper.root, scope, lengths)]
     for guard in getattr(wrapper.root, "get_epilogue_lambda_guards", tuple)():
@@ -115,7 +115,7 @@ def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str,
 
 
 def _same_object_guards(manager: Any) -> Iterator[Any]:
-    """Guards that two sources are one object, which torch 2.15 keeps at both of them."""
+    """Guards that two sources are the same object; torch 2.15 keeps them at both sources."""
     yield from (guard for guard in manager.get_leaf_guards() if type(guard).__name__ == "OBJECT_ALIASING")
     for child in children(manager):
         yield from _same_object_guards(child)
@@ -127,7 +127,7 @@ def length_check(source: str, length: int) -> str:
 
 
 def _find_failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int]) -> Iterator[FailedGuard]:
-    """Failing guards, depth first. A value that is absent or of another type has no parts to look at."""
+    """Failing guards, depth first. Children are skipped if the value is absent or has another type."""
     source, value = source_of(manager), _value(manager, scope)
     guards = [guard for guard in manager.get_leaf_guards() if type(guard).__name__ not in RELATIONAL]
     if value is _ABSENT:
@@ -144,7 +144,7 @@ def _find_failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int
 
 
 def children(manager: Any) -> Iterator[Any]:
-    """The managers of a value's parts; of a dict those of its keys and values too."""
+    """The child managers of a guard manager; for a dict also the managers of its keys and values."""
     pairs = manager.get_key_value_managers() if hasattr(manager, "get_key_value_managers") else {}
     for pair in pairs.values():
         yield from (child for child in pair if child is not None)
@@ -153,7 +153,7 @@ def children(manager: Any) -> Iterator[Any]:
 
 def _find_failing_here(guards: list[Any], source: str, value: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
     head, is_of_closure, _ = source.rpartition(".__closure__[")
-    owner = eval(head, scope) if is_of_closure else None  # the function whose closure a source looks into
+    owner = eval(head, scope) if is_of_closure else None  # the function that owns the closure
     for guard in guards:
         if type(guard).__name__ == "LAMBDA_GUARD":
             yield from _false_parts(guard, scope)
@@ -164,12 +164,12 @@ def _find_failing_here(guards: list[Any], source: str, value: Any, scope: dict[s
 
 
 def _false_parts(guard: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
-    """Conditions that are false now, of a lambda that guards many sizes."""
+    """The false conditions of a lambda guard, which checks many sizes at once."""
     for part in guard.verbose_code_parts():
         condition = part.split("  #", 1)[0].strip()
         try:
             holds = eval(condition, scope)
-        except Exception:  # noqa: BLE001, S112 - not all that a lambda checks is written as Python
+        except Exception:  # noqa: BLE001, S112 - some conditions of a lambda guard are no Python expressions
             continue
         if not holds:
             yield FailedGuard("LAMBDA_GUARD", "", (part,), None)
@@ -182,9 +182,9 @@ ROUNDS, CALLS = 3, 10
 class GuardFacts:
     """One leaf guard.
 
-    `seconds` is the time of one check with warm caches, None where it can't be checked alone. `fails` counts the
-    calls that failed at its value, by any check on it: torch counts no further. `of_wrapper` marks checks on how
-    torch's own wrapper around a module was called.
+    `seconds` is the time of one check with warm caches; None if it can't be checked alone.
+    `fails` counts failed calls at its value, by any guard on that value: torch does not count per guard.
+    `of_wrapper` marks guards on the arguments of torch's own wrapper around a module.
     """
 
     kind: str
@@ -204,8 +204,8 @@ class GuardFacts:
 class GuardTree:
     """The guards of one compilation.
 
-    `seconds` is one check of all of them as torch timed it, with cold caches; None where it did not. `lengths` are
-    the lengths of dicts that it checks, by source.
+    `seconds` is torch's time of one check of the whole tree, with cold caches; None if torch did not time it.
+    `lengths` are the dict lengths that the tree checks, by source.
     """
 
     guards: tuple[GuardFacts, ...]
@@ -213,15 +213,15 @@ class GuardTree:
     lengths: dict[str, int] = field(default_factory=dict)
 
     def rename(self, names: Names) -> GuardTree:
-        """The tree with other names of local variables."""
+        """Rename local variables in all guards."""
         return replace(self, guards=tuple(guard.rename(names) for guard in self.guards)) if names else self
 
 
 def timed_tree(root: Any, f_locals: Mapping[str, Any], f_globals: Mapping[str, Any], microseconds: float) -> GuardTree:
     """The guards under `root`, each with its time.
 
-    Calling a check from Python takes longer than most checks: the fastest one's time (it compares two pointers) is
-    taken for that, and subtracted.
+    Calling a check from Python takes longer than most checks. The call overhead, estimated by the fastest check (it
+    compares two pointers), is subtracted.
     """
     scope = {"L": f_locals, "G": f_globals}
     lengths: dict[str, int] = {}
@@ -232,12 +232,12 @@ def timed_tree(root: Any, f_locals: Mapping[str, Any], f_globals: Mapping[str, A
 
 
 def plain_tree(root: Any) -> GuardTree:
-    """The guards under `root`, not timed."""
+    """The guards under `root`, without times."""
     return GuardTree(tuple(_leaves(root, lambda _: _ABSENT, {})))
 
 
 def count_failures(tree: GuardTree, root: Any) -> GuardTree:
-    """Add to each guard how often calls have failed at its value by now."""
+    """Add to each guard the number of calls that have failed at its value."""
     fails = dict(_own_fails(root))
     return replace(tree, guards=tuple(replace(fact, fails=fails.get(fact.source, 0)) for fact in tree.guards))
 
@@ -249,7 +249,7 @@ def _leaves(manager: Any, value_of: Callable[[Any], Any], lengths: dict[str, int
     value, source = value_of(manager), source_of(manager)
     for guard in manager.get_leaf_guards():
         yield _fact(guard, source, value)
-    if type(manager).__name__ == DICTS and isinstance(value, dict):  # a check that is no leaf
+    if type(manager).__name__ == DICTS and isinstance(value, dict):  # the length check is no leaf
         lengths[source] = len(value)
         yield GuardFacts("DICT_LENGTH", source, (length_check(source, len(value)),))
     for child in children(manager):
@@ -264,7 +264,7 @@ def _fact(guard: Any, source: str, value: Any) -> GuardFacts:
 
 
 def _seconds(guard: Callable[[Any], bool], value: Any) -> float:
-    """The fastest of some rounds, for guards that keep no state."""
+    """Seconds of one check, from the fastest round; only for stateless guards."""
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter_ns()
@@ -275,7 +275,7 @@ def _seconds(guard: Callable[[Any], bool], value: Any) -> float:
 
 
 def source_of(manager: Any) -> str:
-    """The value that a manager guards, as Python: `L['x']`."""
+    """The source that a manager guards, as Python: `L['x']`."""
     return str(manager.get_source()) if hasattr(manager, "get_source") else ""
 
 
@@ -285,12 +285,12 @@ def _value(manager: Any, scope: dict[str, Any]) -> Any:
         return scope["L"]
     try:
         return eval(source, scope)
-    except Exception:  # noqa: BLE001 - the user's __getattr__ may raise anything; torch has names of its own in some
+    except Exception:  # noqa: BLE001 - the user's __getattr__ may raise anything; some sources use torch's internal names
         return _ABSENT
 
 
 def _own_fails(manager: Any) -> Iterator[tuple[str, int]]:
-    """Failed calls by source: a manager's count without the counts of the managers below it."""
+    """Failed calls by source: a manager's count minus the counts of its child managers."""
     below = list(children(manager))
     yield source_of(manager), max(0, _fails(manager) - sum(map(_fails, below)))
     for child in below:
@@ -302,7 +302,7 @@ def _fails(manager: Any) -> int:
 
 
 def forward_names(code: CodeType, f_locals: Mapping[str, Any]) -> Names:
-    """The user's names of the locals in the wrapper around a module; {} for any other code."""
+    """The user's names for the locals of torch's wrapper around a module; {} for any other code."""
     module = f_locals.get("fn")
     if not code.co_filename.replace("\\", "/").endswith(WRAPPER) or not isinstance(module, torch.nn.Module):
         return {}
@@ -320,7 +320,7 @@ def _names(module: torch.nn.Module, count: int, kwargs: Mapping[str, Any]) -> It
 
 
 def rename(text: str, names: Names) -> str:
-    """Rename variables in code to what the user calls them."""
+    """Replace torch's variable names in code by the user's."""
     if not names or "L['" not in text:
         return text
     return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)

@@ -1,4 +1,4 @@
-"""The names that Inductor's host code begins with, as far as the functions that launch kernels need them."""
+"""The imports and aliases at the start of Inductor's host code, as far as functions that launch kernels need them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""TorchInductor observed: FX graphs around its passes, scheduler IR, fusion, generated code.
+"""Observe TorchInductor: FX graphs around its passes, scheduler IR, fusion, generated code.
 
 The hook is the `inner_compile` parameter of `compile_fx` (torch._inductor.compile_fx), so Inductor's own joint passes,
-partitioner and decompositions run as usual. Where torch has no hook, a function is wrapped for the length of one
-compilation. With `build=False` code is generated and not built: no g++, no Triton.
+partitioner and decompositions run as usual. If torch has no hook, a function is wrapped during one compilation. With
+`build=False` code is generated but not built, without g++ or Triton.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ _COMPILERS: dict[str, Kind] = {
 class IrFacts:
     """One scheduler node.
 
-    `fx` are the post-grad FX nodes it computes; `reads` and `writes` are buffer names. `moves` are the bytes that
-    it reads or writes of each, as Inductor counts: every byte once, and none of a buffer that is used within the
-    node alone. `tensor` has what `fx.tensor_attrs` has, but for the bytes, of what it writes; {} for no tensor.
+    `fx` are the post-grad FX nodes that it computes; `reads` and `writes` are buffer names.
+    `moves` are the bytes read or written per buffer, as Inductor counts: each byte once, internal buffers excluded.
+    `tensor` holds `fx.tensor_attrs` of the tensor that it writes, without "bytes"; {} for no tensor.
     """
 
     name: str
@@ -84,15 +84,15 @@ class IrFacts:
 
     @property
     def bytes(self) -> int:
-        """All bytes that it moves."""
+        """Total bytes read and written."""
         return sum(self.moves.values())
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """One kernel of Inductor's: its scheduler nodes, its category, and its lines' origins.
+    """One Inductor kernel: its scheduler nodes, its category, and the FX origins of its lines.
 
-    `whole` are the origins of a template's lines that have none of their own. See `ir_kind` for categories.
+    `whole` are the origins of template lines without an entry in `lines`. See `ir_kind` for categories.
     """
 
     name: str
@@ -103,11 +103,11 @@ class KernelFacts:
 
 
 class InductorObserver(Protocol):
-    """Hears each stage of one `compile_fx` call, in order.
+    """Callbacks for the stages of one `compile_fx` call, in order.
 
-    `half` is "" for graphs that are not divided yet. `branch` names the branch (torch.cond) that loops or a kernel are
-    in, "" outside of branches, which come first. Nodes are read lazily. `on_build` gets the code of a half, and returns
-    what is called for it.
+    `half` is "" for graphs before they are partitioned into forward and backward. `branch` names the torch.cond branch
+    of loops or a kernel, or is ""; branches come first. Nodes are read lazily. `on_build` gets the compiled function of
+    a half and returns its replacement.
     """
 
     def on_graph(self, stage: str, half: GraphHalf, module: torch.fx.GraphModule) -> None: ...
@@ -125,12 +125,12 @@ class InductorObserver(Protocol):
     def on_build(self, kind: Kind, run: Function) -> Function: ...
 
     def needs_code(self, kind: Kind) -> bool:
-        """Whether anybody asks for what Inductor makes of such a graph."""
+        """Whether the code of such a graph is requested."""
         ...
 
 
 class Retargeter(Protocol):
-    """Makes Inductor compile for a GPU that need not be here: `compiler.virtual_gpu` has one."""
+    """Makes Inductor compile for a GPU that need not be present; implemented in `compiler.virtual_gpu`."""
 
     def wrappers(self) -> list[Wrapper]: ...
     def settings(self) -> dict[str, Any]: ...
@@ -146,9 +146,9 @@ class Retargeter(Protocol):
 def observe(
     observer: InductorObserver, *, build: bool, gpu: Retargeter | None = None, runs: bool = True
 ) -> Iterator[None]:
-    """Observe every `compile_fx` call in the block; with a GPU, these write code for it instead.
+    """Observe every `compile_fx` call in the block; with `gpu`, the calls generate code for that GPU.
 
-    Where nobody `runs` what is compiled, meta tensors stand for tensors of the device that code is written for.
+    If the compiled code is never run (`runs=False`), meta tensors stand for tensors on the target device.
     """
     wrappers = _Session(observer, build, runs, gpu).wrappers()
     # Caches would hide stages; worker processes are for builds.
@@ -167,7 +167,7 @@ def observe(
         try:
             yield
         finally:
-            empty_method_caches(SIMDScheduling)  # they hold the scheduler nodes of several graphs
+            empty_method_caches(SIMDScheduling)  # they keep scheduler nodes of several graphs alive
 
 
 class _Session:
@@ -225,7 +225,7 @@ class _Session:
             self.in_inductor = before
 
     def observe_aot(self, run: Function, module: Any, inputs: Any, **kwargs: Any) -> Any:
-        """Observe other AOTAutograd backends (aot_eager …) at their compilers; Inductor further in."""
+        """Observe the compilers of other AOTAutograd backends (aot_eager …); Inductor is observed elsewhere."""
         if self.in_inductor:
             return run(module, inputs, **kwargs)
         forward = kwargs["fw_compiler"]
@@ -247,7 +247,7 @@ class _Session:
     def compile_aot_graph(
         self, kind: Kind, compile_graph: Function, module: torch.fx.GraphModule, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Compile a half with the compiler of a backend that uses AOTAutograd."""
+        """Compile the forward or backward with the compiler of a backend that uses AOTAutograd."""
         self.observer.on_graph(kind, kind, module)
         try:
             if self.gpu is not None:
@@ -268,7 +268,7 @@ class _Session:
     def compile_half(
         self, compile_inner: Function, module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any
     ) -> Any:
-        """Compile a half with Inductor. After an error, or without a build, the graph itself is called."""
+        """Compile the forward or backward with Inductor. After an error, or without a build, return the graph."""
         self.kind = _kind_of(kwargs)
         self.observer.on_graph(self.kind, self.kind, module)
         if not self.build and not self.observer.needs_code(self.kind):
@@ -283,7 +283,7 @@ class _Session:
             if self.gpu is not None:
                 self.observer.on_selections(self.kind, self.gpu.selections())
             return self.observer.on_build(self.kind, compiled) if self.build else make_boxed_func(module.forward)
-        except Exception as error:  # noqa: BLE001 - whatever Inductor raises is told to the observer
+        except Exception as error:  # noqa: BLE001 - the observer gets every error of Inductor
             self.observer.on_failure(self.kind, error)
             return make_boxed_func(module.forward)
 
@@ -302,7 +302,7 @@ class _Session:
 
     @contextmanager
     def count_depth(self) -> Iterator[int]:
-        """Count nested passes: they run themselves on graphs inside the whole one, which has depth 1."""
+        """Count the nesting of passes, which call themselves on subgraphs; the whole graph has depth 1."""
         self.depth += 1
         try:
             yield self.depth
@@ -327,7 +327,7 @@ class _Session:
         return (ir_facts(node, self.lines, self.texts) for node in nodes)
 
     def observe_fusion(self, *_: Any) -> None:
-        """Begin with round 1. The scheduler fuses in rounds until nothing changes, then with loops reordered."""
+        """Reset the round count. The scheduler fuses in rounds until nothing changes, then with loops reordered."""
         self.round = 0
 
     def observe_fusion_round(self, _scheduler: Scheduler, _nodes: Any, is_reorder_round: bool) -> None:
@@ -347,7 +347,7 @@ class _Session:
         self.observer.on_refusal(self.kind, why.name1, why.name2, reason % args if args else reason, self.round)
 
     def observe_memory(self, _: Any, wrapper: PythonWrapperCodegen, *_args: Any) -> None:
-        """Report the memory of a whole graph's wrapper; what its partitions do comes first."""
+        """Report the memory lines of a whole graph's wrapper, preceded by those of its partitions."""
         if _branch_of(V.graph):
             return
         lines = [*self.partition_lines, *memory_lines(wrapper.lines)]
@@ -376,7 +376,7 @@ class _Session:
         self.user_operation = operation
 
     def observe_user_kernel(self, define: Function, wrapper: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        """Report a Triton kernel of the user's: defined once for each launch, by the `codegen` of its operation."""
+        """Report a user's Triton kernel, which its operation's `codegen` defines once per launch."""
         if (operation := self.user_operation) is None:
             return define(wrapper, kernel, *args, **kwargs)
         if self.build:
@@ -392,9 +392,9 @@ class _Session:
 
 
 def _generate_only(lowering: GraphLowering) -> Any:
-    """Generate code without a build, and let Inductor go on as if it were built.
+    """Generate code without a build, and return a stub so that Inductor continues.
 
-    It decides about CUDA graphs after that, and tells AOTAutograd the strides of the backward's inputs.
+    Inductor then decides about CUDA graphs and reports the strides of the backward's inputs to AOTAutograd.
     """
     if lowering.cpp_wrapper:
         lowering.codegen_with_cpp_wrapper()
@@ -425,7 +425,7 @@ def _category(nodes: Sequence[BaseSchedulerNode]) -> str:
 
 
 def ir_kind(node: BaseSchedulerNode) -> str:
-    """What a scheduler node is: extern, template, reduction, pointwise, fused or other."""
+    """The kind of a scheduler node: extern, template, reduction, pointwise, fused or other."""
     if isinstance(node, FusedSchedulerNode):
         return "fused"
     if isinstance(node, ExternKernelSchedulerNode):
@@ -438,12 +438,12 @@ def ir_kind(node: BaseSchedulerNode) -> str:
 
 
 def _branch_of(lowering: GraphLowering) -> str:
-    """Name of the branch that this is the lowering of, "" for a whole graph."""
+    """Name of the branch that is lowered, "" for a whole graph."""
     return lowering.name or "" if getattr(lowering, "parent", None) is not None else ""
 
 
 def ir_facts(node: BaseSchedulerNode, lines: LineOrigins, text_of: LoopTexts) -> IrFacts:
-    """A scheduler node as plain data. Only valid while Inductor compiles its graph."""
+    """Convert a scheduler node to plain data. Call it only while Inductor compiles the graph."""
     parts = list(node.get_nodes())
     origins = dict.fromkeys(origin for part in parts for origin in _origins(part))
     return IrFacts(
@@ -463,8 +463,8 @@ def ir_facts(node: BaseSchedulerNode, lines: LineOrigins, text_of: LoopTexts) ->
 def _moves(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> dict[str, int]:
     """Bytes moved, by buffer.
 
-    Of a buffer read at data-dependent places (an embedding's table), Inductor counts all where nodes are fused.
-    Here it is the most that one part uses, as the parts use the same rows.
+    For a buffer read at data-dependent indices (an embedding table), Inductor counts the whole buffer in fused nodes.
+    Here the count is the maximum over the parts, which read the same rows.
     """
     found = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
     if len(parts) == 1:
@@ -500,7 +500,7 @@ def _label(parts: Sequence[BaseSchedulerNode]) -> str:
 
 
 def _heading(node: BaseSchedulerNode) -> str:
-    """What a node is, in a few words: "reduction sum", "extern_kernels.mm"."""
+    """A short description of a scheduler node: "reduction sum", "extern_kernels.mm"."""
     kind, label = ir_kind(node), _label(node.get_nodes())
     return {"pointwise": kind, "fused": label, "extern": label}.get(kind, f"{kind} {label}")
 
@@ -518,5 +518,5 @@ def _size(value: Any) -> int | str:
 
 
 def inductor_backend(mode: str, options: dict[str, Any], dynamic: bool | None) -> Function:
-    """`torch.compile(mode=…, options=…)`'s backend. Raises RuntimeError for an unknown option."""
+    """The backend of `torch.compile(mode=…, options=…)`. Raises RuntimeError for an unknown option."""
     return torch._TorchCompileInductorWrapper(mode, options, dynamic)

@@ -1,7 +1,4 @@
-"""Where Inductor chooses among an operation's kernels, with max-autotune.
-
-torch._inductor.select_algorithm.
-"""
+"""Attributes of Inductor's autotuning (torch._inductor.select_algorithm), which chooses an operation's kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ PRECOMPILE = Place(AlgorithmSelectorCache, "make_precompile_fn")
 AUTOTUNE = Place(AlgorithmSelectorCache, "do_autotuning")
 SETTLE = Place(MultiTemplateBuffer, "finalize_as_triton_caller")
 CODE_LOADER = Place(select_algorithm, "PyCodeCache")
-# Since torch 2.15 one registry, in a module of its own, holds the heuristics of templates and of generated code.
+# Since torch 2.15 one registry, in a separate module, holds the heuristics of templates and of generated code.
 _registry = importlib.import_module(registry.get_template_heuristic.__module__)
 _ONE_REGISTRY = "_HEURISTIC_REGISTRY"
 HEURISTICS = Place(_registry, _ONE_REGISTRY if hasattr(_registry, _ONE_REGISTRY) else "_TEMPLATE_HEURISTIC_REGISTRY")
@@ -42,7 +39,7 @@ new_code_cache = GeneratedCodeCache
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One kernel for an operation: a template's constants, its Triton code; "" for ATen."""
+    """One autotuning candidate: `config` has a template's constants, `source` its Triton code ("" for ATen)."""
 
     name: str
     kind: str
@@ -52,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Inductor's candidates for the FX node `node`; `shown` is the index of the one shown."""
+    """Inductor's candidates for the FX node `node`; `shown` is the index of the displayed candidate."""
 
     node: str
     operation: str
@@ -63,50 +60,50 @@ class Selection:
 
 
 def code_caches() -> Iterator[Place]:
-    """Where each Triton template keeps the code it generated."""
+    """The generated-code cache of each Triton template."""
     return (Place(template, "_generated_code_cache") for template in TritonTemplate.all_templates.values())
 
 
 def kind_of(choice: Any) -> Literal["template", "decomposition", "aten"]:
-    """Whether a kernel is a Triton template, ATen's, or other code that Inductor writes."""
+    """The kind of a candidate: a Triton template, ATen, or other code that Inductor generates."""
     if isinstance(choice, TritonTemplateCaller):
         return "template"
     return "aten" if isinstance(choice, ExternKernelCaller) else "decomposition"
 
 
 def is_undecided(buffer: Any) -> bool:
-    """Whether the scheduler is to choose the kernel of a buffer."""
+    """Whether the scheduler still has to choose a buffer's kernel."""
     return isinstance(buffer, MultiTemplateBuffer)
 
 
 def current_node() -> Any:
-    """The FX node that Inductor lowers now."""
+    """The FX node that Inductor is lowering."""
     return V.graph.current_node
 
 
 def is_autotuning() -> bool:
-    """Whether Inductor would time kernels against each other."""
+    """Whether max-autotune is on, for all operations or for matmuls."""
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
 def is_deterministic() -> bool:
-    """Whether the user set torch._inductor.config.deterministic: equal choices in every run."""
+    """Whether torch._inductor.config.deterministic is set: the same choices in every run."""
     return bool(inductor_config.deterministic)
 
 
 def known_settings() -> dict[str, Any]:
-    """Inductor's settings in this torch."""
+    """Inductor's config in this torch version: name -> value."""
     return inductor_config.get_config_copy()
 
 
 def fusion_benchmarks() -> tuple[str, str]:
-    """The settings under which Inductor times fusions. Torch 2.15 renamed one, and warns of its old name."""
+    """Names of the settings that make Inductor benchmark fusions. Torch 2.15 renamed one, and warns if it is used."""
     templates = "benchmark_template_fusion"
     return "benchmark_fusion", templates if templates in known_settings() else "benchmark_epilogue_fusion"
 
 
 def register_heuristics_again() -> None:
-    """Run the modules that register heuristics, in copies that nobody else sees."""
+    """Execute the modules that register heuristics again, as private copies."""
     for name in ("triton", "contiguous_mm"):
         module = f"{registry.__package__}.{name}"
         spec = importlib.util.find_spec(module)

@@ -1,7 +1,7 @@
-"""Graphs traced with a decomposition table; each node knows the decompositions that made it.
+"""Trace graphs with a decomposition table, and record the decompositions that produced each node.
 
-`make_fx` (torch.fx.experimental.proxy_tensor) hands an operator to its entry of the table, and what that calls goes
-through the table again. Entries are wrapped to say which of them are at work when a node is made.
+`make_fx` (torch.fx.experimental.proxy_tensor) passes an operator to its decomposition, and the operators called there
+go through the table again. Decompositions are wrapped to record which ones are active when a node is created.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One use of a decomposition: its operator, its function, and the use around it (or None).
+    """One use of a decomposition: its operator, its function, and the index of the enclosing use (or None).
 
-    `node` names the traced graph's node. `declined` says why the operator stays: the function "returned
-    NotImplemented" for these arguments, "raised …", or "gives …" where another result is needed. `results` are the
-    `fx.tensor_attrs` of the resulting tensors: holding the tensors would make torch trace a `detach` of each.
+    `node` names the decomposed node. `declined` says why the operator stays: the function "returned NotImplemented",
+    "raised …", or "gives …" a result of the wrong type. `results` are the `fx.tensor_attrs` of the result tensors:
+    keeping the tensors would make torch trace a `detach` of each.
     """
 
     op: OpOverload
@@ -59,8 +59,8 @@ class Applied:
 class Expanded:
     """A graph traced with a table.
 
-    `applied` are the decompositions used; `makers` gives the index of the innermost one that made a node; `values`
-    gives, for a node of the graph before, the nodes that hold its tensors.
+    `applied` are the decompositions used. `makers` maps a node to the index of the innermost one that created it.
+    `values` maps a node of the original graph to the traced nodes of its tensors.
     """
 
     module: GraphModule
@@ -70,7 +70,7 @@ class Expanded:
 
 
 class _Uses:
-    """The table's entries, wrapped to note when they are at work."""
+    """Wraps the decompositions of a table to record when they run."""
 
     def __init__(self) -> None:
         self.applied: list[Applied] = []
@@ -89,7 +89,7 @@ class _Uses:
             with fx_traceback.annotate({_MARK: index}):
                 result = function(*args, **kwargs)
             declined = self._fault(use, result)
-        except Exception as error:  # noqa: BLE001 - the arguments are good: it is told as why the operator stays
+        except Exception as error:  # noqa: BLE001 - the arguments are valid: the error is the reason why the operator stays
             result, declined = NotImplemented, f"raised {type(error).__name__}: {first_line(error)}"
         finally:
             self._open.pop()
@@ -98,9 +98,9 @@ class _Uses:
         return NotImplemented if declined else result
 
     def _fault(self, use: Applied, result: Any) -> str:
-        """Why a decomposition's result can't replace the operator's, "" if it can.
+        """Why a decomposition's result can't replace the operator's; "" if it can.
 
-        Some decompositions are for inference, and fill in what only a backward needs.
+        Some decompositions are for inference only, and return placeholders for results that a backward needs.
         """
         if result is NotImplemented:
             return "returned NotImplemented"
@@ -113,7 +113,7 @@ class _Uses:
 
 
 def _used_results(node: Node) -> dict[int, torch.Tensor]:
-    """The tensors of a node's value that other nodes use, by place."""
+    """The tensors of a node's value that other nodes use, by index."""
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
         return {0: value}
@@ -123,7 +123,7 @@ def _used_results(node: Node) -> dict[int, torch.Tensor]:
 
 
 def _key(value: Any) -> tuple[Any, ...]:
-    """The dtype and shape of a tensor, with nothing said of sizes that depend on values."""
+    """The dtype and shape of a tensor, with None for symbolic sizes."""
     if not isinstance(value, torch.Tensor):
         return ()
     return value.dtype, *(size if isinstance(size, int) else None for size in value.shape)
@@ -136,7 +136,7 @@ def _type_text(value: Any) -> str:
 
 
 class _Retracing(Interpreter):
-    """Runs a graph while it is retraced; strides may change where a view was chosen over a copy."""
+    """Runs a graph while it is retraced; `view` becomes `reshape`, as strides may change."""
 
     def __init__(self, module: GraphModule, uses: _Uses) -> None:
         super().__init__(module)
@@ -157,7 +157,7 @@ class _Retracing(Interpreter):
 
 
 def _node_of_proxy(leaf: Any) -> Any:
-    """The node that stands for a traced tensor, or None."""
+    """The FX node of a traced tensor, or None."""
     mode = torch.fx.experimental.proxy_tensor.get_proxy_mode()
     if not isinstance(leaf, torch.Tensor) or mode is None:
         return None
@@ -166,9 +166,9 @@ def _node_of_proxy(leaf: Any) -> Any:
 
 
 def expand_node(module: GraphModule, table: Table, *, functional: bool = False) -> Expanded:
-    """Trace a graph of fake tensors (`meta["val"]` of its placeholders) with a table.
+    """Trace a graph on fake tensors (`meta["val"]` of its placeholders) with a decomposition table.
 
-    The graph stays as it is. With `functional`, mutating operators become functional ones.
+    The graph itself is not changed. With `functional`, mutating operators become functional ones.
     """
     uses = _Uses()
     inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
@@ -195,10 +195,10 @@ def expand_node(module: GraphModule, table: Table, *, functional: bool = False) 
 
 @contextmanager
 def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
-    """The mode of fake inputs, with its cache off.
+    """Enter the mode of fake inputs, with its cache off.
 
-    Views that prims make lose their storage offset in the cache (seen in torch 2.13), and what is traced from them
-    then reads the wrong place.
+    The cache loses the storage offset of views made by prims (seen in torch 2.13); graphs traced from such views read
+    the wrong elements.
     """
     mode = detect_fake_mode(inputs)
     with nullcontext() if mode is None else disable_fake_tensor_cache(mode), mode or nullcontext():
@@ -206,7 +206,7 @@ def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
 
 
 def _name_inputs(made: GraphModule, before: GraphModule) -> None:
-    """Give a traced graph's inputs their names from the graph before; calls are renamed."""
+    """Give a traced graph's inputs their original names; nodes with these names are renamed."""
     names = [node.name for node in before.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
     used = {node.name for node in made.graph.nodes} | set(names)
@@ -221,7 +221,7 @@ def _name_inputs(made: GraphModule, before: GraphModule) -> None:
 
 
 def tensor_types(value: Any) -> tuple[dict[str, Any], ...]:
-    """`fx.tensor_attrs` of each tensor in a nest."""
+    """`fx.tensor_attrs` of each tensor in a nested value."""
     return tuple(fx.tensor_attrs(leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
@@ -237,9 +237,9 @@ def _mark(node: Node) -> int | None:
 
 
 def _drop_declined(module: GraphModule, applied: Sequence[Applied]) -> None:
-    """Remove nodes of decompositions whose results were not used, and other dead code."""
+    """Remove the nodes of declined decompositions, and other dead code."""
     declined = {index for index, use in enumerate(applied) if use.declined}
-    for index, use in enumerate(applied):  # an inner use comes after the one that it is in
+    for index, use in enumerate(applied):  # an inner use comes after its parent
         if use.parent in declined:
             declined.add(index)
     for node in reversed(module.graph.nodes):
@@ -260,16 +260,16 @@ def _unmark(module: GraphModule) -> None:
 
 
 def traced_call(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
-    """The operators that a function of tensors calls, above autograd, composite ones included."""
+    """Trace the operators that a function of tensors calls, above autograd, composite ones included."""
     return make_fx(function, tracing_mode="fake", pre_dispatch=True)(*tensors)
 
 
 @dataclass(slots=True)
 class AotGraphs:
-    """What AOTAutograd makes of a captured graph without any decomposition, and a way to run it.
+    """AOTAutograd's graphs of a captured graph, traced without decompositions, and a way to run them.
 
-    `graphs` are the two halves, or "inference". `call` runs whatever `run` gives for a half, in AOTAutograd's own
-    wrapper: `run(kind)` takes the half's inputs as positional arguments and returns its outputs.
+    `graphs` has "forward" and "backward", or "inference". `call` is AOTAutograd's runtime wrapper; it calls
+    `run(kind, inputs)` for the outputs of each graph.
     """
 
     call: Callable[..., Any]
@@ -279,15 +279,15 @@ class AotGraphs:
 
 
 def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
-    """Trace a captured graph through AOTAutograd with an empty table; also the backward, if any.
+    """Trace a captured graph, and its backward if any, through AOTAutograd without decompositions.
 
-    It is called with these arguments, which are not changed.
+    `arguments` are the example inputs; they are not changed.
     """
     found = AotGraphs(_raise_untraced, None, {}, _raise_untraced)
 
     def compile_graph(kind: Kind, graph: GraphModule, inputs: Sequence[Any]) -> Any:
         for node, value in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True):
-            node.meta.setdefault("val", value)  # numbers among the inputs have none
+            node.meta.setdefault("val", value)  # number inputs have no `val`
         graph.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
         graph.recompile()
         found.graphs[kind] = graph
@@ -311,5 +311,5 @@ def _raise_untraced(*_: Any) -> Any:
 
 
 def name_before(node: Node, known: Container[str]) -> str:
-    """The node among `known` that a traced graph's node came from; "" without one."""
+    """The nearest source of a traced node (`meta["from_node"]`) that is in `known`; "" without one."""
     return next((name for name, _ in fx.sources(node) if name in known), "")

@@ -1,13 +1,13 @@
-"""Which FX node each line of a generated kernel computes, observed while TorchInductor writes it.
+"""The FX node that each line of a generated kernel computes, observed during TorchInductor's code generation.
 
-Lowering an FX node makes loops (torch._inductor.ir.Loops), whose inner function calls those of the loops it inlines.
-Loops are marked with the node being lowered; while the inner function of marked loops runs, their node is the active
-one, the innermost of them first. What is traced from it (torch._inductor.loop_body.LoopBody) carries the node in its
-`meta`, also into the copies that reordered and merged loops are. When a body is turned into code, what is written
-belongs to the body's node at hand: a load to the node that reads, a store to the node whose value is stored, and a
-common subexpression to all that use it.
+Lowering an FX node creates loops (torch._inductor.ir.Loops), whose inner function calls the inner functions of inlined
+loops. Loops are marked with the node being lowered. While the inner function of marked loops runs, their node is the
+active one; the innermost loops win. The traced nodes (torch._inductor.loop_body.LoopBody) carry the active node in
+their `meta`, and copies for reordered or merged loops keep it. During code generation, a line belongs to the node of
+the body's current operation: a load to the node that reads, a store to the node whose value is stored, and a common
+subexpression to all nodes that use it.
 
-Nothing that Inductor looks at is changed, so neither is the code.
+The marks do not affect Inductor, so the generated code is the same.
 """
 
 from __future__ import annotations
@@ -49,21 +49,19 @@ from compiler.torch_api.patching import Function, Wrapper, call_after, call_befo
 _MARK = "tcompile_node"
 _COPY = "tcompile_copied_for"
 _TEMPORARY = re.compile(r"tmp\d+ = ")
-_ACCUMULATOR = "accum"  # of a reduction that TritonKernel.codegen_body writes: `accum0`, `accum1` …
+_ACCUMULATOR = "accum"  # accumulators of a reduction in TritonKernel.codegen_body: `accum0`, `accum1` …
 
 FxOrigins = tuple[str, ...]
-"""Where something was computed: names of nodes of the post-grad graph; in a body they are qualified
-(`true_graph_0.mul`).
-"""
+"""Names of post-grad FX nodes; nodes in a body have qualified names (`true_graph_0.mul`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLines:
-    """Origins of a kernel's lines by their `line_key`.
+    """FX origins of a kernel's lines.
 
-    Also of variables that Inductor writes late, and of the functions that a kernel hands to `tl.associative_scan`,
-    by name. Of C++, where loops follow each other and number temporaries anew, `rows` are the lines that have
-    origins, in order.
+    `lines` has them by `line_key`. `names` has them by name, for variables that Inductor writes late and for the
+    functions passed to `tl.associative_scan`. `rows` are C++ lines with origins, in order: a C++ kernel has several
+    loop nests, each of which restarts the numbers of temporaries.
     """
 
     lines: dict[str, FxOrigins] = field(default_factory=dict)
@@ -74,8 +72,7 @@ class KernelLines:
 def line_key(text: str) -> str:
     """The key of a kernel's line: the temporary that it assigns, else its text.
 
-    A temporary is assigned once, and its value may change after it was written
-    (torch._inductor.utils.DelayReplaceLine).
+    A temporary is assigned once; the text of its value may still change (torch._inductor.utils.DelayReplaceLine).
     """
     text = text.strip()
     temporary = _TEMPORARY.match(text)
@@ -83,11 +80,11 @@ def line_key(text: str) -> str:
 
 
 Nodes = dict[Node, None]
-"""A set of nodes in the order in which they came."""
+"""An insertion-ordered set of nodes."""
 
 
 class LineOrigins:
-    """Observes `compile_fx` calls, one after another; ask `of_kernel` when a kernel has been written."""
+    """Observes successive `compile_fx` calls; call `of_kernel` once a kernel is generated."""
 
     def __init__(self) -> None:
         self.active: Node | None = None
@@ -108,7 +105,7 @@ class LineOrigins:
         storing += [(owner, "store_reduction") for owner in (Reduction, MultiOutputReduction, Scan, Sort)]
         return [
             (Loops, "__post_init__", call_after(self.mark_loops)),
-            # A copy into the layout that an ATen call needs belongs to the node of the value.
+            # A copy into the layout that an ATen call requires belongs to the node of the copied value.
             (ExternKernel, "copy_input", call_inside(lambda *_: self._set(copying=True))),
             (ComputedBuffer, "with_original_inner_fn", call_instead(self.mark_merged_reduction)),
             (Pointwise, "make_loader", call_instead(self.mark_loader)),
@@ -121,7 +118,7 @@ class LineOrigins:
             (InterpreterShim, "run", call_inside(lambda shim, *_, **__: self._set(running=shim))),
             (IndentedBuffer, "writeline", call_after(self.note_line)),
             (CSE, "generate", call_after(self.note_user)),
-            # Index arithmetic is written by the first that needs it, for all.
+            # The first user writes the index arithmetic for all users.
             (TritonKernel, "codegen_iteration_ranges_entry", call_inside(lambda *_: self._set(running=None))),
             (TritonKernel, "partial_accumulate", call_before(self.name_accumulator)),
             (TritonKernel, "_lift_helper", call_instead(self.write_helper)),
@@ -134,7 +131,7 @@ class LineOrigins:
 
     @contextmanager
     def _set(self, **state: Any) -> Iterator[None]:
-        """Set attributes for the block."""
+        """Set attributes in the block."""
         before = {name: getattr(self, name) for name in state}
         vars(self).update(state)
         try:
@@ -148,7 +145,7 @@ class LineOrigins:
             loops._post_init_setattr(_COPY if self.copying else _MARK, node)
 
     def write_modification(self, write: Function, template: Any, *args: Any, **options: Any) -> str:
-        """Write the code of a template's subgraph, given as a buffer or (in Triton) by its number."""
+        """Generate the code of a template's subgraph, given as a buffer or (in Triton) by its index."""
         subgraph = args[0] if args else options["subgraph_number"]
         buffer = template.subgraphs[subgraph] if isinstance(subgraph, int) else subgraph
         node = getattr(getattr(buffer, "data", None), _MARK, None)
@@ -173,7 +170,7 @@ class LineOrigins:
         return self._compute_for(getattr(loops, _MARK, None), store, loops, *args)
 
     def _compute_for(self, node: Node | None, compute: Function, *args: Any, **options: Any) -> Any:
-        """Run `compute` with a node as the active one; it runs for every inlined operation."""
+        """Run `compute` with `node` as the active node. Called for every inlined operation."""
         before, self.active = self.active, node
         try:
             return compute(*args, **options)
@@ -199,14 +196,14 @@ class LineOrigins:
         return changed
 
     def _at_hand(self) -> Node | None:
-        """The FX node behind the interpreted node of the body. Templates run subgraphs unchanged."""
+        """The FX node of the loop-body operation being generated; in a template, the active node."""
         if self.running is None:
             return self.active if self.writes_template else None
         current = self.running.current_node
         return current.meta.get(_MARK) if current is not None else None
 
     def note_line(self, _: None, _buffer: IndentedBuffer, line: Any) -> None:
-        """Note a line's origin. The first writer counts: buffers are spliced into others later."""
+        """Record a line's origin. The first write counts: buffers are spliced into others later."""
         if (node := self._at_hand()) is None:
             return
         rows = _text(line).split("\n")
@@ -219,7 +216,7 @@ class LineOrigins:
                 self.nest.setdefault(row.strip(), {node: None})
 
     def note_user(self, variable: Any, cse: Any, _buffer: Any, expression: Any, **_options: Any) -> None:
-        """Note one more node for a common subexpression that was written before."""
+        """Add an origin to a common subexpression that was written before."""
         if not isinstance(expression, CSEVariable) and (node := self._at_hand()) is not None:
             nodes = self.written.get(V.kernel, {}).get(f"{variable} = ")
             nodes = nodes or self.nest.get(f"{cse.prefix}{variable} = {expression}{cse.suffix}")
@@ -230,7 +227,7 @@ class LineOrigins:
         self._name(kernel, f"{_ACCUMULATOR}{len(kernel.saved_partial_accumulate)}")
 
     def write_helper(self, write: Function, kernel: TritonKernel, *args: Any) -> str:
-        """Write a helper function of a kernel. It numbers its temporaries anew; equal ones are written once."""
+        """Write a kernel's helper function. Its temporaries restart at 0; equal helpers are written once."""
         with self._set(running=None):
             name: str = write(kernel, *args)
         self._name(kernel, name)
@@ -241,7 +238,7 @@ class LineOrigins:
             self.named.setdefault(kernel, {}).setdefault(name, {})[node] = None
 
     def finalize_kernel(self, finalize: Function, group: KernelGroup, *args: Any) -> None:
-        """Add a finished loop nest of C++ to those of the same kernel."""
+        """Add the lines of a finished C++ loop nest to its kernel."""
         before = len(group.loops_code._lines)
         finalize(group, *args)
         new = [_text(line).strip() for line in group.loops_code._lines[before:]]
@@ -251,11 +248,11 @@ class LineOrigins:
         self.nest = {}
 
     def add_graph(self, module: GraphModule) -> None:
-        """Keep the names that the post-grad graph gives to the nodes of a graph that is lowered."""
+        """Record the qualified names of a post-grad graph's nodes before it is lowered."""
         self.paths.update(fx.graph_paths(module))
 
     def of_kernel(self, kernel: Any) -> KernelLines:
-        """The known origins of a kernel, or of each part of a combo kernel or group of C++ loops."""
+        """The line origins of a kernel, including all parts of a combo kernel or C++ kernel group."""
         if isinstance(kernel, KernelGroup):
             rows, self.template_rows = [*self.template_rows, *self.rows.get(kernel, ())], []
             return KernelLines(rows=tuple((row, self.origins(tuple(nodes))) for row, nodes in rows))
@@ -270,20 +267,20 @@ class LineOrigins:
         return {key: self.origins(tuple(nodes)) for key, nodes in merged.items()}
 
     def origins(self, nodes: Sequence[Node]) -> FxOrigins:
-        """FX nodes as plain data."""
+        """The qualified names of FX nodes, without duplicates."""
         return tuple(dict.fromkeys(fx.qualified_name(self.paths.get(node.graph, ""), node.name) for node in nodes))
 
 
 def _text(line: Any) -> str:
-    """A line of an IndentedBuffer; "" for a mark between lines."""
+    """The text of an IndentedBuffer's line; "" for a line context."""
     text = line.line if isinstance(line, DeferredLineBase) else line
     return text if isinstance(text, str) else ""
 
 
 def _of_arguments(made: Node) -> Node | None:
-    """The origins of a line without an FX node (a copy for the graph's output).
+    """The origin of an operation's last argument, for operations without an FX node (a copy for the graph's output).
 
-    They are its last argument's: of a store's arguments, the value is the last.
+    The last argument of a store is its value.
     """
     found = (source.meta.get(_MARK) for source in reversed(made.all_input_nodes))
     return next((node for node in found if node is not None), None)

@@ -1,4 +1,4 @@
-"""Inductor's scheduler nodes as text: what is written, the loops around it, and the body as assignments.
+"""Inductor's scheduler nodes as text: output buffers, loops, and the loop body as assignments.
 
 op3: pointwise
     buf3: float32[4, 16] stride [16, 1] on cuda:0, read by op4
@@ -7,7 +7,7 @@ op3: pointwise
         truediv = load / 64.0
         buf3[16*p0 + p1] = truediv
 
-The same node gives the same text. Bodies are graphs of the operations of torch._inductor.ops_handler.
+Equal nodes have equal texts. Loop bodies are graphs of torch._inductor.ops_handler operations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INFIX = {
 
 
 class LoopTexts:
-    """Prints scheduler nodes; `what` gives the first line's words. Index texts are cached."""
+    """Prints scheduler nodes; `what(node)` is the description in the first line. Index texts are cached."""
 
     def __init__(self, what: Callable[[BaseSchedulerNode], str]) -> None:
         self._what = what
@@ -60,7 +60,7 @@ class LoopTexts:
     def _buffer(self, buffer: SchedulerBuffer) -> str:
         layout: Any = buffer.node.get_output_spec()
         text = f"{buffer.get_name()}: "
-        if not hasattr(layout, "dtype"):  # what torch.nonzero fills has a NoneLayout, with strides and no format
+        if not hasattr(layout, "dtype"):  # the output of torch.nonzero has a NoneLayout, without a dtype
             text += type(layout).__name__
         else:
             size, stride = (", ".join(map(self.index, sizes)) for sizes in (layout.size, layout.stride))
@@ -111,7 +111,7 @@ class LoopTexts:
 
 
 def _operation(node: Node, known: Mapping[Node, str]) -> str:
-    """`ops.add(a, b)` as `a + b`, `ops.load('buf0', i)` as `buf0[i]`, others by name."""
+    """Print `ops.add(a, b)` as `a + b`, `ops.load('buf0', i)` as `buf0[i]`, others as calls."""
     name = node.target if isinstance(node.target, str) else node.target.__name__
     handlers = [argument for argument in node.args if isinstance(argument, Node) and argument.op == "placeholder"]
     arguments = [_text_of(argument, known) for argument in node.args if argument not in handlers]

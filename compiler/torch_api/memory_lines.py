@@ -1,9 +1,8 @@
-"""What Inductor's wrapper does to memory, line by line, read from Inductor's own objects.
+"""Allocations, reuses and frees in Inductor's wrapper, line by line, read from Inductor's own objects.
 
-They are read once it has planned which buffers take over which memory (`run_wrapper_ir_passes` of
-torch._inductor.codegen.wrapper).
+They are read once Inductor has planned buffer reuse (`run_wrapper_ir_passes` of torch._inductor.codegen.wrapper).
 
-Symbolic sizes count as the values that were compiled with (`optimization_hint`, which adds no guard).
+Symbolic sizes take their hints (`optimization_hint`, which adds no guard).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ What = Literal["allocate", "reuse", "alias", "free"]
 
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
-    """One line: "reuse" takes over the memory of `of`, "alias" renames it; bytes of `buffer`."""
+    """One memory operation on `buffer`: "reuse" takes over the memory of `of`, "alias" renames `of`."""
 
     what: What
     buffer: str
@@ -33,9 +32,9 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """A graph's wrapper: inputs with their bytes, lines, and returned buffers by position.
+    """Memory of a graph's wrapper: inputs with their bytes, memory lines, and returned buffers by position.
 
-    `pooled` is true where Inductor placed all buffers in pools (`memory_planning`): there are no lines then.
+    `pooled` is True if Inductor placed all buffers in pools (`memory_planning`): there are no lines then.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -45,7 +44,7 @@ class MemoryFacts:
 
 
 def memory_facts(wrapper: PythonWrapperCodegen, lines: Iterable[MemoryLine]) -> MemoryFacts:
-    """The facts of a whole graph's wrapper, with these lines."""
+    """The memory facts of a whole graph's wrapper, with these lines."""
     tensors = ((name, value) for name, value in V.graph.graph_inputs.items() if isinstance(value, ir.IRNode))
     inputs = tuple((name, buffer_bytes(value)) for name, value in tensors if hasattr(value, "get_dtype"))
     pooled = any(type(line).__module__.endswith("codegen.memory_planning") for line in wrapper.lines)
@@ -53,7 +52,7 @@ def memory_facts(wrapper: PythonWrapperCodegen, lines: Iterable[MemoryLine]) -> 
 
 
 def memory_lines(lines: Iterable[Any]) -> Iterator[MemoryLine]:
-    """The memory facts of wrapper lines; a call's results count when made, not when named."""
+    """The memory operations of wrapper lines. An extern call's outputs are allocated by the call, not when named."""
     lines = list(lines)
     named = {line.result_name for line in lines if isinstance(line, wrappers.MultiOutputLine)}
     parts: dict[str, tuple[str, ...]] = {}
@@ -77,7 +76,7 @@ def _planned_lines(line: Any) -> Iterator[MemoryLine]:
 
 
 def _freed_lines(line: Any, parts: Mapping[str, tuple[str, ...]]) -> Iterator[MemoryLine]:
-    """Free a buffer; with a tuple of results go those of them that got no name."""
+    """The frees of a line: the buffer, and for a tuple of outputs also the unnamed outputs."""
     if getattr(line, "is_reused", False):
         return
     name = line.node.get_name()
@@ -88,7 +87,7 @@ def _freed_lines(line: Any, parts: Mapping[str, tuple[str, ...]]) -> Iterator[Me
 
 
 def _made_by_call(node: Any) -> Iterator[MemoryLine]:
-    """The memory that an operator's call allocates, or aliases of its arguments that it returns."""
+    """The outputs that an extern call allocates, or returns as aliases of its arguments."""
     alike = next(iter(node.get_inputs_that_alias_output()), "")
     for result in _results(node):
         if isinstance(result.get_output_spec(), ir.Layout):
@@ -111,9 +110,9 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def buffer_bytes(buffer: Any) -> int:
-    """The bytes of the memory that holds a buffer, the gaps between its rows too."""
+    """Bytes of the storage that a buffer needs, including gaps between its rows."""
     try:
         elements = V.graph.get_allocation_storage_size(buffer)
-    except NotImplementedError:  # of what has no layout: an operator's opaque state
+    except NotImplementedError:  # no layout: an operator's opaque state
         return 0
     return int(V.graph.sizevars.optimization_hint(elements, fallback=0)) * int(get_dtype_size(buffer.get_dtype()))

@@ -1,7 +1,7 @@
-"""Calls of `nn.Module`s that plain Python makes: watched at any depth, and the calls of one module redirected.
+"""Watch calls of `nn.Module`s made by plain Python, and redirect the calls of one module.
 
-To watch, `Module.__call__` is replaced; while Dynamo compiles, and while a module runs, it is torch's own. To redirect,
-the module gets what `Module.compile()` gives it: `_compiled_call_impl`.
+Watching replaces `Module.__call__`; torch's own is restored while Dynamo compiles and while a module runs. Redirecting
+sets the module's `_compiled_call_impl`, as `Module.compile()` does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _active: list[Compiled] = []
 def watch_calls(on_call: Callable[[Module, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
     """Call `on_call(module, args, kwargs)` before each outermost module call of this thread.
 
-    Calls inside of compiled functions do not count.
+    Calls inside compiled functions are not reported.
     """
     original: Any = Module.__call__
     thread = threading.get_ident()
@@ -53,9 +53,9 @@ def watch_calls(on_call: Callable[[Module, tuple[Any, ...], dict[str, Any]], Non
 
 
 def is_traced() -> bool:
-    """Whether torch.jit, torch.fx, torch.export or torch.func traces or transforms the call.
+    """Whether torch.jit, torch.fx, torch.export or torch.func is tracing or transforming the call.
 
-    Compiled functions can't be called there.
+    Compiled functions can't be called then.
     """
     return (
         torch._C._get_tracing_state() is not None
@@ -68,7 +68,7 @@ def is_traced() -> bool:
 
 @contextmanager
 def pause_watching() -> Iterator[None]:
-    """Use torch's own module call in the block: Dynamo takes any other for the user's code."""
+    """Restore torch's own `Module.__call__` in the block: Dynamo would trace any other as user code."""
     watched: Any = Module.__call__
     if not _active or watched is _active[-1]:
         yield
@@ -86,9 +86,9 @@ def _set(call: Any) -> None:
 
 
 def is_skipped_by_compile(module: Module) -> bool:
-    """Whether `module.compile()` compiles nothing: its forward is PyTorch's own, which TorchDynamo skips.
+    """Whether `module.compile()` has no effect, because TorchDynamo skips forwards of PyTorch's own modules.
 
-    torch 2.15 compiles it.
+    From torch 2.15 on they are compiled.
     """
     if hasattr(OptimizedModule, "_should_wrap_module_call_impl"):
         return False
@@ -96,7 +96,7 @@ def is_skipped_by_compile(module: Module) -> bool:
 
 
 class Redirection:
-    """Sends calls of `module` to `target` until `undo`; within `target` they are its own."""
+    """Redirects calls of `module` to `target` until `undo`; calls from within `target` run the module itself."""
 
     def __init__(self, module: Module, target: Compiled) -> None:
         self._own = vars(module)
@@ -122,7 +122,7 @@ class Redirection:
 
 @contextmanager
 def without_compiled_call(module: object) -> Iterator[None]:
-    """Ignore in the block what `module.compile()` made."""
+    """Make calls of a module in the block ignore `module.compile()`."""
     own = vars(module) if isinstance(module, Module) else {}
     compiled = own.pop(_ATTRIBUTE, None)
     try:
@@ -134,7 +134,7 @@ def without_compiled_call(module: object) -> Iterator[None]:
 
 @contextmanager
 def restore_mark(module: object) -> Iterator[None]:
-    """Remove the mark that torch.compile leaves on a module in the block."""
+    """Remove the mark that torch.compile sets on a module in the block, unless it was set before."""
     own = vars(module) if isinstance(module, Module) else {}
     was_marked = _MARK in own
     yield

@@ -1,7 +1,7 @@
-"""An FX graph traced on CPU tensors, moved to another device: device arguments, `meta["val"]`, example inputs.
+"""Move an FX graph traced on CPU tensors to another device: device arguments, `meta["val"]`, example inputs.
 
-Tensors that the graph holds as constants stay where they are and are copied over where they are used, as they are in
-a graph traced on the device (`torch.tensor(2.0, device="cuda")` is made on the CPU and moved).
+Constant tensors of the graph stay on the CPU and are copied to the device before use. A graph traced on the device
+does the same (`torch.tensor(2.0, device="cuda")` is created on the CPU and moved).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torch.utils._pytree import tree_map
 from compiler.torch_api.fx import attribute_at, is_on_meta
 
 CPU = torch.device("cpu")
-"""Where the graphs of a capture are before they are moved."""
+"""The device of captured graphs before they are moved."""
 META = torch.device("meta")
-"""Where tensors have a shape and no memory."""
+"""The device of tensors without memory."""
 
 _VALUES = ("val", "example_value", "eager_input_vals")
-"""Where a node's `meta` has fake tensors. Inductor lowers a nested region for the last of them."""
+"""Keys of fake tensors in a node's `meta`. Inductor lowers nested regions with "eager_input_vals"."""
 
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default,)
 
 
 def moved_from_meta(module: GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Move a captured graph of meta tensors to the CPU, in place, and return example inputs there.
+    """Move a captured graph of meta tensors to the CPU, in place, and return example inputs on the CPU.
 
-    A graph with inputs that have memory stays as it is, as do its inputs.
+    A graph whose inputs have memory is unchanged, and so are its inputs.
     """
     graph = getattr(module, "gm", module)  # flatten_graph_inputs returns a module around the graph
     values = [node.meta.get("example_value") for node in graph.graph.find_nodes(op="placeholder")]
@@ -52,7 +52,7 @@ def moved_from_meta(module: GraphModule, inputs: Sequence[Any]) -> Sequence[Any]
 
 
 class Mover:
-    """Moves fake tensors and graphs of one fake mode to another device; shared ones once."""
+    """Moves fake tensors and graphs of one fake mode to another device; a shared tensor is moved once."""
 
     def __init__(self, mode: FakeTensorMode, source: torch.device, device: torch.device) -> None:
         self.mode = mode
@@ -62,12 +62,12 @@ class Mover:
         self._moved: dict[int, tuple[FakeTensor, FakeTensor]] = {}
 
     def values(self, values: Sequence[Any]) -> list[Any]:
-        """Example inputs, or any nest of values, with the fake CPU tensors in it moved."""
+        """Move the source device's fake tensors in example inputs, or in any nested values."""
         with self.mode:
             return [tree_map(self._tensor, value) for value in values]
 
     def graph(self, module: GraphModule) -> None:
-        """Move a graph, and the graphs in it, in place."""
+        """Move a graph and its subgraphs in place."""
         with self.mode:
             for inner in [each for each in module.modules() if isinstance(each, GraphModule)]:
                 self._graph(inner)
@@ -90,7 +90,10 @@ class Mover:
             return value
         known = self._moved.get(id(value))
         if known is None:
-            known = self._moved[id(value)] = (value, self._copy(value))  # the key stays valid while its tensor lives
+            known = self._moved[id(value)] = (
+                value,
+                self._copy(value),
+            )  # keeps the tensor alive: its id stays valid
         return known[1]
 
     def _copy(self, value: FakeTensor) -> FakeTensor:
@@ -112,7 +115,7 @@ class Mover:
 
 
 def _is_constant(module: GraphModule, node: Node) -> bool:
-    """Whether this node is a tensor that the graph holds, or a fresh copy of one."""
+    """Whether a node is a constant tensor of the graph, or a fresh copy of one."""
     if node.op == "get_attr":
         return isinstance(attribute_at(module, str(node.target)), torch.Tensor)
     return node.target in _LIFTS and all(_is_constant(module, source) for source in node.all_input_nodes)
@@ -130,7 +133,7 @@ def device_swap(source: torch.device, device: torch.device) -> Callable[[Any], A
 
 
 def swap_devices(node: Node, swap: Callable[[Any], Any]) -> bool:
-    """Apply `swap` to every value in a node's arguments; returns whether any changed."""
+    """Apply `swap` to every value in a node's arguments, and return whether any changed."""
     before = (node.args, node.kwargs)
     after = (map_aggregate(node.args, swap), map_aggregate(node.kwargs, swap))
     if after == before:

@@ -1,7 +1,7 @@
-"""The private names in use, so that a test can say which one a new torch release moved.
+"""The private names in use, so that a test can name those that a new torch release moved.
 
-Most are read from the code of this folder: what it imports, what it reaches through a module, and the attributes that
-it replaces, spelled as an owner followed by a name. `OTHERS` are reached in other ways.
+Most are read from the code of this folder: imports, attributes of modules, and replaced attributes, which are written
+as an owner followed by a name. `OTHERS` lists the rest.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OTHERS: dict[str, str] = {
     "torch.fx.traceback": "annotate",
     "torch.library.Library": "_destroy",
 }
-"""The names of each owner."""
+"""Owner -> its names, separated by spaces."""
 
 
 def missing_names() -> Iterator[str]:
@@ -65,7 +65,7 @@ def missing_names() -> Iterator[str]:
 
 
 def names_in(tree: ast.Module) -> Iterator[str]:
-    """The private names that a file relies on, without those that it tests for first."""
+    """The private names that a file relies on, without names guarded by `hasattr` or `getattr`."""
     nodes = list(ast.walk(tree))
     modules, objects = _imports(nodes)
     reached = (_dotted_name(node, modules) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Load))
@@ -80,7 +80,7 @@ def names_in(tree: ast.Module) -> Iterator[str]:
 
 
 def _imports(nodes: Sequence[ast.AST]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """A file's own names of the modules, and of the objects, that it imports."""
+    """Imported modules and imported objects: name in the file -> dotted name."""
     modules, objects = {}, {}
     for node in nodes:
         for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
@@ -100,7 +100,7 @@ def _dotted_name(node: ast.AST, known: Mapping[str, str]) -> str:
 
 
 def _named_attributes(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """The owners and names of attributes that are spelled `(owner, "name", …)`."""
+    """Owners and names of attributes written as `(owner, "name", …)`."""
     items = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else []
     for owner, name in pairwise(items):
         if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.isidentifier():
@@ -112,12 +112,12 @@ def _is_question(node: ast.AST) -> bool:
 
 
 def _is_patch(node: ast.AST) -> TypeGuard[Any]:
-    """Whether it is `config.patch(setting=…)`."""
+    """Whether a node is a call like `config.patch(setting=…)`."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "patch"
 
 
 def _exists(name: str) -> bool:
-    """Whether a module or attribute exists. CUDA's bindings are in CUDA builds only."""
+    """Whether a module or attribute exists. In CPU-only builds, CUDA bindings are assumed to exist."""
     if name.startswith("torch._C._cuda_") and not torch.backends.cuda.is_built():
         return True
     try:

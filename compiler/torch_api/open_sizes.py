@@ -1,4 +1,4 @@
-"""Symbolic sizes and numbers, as the `ShapeEnv` of a capture knows them at its end."""
+"""Symbolic sizes and numbers in the `ShapeEnv` at the end of a capture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler.torch_api.guards import Names, rename
 
 __all__ = ["Max"]
 
-# torch's largest int stands for no bound.
+# torch uses its largest int for "no bound".
 UNBOUNDED = 2**62
 
 
@@ -23,8 +23,8 @@ UNBOUNDED = 2**62
 class ConditionFacts:
     """A condition on symbols that torch assumed, as Python code, and the line that caused it.
 
-    The line is as torch comments it (`code # …/file.py:3 in f (…)`). `default` is True for the lower bound that torch
-    assumes by itself: sizes 0 and 1 are specialized.
+    `asked` is the line in torch's form (`code # …/file.py:3 in f (…)`). `default` is True for torch's own lower bound,
+    which exists because sizes 0 and 1 are specialized.
     """
 
     code: str
@@ -34,11 +34,11 @@ class ConditionFacts:
 
 @dataclass(frozen=True, slots=True)
 class SymbolFacts:
-    """A size or number that a graph leaves symbolic, or was to. Bounds are inclusive, or None.
+    """A size or number that is symbolic, or was before it was specialized. Bounds are inclusive, or None.
 
-    `sources` are all that had the same value at first, and so the same symbol. `became` is the number or expression
-    that it was found to be, "" while it is open; `stack` is the user's code that was being read then, outermost
-    first, and `asked` torch's comment on it.
+    `sources` share the symbol, because their first values were equal.
+    `became` is the number or expression that replaced the symbol, "" if it is still symbolic.
+    `stack` is the user's code at the replacement, outermost frame first; `asked` is torch's comment on it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class SymbolFacts:
 
 
 def symbols_of(shape_env: Any, names: Names) -> Iterator[SymbolFacts]:
-    """The symbols of the user's values; `names` are other names of local variables."""
+    """The symbols of the user's values; `names` renames local variables."""
     modern = hasattr(shape_env, "backed_var_to_val")
     hints = shape_env.backed_var_to_val if modern else shape_env.var_to_val
     for symbol, sources in shape_env.var_to_sources.items():
@@ -92,7 +92,7 @@ def _python(expression: Any) -> str:
 
 
 def _number(value: Any) -> int | float | None:
-    """A Python number, or None for a value that is no number or stands for no bound."""
+    """A value as a Python number; None if it is no number or means "no bound"."""
     try:
         size = abs(float(value))
     except (TypeError, ValueError, OverflowError, AttributeError):

@@ -1,8 +1,8 @@
 """AOTAutograd's partitioner: the values of a joint graph that the forward saves.
 
 torch's min-cut partitioner (torch._functorch.partitioners; Chen et al., "Training deep nets with sublinear memory
-cost", solved as a minimum cut) builds a networkx graph whose edges say why a value can't be recomputed. It is read on
-its way to `minimum_cut`, which is networkx's before torch 2.15.
+cost", solved as a minimum cut) builds a networkx graph whose edges say why a value can't be recomputed. The graph is
+read when it is passed to `minimum_cut`, a function of networkx before torch 2.15.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """A joint graph in two halves.
+    """A joint graph partitioned into forward and backward.
 
-    `banned` says by name why torch would not recompute a value; empty where no minimum cut was made.
+    `banned` maps a value's name to torch's reason not to recompute it; empty without a minimum cut.
     """
 
     joint: Joint
@@ -49,7 +49,7 @@ class Halves:
 def observe_partition(
     on_partition: Callable[[Halves], None], partition: Function, module: GraphModule, *args: Any, **options: Any
 ) -> Any:
-    """Partition a joint graph with AOTAutograd's partitioner, and tell `on_partition` how."""
+    """Partition a joint graph with AOTAutograd's partitioner, and report the result to `on_partition`."""
     joint = Joint(fx.detached_copy(module), options)
     with _read_bans() as banned:
         forward, backward = partition(module, *args, **options)
@@ -58,10 +58,10 @@ def observe_partition(
 
 
 def divide(joint: Joint, budget: float | None) -> Halves:
-    """Partition a joint graph again. The joint graph stays as it is.
+    """Partition a joint graph again, without changing it.
 
-    With a budget it is the minimum cut under `activation_memory_budget=budget`, with None `default_partition`,
-    which saves all that the backward uses.
+    With a budget: the minimum cut under `activation_memory_budget=budget`. With None: `default_partition`, which saves
+    every value that the backward uses.
     """
     module = fx.detached_copy(joint.module)
     options = {name: value for name, value in joint.options.items() if name != "compiler"}
@@ -75,7 +75,7 @@ def divide(joint: Joint, budget: float | None) -> Halves:
 
 @contextmanager
 def _read_bans() -> Iterator[dict[str, str]]:
-    """Read why values can't be recomputed from the minimum cuts in the block; the last one counts."""
+    """Collect the reasons against recomputation from minimum cuts in the block; the last cut counts."""
     banned: dict[str, str] = {}
 
     def read(graph: Any, source: Any, sink: Any, *_: Any, **__: Any) -> None:
@@ -96,7 +96,7 @@ def _bans(graph: Any) -> dict[str, str]:
 
 
 def bytes_of(value: Any) -> int:
-    """The bytes of a node's tensor, or of all tensors in its tuple; 0 for symbolic sizes."""
+    """Bytes of a node's tensor, or of all tensors in its tuple; 0 for symbolic sizes."""
     if isinstance(value, tuple | list):
         return sum(bytes_of(item) for item in value)
     return int(fx.tensor_attrs(value).get("bytes", 0))

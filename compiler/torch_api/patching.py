@@ -1,4 +1,4 @@
-"""Tools of observers: replace attributes in a block, and hide frames from TorchDynamo."""
+"""Tools for observers: replace attributes in a block, and hide frames from TorchDynamo."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch._dynamo.decorators import skip
 Function = Callable[..., Any]
 
 Wrapper = tuple[Any, str, Callable[[Any], Any]]
-"""An attribute that is replaced: its owner, its name, and what makes the new value of the original."""
+"""A replaced attribute: (owner, name, function from the original value to the new value)."""
 
 
 def call_instead(hook: Function) -> Callable[[Function], Function]:
-    """Turn a function into one that calls `hook(function, *args, **kwargs)` in its place."""
+    """Turn a function into one that calls `hook(function, *args, **kwargs)` instead."""
 
     def make(original: Function) -> Function:
         @wraps(original)
@@ -44,7 +44,7 @@ def call_before(hook: Function) -> Callable[[Function], Function]:
 
 
 def call_after(hook: Function) -> Callable[[Function], Function]:
-    """Turn a function into one that calls `hook(result, *args, **kwargs)` when it has returned."""
+    """Turn a function into one that calls `hook(result, *args, **kwargs)` before it returns."""
 
     def make(original: Function) -> Function:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Iter
     """Set `owner.name` to `make(original)` inside the block. Raises AttributeError."""
     original = getattr(owner, name)
     own = name in vars(owner)
-    stored = vars(owner).get(name)  # a static method is stored as such, and is to be put back as such
+    stored = vars(owner).get(name)  # a static method has to be restored as a staticmethod object
     new = make(original)
     setattr(owner, name, staticmethod(new) if isinstance(stored, staticmethod) else new)
     try:
@@ -98,7 +98,7 @@ def replace_attributes(wrappers: Iterable[Wrapper]) -> Iterator[None]:
 
 @contextmanager
 def set_environment(**values: str) -> Iterator[None]:
-    """Set environment variables in the block; after it, all variables are what they were before."""
+    """Set environment variables in the block; afterwards restore all variables."""
     before = dict(os.environ)
     os.environ.update(values)
     try:
@@ -110,14 +110,14 @@ def set_environment(**values: str) -> Iterator[None]:
 
 
 def hide_frame(function: Function) -> Function:
-    """Mark a function: TorchDynamo skips its frame, but not the frames of what it calls."""
+    """Mark a function so that TorchDynamo skips its frame, but not the frames of functions that it calls."""
     skip(function)
     return function
 
 
 @hide_frame
 def call_hidden(function: Function, *args: Any, **kwargs: Any) -> Any:
-    """Call a function with TorchDynamo off, so that it looks at none of its frames."""
+    """Call a function with TorchDynamo off, so that none of its frames is traced."""
     before = set_eval_frame(None)
     try:
         return function(*args, **kwargs)
@@ -126,7 +126,7 @@ def call_hidden(function: Function, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_hidden_before(hook: Function) -> Callable[[Function], Function]:
-    """Like `call_before`, but TorchDynamo looks at no frame of the hook."""
+    """Like `call_before`, but TorchDynamo traces no frame of the hook."""
 
     def make(original: Function) -> Function:
         @hide_frame

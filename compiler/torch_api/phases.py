@@ -1,8 +1,8 @@
-"""Where torch's compile time goes, by its own events: those that it writes for Chromium's trace viewer.
+"""torch's compile time by phase, from the events that torch logs for Chromium's trace viewer.
 
-Each has a name, the compilation that it is for, and those around it. They are heard where torch logs them, so neither
-the structured trace nor any file is needed. Events of other threads and processes (g++ and Triton at work in parallel)
-are not counted: the event in which torch waits for them is.
+Each event has a name, a compilation, and enclosing events. The logger is wrapped, so neither the structured trace nor
+any file is needed. Events of other threads and processes (parallel builds by g++ and Triton) are not counted, but the
+event in which torch waits for them is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compiler.torch_api.patching import call_hidden_before, replace_attributes
 
 @dataclass(slots=True)
 class PhaseFacts:
-    """All events of one name in one compilation, inside `parent`; `seconds` is their sum."""
+    """All events of one name in one compilation, inside `parent`; `seconds` is their total time."""
 
     name: str
     key: CompileKey
@@ -40,7 +40,7 @@ class _Open:
 
 @dataclass
 class PhaseLog:
-    """Hears torch's events. `now` is the clock; `wanted` says whether to count them now."""
+    """Collects torch's events. `now` is the clock; an event counts if `wanted()` is true at its start."""
 
     now: Callable[[], float]
     wanted: Callable[[], bool]
@@ -49,7 +49,7 @@ class PhaseLog:
     _thread: int = field(default_factory=threading.get_ident)
 
     def listen(self) -> AbstractContextManager[None]:
-        """Hear of torch's events in the block."""
+        """Collect torch's events in the block."""
         start, end = call_hidden_before(self._start), call_hidden_before(self._end)
         return replace_attributes([
             (ChromiumEventLogger, "log_event_start", start), (ChromiumEventLogger, "log_event_end", end),
@@ -64,7 +64,7 @@ class PhaseLog:
         self._open.append(_Open(name, key, self.now(), self.wanted()))
 
     def _end(self, _logger: Any, name: str, *_: Any, **__: Any) -> None:
-        """Close an event. One that an error ended has no end from torch, and is dropped."""
+        """Close an event. Inner events without an end (torch logs none after an error) are dropped."""
         own = self._open if threading.get_ident() == self._thread else []
         depth = next((index for index in reversed(range(len(own))) if own[index].name == name), None)
         if depth is None:
@@ -72,7 +72,7 @@ class PhaseLog:
         event = self._open[depth]
         del self._open[depth:]
         again = any(around.name == name and around.key == event.key for around in self._open)
-        if event.wanted and not again:  # torch compiles a subgraph in the phases that it is compiled in
+        if event.wanted and not again:  # torch compiles subgraphs in nested phases of the same names
             parent = self._open[-1].name if self._open else ""
             facts = self.found.setdefault((event.key, parent, name), PhaseFacts(name, event.key, parent))
             facts.seconds += self.now() - event.began

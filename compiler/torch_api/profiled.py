@@ -1,4 +1,4 @@
-"""What torch's profiler says of some calls: what the GPU ran, what was launched."""
+"""Profile calls with torch's profiler: GPU work and driver launches."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from torch.profiler import ProfilerActivity, profile
 
 from compiler.torch_api.patching import set_environment
 
-# What asks the driver for work: kernels, graphs, copies, fills (CUDA's and ROCm's runtime, and the driver's own names).
+# Driver calls that launch kernels, graphs, copies or fills (names in the CUDA and ROCm runtimes and the driver).
 LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync", "LaunchCooperativeKernel")
 
 
 def operation(name: str) -> AbstractContextManager[object]:
-    """A profiler range that counts as an operator, so that launches in it are its own.
+    """A profiler range that counts as an operator, so that launches in it are attributed to it.
 
-    `record_function` makes annotations: a kernel launched in one, by no operator, counts for what is around it.
+    `record_function` ranges are annotations: kernels launched directly in one are attributed to the enclosing operator.
     """
     return torch._C._profiler._RecordFunctionFast(name)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuWork:
-    """The work of the GPU and its driver in one call.
+    """Mean work of the GPU and its driver per call. Times are in seconds.
 
-    `busy` is the time in seconds in which the GPU ran anything, `kernels` the number of kernels, copies and fills,
-    `launched` the number of driver calls for them, `launching` their seconds, out of the `host` seconds that the
-    traced call took; `graphs` counts the driver calls that launched a CUDA graph.
+    `busy`: time in which the GPU ran anything. `kernels`: number of kernels, copies and fills.
+    `launched`: number of driver calls that launch work, `launching`: their time. `host`: CPU time of the traced call.
+    `graphs`: number of CUDA graph launches.
     """
 
     busy: float
@@ -55,9 +55,9 @@ def quiet() -> Iterator[None]:
 
 
 def gpu_work(call: Callable[[], None], calls: int) -> GpuWork:
-    """The mean GPU work of some calls. Tracing slows the host, not the GPU."""
+    """Profile `calls` calls, and return the mean work per call. Tracing slows the CPU, not the GPU."""
     with quiet(), profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        call()  # the first call that is traced takes longer
+        call()  # the first traced call takes longer
         torch.cuda.synchronize()
         begin, start = time.time_ns(), time.perf_counter()
         for _ in range(calls):
@@ -83,7 +83,7 @@ def _launches(name: str) -> bool:
 
 
 def _covered_seconds(events: list[Any]) -> float:
-    """Seconds in which at least one of these was under way: streams run beside each other."""
+    """Seconds in which at least one of the events ran: events on several streams overlap."""
     covered, end = 0, 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         begin, until = max(event.start_ns(), end), event.start_ns() + event.duration_ns()

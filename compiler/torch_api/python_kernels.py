@@ -1,9 +1,9 @@
-"""The dispatcher: which operators have kernels, and kernels in Python for the length of a `with` block.
+"""Query the dispatcher's kernels, and override kernels in Python during a `with` block.
 
-Where an operator has a kernel of its own for the dispatch key, the Python one is put before it for the Python
-dispatcher (torch._dispatch.python.enable_python_dispatcher), which is on while AOTAutograd and Inductor's pattern
-matcher trace. Where it has none, the dispatcher passes the key over, and the Python kernel is registered with it.
-Either way it is found for calls from C++, too: in operators made of others, and in the formulas of derivatives.
+If an operator has its own kernel for the dispatch key, the Python kernel overrides it in the Python dispatcher
+(torch._dispatch.python.enable_python_dispatcher), which is on while AOTAutograd and Inductor's pattern matcher trace.
+If it has none, the Python kernel is registered with the C++ dispatcher. Either way calls from C++ use it too: from
+composite operators and derivative formulas.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kernels = Mapping[tuple[OpOverload, DispatchKey], Callable[..., Any]]
 
 @contextmanager
 def python_kernels(kernels: Kernels) -> Iterator[None]:
-    """Put these kernels in the place of the operators' own for the block."""
+    """Override operators' kernels in the block: (operator, dispatch key) -> Python kernel."""
     known = {entry: entry[0].py_kernels.get(entry[1]) for entry in kernels if _has_kernel(*entry)}
     library = Library("aten", "IMPL")
     try:
@@ -43,30 +43,30 @@ def python_kernels(kernels: Kernels) -> Iterator[None]:
 
 
 def operators_with_kernel(key: str) -> set[str]:
-    """ATen operators with a kernel of their own for a dispatch key: `aten::add.Tensor`."""
+    """Names of the ATen operators that have their own kernel for a dispatch key: `aten::add.Tensor`."""
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
     return {name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)}
 
 
 def operator_named(name: str) -> OpOverload | None:
-    """The operator `aten::add.Tensor`, None where Python has none of that name."""
+    """The operator with a qualified name (`aten::add.Tensor`); None if Python has none."""
     base, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
 
 
 def without_key(key: DispatchKey) -> AbstractContextManager[None]:
-    """Make the dispatcher pass over kernels of a key in the block."""
+    """Exclude a dispatch key in the block."""
     return torch._C._ExcludeDispatchKeyGuard(DispatchKeySet(key))
 
 
 def dispatch_state() -> tuple[int, int]:
-    """The dispatch keys that this thread includes and excludes, as bits."""
+    """The dispatch keys that this thread includes and excludes, as bit masks."""
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     return included.raw_repr(), excluded.raw_repr()
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
-    """The dispatch keys of a tensor, as bits."""
+    """The dispatch keys of a tensor, as a bit mask."""
     return torch._C._dispatch_keys(tensor).raw_repr()
 
 

@@ -1,4 +1,4 @@
-"""Nested values, as torch takes them apart (torch.utils._pytree)."""
+"""Functions on nested values (torch.utils._pytree)."""
 
 from torch.utils._pytree import tree_leaves, tree_map
 

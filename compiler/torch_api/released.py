@@ -1,4 +1,4 @@
-"""What torch would keep for ever: caches of methods, finalizers of guards, fx's patches after an interrupt."""
+"""Release objects that torch would keep forever: method caches, guard finalizers, fx patches after an interrupt."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrappe
 
 @contextmanager
 def revert_leftover_fx_patches() -> Iterator[None]:
-    """Revert at the end what a symbolic trace in the block patched, if an interrupt kept the trace from doing so.
+    """Revert the patches of a symbolic trace in the block, if an interrupt left them.
 
-    fx patches `nn.Module.__call__` while it traces. An interrupt between its `finally` and the reverting leaves that.
+    fx patches `nn.Module.__call__` while it traces. An interrupt just before it reverts the patch leaves it in place.
     """
     before = symbolic_trace.CURRENT_PATCHER
     try:
@@ -29,7 +29,7 @@ def revert_leftover_fx_patches() -> Iterator[None]:
 
 
 def empty_method_caches(owner: type) -> None:
-    """Empty the functools caches of a class's methods: their keys hold `self` for ever."""
+    """Empty the functools caches of a class's methods: their keys keep `self` alive."""
     for name in vars(owner):
         clear = getattr(getattr(owner, name, None), "cache_clear", None)
         if clear is not None:
@@ -37,14 +37,14 @@ def empty_method_caches(owner: type) -> None:
 
 
 def release_guards(since: weakref.finalize[..., Any]) -> None:
-    """Detach finalizers of guards whose entries are gone, if registered after `since`.
+    """Detach guard finalizers registered after `since` if their cache entries are gone.
 
-    `since` itself is detached last. Each guard on an object's identity leaves a finalizer on that object. Where the
-    object is a class or a code object, which live on, the finalizer holds the guards and fake tensors of a
-    compilation that nobody can call for ever. Without its entry `CheckFunctionManager.invalidate` does nothing.
+    `since` itself is detached last. Each ID_MATCH guard leaves a finalizer on its object. If that object is a class or
+    a code object, which stay alive, the finalizer keeps the guards and fake tensors of a dropped compilation forever.
+    Without its entry `CheckFunctionManager.invalidate` does nothing.
     """
-    # Oldest first; there is no public list. Not a tuple: making one may collect garbage between two of its steps, and a
-    # finalizer that runs then takes itself out of the dictionary that is read.
+    # Oldest first; there is no public list. Not `tuple(...)`: garbage collection may run while it is built, and a
+    # finalizer that runs then removes itself from the dictionary during the iteration.
     registered = list(weakref.finalize._registry)  # type: ignore[attr-defined]
     for finalizer in takewhile(lambda finalizer: finalizer is not since, reversed(registered)):
         _, callback, _, _ = finalizer.peek() or (None, None, (), {})

@@ -1,4 +1,4 @@
-"""torch.compile's settings: accepted values, what is compiled already, temporary changes."""
+"""torch.compile's settings: accepted values, temporary changes, and whether a function is already compiled."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ import torch.fx.experimental._config as shape_config
 from torch._dynamo import OptimizedModule
 
 TAKEN_BY_TORCH_COMPILE = ("guard_filter_fn", "use_aoti")
-"""Keys of `torch.compile(options=…)` that it takes out before Inductor sees the rest."""
+"""Keys of `torch.compile(options=…)` that torch.compile handles itself; Inductor gets the others."""
 
 
 def modes() -> dict[str, dict[str, Any]]:
-    """The modes of torch.compile, each with the Inductor settings that it stands for."""
+    """The modes of torch.compile, each with its Inductor settings."""
     return torch._inductor.list_mode_options()
 
 
 def backends() -> list[str]:
-    """The names of all backends registered with TorchDynamo, those for debugging included."""
+    """The names of all backends registered with TorchDynamo, debugging backends included."""
     return torch.compiler.list_backends(exclude_tags=())
 
 
 def advertised_backends() -> list[str]:
-    """The backends that torch shows by default: without those for debugging and experiments."""
+    """The backends that torch lists by default, without debugging and experimental ones."""
     return torch.compiler.list_backends()
 
 
@@ -65,8 +65,8 @@ _SETTING = re.compile(r"torch\._dynamo\.config\.(\w+)")
 def with_settings(statements: Sequence[str]) -> Iterator[None]:
     """Run statements such as `torch._dynamo.config.capture_scalar_outputs = True` for a block.
 
-    TorchDynamo's settings, float32's matmul precision, the number of threads, and whether equal sizes share a
-    symbol are restored.
+    Restored afterwards: the named TorchDynamo settings, float32 matmul precision, the number of threads, and
+    use_duck_shape.
     """
     names = dict.fromkeys(name for line in statements for name in _SETTING.findall(line))
     values = {name: getattr(dynamo_config, name) for name in names}

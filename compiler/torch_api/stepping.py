@@ -1,6 +1,6 @@
-"""How TorchDynamo reads bytecode: `InstructionTranslatorBase.step`, observed.
+"""Observe TorchDynamo's bytecode interpreter (`InstructionTranslatorBase.step`).
 
-Values are described without being realized: no guard is added, and no decision of Dynamo's depends on it.
+Values are described without being realized: this adds no guard and does not affect Dynamo's decisions.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ MOST_ITEMS = 6
 MOST_PUSHED = 32
 MOST_LOCALS = 64
 STEP_BYTES = 900
-"""A step takes about so many bytes besides its texts: objects, lists, and the same again as part of a record."""
+"""Approximate bytes of a step besides its texts: objects, lists, and their copy in a record."""
 _SEEN = "_tcompile_seen"
 _WRITES = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
 
 
 @dataclass(slots=True)
 class StepFacts:
-    """One instruction, and Dynamo's state before it, as changes since the call's last one.
+    """One instruction, and Dynamo's state before it, as changes since the last instruction of the same call.
 
-    `kept` entries of the stack are still there, from the bottom; `pushed` came on top. `changed` are locals ("" for
-    one that is gone). `nodes` and `guards` are what was added until the next step began. `ended` is the error it
-    ended in.
+    `kept` counts the unchanged stack entries from the bottom; `pushed` are the new ones on top. `changed` are locals
+    ("" for a deleted one). `nodes` and `guards` were added before the next step. `ended` is the error that ended it.
     """
 
     key: CompileKey
@@ -62,7 +61,7 @@ class StepFacts:
 
 @dataclass(slots=True)
 class _Seen:
-    """The state at the last step of one call."""
+    """The state of one (inlined) call at its last step."""
 
     attempt: int
     depth: int
@@ -73,7 +72,7 @@ class _Seen:
 
 @contextmanager
 def observe_steps(taken: list[StepFacts], most: int) -> Iterator[Watch]:
-    """Append to `taken` every instruction that Dynamo reads in the block, up to `most` bytes."""
+    """Append every instruction that Dynamo traces in the block to `taken`, up to `most` bytes."""
     watch = Watch(taken, most)
     with replace_attributes([
         (InstructionTranslatorBase, "step", call_instead(watch.observe_step)),
@@ -83,7 +82,7 @@ def observe_steps(taken: list[StepFacts], most: int) -> Iterator[Watch]:
 
 
 class Watch:
-    """The hooks of stepping. `full` is true once there is no room for more steps."""
+    """The hooks of `observe_steps`. `full` is True once the byte limit is reached."""
 
     def __init__(self, taken: list[StepFacts], most: int) -> None:
         self.taken, self.most, self.held = taken, most, 0
@@ -109,7 +108,7 @@ class Watch:
 
     def observe_add(self, add: Function, guards: Any, guard: Any, **options: Any) -> None:
         before = len(guards)
-        options["skip"] = options.get("skip", 0) + 2  # it counts callers: this hook and its wrapper are two
+        options["skip"] = options.get("skip", 0) + 2  # `skip` counts callers: this hook and its wrapper add two
         add(guards, guard, **options)
         if len(guards) > before and self.taken and not self.full:
             name = _source_name(guard.originating_source)
@@ -148,7 +147,7 @@ class Watch:
         return seen
 
     def _nodes(self, graph: Any) -> None:
-        """Add the nodes that the graph has gained since the last look to the latest step."""
+        """Assign the graph's new nodes to the latest step."""
         if graph is not self.graph:
             self.graph, self.length = graph, 0
         added = len(graph.nodes) - self.length
@@ -159,13 +158,13 @@ class Watch:
 
 
 def _common(before: list[Any], now: list[Any]) -> int:
-    """How many entries, from the bottom, are still the same."""
+    """The number of equal entries from the bottom of two stacks."""
     same = [old is new for old, new in zip(before, now, strict=False)]
     return [*same, False].index(False)
 
 
 def _changes(translator: Any, seen: _Seen) -> dict[str, str]:
-    """The locals that the last instruction of this call wrote; all of them at its first."""
+    """The locals that the call's last instruction wrote; all locals at the first instruction."""
     values = translator.symbolic_locals
     if seen.first:
         return {name: describe(values[name]) for name in islice(values, MOST_LOCALS)}
@@ -176,7 +175,7 @@ def _changes(translator: Any, seen: _Seen) -> dict[str, str]:
 
 
 def _argument(instruction: Any) -> str:
-    """An instruction's argument as a short text, never the repr of a big value."""
+    """An instruction's argument as a short text, without the repr of large values."""
     value = instruction.argval
     if instruction.target is not None:
         return f"to {instruction.target.offset}"
@@ -193,7 +192,7 @@ def _argument(instruction: Any) -> str:
 
 @cache
 def _operators() -> dict[int, str]:
-    """The sign of each operator, by the argument of its instruction."""
+    """The operator sign for each argument of BINARY_OP."""
     signs = ("+", "-", "*", "/", "//", "%", "@", "**", "&", "|", "^", "<<", ">>")
     code = compile("\n".join(f"a {sign} b; a {sign}= b" for sign in signs) + "\na[b]", "", "exec")
     found = (each for each in dis.get_instructions(code) if each.opname == "BINARY_OP")
@@ -213,7 +212,7 @@ def describe(value: Any, depth: int = 0) -> str:
             return _short(f"not read yet: {_source(value) or value.peek_type().__name__}")
         value = value.unwrap()
     kind = type(value).__name__.removesuffix("Variable")
-    fields = vars(value)  # properties of Dynamo's compute, and may add guards
+    fields = vars(value)  # not properties: Dynamo's properties compute, and may add guards
     node = getattr(fields.get("proxy"), "node", None)
     if node is not None:
         return _short(f"{kind} {node.name}{_meta(node)}")
@@ -250,7 +249,7 @@ def _source(value: Any) -> str:
 def _source_name(source: Any) -> str:
     try:
         return source_name(source)
-    except NotImplementedError:  # what Dynamo made itself has a source without a name
+    except NotImplementedError:  # sources of values that Dynamo created have no name
         return ""
 
 

@@ -1,4 +1,4 @@
-"""The versions of torch that tcompile is made for: `make matrix` runs the tests with each."""
+"""The versions of torch that tcompile supports: `make matrix` runs the tests with each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MADE_FOR = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 @cache
 def warn_of_newer_torch(version: str = torch.__version__) -> None:
-    """Warn, once and in one line, that torch is newer than every version that tcompile is made for."""
+    """Warn once, in one line, that torch is newer than every supported version."""
     if _numbers(version) > _numbers(MADE_FOR[-1]):
         _LOG.warning(
             "tcompile is made for torch %s to %s; with torch %s some stages may be missing",

@@ -1,4 +1,4 @@
-"""The user's instruction that TorchDynamo is reading, and the calls it was inlined through."""
+"""Source places of the instruction that TorchDynamo is tracing, and of the inlined calls around it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = "_tcompile_places"
 class Place:
     """An instruction's place in a file; columns as in `dis`: UTF-8 bytes from 0, end exclusive.
 
-    None where Python does not know them.
+    `end_line` and the columns are None if Python does not know them.
     """
 
     file: str
@@ -32,7 +32,7 @@ class Place:
 
 
 def places_now() -> tuple[Place, ...]:
-    """The user's code that is being read, outermost first; () outside of Dynamo."""
+    """The places of the user's code that Dynamo is tracing, outermost first; () outside of Dynamo."""
     root = getattr(symbolic_convert.tls, "current_tx", None)
     translator = root.output.current_tx if root is not None else None
     places: list[Place] = []
@@ -53,8 +53,8 @@ def _place(translator: Any) -> Place:
 def _positions(translator: Any) -> Any:
     """The positions of the current instruction; for a conditional jump, of the tested value.
 
-    The value is made just before: in a chain of `and` and `or`, Python 3.11 puts the jump at an earlier operand or
-    at the whole statement.
+    The instruction before the jump computes that value. In a chain of `and` and `or`, Python 3.11 places the jump
+    itself at an earlier operand or at the whole statement.
     """
     now, number = translator.current_instruction, translator.instruction_pointer
     if now.opname.startswith("POP_JUMP") and number is not None and number > 1:
@@ -65,10 +65,9 @@ def _positions(translator: Any) -> Any:
 
 
 def places_of(error: BaseException) -> tuple[Place, ...]:
-    """The places that a Dynamo error comes from.
+    """The source places of a Dynamo error.
 
-    torch may raise a second error while it handles the first, with the first one's stack: that has no place of its
-    own.
+    If torch raised it while handling an earlier error with the same stack, the earlier error's places are used.
     """
     stack = getattr(error, "real_stack", None)
     places = getattr(error, PLACES, ())
@@ -81,7 +80,7 @@ def places_of(error: BaseException) -> tuple[Place, ...]:
 
 
 def place_of(entry: traceback.FrameSummary) -> Place:
-    """A line of a traceback as a place."""
+    """Convert a traceback entry to a place."""
     return Place(entry.filename, entry.name, entry.lineno or 0, entry.end_lineno, entry.colno, entry.end_colno)
 
 

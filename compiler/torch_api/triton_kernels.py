@@ -1,8 +1,8 @@
-"""Inductor's generated kernels: what it would ask of Triton for them, and their launch.
+"""Inductor's generated kernels: the arguments of their `triton.compile` calls, and their launch.
 
-A generated kernel is a module of Python: a function under `@triton.jit`, under a decorator of
-torch._inductor.runtime.triton_heuristics that knows which configurations to try. Its source is executed here as
-Inductor would, and stopped at the call of `triton.compile`; nothing is compiled, and no GPU is asked.
+A generated kernel is a Python module: a function under `@triton.jit`, and a decorator of
+torch._inductor.runtime.triton_heuristics with the configurations to try. To read a kernel, its source is executed as
+in Inductor up to the call of `triton.compile`: nothing is compiled, and no GPU is needed.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from compiler.torch_api.patching import replace_attribute, replace_attributes, s
 __all__ = ["triton_helpers"]
 
 HELPERS = triton_helpers.__name__
-"""The module of Inductor's that generated kernels call functions of, while they are compiled."""
+"""The Inductor module of helper functions that generated kernels call."""
 
 
 DECORATORS = frozenset({
     "cooperative_reduction", "fixed_config", "foreach", "persistent_reduction", "pointwise", "reduction", "split_scan",
     "template", "user_autotune",
 })  # fmt: skip
-"""The functions of triton_heuristics that generated kernels are decorated with."""
+"""The decorators of generated kernels in triton_heuristics."""
 
 
 def hint_names() -> frozenset[str]:
-    """`ReductionHint.INNER`, …: enumeration members that a decorator's arguments may name."""
+    """The enum members that a decorator's arguments may name: `ReductionHint.INNER`, …"""
     kinds = [kind for kind in vars(hints).values() if isinstance(kind, type) and issubclass(kind, Enum)]
     return frozenset(f"{kind.__name__}.{member.name}" for kind in kinds for member in kind)
 
 
 class KernelSourceError(ValueError):
-    """A source without a kernel of Inductor's, or one that its heuristics refuse, and why."""
+    """A source has no Inductor kernel, or Inductor's heuristics reject it; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompileRequest:
     """One call of `triton.compile` for a kernel.
 
-    `arguments` is the Python expression of `(signature, constants, attributes)`, those of triton.compiler.ASTSource:
-    it may name data types of `triton.language`. `programs` counts the programs of one launch, 0 where sizes are
-    symbolic. `config` is the configuration asked for, `configs` all that Inductor would try, in its order.
+    `arguments` is `(signature, constants, attributes)` of triton.compiler.ASTSource as a Python expression, which may
+    name dtypes of `triton.language`. `programs` counts the programs of one launch, 0 if sizes are symbolic. `config` is
+    the requested configuration, `configs` are all that Inductor would try, in its order.
     """
 
     config: dict[str, int]
@@ -67,7 +67,7 @@ class CompileRequest:
 
 
 class _Asked(BaseException):
-    """Unwinds Inductor at its call of triton.compile; as an Exception it would be logged."""
+    """Unwinds Inductor at its call of triton.compile. Inductor would log an Exception."""
 
     def __init__(self, source: Any, options: dict[str, Any]) -> None:
         self.source = source
@@ -76,7 +76,7 @@ class _Asked(BaseException):
 
 @contextmanager
 def reading_kernels(gpu: AbstractContextManager[None]) -> Iterator[None]:
-    """Let Inductor's heuristics answer for a GPU in the block, without a cache of tuning."""
+    """Run Inductor's heuristics for a GPU in the block, without its autotuning cache."""
     with (
         gpu,
         set_environment(TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"),
@@ -92,10 +92,10 @@ def reading_kernels(gpu: AbstractContextManager[None]) -> Iterator[None]:
 
 
 def compile_request(name: str, source: str, sizes: Mapping[str, int], config: int) -> CompileRequest:
-    """What Inductor would ask of Triton for kernel `name` in its configuration number `config`.
+    """Inductor's call of triton.compile for kernel `name` in the configuration with index `config`.
 
-    To be called inside `reading_kernels`. `sizes` holds what the launch grid depends on and is known ("xnumel").
-    Executes the source. Raises KernelSourceError.
+    Call it inside `reading_kernels`. `sizes` are the known sizes that determine the launch grid ("xnumel"). Executes
+    the source. Raises KernelSourceError.
     """
     kernel = execute_heuristics(name, source)
     if not 0 <= config < len(kernel.configs):
@@ -116,7 +116,7 @@ def compile_request(name: str, source: str, sizes: Mapping[str, int], config: in
 
 
 def execute_heuristics(name: str, source: str) -> Any:
-    """The source's kernel as a new CachingAutotuner. Raises KernelSourceError."""
+    """Execute a source, and return its kernel as a new CachingAutotuner. Raises KernelSourceError."""
     kernel = _define(name, source)
     if not isinstance(kernel, heuristics.CachingAutotuner):
         raise KernelSourceError(f"it defines no kernel {name!r} under a decorator of triton_heuristics")
@@ -124,7 +124,7 @@ def execute_heuristics(name: str, source: str) -> Any:
 
 
 def jit_function(name: str, source: str) -> Any:
-    """The source's function under `@triton.jit`, new each time. Raises KernelSourceError."""
+    """Execute a source, and return its new `@triton.jit` function. Raises KernelSourceError."""
     kernel = _define(name, source)
     if not isinstance(kernel, triton.JITFunction):
         raise KernelSourceError(f"it defines no kernel {name!r} under @triton.jit")
@@ -137,7 +137,7 @@ def _define(name: str, source: str) -> Any:
     with _readable(file, source):
         try:
             exec(compile(source, file, "exec"), namespace)
-        except Exception as error:  # whatever a source that a user has edited raises
+        except Exception as error:  # a source edited by the user may raise anything
             raise KernelSourceError(f"{type(error).__name__}: {error}") from error
     return namespace.get(name)
 
@@ -157,18 +157,18 @@ def _ask(source: Any, *, options: dict[str, Any], **_others: Any) -> Any:
 
 
 def all_configurations(configs: list[Any], *_facts: Any, **_more_facts: Any) -> tuple[list[Any], None, dict[str, Any]]:
-    """All configurations, in place of the one that was fastest before (check_autotune_cache)."""
+    """Return all configurations instead of the cached fastest one (replaces check_autotune_cache)."""
     return configs, None, {}
 
 
 def _numbers(config: Any) -> dict[str, int]:
-    """The integers of a configuration; its other values are switches of a backend."""
+    """The integer values of a configuration; other values are backend switches."""
     every = heuristics.config_to_dict(config)
     return {name: int(value) for name, value in every.items() if isinstance(value, int)}
 
 
 def _programs(kernel: Any, config: Any, sizes: Mapping[str, int]) -> int:
-    """The number of programs of one launch, 0 where that is not known before."""
+    """The number of programs of one launch; 0 if it is unknown before the launch."""
     try:
         return math.prod(grid_of(kernel, config, sizes))
     except (NameError, KeyError, AssertionError, TypeError):  # a size that is not known before the launch
@@ -176,14 +176,14 @@ def _programs(kernel: Any, config: Any, sizes: Mapping[str, int]) -> int:
 
 
 def largest_blocks() -> Mapping[str, int]:
-    """The largest block of Inductor's code in each dimension (XBLOCK, …), in elements."""
+    """Inductor's largest block size in each dimension (XBLOCK, …), in elements."""
     return {f"{name}BLOCK": size for name, size in hints.TRITON_MAX_BLOCK.items()}
 
 
 def declared_constants(kernel: Any) -> frozenset[str]:
-    """The arguments that a user's kernel declares as `tl.constexpr`: a launch does not pass them.
+    """The `tl.constexpr` parameters of a user's kernel, which a launch does not pass.
 
-    Before torch 2.12 only the function itself says so.
+    Before torch 2.12 only the function's annotations have them.
     """
     declared = kernel.inductor_meta.get("declared_constexpr_names")
     if declared is None and kernel.custom_kernel:
@@ -200,7 +200,7 @@ def grid_of(kernel: Any, config: Any, arguments: Mapping[str, Any]) -> tuple[int
 
 
 def load_kernel(name: str, source: str, config: int) -> Any:
-    """A kernel of Inductor's in one configuration. Raises KernelSourceError."""
+    """Load an Inductor kernel with one configuration. Raises KernelSourceError."""
     with replace_attribute(heuristics, "check_autotune_cache", lambda _: all_configurations):
         kernel = execute_heuristics(name, source)
     kernel.configs = [kernel.configs[config]]
@@ -214,20 +214,20 @@ class Plain:
         self._function, self._config, self._grid = jit_function(name, source), config, grid
 
     def run(self, *arguments: Any, **_stream: int) -> None:
-        """One launch, on torch's current stream."""
+        """Launch the function once on torch's current stream."""
         self._function[self._grid](*arguments, **self._config)
 
 
 def launch(kernel: Any, arguments: Sequence[Any]) -> None:
-    """One launch, finished when this returns. Raises what CUDA reports."""
+    """Launch a kernel once, and wait for it. Raises CUDA errors."""
     kernel.run(*arguments, stream=torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
 
 
 def times(kernel: Any, arguments: Sequence[Any]) -> tuple[float, float, float]:
-    """Median and quartiles of a launch's duration in seconds, with cold caches.
+    """Median, lower and upper quartile of a launch's time in seconds, with cold caches.
 
-    triton.testing.do_bench.
+    Measured by triton.testing.do_bench.
     """
     from triton.testing import do_bench
 

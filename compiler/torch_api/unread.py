@@ -1,8 +1,8 @@
-"""What TorchDynamo works out for each frame that it compiles, and nobody reads.
+"""Skip TorchDynamo's work that only feeds unread logs and metrics.
 
-It checks the frame's guards once with the processor's caches emptied (20 ms), for a log and a metric. It reads whole
-files for the names of functions, for a log. It imports what shards tensors, torch.distributed.tensor.experimental
-(0.1 s of a process), to ask whether a value is a function of that, which it heeds only where that is enabled.
+For each compiled frame it checks the guards once with cold CPU caches (20 ms), for a log and a metric. It reads whole
+files to find function names, for a log. It imports torch.distributed.tensor.experimental (0.1 s per process) to check
+whether a value is a function of that module, although this matters only if local_map support is enabled.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _inside: list[bool] = []
 
 @contextmanager
 def skip_unread_work() -> Iterator[None]:
-    """Skip TorchDynamo's work in the block that only logs and traces read, if those are off.
+    """Skip work of TorchDynamo in the block that only serves logs and traces, if these are off.
 
-    The compilation metric `guard_latency_us` is 0 then.
+    The compilation metric `guard_latency_us` is then 0.
     """
     wrappers: list[Wrapper] = [
         (guards, "profile_guard_manager", lambda time: check_once if time is profile_guard_manager else time),
@@ -50,7 +50,7 @@ def skip_unread_work() -> Iterator[None]:
 
 
 def check_once(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
-    """One check of guards, in microseconds, as torch measures it; 0.0 where nobody reads it."""
+    """Time one guard check with torch's function, in microseconds; skip it and return 0.0 if nobody reads it."""
     if _inside and not _is_on(guards.guards_log) and not _TRACE.handlers:
         return 0.0
     return float(profile_guard_manager(root, f_locals, *args))
@@ -65,10 +65,9 @@ def _ask_if_enabled(ask: Function, value: Any) -> bool:
 
 
 def without_marks() -> None:
-    """Leave the profiler's marks out of the code that TorchDynamo makes for this frame.
+    """Omit profiler marks from the code that TorchDynamo generates for the current frame.
 
-    With them (torch._dynamo.config.record_runtime_overhead) it calls two more functions, a fifth of a small call's
-    time.
+    The marks (torch._dynamo.config.record_runtime_overhead) add two function calls, a fifth of a small call's time.
     """
     if not dynamo_config.record_runtime_overhead or CompileContext.try_get() is None:
         return
@@ -83,9 +82,9 @@ _unmarked: list[bool] = []
 
 @torch._dynamo.disable  # type: ignore[untyped-decorator]
 def _with_marks(_: Any) -> None:
-    """Restore the setting; called while torch holds the lock of its callbacks.
+    """Restore the setting. Not traced: torch calls it while it holds the lock of its callbacks.
 
-    A frame that TorchDynamo compiled now would wait for it, as where a backward is compiled within a compiled
+    TorchDynamo would deadlock if it compiled this frame, for example when a backward is compiled inside a compiled
     function.
     """
     if _unmarked:

@@ -1,8 +1,8 @@
 """The user's Triton kernels: `kernel[grid](...)` and torch.library.triton_op.
 
-In a graph, AOTAutograd makes of each launch one call of a higher-order operator, which copies the tensors that the
-kernel writes and returns the copies. `launches_without_gpu` lets TorchDynamo capture such calls on a machine that has
-no GPU, and replaces the launch itself.
+AOTAutograd turns each launch in a graph into one call of a higher-order operator, which copies the tensors that the
+kernel writes and returns the copies. `launches_without_gpu` lets TorchDynamo capture such calls on a machine without a
+GPU, and replaces the launch itself.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from compiler.torch_api.patching import Function, call_instead, replace_attribut
 
 
 class NoGpuError(RuntimeError):
-    """A Triton kernel is to run where no GPU is."""
+    """A Triton kernel can't run without a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch in a graph: `function(grid, *arguments)` returns changed copies of `written`."""
+    """A launch in a graph: `function(grid, *arguments)` returns written copies of the arguments `written`."""
 
     name: str
     function: Callable[..., tuple[Any, ...]]
@@ -41,7 +41,7 @@ class Launch:
 
 
 def launch_of(node: Node) -> Launch | None:
-    """The launch that a node stands for, None where it is another call."""
+    """The launch of a node; None if the node is no launch."""
     if node.target is not triton_kernel_wrapper_functional:
         return None
     operator: Any = node.target
@@ -65,9 +65,9 @@ def launch_of(node: Node) -> Launch | None:
 
 
 def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
-    """Keep AOTAutograd from decomposing a torch.library.triton_op if no input is on a GPU.
+    """Keep AOTAutograd from decomposing torch.library.triton_op in the block if no input is on a GPU.
 
-    On a CPU it may have another implementation.
+    The operator may have a CPU implementation.
     """
     if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in inputs):
         return nullcontext()
@@ -78,8 +78,8 @@ def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
 class PlainLaunch:
     """A launch of a `@triton.jit` function.
 
-    `types` has Triton's type of each parameter, "constexpr" of those in `blocks`; `arguments` are the others, in
-    order. `source` defines the function and all that it calls.
+    `types` has Triton's type of each parameter. `blocks` holds the "constexpr" parameters; `arguments` are the others,
+    in order. `source` defines the function and all functions that it calls.
     """
 
     source: str
@@ -91,12 +91,12 @@ class PlainLaunch:
 
 
 def is_launch(node: Node) -> bool:
-    """Whether a post-grad node launches a Triton kernel of the user's."""
+    """Whether a post-grad node launches a user's Triton kernel."""
     return node.target is triton_kernel_wrapper_mutation
 
 
 def check_device(kernel: Any, device: torch.device | None) -> None:
-    """Raise NoGpuError if a kernel is to run on a CPU that Triton does not compile for."""
+    """Raise NoGpuError if a kernel's device is a CPU and Triton has no CPU backend."""
     from triton.backends import backends
 
     if device is not None and device.type == "cpu" and "cpu" not in backends:
@@ -108,9 +108,9 @@ def check_device(kernel: Any, device: torch.device | None) -> None:
 
 @contextmanager
 def launches_without_gpu(driver: AbstractContextManager[None], launch: Callable[[PlainLaunch], None]) -> Iterator[None]:
-    """Let TorchDynamo capture Triton launches in the block as with a GPU; each calls `launch`.
+    """Let TorchDynamo capture Triton launches in the block without a GPU; each launch calls `launch`.
 
-    `driver` makes a driver of Triton's active. Nothing changes where Triton has a GPU, or is not installed.
+    `driver` activates a Triton driver in its block. Nothing changes if Triton has a GPU or is not installed.
     """
     if not triton_probes.has_triton_package() or triton_probes.has_triton():
         yield
@@ -133,7 +133,7 @@ def launches_without_gpu(driver: AbstractContextManager[None], launch: Callable[
 def _pretend_triton(original: Any) -> Callable[..., bool]:
     """A `has_triton` that returns True; its `cache_clear` clears the original's cache, which Inductor uses."""
 
-    def has_triton(**_devices: bool) -> bool:  # torch 2.15 asks with include_cpu=
+    def has_triton(**_devices: bool) -> bool:  # torch 2.15 passes include_cpu=
         return True
 
     has_triton.cache_clear = original.cache_clear  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ def _pretend_triton(original: Any) -> Callable[..., bool]:
 
 
 def _plain_launch(kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[str, Any]) -> PlainLaunch:
-    """The launch `kernel[grid](*args, **options)`, without compiler options as num_warps."""
+    """The launch `kernel[grid](*args, **options)`, without compiler options such as num_warps."""
     from torch._inductor.codegen.triton import TritonKernel
     from torch._inductor.codegen.wrapper import user_defined_triton_kernel_transitive_closure_source_code
     from triton.language import constexpr

@@ -1,7 +1,7 @@
-"""A call run in float64, operator by operator, with the random numbers of another run.
+"""Run a call in float64, operator by operator, with the random numbers of another run.
 
-What asks for a narrower format gets float64. Tensors that the call mutates or returns a view of keep their format: to
-replace them would part them from what they share memory with.
+Narrower floating-point results become float64. Mutated tensors and views keep their dtype: a converted copy would not
+share memory with the original.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from compiler.torch_api.decomposition_tables import is_operator, is_random
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 Drawn = tuple[str, bool, list[Tensor]]
-"""A random operator, whether it drew at all (attention without dropout does not), and what it gave."""
+"""(random operator, whether it drew random numbers, its results); attention without dropout draws none."""
 
 
 def random_state() -> tuple[bytes, ...]:
-    """The state of every generator that an operator may draw from."""
+    """The states of the default generators of the CPU and of all GPUs."""
     states = [torch.random.get_rng_state()]
     if torch.cuda.is_initialized():
         states += torch.cuda.get_rng_state_all()
@@ -29,7 +29,7 @@ def random_state() -> tuple[bytes, ...]:
 
 
 class Recording(TorchDispatchMode):
-    """Keeps in `drawn` what each random operator gave, in order; of a higher-order operator only whether it drew."""
+    """Records random operators and their results in `drawn`; for higher-order operators only whether they drew."""
 
     supports_higher_order_operators = True
 
@@ -50,7 +50,7 @@ class Recording(TorchDispatchMode):
 
 
 class Widened(TorchDispatchMode):
-    """Runs operators in float64. Raises WidenedError where a random operator computes on, or draws in a body."""
+    """Runs operators in float64. Raises WidenedError if random numbers are drawn inside an operator or a body."""
 
     supports_higher_order_operators = True
 
@@ -75,7 +75,7 @@ class Widened(TorchDispatchMode):
         return result if changed else tree_map(wide, result)
 
     def _next_draw(self, func: Any) -> list[Tensor] | None:
-        """What a random operator gave in the other run; None where it did not draw."""
+        """The results of the next random operator in the other run; None if it drew no numbers."""
         name, drew, results = next(self._drawn, ("", True, []))
         if name != str(func):
             raise WidenedError(f"{func} draws random numbers where {name or 'nothing'} did before")
@@ -83,11 +83,11 @@ class Widened(TorchDispatchMode):
 
 
 class WidenedError(RuntimeError):
-    """Why a call can't be run in float64."""
+    """A call can't be run in float64; the message says why."""
 
 
 def _given_result(func: Any, args: Any, results: list[Tensor]) -> Any:
-    """What a random operator is to give, after what it gave in the other run."""
+    """The result of a random operator with the random numbers of the other run."""
     if str(func) == "aten.native_dropout.default":
         return wide(args[0]) * results[1] / (1 - args[1]), results[1]
     if func.overloadpacket.__name__.removesuffix("_") not in _DRAWS:
@@ -99,11 +99,11 @@ _DRAWS = frozenset({
     "bernoulli", "uniform", "normal", "random", "exponential", "geometric", "cauchy", "log_normal", "multinomial",
     "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "poisson", "binomial",
 })  # fmt: skip
-"""Operators that give what they draw, and compute nothing else that is differentiated."""
+"""Operators that return the drawn numbers themselves, without further differentiable computation."""
 
 
 def wide(value: Any) -> Any:
-    """A narrower floating-point or complex tensor or dtype in double precision; else the value."""
+    """Convert a floating-point or complex tensor or dtype to double precision; return other values unchanged."""
     if isinstance(value, torch.dtype):
         return _WIDE.get(value, value)
     if isinstance(value, Tensor) and value.dtype in _WIDE:
@@ -112,7 +112,7 @@ def wide(value: Any) -> Any:
 
 
 def wide_leaf(value: Any) -> Any:
-    """A tensor as `wide` gives it, cut off from its graph; it requires grad if it did."""
+    """Convert a tensor with `wide` and detach it; the result has the same requires_grad."""
     return wide(value.detach()).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 

@@ -1,5 +1,5 @@
-"""Triton kernels run on CPU tensors, through Triton's interpreter, in a process of their own.
+"""Run Triton kernels on CPU tensors with Triton's interpreter, in a separate process.
 
-`process.Interpreter` runs one kernel; `program` runs Inductor's whole output code with it, with real inputs; `check`
-compares what each kernel stores with what eager PyTorch computes (`--check kernels`).
+`process.Interpreter` runs one kernel; `program` uses it to run Inductor's whole output code with real inputs; `check`
+compares the results of each kernel with eager PyTorch (`--check kernels`).
 """

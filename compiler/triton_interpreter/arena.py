@@ -1,7 +1,7 @@
-"""Tensors in one file that two processes map: each storage once, far from the next.
+"""Share tensors between two processes in one memory-mapped file: each storage once, with gaps between storages.
 
-Between storages lie gaps that hold nothing, so a pointer that leaves its tensor does not land in another one. The gaps
-are holes of a sparse file: they take no space.
+Because of the gaps, a pointer out of bounds of its tensor does not point into another one. The gaps are holes of a
+sparse file and take no space.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 
 ALIGNMENT = 256
-"""Bytes. What CUDA's allocator gives at least is 256; Triton's kernels count on 16."""
+"""Bytes. CUDA's allocator aligns to at least 256; Triton kernels assume 16."""
 
 GAP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One storage in the file, `start` and `size` in bytes; `name` is its argument's."""
+    """One storage in the file; `start` and `size` are in bytes, `name` is its first argument's name."""
 
     name: str
     start: int
@@ -29,7 +29,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A tensor argument: its storage's region, its offset in there in elements, the name of its dtype, its layout."""
+    """A tensor argument: the region of its storage, storage offset in elements, dtype name, shape and stride."""
 
     region: Region
     offset: int
@@ -43,14 +43,14 @@ class Placed:
         return found
 
     def tensor_in(self, memory: torch.Tensor) -> torch.Tensor:
-        """The tensor itself, in the mapped file (a tensor of bytes)."""
+        """The tensor as a view of the mapped file (a uint8 tensor)."""
         mine = memory[self.region.start : self.region.start + self.region.size]
         start = (memory.storage_offset() + self.region.start) // self.dtype.itemsize + self.offset
         return mine.view(self.dtype).as_strided(self.shape, self.stride, start)
 
 
 def place_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Placed]:
-    """A place for each tensor; those of one storage share a region, named after the first."""
+    """Assign a place in the file to each tensor; tensors with the same storage share a region."""
     found: dict[str, Placed] = {}
     regions: dict[int | str, Region] = {}
     end = GAP
@@ -68,7 +68,7 @@ def place_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Placed]:
 
 
 def map_tensors(path: Path, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]) -> torch.Tensor:
-    """Make the file, with the tensors copied to their places: a tensor of bytes that shares its memory."""
+    """Create the file, copy the tensors to their places, and return the mapped file as a uint8 tensor."""
     size = GAP + max((place.region.start + place.region.size for place in places.values()), default=0)
     with path.open("wb") as file:
         file.truncate(size)  # gaps are holes
@@ -79,7 +79,7 @@ def map_tensors(path: Path, tensors: Mapping[str, torch.Tensor], places: Mapping
 
 
 def map_file(path: Path, size: int) -> torch.Tensor:
-    """The file as a tensor of bytes, shared with every process that maps it."""
+    """Map a file as a uint8 tensor, shared with every process that maps it."""
     return torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
 
 
@@ -92,7 +92,7 @@ def copy_back(memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places:
 def _storages(
     memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The bytes of each region and of its storage: whole ones, as a kernel may read around a view."""
+    """The bytes of each region and of its whole storage: a kernel may read outside of a view."""
     for name, place in places.items():
         if (region := place.region).name == name:
             own = torch.empty(0, dtype=torch.uint8).set_(tensors[name].untyped_storage())

@@ -1,4 +1,4 @@
-"""Check that a kernel's addresses lie in its tensors, before any read or write."""
+"""Check that a kernel's addresses are inside its tensors, before any read or write."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 
 class OutOfBoundsError(RuntimeError):
-    """A kernel reads or writes where none of its tensors are."""
+    """A kernel reads or writes outside of its tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of one tensor argument: addresses from `start` to `end`, exclusive, in bytes."""
+    """The memory of one tensor argument: byte addresses from `start` to `end` (exclusive)."""
 
     name: str
     start: int
@@ -23,7 +23,7 @@ class Memory:
 
 
 class Bounds:
-    """The memory that a launch may touch, and which of its bytes it has written."""
+    """The memory that a launch may access."""
 
     def __init__(self, memories: Sequence[Memory]) -> None:
         self._memories = sorted(memories, key=lambda memory: memory.start)
@@ -31,9 +31,9 @@ class Bounds:
         self._ends = np.array([memory.end for memory in self._memories], dtype=np.uint64)
 
     def check(self, what: str, addresses: NDArray[np.uint64], mask: NDArray[np.bool_], width: int) -> None:
-        """Raise OutOfBoundsError unless every active access of `width` bytes lies in a tensor.
+        """Raise OutOfBoundsError unless every active access of `width` bytes is inside a tensor.
 
-        `mask` says which addresses are active; `what` is the access in the user's words ("tl.load reads").
+        `mask` selects the active addresses; `what` names the access in the message ("tl.load reads").
         """
         active = addresses[np.broadcast_to(mask, addresses.shape)] if mask.size else addresses.reshape(-1)[:0]
         if not active.size:

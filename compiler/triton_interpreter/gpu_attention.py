@@ -1,7 +1,7 @@
-"""Attention operators of GPUs by definition: softmax(q kᵀ · scale + bias) v, in float32.
+"""Compute the GPU's attention operators on the CPU: softmax(q kᵀ · scale + bias) v, in float32.
 
-Results have the layout that the operator's own meta function gives; of those that only its backward reads, the random
-state is left 0. Dropout draws a mask of its own here, equal in forward and backward but not the GPU's.
+Results have the layout of the operator's meta function. The random state, which only the backward reads, is 0. The
+dropout mask is the same in forward and backward, but differs from the GPU's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SEED = 20_260_705
 
 
 def compute(target: Any, args: Sequence[Any], kwargs: dict[str, Any], *_how: Any) -> tuple[Any, ...]:
-    """The results of one of the operators in NAMES for CPU tensors; 0 for those that have no meaning here."""
+    """Compute an operator in NAMES on CPU tensors; results without a meaning here are 0."""
     schema = target._schema.arguments
     names = [argument.name for argument in schema]
     given = (
@@ -41,7 +41,7 @@ def _on_meta(value: Any) -> Any:
 
 
 def _in_layout(meta: Any, value: Tensor | None) -> Any:
-    """The value in the layout that was promised; zeros where it has no meaning here."""
+    """A value in the layout of the meta result; zeros if it is None or has another shape."""
     if not isinstance(meta, Tensor):
         return meta
     result = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu").zero_()

@@ -1,4 +1,4 @@
-"""A compiled graph's inputs: the user's, saved values, and incoming gradients."""
+"""The inputs of a compiled graph: the user's inputs, saved values, and incoming gradients."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MADE_UP = "gradients of the outputs are made up: the exploration saw none"
 
 
 class Programs:
-    """The programs of one capture; eager's forward values are computed once, for both halves."""
+    """The forward and backward programs of one capture; eager's forward values are computed once for both."""
 
     def __init__(self, frame: KeptFrame | None, artifacts: Sequence[Artifact]) -> None:
         self._frame = frame
         written = (each for each in artifacts if any(entity.kind == "kernel" for entity in each.entities))
-        self._codes = {artifact.half: artifact.text for artifact in written}  # without autotuning's candidates
+        self._codes = {artifact.half: artifact.text for artifact in written}  # without autotuning candidates
         self._made: dict[str, Program] = {}
 
     def of_half(self, half: Any) -> Program:
-        """The program of one half with real inputs. Raises ProgramError where its inputs are not to be had."""
+        """The program of the forward or backward with real inputs. Raises ProgramError if any is missing."""
         if half not in self._made:
             with torch.random.fork_rng(devices=()):
                 self._made[half] = self._make(half)
@@ -50,7 +50,7 @@ class Programs:
         return Program(graph, self._codes[half], laid_out, note)
 
     def _backward(self, frame: KeptFrame, graph: KeptGraph) -> tuple[list[Any], str]:
-        """What the forward saved, in the partitioner's order (sizes first), and the gradients."""
+        """The backward's inputs: saved values in the partitioner's order (sizes first), then gradients."""
         saved = [layout for layout in graph.inputs if not layout.name.startswith("tangents")]
         tangents = [layout for layout in graph.inputs if layout.name.startswith("tangents")]
         if graph.inputs != (*saved, *tangents):

@@ -1,9 +1,8 @@
-"""Triton's interpreter (triton.runtime.interpreter), made to run Inductor's kernels as a GPU would.
+"""Extend Triton's interpreter (triton.runtime.interpreter) to run Inductor's kernels as a GPU would.
 
-For a process that does nothing else, started with TRITON_INTERPRET=1: Triton's language is patched for good. What the
-interpreter lacks is added: libdevice and short inline assembly; arithmetic and rounding of bfloat16, which it keeps as
-bits; reductions and scans with any function, vectorised; the check that every access is inside a tensor; the line of
-an error.
+Only for a separate process, started with TRITON_INTERPRET=1: Triton's language is patched permanently. Added to the
+interpreter: libdevice and short inline assembly; arithmetic and rounding of bfloat16, which it stores as bits;
+vectorised reductions and scans with any combine function; bounds checks of every access; the source line of an error.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ _TORCH_TYPES = {
     "fp8e4b8": torch.float8_e4m3fnuz,
     "fp8e5b16": torch.float8_e5m2fnuz,
 }
-"""Formats that numpy lacks; the interpreter keeps their bits in integers."""
+"""Dtypes that numpy lacks; the interpreter stores their bits as integers."""
 
 
 class WaitsForOthersError(NotImplementedError):
-    """A kernel whose programs wait for each other, which programs in sequence can't do."""
+    """A kernel's programs wait for each other, which is impossible if they run in sequence."""
 
 
 def _np_dtype(dtype: Any) -> np.dtype[Any]:
@@ -54,7 +53,7 @@ def _np_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def _values(handle: Any) -> NDArray[Any]:
-    """The numbers of a handle; those in formats that numpy lacks as float32."""
+    """The numbers of a handle; dtypes that numpy lacks are converted to float32."""
     custom = _TORCH_TYPES.get(handle.dtype.scalar.name)
     if custom is None or handle.data.dtype.kind != "u":
         return handle.data
@@ -63,7 +62,7 @@ def _values(handle: Any) -> NDArray[Any]:
 
 
 def _round(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    """Numbers in a Triton type, rounded to nearest even, as the GPU's conversions do."""
+    """Convert numbers to a Triton type, rounded to nearest even like on a GPU."""
     custom = _TORCH_TYPES.get(dtype.scalar.name)
     if custom is None:
         return values.astype(_np_dtype(dtype), copy=False)
@@ -74,7 +73,7 @@ def _round(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
 
 
 class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
-    """Triton's interpreter, with a GPU's memory bounds, conversions and functions."""
+    """Triton's interpreter builder, with bounds checks, GPU conversions and GPU functions."""
 
     bounds = Bounds([])
 
@@ -83,11 +82,11 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         self.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
 
     def get_bf16(self, value: float) -> Any:
-        """A number, which Triton's interpreter does not make in this format."""
+        """A bfloat16 constant, which Triton's interpreter does not support."""
         return interpreter.TensorHandle(_round(np.array([value]), tl.bfloat16), tl.bfloat16)
 
     def get_all_ones_value(self, kind: Any) -> Any:
-        """-1, which numpy takes for no unsigned number."""
+        """A constant with all bits set; numpy does not convert -1 to unsigned types."""
         ones = np.full(1, -1, dtype=np.int64).astype(_np_dtype(kind))
         return interpreter.TensorHandle(ones, kind.scalar)
 
@@ -110,7 +109,10 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         return super().create_atomic_cas(ptr, *arguments)
 
     def _added_one_by_one(self, ptr: Any, value: Any, mask: Any) -> Any:
-        """tl.atomic_add on 16-bit floats that numpy lacks: Inductor writes no other atomic on them."""
+        """Run tl.atomic_add on dtypes that numpy lacks, one element at a time.
+
+        Inductor generates no other atomic operation on them.
+        """
         pointers, values, active = (np.broadcast_to(x, ptr.data.shape) for x in (ptr.data, _values(value), mask.data))
         before = np.zeros(ptr.data.shape, dtype=_np_dtype(value.dtype))
         for index in np.ndindex(ptr.data.shape):
@@ -167,7 +169,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(shifted.astype(lhs.data.dtype), lhs.dtype.scalar)
 
     def create_dot(self, a: Any, b: Any, d: Any, _precision: Any, _imprecise: Any) -> Any:
-        """An exact matmul in the accumulator's format; TF32's rounding of operands is not modelled."""
+        """A matmul in the accumulator's dtype; TF32 rounding of operands is not modelled."""
         wide = np.int64 if d.data.dtype.kind in "iu" else np.float32 if d.data.dtype != np.float64 else np.float64
         product = np.matmul(_values(a).astype(wide), _values(b).astype(wide))
         return TensorHandle(_round(product + _values(d), d.dtype), d.dtype.scalar)
@@ -188,15 +190,15 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
 
 
 class _Results(list[Any]):
-    """The results of inline assembly, as Triton's `Operation` has them."""
+    """The results of inline assembly, with the interface of Triton's `Operation`."""
 
     get_result = list[Any].__getitem__
 
 
 def _undefined_values(ptrs: Any) -> Any:
-    """The values of a masked-off load without `other`: on a GPU, any bits in the register.
+    """The values of a masked-off load without `other`, which are undefined on a GPU.
 
-    Here they are nothing that a kernel could take for a number of its own, or for an index.
+    Here they are NaN or a large integer, which no kernel could mistake for a valid number or index.
     """
     kind = ptrs.get_element_ty()
     dtype = _np_dtype(kind)
@@ -209,11 +211,11 @@ def _width(ptrs: Any) -> int:
     return max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
 
 
-# Reductions and scans with any function: Triton's interpreter calls it once for each element.
+# Vectorised reductions and scans: Triton's interpreter calls the combine function once per element.
 
 
 def _reduce_by(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = False, **_: Any) -> Any:
-    """tl.reduce: neighbours are combined, then neighbours of those, as by a GPU's threads."""
+    """Run tl.reduce as a tree: combine neighbours pairwise until one element is left, like GPU threads."""
     parts, types = _parts_of(inputs)
     rank, at = parts[0].ndim, int(axis or 0)
     if not 0 <= at < max(rank, 1):
@@ -231,7 +233,7 @@ def _reduce_by(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = Fa
 
 
 def _scan_by(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: Any) -> Any:
-    """tl.associative_scan (Hillis and Steele, 1986): each step doubles the distance."""
+    """Run tl.associative_scan (Hillis and Steele, 1986): each step doubles the distance."""
     parts, types = _parts_of(inputs)
     turn = partial(np.flip, axis=axis) if reverse else np.asarray
     parts, distance = [turn(part) for part in parts], 1
@@ -245,19 +247,19 @@ def _scan_by(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: A
 
 
 def _parts_of(inputs: Any) -> tuple[list[NDArray[Any]], list[Any]]:
-    """The data and the type of a tensor, or of each in a tuple."""
+    """The data and types of a tensor, or of each tensor in a tuple."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     return [tensor.handle.data for tensor in tensors], [tensor.dtype for tensor in tensors]
 
 
 def _tensors(inputs: Any, parts: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> Any:
-    """A tensor, or a tuple of them where the inputs are one."""
+    """A tensor, or a tuple of tensors if `inputs` is a tuple."""
     results = tuple(map(_tensor, parts, dtypes))
     return results if isinstance(inputs, tuple) else results[0]
 
 
 def _combine(combine: Any, parts: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
-    """The results of a combine function, in the types of its arguments."""
+    """Call a combine function, and cast its results to the types of its arguments."""
     given, semantic = list(map(_tensor, parts, [*dtypes, *dtypes])), interpreter.interpreter_semantic
     result = combine(*given)
     results = result if isinstance(result, tuple) else (result,)
@@ -280,7 +282,7 @@ def _reduce(inputs: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **
 
 
 class _Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
-    """Also `and`, `or` and `not` of blocks, which Triton's compiler takes lane by lane."""
+    """Also rewrites `and`, `or` and `not`, which Triton's compiler applies elementwise to blocks."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802 - ast's name
         self.generic_visit(node)
@@ -301,7 +303,7 @@ class _Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
 
 
 def _combine_lanes(operation: str, decides: bool, *operands: Callable[[], Any]) -> Any:
-    """Python's `and` and `or`, lane by lane for blocks, with short circuit for single values."""
+    """Python's `and` and `or`: elementwise for blocks, short-circuiting for scalars."""
     result = operands[0]()
     for operand in operands[1:]:
         if _is_block(result):
@@ -322,22 +324,22 @@ def _is_block(value: Any) -> bool:
 
 
 def _call_function(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a @triton.jit function from another one, so that errors keep their traceback."""
+    """Call a @triton.jit function from another one; errors keep their traceback."""
     return function.rewrite()(*args, **kwargs)
 
 
 def install() -> None:
-    """Patch Triton's language, for good. Call it once, before any kernel is defined."""
+    """Patch Triton's language permanently. Call it once, before any kernel is defined."""
     scope = interpreter._LangPatchScope()
     interpreter.interpreter_builder = builder = GpuBuilder()
     interpreter.interpreter_semantic.builder = builder
     for module in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
         interpreter._patch_builtin(module, builder, scope)
     interpreter._patch_lang_tensor(tl.tensor, scope)
-    scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze()))  # 3.6's: no NumPy 2.4
+    scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze()))  # 3.6: not NumPy 2.4
     for module in (tl, tl.core):
         interpreter._patch_lang_core(module, scope)
-    for module in (tl, tl.core):  # after all of Triton's own: each of its calls replaces both modules' reductions
+    for module in (tl, tl.core):  # last: each of Triton's own patches replaces the reductions of both modules
         scope.set_attr(module, "reduce", _reduce)
         scope.set_attr(module, "associative_scan", _scan_by)
     for name, function in inspect.getmembers(cuda_libdevice, inspect.isfunction):
@@ -347,7 +349,7 @@ def install() -> None:
         scope.set_attr(tl_cuda, name, lambda **_: None)
     scope.set_attr(interpreter.InterpretedFunction, "__call__", _call_function)
     scope.set_attr(interpreter.FunctionRewriter, "ast_transformer", _Transformer())
-    # Every rewritten function sees these.
+    # Rewritten functions use these names as globals.
     scope.set_attr(interpreter, "_tcompile_and", partial(_combine_lanes, "logical_and", False))
     scope.set_attr(interpreter, "_tcompile_or", partial(_combine_lanes, "logical_or", True))
     scope.set_attr(interpreter, "_tcompile_not", _logical_not)
@@ -391,9 +393,9 @@ def run_programs(
     bounds: Bounds,
     most: int | None,
 ) -> int:
-    """Run at most `most` programs of a @triton.jit function in sequence, None for all; returns how many ran.
+    """Run at most `most` programs (None: all) of a @triton.jit function in sequence, and return how many ran.
 
-    `arguments` are tensors, numbers, and block sizes; `types_` gives Triton's type of all but the latter.
+    `arguments` are tensors, numbers, and block sizes; `types_` has Triton's types, except of block sizes.
     """
     builder: Any = interpreter.interpreter_builder
     builder.bounds = bounds

@@ -1,4 +1,4 @@
-"""A kernel's arguments in its program: the exploration's own where kept, else random."""
+"""A kernel's arguments in its program: the exploration's values if they were kept, else random values."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RANDOM = "inputs are random: the exploration's own were not kept"
 
 @dataclass(frozen=True, slots=True)
 class KernelInputs:
-    """The arguments of a kernel's first launch; `note` says which are not real."""
+    """A kernel's first launch with its arguments; `note` says which arguments are not real."""
 
     launch: Launch
     note: str = ""
 
 
 class _Reached(BaseException):
-    """Ends a program at the wanted launch. Not an Exception, as nothing went wrong."""
+    """Ends a program at the requested launch. Not an Exception, as nothing went wrong."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -42,7 +42,7 @@ def kernel_inputs(
 ) -> KernelInputs:
     """The arguments of a kernel's first launch. Raises ProgramError, InterpreterError.
 
-    Kernels before it run in the interpreter where eager's values of their results are unknown.
+    Earlier kernels run in the interpreter if eager's values of their results are unknown.
     """
     program = _program(record, kernel, kept)
 
@@ -66,7 +66,7 @@ def kernel_inputs(
 
 
 def own_copies(arguments: Any) -> list[Any]:
-    """The arguments with memory of their own; those that share memory still do."""
+    """Copy the arguments; tensors that share a storage share the copied storage."""
     storages: dict[int, Any] = {}
 
     def own_copy(value: Any) -> Any:

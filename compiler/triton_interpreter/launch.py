@@ -1,4 +1,4 @@
-"""Requests to the interpreter's process and its answers: plain data, MessagePack on the wire."""
+"""Requests to the interpreter process and its answers: plain data, sent as MessagePack."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from compiler.triton_interpreter.arena import Placed
 
 ErrorKind = Literal["syntax", "bounds", "error", "missing"]
 TILE = 1 << 16
-"""Elements of one program: large enough that Python's part is small, small enough for a processor's caches."""
+"""Elements per program: large enough to hide Python's overhead, small enough for the CPU's caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One launch of the function `name` of a file, with tensors in the file `memory` of `size` bytes.
+    """One launch of the function `name` in the file `path`, with tensors in the file `memory` of `size` bytes.
 
-    A kernel of Inductor's runs in the configuration with the number `config`, None to choose block sizes, and at most
-    `most` of its programs run. A plain `@triton.jit` function has the `types` of its arguments, `blocks` and `grid`.
+    An Inductor kernel runs in the configuration with index `config`; None chooses block sizes. At most `most` programs
+    run. For a plain `@triton.jit` function, `types` has its parameters' types, and `blocks` and `grid` are given.
     """
 
     path: str
@@ -37,10 +37,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KernelError:
-    """Why a kernel could not be run. `line` is that of its source, from 1; 0 where it has none.
+    """Why a kernel could not be run. `line` is the source line, from 1; 0 if unknown.
 
-    `kind` says what it is: code that does not parse, an access outside its tensors, a function that the interpreter
-    lacks, any other error.
+    `kind`: "syntax" for code that does not parse, "bounds" for an access outside its tensors, "missing" for a function
+    that the interpreter lacks, "error" for anything else.
     """
 
     kind: ErrorKind
@@ -48,7 +48,7 @@ class KernelError:
     line: int = 0
 
     def as_check(self, subject: str) -> Check:
-        """The check of a kernel that has failed so."""
+        """The check of a kernel that failed with this error."""
         where = f"line {self.line} of the kernel: " if self.line else ""
         verdict = "not comparable" if self.kind == "missing" or not self.line else "differs"
         return Check(subject, None, None, verdict, f"{where}{self.message}")
@@ -56,7 +56,7 @@ class KernelError:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One launch: block sizes, the grid, programs that ran, printed text, and what went wrong."""
+    """Outcome of one launch: block sizes, grid, number of programs that ran, printed text, and the error."""
 
     config: dict[str, Any] = field(default_factory=dict)
     grid: tuple[int, int, int] = (0, 0, 0)
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def programs(self) -> int:
-        """Programs of the whole grid."""
+        """Number of programs in the whole grid."""
         return prod(self.grid)
 
     @property
@@ -76,10 +76,11 @@ class Outcome:
 
 
 def tile(config: Mapping[str, int], numels: Mapping[str, int], largest: Mapping[str, int]) -> dict[str, int]:
-    """Block sizes for few programs: as large as sizes and limits allow, TILE elements in all.
+    """Choose large block sizes for few programs, with about TILE elements per program.
 
-    `config` is the heuristics' first choice; what is no block size stays. `numels` are elements by dimension
-    (XBLOCK): the source fixes the blocks of reductions that the configuration does not name (persistent reductions).
+    `config` is the heuristics' first choice; its other values are kept. `numels` and `largest` are the elements and the
+    largest block by dimension (XBLOCK). The source fixes the reduction blocks that `config` lacks (persistent
+    reductions).
     """
     chosen = dict(config)
     fixed = [_power_of_two(size) for name, size in numels.items() if name.startswith("R") and name not in config]
@@ -91,5 +92,5 @@ def tile(config: Mapping[str, int], numels: Mapping[str, int], largest: Mapping[
 
 
 def _power_of_two(number: int) -> int:
-    """The least power of two that is not less."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()

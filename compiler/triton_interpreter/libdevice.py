@@ -1,7 +1,7 @@
-"""CUDA's libdevice functions, and inline PTX of one instruction, on numpy arrays.
+"""CUDA's libdevice functions and single-instruction inline PTX, on numpy arrays.
 
-Inline PTX is what Inductor writes into kernels, and what users do most often. Instructions:
-https://docs.nvidia.com/cuda/parallel-thread-execution/. The `.approx` forms are computed exactly.
+Supported are the PTX instructions that Inductor generates and that users use most often
+(https://docs.nvidia.com/cuda/parallel-thread-execution/). The `.approx` forms are computed exactly.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Function = Callable[..., Array]
 
 
 class NoEquivalentError(NotImplementedError):
-    """The interpreter has no equivalent of a function that only GPUs have."""
+    """The interpreter has no equivalent of a GPU function."""
 
 
 def call(symbol: str, arguments: list[Array], dtype: np.dtype[Any]) -> Array:
-    """The result of `symbol` (`__nv_erff`) as `dtype`. Raises NoEquivalentError."""
+    """Compute the libdevice function `symbol` (`__nv_erff`), and return `dtype`. Raises NoEquivalentError."""
     name = symbol.removeprefix("__nv_")
     function = FUNCTIONS.get(name) or FUNCTIONS.get(name.removesuffix("f"))
     if function is not None:
@@ -43,12 +43,12 @@ def call(symbol: str, arguments: list[Array], dtype: np.dtype[Any]) -> Array:
 
 
 def saturate(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert floats to integers of `dtype` as GPUs do: saturating, and NaN becomes 0."""
+    """Convert floats to integers of `dtype` like a GPU: out-of-range values saturate, NaN becomes 0."""
     if x.dtype.kind != "f":
         return x.astype(dtype)
     limits = np.iinfo(dtype)
     whole = np.where(np.isnan(x), 0.0, x).astype(np.float64)
-    # The largest 64-bit integers are no floats: what reaches the limit is set after the conversion.
+    # Floats can't represent the largest 64-bit integers: values at the limit are set after the conversion.
     fits = np.where((whole > float(limits.min)) & (whole < float(limits.max)), whole, 0.0).astype(dtype)
     low, high = dtype.type(limits.min), dtype.type(limits.max)
     return np.where(whole >= float(limits.max), high, np.where(whole <= float(limits.min), low, fits))
@@ -67,7 +67,7 @@ def _by_torch(function: Callable[..., torch.Tensor]) -> Function:
 
 
 def _gamma(x: Array) -> Array:
-    """Γ by its logarithm; the sign is that of sin(πx) for negative x (DLMF 5.5.3)."""
+    """Γ(x) as exp(lgamma(x)), with the sign of sin(πx) for negative x (DLMF 5.5.3)."""
     negative = (x < 0) & (np.floor(x) % 2 != 0)
     size = np.exp(_by_torch(torch.lgamma)(x))
     return np.where((x < 0) & (x == np.floor(x)), np.nan, np.where(negative, -size, size))
@@ -115,7 +115,7 @@ _EXACT: dict[str, Function] = {
     "sub": np.subtract,
     "tanh": np.tanh,
 }
-"""What libdevice and PTX have under one name."""
+"""Functions with the same name in libdevice and PTX."""
 _OF_TORCH = {
     "cyl_bessel_i0": torch.special.i0,
     "cyl_bessel_i1": torch.special.i1,
@@ -168,11 +168,11 @@ FUNCTIONS: dict[str, Function] = {
     **{f"fast_{name}": _PLAIN[name] for name in _FAST},
     **{f"{width}{name}_rn": function for width in ("", "d", "f") for name, function in _EXACT.items()},
 }
-"""By name without `__nv_`: functions of numbers, whatever their format."""
+"""libdevice functions of numbers of any dtype, by name without `__nv_`."""
 
 
 def _of_bits(compute: Callable[[int, int], int]) -> Function:
-    """A function of each element's bits, as a number, and of their count."""
+    """Vectorise `compute(bits as an unsigned integer, number of bits)` over elements."""
     function = np.vectorize(compute, otypes=[np.uint64])
     return lambda x: function(np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").astype(object), x.dtype.itemsize * 8)
 
@@ -210,7 +210,7 @@ OF_FORMAT: dict[str, Function] = {
     "nextafter": np.nextafter,
     "uint_as_float": _bits_as("float32"),
 }
-"""By name without `__nv_`: functions of a format's bits."""
+"""libdevice functions that depend on the dtype's bits, by name without `__nv_`."""
 
 
 _INSTRUCTION = re.compile(r"\s*(?P<name>[\w.]+)\s+(?P<operands>\$\d+(?:\s*,\s*\$\d+)*)\s*;?\s*")
@@ -235,7 +235,7 @@ OPERATIONS: dict[str, Function] = {
 def call_inline(
     assembly: str, constraints: str, arguments: Sequence[Array], dtypes: Sequence[np.dtype[Any]], pack: int
 ) -> list[Array]:
-    """The result of one PTX instruction, as a list of one array. Raises NoEquivalentError."""
+    """Compute one PTX instruction, and return a list with its result. Raises NoEquivalentError."""
     found = _INSTRUCTION.fullmatch(assembly)
     operation = _operation(found["name"]) if found else None
     if found is None or operation is None or pack != 1 or len(dtypes) != 1:
@@ -251,7 +251,7 @@ def call_inline(
 
 
 def _operation(name: str) -> Function | None:
-    """The function for `fma.rn.f32`; None where it, or one of its modifiers, is unknown."""
+    """The function of a PTX instruction (`fma.rn.f32`); None if it or one of its modifiers is unknown."""
     base, *modifiers = name.split(".")
     known = all(modifier in _MODIFIERS or re.fullmatch(r"[fus]\d+", modifier) for modifier in modifiers)
     return OPERATIONS.get(base) if known else None

@@ -1,7 +1,7 @@
-"""Random numbers by counting: Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3").
+"""Counter-based random numbers: Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3").
 
-The stream is that of triton.language.random and of Inductor's triton_helpers. The 64-bit key is the seed; the counter
-is an element's index.
+The numbers are those of triton.language.random and of Inductor's triton_helpers. The 64-bit key is the seed; the
+counter is an element's index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDS = 10
 def words(seed: Tensor | int, counter: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four random 32-bit words for each counter, as int64.
 
-    Products of 32-bit words wrap around at 64 bits, with the right bits.
+    Products of two 32-bit words may overflow int64, which wraps around: the bits are still correct.
     """
     low, high = seed & LOW, seed >> 32 & LOW
     a, b = counter & LOW, counter >> 32 & LOW
@@ -37,21 +37,21 @@ def words(seed: Tensor | int, counter: Tensor) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def to_uniform(word: Tensor) -> Tensor:
-    """Float32 numbers in [0, 1) from 32-bit words (tl.random's uint_to_uniform_float)."""
+    """Convert 32-bit words to float32 numbers in [0, 1) (tl.random's uint_to_uniform_float)."""
     return torch.where(word > LOW >> 1, LOW - word, word).to(torch.float32) * UNIT
 
 
 def to_normal(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Two normal float32 numbers from two uniform ones, by Box and Muller."""
+    """Convert two uniform float32 numbers to two normal ones (Box-Muller transform)."""
     radius = torch.sqrt(-2.0 * torch.log(first.clamp(min=LEAST)))
     angle = torch.tensor(2 * math.pi) * second
     return radius * torch.cos(angle), radius * torch.sin(angle)
 
 
 def uniform(seed: int, count: int, *, by_four: bool) -> Tensor:
-    """`count` float32 numbers in [0, 1).
+    """Draw `count` float32 numbers in [0, 1).
 
-    `by_four` uses all words of a counter (tl.rand4x), else the first (tl.rand).
+    `by_four` uses all four words of a counter (tl.rand4x), else only the first (tl.rand).
     """
     if not by_four:
         return to_uniform(words(seed, torch.arange(count))[0])
@@ -59,7 +59,7 @@ def uniform(seed: int, count: int, *, by_four: bool) -> Tensor:
 
 
 def normal(seed: int, count: int, *, by_four: bool) -> Tensor:
-    """`count` float32 numbers of the normal distribution; `by_four` as for `uniform`."""
+    """Draw `count` float32 numbers from the normal distribution; `by_four` as for `uniform`."""
     drawn = [to_uniform(word) for word in words(seed, torch.arange(-(-count // 4) if by_four else count))]
     if not by_four:
         return to_normal(drawn[0], drawn[1])[0]
@@ -67,7 +67,7 @@ def normal(seed: int, count: int, *, by_four: bool) -> Tensor:
 
 
 def integers(seed: int, count: int, low: int, high: int) -> Tensor:
-    """`count` int64 numbers from `low` up to, not including, `high` (triton_helpers.randint64)."""
+    """Draw `count` int64 numbers from `low` to `high` (exclusive), like triton_helpers.randint64."""
     first, second = words(seed, torch.arange(count))[:2]
     wide = (first | second << 32).numpy().view(np.uint64) % np.uint64(high - low)
     return torch.from_numpy(wide.view(np.int64)) + low

@@ -1,6 +1,7 @@
-"""The interpreter's process, from the side that asks: started, asked, and stopped whatever happens.
+"""The parent's side of the interpreter process: start it, send launches, and always stop it.
 
-Triton reads TRITON_INTERPRET when it is imported, and a kernel gone wrong must not take the user's Python with it.
+A separate process is needed because Triton reads TRITON_INTERPRET on import, and because a faulty kernel must not crash
+the user's Python.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from compiler.triton_interpreter import arena
 from compiler.triton_interpreter.launch import KernelError, Outcome, Request
 
 ROOT = Path(__file__).parents[__name__.count(".")]
-"""The folder on Python's path that holds our outermost package: `compiler` in a clone, `tcompile` when installed."""
+"""The folder on sys.path with our outermost package: `compiler` in a clone, `tcompile` when installed."""
 START_SECONDS = 120.0
 LAUNCH_SECONDS = 60.0
 
@@ -31,13 +32,13 @@ _MAIN = f"import sys; sys.path.insert(0, sys.argv[1]); from {__package__}.worker
 
 
 class InterpreterError(RuntimeError):
-    """The interpreter's process could not be started, could not be asked, or ended."""
+    """The interpreter process could not be started, did not accept a request, or ended."""
 
 
 class Interpreter:
     """Runs kernels on CPU tensors in a process that starts when needed; a context manager.
 
-    `seconds` is the longest that one launch may take. On exit the process is gone and so are its files.
+    `seconds` is the time limit of one launch. On exit the process is ended and its files are deleted.
     """
 
     def __init__(self, seconds: float = LAUNCH_SECONDS) -> None:
@@ -58,7 +59,7 @@ class Interpreter:
             self._folder.cleanup()
 
     def start(self) -> None:
-        """Start the process, unless it runs; it gets ready while the caller goes on."""
+        """Start the process unless it is running, without waiting until it is ready."""
         if self._process is not None:
             return
         environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
@@ -79,11 +80,11 @@ class Interpreter:
     def run(
         self, source: str, name: str, arguments: Sequence[Any], config: int | None = None, most: int | None = None
     ) -> Outcome:
-        """Launch the kernel `name` of Inductor's source, and change its tensors in place.
+        """Launch the kernel `name` of an Inductor source, and change its tensors in place.
 
-        `arguments` are those of the launch, in order: CPU tensors, numbers, None. `config` is the number of a
-        configuration; by default block sizes are chosen so that there are few programs. At most `most` of them
-        run. What the kernel does wrong is in the outcome. Raises InterpreterError.
+        `arguments` are the launch arguments, in order: CPU tensors, numbers, None. `config` is the index of a
+        configuration; by default block sizes are chosen for few programs. At most `most` programs run. The outcome has
+        the kernel's error, if any. Raises InterpreterError.
         """
         return self._launch(source, name, arguments, config=config, most=most)
 
@@ -98,7 +99,7 @@ class Interpreter:
     ) -> Outcome:
         """Launch all programs of a plain `@triton.jit` function. Raises InterpreterError.
 
-        `types` gives Triton's type of each argument, in order, "constexpr" of those in `blocks`.
+        `types` has Triton's type of each parameter, in order: "constexpr" for those in `blocks`.
         """
         return self._launch(source, name, arguments, types=dict(types), blocks=dict(blocks), grid=grid)
 
@@ -116,7 +117,7 @@ class Interpreter:
         return answer
 
     def _ask(self, request: Request) -> Outcome | None:
-        """The process's answer; None after the time is up, when the process has been ended."""
+        """Send a request, and return the answer; on a timeout, end the process and return None."""
         try:
             content = msgspec.msgpack.encode(request)
         except TypeError as error:
@@ -135,7 +136,7 @@ class Interpreter:
         return msgspec.msgpack.decode(answer, type=Outcome)
 
     def _receive(self, seconds: float) -> bytes | None:
-        """The process's next message, None after the time limit. Raises InterpreterError where it has ended."""
+        """The process's next message; None on a timeout. Raises InterpreterError if the process has ended."""
         try:
             return self._connection.recv_bytes() if self._connection.poll(seconds) else None
         except (EOFError, ConnectionError):
@@ -145,7 +146,7 @@ class Interpreter:
             raise InterpreterError(f"the interpreter's process ended: {last}") from None
 
     def _write(self, source: str) -> str:
-        """The path of a file with the source: Triton reads a function's lines from its file."""
+        """Write the source to a file, and return its path: Triton reads a function's lines from its file."""
         if source not in self._paths:
             self._paths[source] = self._path(f"kernel_{len(self._paths)}.py")
             self._paths[source].write_text(source, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""One compiled graph, run with real inputs launch by launch.
+"""Run a compiled graph with real inputs, launch by launch.
 
-After every step the buffers are set to eager's values, where these are known: a kernel that computes something wrong
-does not make later ones look wrong.
+After every step the buffers are set to eager's values, if these are known, so that one wrong kernel does not make later
+ones look wrong.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from compiler.triton_interpreter.signature import signature
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of a Triton kernel, before it is made.
+    """One launch of a Triton kernel, before it runs.
 
-    `arguments` are live: a launch changes them. `written` are the positions of those that the kernel stores to, with
-    eager's value of what it should store, None where there is none to compare with. `unrounded` gives the same without
-    eager's rounding to 16 bits on the way, in as many ways as there are.
+    `arguments` are live: a launch changes them. `written` has the index of each argument that the kernel stores to, and
+    eager's value of it (None if unknown). `unrounded(index)` has the values without eager's intermediate rounding to 16
+    bits, one per way to round.
     """
 
     kernel: str
@@ -40,7 +40,7 @@ class Launch:
     unrounded: Callable[[int], list[Tensor]]
 
     def narrowest(self) -> torch.dtype | None:
-        """The 16-bit format that the kernel reads or stores, None where there is none."""
+        """The 16-bit dtype among the kernel's tensors; None if there is none."""
         formats = {argument.dtype for argument in self.arguments if isinstance(argument, Tensor)}
         return next((dtype for dtype in HALF if dtype in formats), None)
 
@@ -51,13 +51,13 @@ _PART = re.compile(r"(\w+) = reinterpret_tensor\((\w+), .*# alias$", re.MULTILIN
 
 
 class ProgramError(RuntimeError):
-    """A program that can't be run here; the message says why."""
+    """A program can't be run on this machine; the message says why."""
 
 
 class Program:
     """A compiled graph with its inputs and eager's values; `run` executes its output code.
 
-    `note` says which inputs are not the user's own, or is "".
+    `note` says which inputs are not the user's; "" if all are.
     """
 
     def __init__(self, graph: KeptGraph, code: str, inputs: Sequence[Any], note: str = "") -> None:
@@ -74,7 +74,7 @@ class Program:
         self.nodes = self._values_held()
 
     def run(self, launch: Launcher) -> None:
-        """Execute the output code; `launch` is given each launch, and makes it. Raises ProgramError."""
+        """Execute the output code, calling `launch` for each kernel launch. Raises ProgramError."""
         host = _Host(self, launch)
         externs = [name for name, buffer in self._buffers.items() if buffer.is_extern]
         try:
@@ -87,12 +87,12 @@ class Program:
             raise ProgramError(f"its output code could not be run on the CPU: {reason}") from error
 
     def expected_value(self, name: str) -> Tensor | None:
-        """Eager's value of what is to be stored in a buffer or input; None where it is not known."""
+        """Eager's value of a buffer or mutated input; None if unknown."""
         value = self.values.get(self.nodes.get(name, ""))
         return value if isinstance(value, Tensor) else None
 
     def stored_value(self, name: str, buffer: Tensor) -> Tensor | None:
-        """Eager's value for the memory of this name; None where unknown."""
+        """Eager's value of a buffer, also if it is a part of a concatenation; None if unknown."""
         value = _if_it_fits(self.expected_value(name), buffer)
         if value is not None:
             return value
@@ -103,7 +103,7 @@ class Program:
         return self.in_layout(joined.name, whole).as_strided(buffer.shape, buffer.stride(), buffer.storage_offset())
 
     def in_layout(self, name: str, value: Any) -> Any:
-        """A value in the layout that the program expects of this buffer."""
+        """A value with the strides that the program expects of this buffer."""
         buffer = self._buffers.get(name)
         if not isinstance(value, Tensor) or buffer is None or buffer.size is None or buffer.stride is None:
             return value
@@ -112,12 +112,12 @@ class Program:
         return torch.empty_strided(buffer.size, buffer.stride, dtype=value.dtype).copy_(value)
 
     def value(self, name: str) -> Any:
-        """Eager's value for a buffer from an ATen call: maybe a tuple or an `Unknown`; None without."""
+        """Eager's value of an ATen call's result, possibly a tuple or an `Unknown`; None if there is none."""
         buffer = self._buffers.get(name)
         return self.values.get(buffer.value) if buffer is not None else None
 
     def _values_held(self) -> dict[str, str]:
-        """The node of each name, once written. Mutated values are complete after their mutations."""
+        """Buffer or input name -> node whose value it holds once written; "" for a name that is mutated later."""
         found = mutated_inputs(self.graph.module) | {buffer.name: buffer.value for buffer in self.graph.buffers}
         latest: dict[str, str] = {}
         for buffer in self.graph.buffers:
@@ -128,7 +128,7 @@ class Program:
         return found
 
     def mutations_of(self, kernel: str) -> dict[str, str]:
-        """For what a kernel mutates, the buffer that stands for it afterwards."""
+        """Buffer or input that a kernel mutates -> its buffer name after the mutation."""
         nodes = self.graph.nodes.get(kernel, set())
         buffers = (buffer for buffer in self.graph.buffers if nodes & set(buffer.nodes))
         return {mutated: buffer.name for buffer in buffers for mutated in buffer.mutates}
@@ -142,15 +142,15 @@ class Program:
 
 
 class _Host:
-    """Implements `wrapper.Host` for one run of a program."""
+    """The `wrapper.Host` of one run of a program."""
 
     def __init__(self, program: Program, launch: Launcher) -> None:
         self._program = program
         self._launch = launch
-        self._holds: dict[int, str] = {}  # the node whose value is at an address
+        self._holds: dict[int, str] = {}  # address -> node whose value is stored there
 
     def hold_inputs(self, inputs: Sequence[Any]) -> list[Any]:
-        """Note that the program's inputs are in memory; returns them."""
+        """Record the addresses of the program's inputs, and return the inputs."""
         for layout, value in zip(self._program.graph.inputs, inputs, strict=False):
             if isinstance(value, Tensor):
                 self._holds[value.data_ptr()] = layout.name
@@ -177,7 +177,7 @@ class _Host:
                 self._holds[arguments[index].data_ptr()] = nodes[index]
 
     def _read(self, arguments: Sequence[Any]) -> dict[str, Any]:
-        """Eager's values, by node, of what the arguments hold before a launch."""
+        """Eager's values of the arguments before a launch, by node."""
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         names = {self._holds.get(tensor.data_ptr(), "") for tensor in tensors}
         return {name: self._program.values[name] for name in names if name in self._program.values}
@@ -206,5 +206,5 @@ class _Host:
 
 
 def _if_it_fits(value: Tensor | None, buffer: Tensor) -> Tensor | None:
-    """The value if it fits the buffer: parts of values and packed ones have other shapes."""
+    """The value if its dtype and shape match the buffer: parts of values and packed values differ."""
     return value if value is not None and (value.dtype, value.shape) == (buffer.dtype, buffer.shape) else None

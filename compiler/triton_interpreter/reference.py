@@ -1,6 +1,6 @@
-"""Eager values of every node of a post-grad graph on the CPU, to compare kernels with.
+"""Eager values of the nodes of a post-grad graph on the CPU, to compare kernels with.
 
-Random numbers are those that the kernels draw from the same seeds; operators that only GPUs have are computed by their
+Random numbers are those that the kernels draw from the same seeds. Operators that only GPUs have are computed by
 definition.
 """
 
@@ -23,7 +23,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 class Unknown:
-    """A value that could not be had, and why."""
+    """A value that could not be computed, and why."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -33,11 +33,10 @@ class Unknown:
 
 
 class Reference(HookedInterpreter):
-    """Runs a graph node by node; a failing node's value, and what uses it, is an `Unknown`.
+    """Runs a graph node by node. The value of a failing node, and of all its users, is an `Unknown`.
 
-    `wanted` are the names of nodes whose values are kept in `values`; `by_four` are those that draw four random
-    numbers at a time. `special` has functions to call in place of operators, by the operator's name. Hooks are around
-    the nodes that compute.
+    `wanted` names the nodes to keep in `values`; `by_four` names the nodes that draw four random numbers at a time.
+    `special` has functions to call instead of operators, by operator name. Hooks wrap all nodes but inputs and outputs.
     """
 
     def __init__(
@@ -72,11 +71,11 @@ class Reference(HookedInterpreter):
                 return super(HookedInterpreter, self).run_node(node)
             args, kwargs = self.fetch_args_kwargs_from_env(node)
             return self.run_hooked(node, lambda: self.compute_node(node, args, kwargs))
-        except Exception as error:  # noqa: BLE001 - ATen fails in many ways, and the other nodes don't care
+        except Exception as error:  # noqa: BLE001 - ATen may raise anything, and other nodes can still run
             return Unknown(f"{node.target} can't be run on the CPU: {first_line(error)}")
 
     def compute_node(self, node: Node, args: Any, kwargs: Any) -> Any:
-        """The result of a node for these arguments. Raises what the operator does."""
+        """Compute a node for these arguments. Raises the operator's errors."""
         if (own := self._special.get(str(node.target))) is not None:
             return own(*args)
         if (special := _SPECIAL.get(str(node.target))) is not None:
@@ -87,7 +86,7 @@ class Reference(HookedInterpreter):
 def evaluate(
     module: GraphModule, inputs: Sequence[Any], wanted: Collection[str], by_four: Collection[str]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The values of the `wanted` nodes, and the graph's outputs. Inputs stay as they are."""
+    """Run a graph, and return the values of the `wanted` nodes and the outputs. Inputs are not changed."""
     reference = Reference(module, wanted, by_four)
     with torch.no_grad():
         outputs = reference.run(*(copy_to_cpu(value) for value in inputs))
@@ -95,7 +94,7 @@ def evaluate(
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, its type's name where it has none."""
+    """The first line of an error's message; the name of its type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -113,7 +112,7 @@ def _random_integers(_target: Any, args: Sequence[Any], _kwargs: Any, _by_four: 
 
 
 def _wide_matmul(target: Any, args: Sequence[Any], kwargs: dict[str, Any], _by_four: bool) -> Tensor:
-    """mm, bmm, addmm and baddbmm with a format of their own for the result, which CPUs lack."""
+    """Compute mm, bmm, addmm or baddbmm with `out_dtype`, which ATen lacks on the CPU."""
     *tensors, out_dtype = args
     plain = getattr(torch.ops.aten, target.overloadpacket.__name__).default
     result: Tensor = plain(*(tensor.to(out_dtype) for tensor in tensors), **kwargs)
@@ -129,12 +128,12 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 
 
 class Unrounded:
-    """Computes what a kernel stores from what it reads in float32, without eager's rounding to 16 bits.
+    """Recomputes a kernel's results from its inputs in float32, without eager's rounding to 16 bits.
 
-    Eager PyTorch rounds every intermediate of a 16-bit model to 16 bits; a fused kernel rounds once, when it stores. A
-    comparison (`random > 0.1`) may then fall on the other side, which is no mistake of the kernel's. Inductor rounds
-    before some conversions to float32 that the graph asks for, and not before others: both are computed. `compute` runs
-    a node on arguments.
+    Eager PyTorch rounds every intermediate of a 16-bit model to 16 bits; a fused kernel rounds once, when it stores. So
+    a comparison (`random > 0.1`) may have another result without the kernel being wrong. Inductor rounds before some of
+    the graph's conversions to float32, and not before others: both variants are computed. `compute` runs a node on
+    arguments.
     """
 
     def __init__(self, module: GraphModule, compute: Callable[[Node, Any, Any], Any]) -> None:
@@ -142,7 +141,7 @@ class Unrounded:
         self._compute = compute
 
     def values(self, name: str, known: Mapping[str, Any]) -> list[Tensor]:
-        """The node's value from `known` ones, in both ways; none where it can't be computed."""
+        """The node's value computed from the `known` values, in both variants; [] if that fails."""
         found = (self._value_from(name, known, rounds) for rounds in (False, True))
         return [value for value in found if value is not None]
 
@@ -183,5 +182,5 @@ def _widen(value: Any) -> Any:
 
 
 def _wide_format(argument: Any) -> Any:
-    """An argument with float32 in place of a 16-bit dtype: nothing is rounded on the way."""
+    """float32 instead of a 16-bit dtype argument, so that intermediates are not rounded."""
     return torch.float32 if argument in HALF else argument

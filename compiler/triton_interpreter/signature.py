@@ -1,4 +1,4 @@
-"""What Inductor wrote around a kernel's source: its arguments, and those it changes."""
+"""Read a kernel's arguments from its Inductor source, and which of them it writes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _WRITTEN = ("out_ptr", "in_out_ptr", "ws_ptr")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A launch's arguments in order, without block sizes; the kernel stores to `written`."""
+    """The launch arguments in order, without block sizes, and the ones that the kernel stores to (`written`)."""
 
     arguments: tuple[str, ...]
     written: frozenset[str]
 
 
 def signature(name: str, source: str) -> Signature:
-    """Read the arguments of kernel `name`, executing nothing. Raises SyntaxError, ValueError."""
+    """Parse the arguments of kernel `name` without executing the source. Raises SyntaxError, ValueError."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             meta = {
@@ -33,7 +33,7 @@ def signature(name: str, source: str) -> Signature:
 
 
 def _only_read(function: ast.FunctionDef, names: set[str]) -> set[str]:
-    """Memory that is reused, and then not stored to: fusion has made the store needless."""
+    """The `in_out_ptr` arguments that are never stored to, because fusion removed the store."""
     stored: set[str] = set()
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and not _is_load(node):
@@ -46,7 +46,7 @@ def _is_load(call: ast.Call) -> bool:
 
 
 def _entry(literal: ast.expr | None, key: str) -> Any:
-    """The value of one key of a dict display, whatever its other values are."""
+    """The value of one key of a dict literal; its other values need not be literals."""
     if isinstance(literal, ast.Dict):
         for name, value in zip(literal.keys, literal.values, strict=True):
             if isinstance(name, ast.Constant) and name.value == key:

@@ -1,4 +1,4 @@
-"""The user's Triton launches without a GPU, run in Triton's interpreter to have values."""
+"""Run the user's Triton launches in Triton's interpreter if there is no GPU, to get values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HINT = (
 
 
 class InterpretedLaunches:
-    """Runs launches on CPU tensors in a process that the first one starts; a context manager.
+    """Runs launches on CPU tensors in a process that the first launch starts; a context manager.
 
-    `tell` hears once of each kernel that was run so, or could not be.
+    `tell` is called once for each kernel that was run this way, or could not be.
     """
 
     def __init__(self, tell: Callable[[Problem], None]) -> None:
@@ -34,7 +34,7 @@ class InterpretedLaunches:
             interpreter.__exit__(*error)
 
     def launch(self, asked: PlainLaunch) -> None:
-        """Run the launch, and change its tensors in place. Raises NoGpuError where it can't."""
+        """Run the launch, and change its tensors in place. Raises NoGpuError if the launch fails."""
         if 0 in asked.grid:
             return
         if why := self._failure(asked):
@@ -49,7 +49,7 @@ class InterpretedLaunches:
         )
 
     def _failure(self, asked: PlainLaunch) -> str:
-        """Run it. Returns why that failed, "" where it did not."""
+        """Run the launch, and return why it failed; "" if it did not."""
         self._interpreter = self._interpreter or Interpreter()
         try:
             outcome = self._interpreter.run_plain(

@@ -1,7 +1,7 @@
-"""The interpreter's process: for each launch that it is asked for one outcome, over the connection it is given.
+"""The interpreter process: answers each launch request on its connection with an outcome.
 
-Started by `compiler.triton_interpreter.process` with TRITON_INTERPRET=1. What a kernel prints is caught and handed
-back.
+Started by `compiler.triton_interpreter.process` with TRITON_INTERPRET=1. Text that a kernel prints is part of the
+outcome.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from compiler.triton_interpreter.launch import KernelError, Outcome, Request
 from compiler.triton_interpreter.libdevice import NoEquivalentError
 
 _SIZED = {"Grid1D", "Grid2D", "Grid3D", "Grid2DWithYZOverflow"}
-"""Grids whose number of programs follows from block sizes, so that these can be chosen."""
+"""Grid types computed from block sizes: for these, block sizes can be chosen freely."""
 
 
 def main() -> None:
-    """Answer until the connection ends."""
+    """Answer requests until the connection is closed."""
     torch.set_num_threads(1)
     install()
     connection = Connection(int(sys.argv[2]))
@@ -48,7 +48,7 @@ def _answer(request: Request) -> Outcome:
     with contextlib.redirect_stdout(printed):
         try:
             outcome = _launch(request)
-        except Exception as error:  # noqa: BLE001 - whatever a kernel raises is its user's to see
+        except Exception as error:  # noqa: BLE001 - the outcome reports any error of a kernel
             outcome = Outcome(error=_kernel_error(error, request.path))
     return replace(outcome, printed=printed.getvalue())
 
@@ -57,7 +57,7 @@ def _launch(request: Request) -> Outcome:
     kernel = _defined_kernel(request.path, request.name)
     memory = arena.map_file(Path(request.memory), request.size)
     values = [value.tensor_in(memory) if isinstance(value, arena.Placed) else value for value in request.arguments]
-    if request.types is not None:  # a function with nothing of Inductor's around it
+    if request.types is not None:  # a plain @triton.jit function, without an Inductor decorator
         names = [name for name, kind in request.types.items() if kind != "constexpr"]
         config, kinds, function, grid = request.blocks, request.types, kernel, request.grid
     else:
@@ -80,7 +80,7 @@ def _launch(request: Request) -> Outcome:
 
 @cache
 def _defined_kernel(path: str, name: str) -> Any:
-    """A kernel of a source, which is executed. Raises what that raises, a SyntaxError with its line."""
+    """Execute a source file, and return its kernel. Raises errors of the source, also SyntaxError."""
     module = types.ModuleType(name)
     module.__file__ = path
     exec(compile(Path(path).read_text(encoding="utf-8"), path, "exec", dont_inherit=True), vars(module))
@@ -90,7 +90,7 @@ def _defined_kernel(path: str, name: str) -> Any:
 
 
 def _configurations(kernel: Any) -> list[dict[str, Any]]:
-    """The block sizes that Inductor's heuristics try, in order, with those of the user's call."""
+    """The configurations of Inductor's heuristics, in order, each with the constants of the user's call."""
     from compiler.torch_api.triton_kernels import declared_constants  # after Triton was patched
 
     declared = declared_constants(kernel)
@@ -99,13 +99,13 @@ def _configurations(kernel: Any) -> list[dict[str, Any]]:
 
 
 def _launch_arguments(kernel: Any, config: Mapping[str, Any]) -> list[str]:
-    """The names of what is passed at a launch, in order; grids that are passed too come last."""
+    """The names of the launch arguments, in order; grid arguments, if any, come last."""
     own = [name for name in kernel.fn.arg_names if name not in config and name not in ("num_warps", "num_stages")]
     return [*own, *kernel.inductor_meta.get("extra_launcher_args", ())]
 
 
 def _bounds(arguments: Sequence[Any], names: Sequence[str], memory: torch.Tensor) -> Bounds:
-    """The memory of each tensor; one that several arguments share has the names of all."""
+    """The memory of each tensor; memory shared by several arguments has all their names."""
     owners: dict[arena.Region, list[str]] = {}
     for name, placed in zip(names, arguments, strict=True):
         if isinstance(placed, arena.Placed):
@@ -116,7 +116,7 @@ def _bounds(arguments: Sequence[Any], names: Sequence[str], memory: torch.Tensor
 
 
 def _numels(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Elements by dimension: xnumel is that of XBLOCK, r0_numel that of R0_BLOCK."""
+    """Elements by dimension: "XBLOCK" from xnumel, "R0_BLOCK" from r0_numel."""
     return {
         f"{name.removesuffix('numel').upper()}BLOCK": value
         for name, value in arguments.items()
@@ -125,7 +125,7 @@ def _numels(arguments: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _kernel_error(error: Exception, path: str) -> KernelError:
-    """What went wrong, and the innermost line of the kernel's own source that the error passed through."""
+    """Describe an error, with the innermost line of the kernel's source in its traceback."""
     kind: launch.ErrorKind = "missing" if isinstance(error, NotImplementedError) else "error"
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):

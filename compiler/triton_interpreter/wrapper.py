@@ -1,7 +1,7 @@
-"""Run Inductor's output code on the CPU: each launch of a Triton kernel is handed over.
+"""Run Inductor's output code on the CPU, with every Triton launch passed to a `Host`.
 
-The module that Inductor wrote is executed with stand-ins for what needs a GPU. Known results of ATen's own kernels are
-not recomputed: `Values` gives them.
+The module that Inductor generated is executed with replacements for functions that need a GPU. Known results of ATen
+calls are not recomputed: the `Host` provides them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _NAMES, _COMPUTED, _FILLED = "_names_", "_computed_", "_filled_"
 
 
 class Host(Protocol):
-    """Who runs the output code."""
+    """Callbacks of the output code."""
 
     def launch(self, kernel: str, function: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
-        """Launch the kernel in the variable `kernel`, a function of its source.
+        """Launch the kernel in the variable `kernel`: the function `function` of `source`.
 
-        `names` are those of the arguments' variables, "" for what is none.
+        `names` are the variables of the arguments, "" for an argument that is no variable.
         """
 
     def compute_value(self, name: str, compute: Callable[[], Any]) -> Any:
-        """The value for the variable `name`, which an ATen call gives."""
+        """Return the value of the variable `name`, which the ATen call `compute` returns."""
 
     def fill_buffer(self, name: str, buffer: torch.Tensor, compute: Callable[[], Any]) -> None:
-        """Let an ATen call write the buffer `name`."""
+        """Fill the buffer `name`, which the ATen call `compute` writes."""
 
 
 def runner(code: str, host: Host, externs: Collection[str]) -> Callable[[list[Any]], Any]:
-    """The output code's function from a list of inputs, which it empties, to the outputs.
+    """Execute the output code, and return its `call` function, which takes a list of inputs and clears it.
 
-    `externs` are the variables that hold results of ATen calls. Raises what executing the code raises.
+    `externs` are the variables that hold results of ATen calls. Raises errors of the code.
     """
     hooks = {_COMPUTED: host.compute_value, _FILLED: host.fill_buffer}
     call: Callable[[list[Any]], Any] = _execute(code, host.launch, externs, hooks)["call"]
@@ -46,7 +46,7 @@ def runner(code: str, host: Host, externs: Collection[str]) -> Callable[[list[An
 
 
 def random_inputs(code: str) -> list[Any]:
-    """Random inputs of the sizes, strides and dtypes that the code is for. Raises KeyError."""
+    """Random inputs with the sizes, strides and dtypes that the code expects. Raises KeyError."""
     return list(_execute(code, None)["get_args"]())
 
 
@@ -80,14 +80,14 @@ def _stand_ins() -> dict[str, Any]:
 
 
 def _empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """New memory, filled with what no kernel should leave: not a number, or the largest one."""
+    """An uninitialized tensor, filled with `fill_value`, which reveals elements that no kernel wrote."""
     made = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
     torch.empty(0, dtype=dtype).set_(made.untyped_storage()).fill_(fill_value(dtype))
     return made
 
 
 def fill_value(dtype: torch.dtype) -> Any:
-    """What new memory of a format is filled with."""
+    """The value that marks unwritten elements: NaN, True, or the largest integer."""
     if dtype.is_floating_point or dtype.is_complex:
         return torch.nan
     return True if dtype == torch.bool else torch.iinfo(dtype).max
@@ -98,12 +98,12 @@ def _random(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_d
 
 
 def random_values(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Like torch._dynamo.testing.rand_strided, with small integers: they may be indices."""
+    """Random values like torch._dynamo.testing.rand_strided; integers are 0 or 1, as they may be indices."""
     return torch.randn(tuple(size)) if dtype.is_floating_point else torch.randint(0, 2, tuple(size))
 
 
 class _StandIn(types.ModuleType):
-    """A module with some attributes in place of its own."""
+    """A module with some attributes replaced."""
 
     def __init__(self, module: types.ModuleType, **attributes: Any) -> None:
         super().__init__(module.__name__)
@@ -115,7 +115,7 @@ class _StandIn(types.ModuleType):
 
 
 class _AsyncCompile:
-    """Stand-in for Inductor's AsyncCompile in output code; without `launch` no kernel runs."""
+    """Replaces Inductor's AsyncCompile in output code; without `launch` no kernel can run."""
 
     def __init__(self, launch: Callable[..., None] | None) -> None:
         self._launch = launch
@@ -139,7 +139,7 @@ class _AsyncCompile:
 
 
 class _Rewriting(ast.NodeTransformer):
-    """Removes what stand-ins replace, and reports launches and ATen calls by variable."""
+    """Removes definitions that are replaced, and adds variable names to launches and ATen calls."""
 
     def __init__(self, stand_ins: set[str], externs: set[str]) -> None:
         self._stand_ins = stand_ins
@@ -190,14 +190,14 @@ def _name(node: ast.expr) -> str:
 
 
 def _variable(node: ast.expr) -> str:
-    """The variable whose memory an argument is: `buf0`, also in `reinterpret_tensor(buf0, …)`."""
+    """The variable of an argument: `buf0`, also for `reinterpret_tensor(buf0, …)`."""
     if isinstance(node, ast.Call) and node.args:
         return _variable(node.args[0])
     return _name(node)
 
 
 def _is_memory(value: ast.expr) -> bool:
-    """Whether this makes or renames memory rather than computing anything."""
+    """Whether an expression only allocates or aliases memory."""
     return isinstance(value, ast.Name) or (
         isinstance(value, ast.Call)
         and _name(value.func).startswith(("empty_strided", "reinterpret_tensor", "alloc_from_pool"))
@@ -205,6 +205,6 @@ def _is_memory(value: ast.expr) -> bool:
 
 
 def _call(function: str, value: ast.expr, *arguments: ast.expr) -> ast.Call:
-    """A call with the arguments, and a function that computes a value."""
+    """The expression `function(*arguments, lambda: value)`."""
     compute = ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
     return ast.Call(ast.Name(function, ast.Load()), [*arguments, compute], [])

@@ -1,1 +1,1 @@
-"""Compile for a GPU that this machine lacks: graphs and code as on a machine that has it."""
+"""Compile for a GPU that this machine lacks; graphs and code are the same as on a machine with that GPU."""

@@ -1,9 +1,9 @@
 """Scaled dot product attention, with the kernel that torch would choose on the target.
 
-torch chooses among its fused kernels by device, while AOTAutograd traces: for CPU tensors it takes the CPU's. Here the
-rules for CUDA (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, can_use_*_attention) are applied
-to a `Target`, and the chosen operator is called as aten/src/ATen/native/transformers/attention.cpp does; its meta
-kernel and its derivative are in every build.
+torch chooses a fused kernel by device while AOTAutograd traces; for CPU tensors it would choose the CPU kernel. Here
+the CUDA rules (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, can_use_*_attention) are applied
+to a `Target`, and the chosen operator is called as in aten/src/ATen/native/transformers/attention.cpp. Every build has
+its meta kernel and its derivative.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 _SINCE_2_12 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 _IN_SIXTEENTHS = _SINCE_2_12
-"""Whether dropout has to be a multiple of 1/16 for cuDNN (check_cudnn_dropout)."""
+"""Whether cuDNN requires dropout in multiples of 1/16 (check_cudnn_dropout)."""
 
 _CUDNNS_NOWHERE = -math.inf if _SINCE_2_12 else -65504.0
-"""What cuDNN is given where a mask says not to look (convert_boolean_attn_mask_cudnn)."""
+"""The additive bias for masked positions in cuDNN (convert_boolean_attn_mask_cudnn)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of one call, in torch's names; shapes are (batch, heads, length, width)."""
+    """The arguments of one attention call, by torch's names; shapes are (batch, heads, length, width)."""
 
     query: Tensor
     key: Tensor
@@ -57,7 +57,7 @@ class Call:
 
 
 def attention_kernels(target: Target, on_choice: Callable[[str, str, str], None]) -> Kernels:
-    """Kernels that trace scaled_dot_product_attention of CPU tensors as the target's operator."""
+    """Kernels that trace scaled_dot_product_attention on CPU tensors as the target's operator."""
 
     def attend(*args: Any, **kwargs: Any) -> Tensor:
         call = Call(*args, **kwargs)
@@ -69,7 +69,7 @@ def attention_kernels(target: Target, on_choice: Callable[[str, str, str], None]
 
 
 def choose_kernel(target: Target, call: Call) -> tuple[Kernel, str]:
-    """The kernel that torch runs for a call on this GPU, and why not one that comes before it."""
+    """The kernel that torch runs for a call on this GPU, and why it rejects kernels of higher priority."""
     passed: list[str] = []
     prefers_cudnn = target.vendor == "nvidia" and target.capability[0] in (9, 10)
     priority: tuple[Kernel, ...] = ("cudnn", "flash", "efficient") if prefers_cudnn else ("flash", "efficient")
@@ -149,7 +149,7 @@ def _why_not_efficient(target: Target, call: Call) -> str:
 
 
 def _alignment(target: Target, dtype: torch.dtype) -> int:
-    """The number that widths must be multiples of: 128 bits where tensor cores take the format.
+    """The required multiple of widths, in elements: 128 bits for dtypes with tensor cores.
 
     sdp_utils.cpp, minimum_gemm_alignment.
     """
@@ -191,7 +191,7 @@ def _run_math(call: Call) -> Tensor:
 
 
 def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
-    """A boolean mask as one that is added to the scores."""
+    """The attention mask as an additive bias: a boolean mask becomes 0 or `nowhere`."""
     if call.attn_mask is None or call.attn_mask.dtype != torch.bool:
         return call.attn_mask
     least = torch.scalar_tensor(nowhere, dtype=call.query.dtype, device=call.attn_mask.device)
@@ -199,7 +199,7 @@ def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
 
 
 def _align_mask(mask: Tensor, call: Call) -> Tensor:
-    """Start the mask's rows in memory at multiples of 16 elements.
+    """Align the mask's rows in memory to 16 elements.
 
     attention.cpp, preprocess_mask.
     """

@@ -3,8 +3,8 @@
 `torch.autocast("cpu")` and `torch.autocast("cuda")` differ: CUDA's runs softmax, layer_norm, sums, powers and losses in
 float32, the CPU's leaves most of these in low precision. A graph traced for a GPU follows CUDA's lists
 (aten/src/ATen/autocast_mode.h, from AT_FORALL_LOWER_PRECISION_FP on; documented under "CUDA Ops that can autocast to
-float32"), also in the calls that derivatives make. The dispatcher says which operators have an autocast kernel in this
-release of torch; this file says what the kernel does.
+float32"), also for operators called by derivative formulas. The dispatcher knows which operators have an autocast
+kernel in this torch release; this file defines what the kernel does.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ IN_FLOAT32 = frozenset({
     "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d",
 })
 # fmt: on
-"""Run in float32: floating-point arguments are cast."""
+"""Operators that run in float32: floating-point arguments are cast."""
 
 WITH_FLOAT32_RESULT = frozenset(
     {"cumprod", "cumsum", "linalg_matrix_norm", "linalg_vector_norm", "log_softmax", "norm", "prod", "softmax", "sum"}
 )
-"""Run with `dtype=torch.float32`, unless another is asked for."""
+"""Operators that run with `dtype=torch.float32`, unless the call passes a dtype."""
 
 IN_WIDEST_FORMAT = frozenset(
     {
@@ -55,7 +55,7 @@ IN_WIDEST_FORMAT = frozenset(
         "tensordot", "vdot",
     }
 )  # fmt: skip
-"""Arguments are cast to the widest format among them."""
+"""Operators whose arguments are cast to the widest dtype among them."""
 
 IN_LOW_FORMAT = frozenset(
     {
@@ -63,13 +63,13 @@ IN_LOW_FORMAT = frozenset(
         "linalg_multi_dot", "lstm_cell", "mv", "prelu", "rnn_relu_cell", "rnn_tanh_cell",
     }
 )  # fmt: skip
-"""Run in the low format; what the CPU's autocast runs so too (products, convolutions, attention) is left to it."""
+"""Operators that run in low precision with CUDA's autocast only; the CPU's handles matmuls, convolutions, attention."""
 
 _FORMATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def autocast_kernels() -> Kernels:
-    """Autocast kernels for CPU tensors, where CUDA's autocast differs from the CPU's."""
+    """Autocast kernels for CPU tensors, for operators that CUDA's autocast treats differently."""
     return {(operator, DispatchKey.AutocastCPU): kernel for operator, kernel in _kernels()}
 
 
@@ -81,7 +81,7 @@ def _kernels() -> tuple[tuple[OpOverload, Callable[..., Any]], ...]:
 
 
 def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
-    """The kernel for an operator that autocast knows; None where CUDA and the CPU agree."""
+    """The autocast kernel for an operator; None if CUDA and the CPU agree."""
     if not on_cuda:
         return _decompose
     base = name.removeprefix("aten::").partition(".")[0]
@@ -89,7 +89,7 @@ def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
 
 
 def _decompose(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Run a composite operator without a cast; autocast casts for the operators that it calls."""
+    """Run a composite operator without a cast; autocast applies to the operators that it calls."""
     found = operator.decompose(*args, **kwargs)
     return _call_without_autocast(operator, *args, **kwargs) if found is NotImplemented else found
 
@@ -123,9 +123,9 @@ def _with_float32_result(operator: OpOverload, *args: Any, **kwargs: Any) -> Any
 
 
 def _run_in(choose: Callable[..., torch.dtype], operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Cast the arguments to the format that is chosen for them, and run the operator.
+    """Cast the arguments to the dtype that `choose` returns, and run the operator.
 
-    The last argument is cast first, as in C++: compilers evaluate arguments from the right.
+    The last argument is cast first, as in C++, where compilers evaluate arguments from right to left.
     """
     dtype = choose(args, kwargs)
     named = {name: _cast(value, dtype) for name, value in reversed(kwargs.items())}
@@ -160,9 +160,9 @@ _TREATMENTS: dict[frozenset[str], Callable[..., Any]] = {
 
 
 class CudaRegions(TorchFunctionMode):
-    """Enter regions of "cuda" autocast as "cpu" where there is no GPU.
+    """Enters "cuda" autocast regions as "cpu" if there is no GPU.
 
-    A "cuda" region does nothing for CPU tensors.
+    A "cuda" region has no effect on CPU tensors.
     """
 
     def __init__(self) -> None:
@@ -176,5 +176,5 @@ class CudaRegions(TorchFunctionMode):
 
 
 def _for_cpu(device: str, dtype: torch.dtype | None = None, *rest: Any) -> tuple[Any, ...]:
-    """The arguments of an autocast region, for the CPU tensors that the graph is traced with."""
+    """Rewrite the arguments of a "cuda" autocast region for CPU tensors; return others unchanged."""
     return ("cpu", dtype or torch.get_autocast_dtype("cuda"), *rest) if device == "cuda" else (device, dtype, *rest)

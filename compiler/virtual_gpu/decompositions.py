@@ -1,9 +1,9 @@
-"""Decompositions as on a GPU, while the graph is traced with CPU tensors.
+"""Decompose operators as on a GPU, while the graph is traced with CPU tensors.
 
 Some of torch's decompositions depend on their arguments' device: on the CPU, Inductor's leave dropout's random numbers
-and the gradient of a convolution's bias to ATen, and write small matmuls out (torch/_inductor/decomposition.py,
-torch/_decomp/decompositions_for_rng.py). While one runs, fake CPU tensors say that they are on the GPU; the operators
-that it calls see the true device, and make new tensors on the CPU.
+and the gradient of a convolution's bias to ATen, and expand small matmuls (torch/_inductor/decomposition.py,
+torch/_decomp/decompositions_for_rng.py). While a decomposition runs, fake CPU tensors report the GPU as their device.
+Operators that it calls see the true device, and create tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _pretending: ContextVar[bool] = ContextVar("fake CPU tensors say that they are o
 
 
 def decompose_as_on_gpu(run: Function, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """Stand in for `maybe_handle_decomp`, which runs an operator's decomposition if it has one."""
+    """Replace `maybe_handle_decomp`, which runs an operator's decomposition if it has one."""
     with _pretend(_is_on_cpu((args, kwargs))):
         return run(mode, func, args, kwargs)
 
 
 def dispatch_on_cpu(dispatch: Function, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Stand in for `ProxyTorchDispatchMode.__torch_dispatch__`, which sees each operator of a trace."""
+    """Replace `ProxyTorchDispatchMode.__torch_dispatch__`, which handles each operator of a trace."""
     if not _pretending.get():
         return dispatch(mode, func, types, args, kwargs)
     with _pretend(False):
@@ -40,7 +40,7 @@ def dispatch_on_cpu(dispatch: Function, mode: Any, func: Any, types: Any, args: 
 
 
 def wrap_device(device: property) -> property:
-    """Wrap `FakeTensor.device`."""
+    """Wrap `FakeTensor.device`: while a decomposition runs, CPU tensors report the GPU."""
     get: Any = device.fget
 
     def pretend_device(tensor: FakeTensor) -> torch.device:
@@ -51,7 +51,7 @@ def wrap_device(device: property) -> property:
 
 
 def _is_on_cpu(arguments: Any) -> bool:
-    """Whether there are tensors among the arguments, all on the CPU: not in a moved graph."""
+    """Whether the arguments contain tensors, and all of them are on the CPU (false in a moved graph)."""
     devices = {value.device.type for value in tree_leaves(arguments) if isinstance(value, torch.Tensor)}
     return devices == {"cpu"}
 

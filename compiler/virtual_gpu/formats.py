@@ -1,4 +1,4 @@
-"""Number formats that a GPU lacks instructions for, or is slow in, told in plain words."""
+"""Messages about dtypes that a GPU has no instructions for, or computes slowly."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from compiler.targets import Target
 from compiler.torch_api.fx import value_of
 
 SLOW = 8
-"""A format that is more times slower than float32 is worth a word."""
+"""A dtype gets a note if it is more than this many times slower than float32."""
 
 _FLOAT8 = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
 _FLOAT8_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2", "aten._scaled_grouped_mm")
 
 
 def refusal(target: Target, module: GraphModule) -> str:
-    """Why this graph can't run on the target, "" if it can."""
+    """Why the target can't run this graph (float8 matmuls); "" if it can."""
     targets = {str(node.target).rpartition(".")[0] for node in module.graph.nodes}
     if "float8" in target.peak or not targets & set(_FLOAT8_PRODUCTS):
         return ""
@@ -36,13 +36,13 @@ NO_BFLOAT16 = (
 
 
 def no_bfloat16(target: Target, module: GraphModule) -> str:
-    """Why a graph with bfloat16 can't run on the target, "" if it can."""
+    """Why the target can't compile a graph with bfloat16; "" if it can."""
     has_it = target.vendor == "amd" or target.capability >= (8, 0)
     return "" if has_it or torch.bfloat16 not in set(_dtypes(module)) else NO_BFLOAT16.format(target.title)
 
 
 def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
-    """Formats of a graph that the target is slow in or only stores, and what that means."""
+    """A graph's dtypes that the target computes slowly or only stores, each with an explanation."""
     used = set(_dtypes(module))
     slower = round(target.peak["float32"] / target.peak["float64"])
     if torch.float64 in used and slower > SLOW:
@@ -59,7 +59,7 @@ def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
 
 
 def tf32_note(target: Target) -> tuple[str, str] | None:
-    """A note where float32 matmuls could use tensor cores but may not, as torch warns."""
+    """A note if the matmul precision keeps float32 matmuls off the tensor cores (torch warns about this)."""
     if "tf32" not in target.peak or torch.get_float32_matmul_precision() != "highest":
         return None
     with_tensor_cores, without = target.peak["tf32"] / 1e12, target.peak["float32"] / 1e12

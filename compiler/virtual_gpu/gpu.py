@@ -1,8 +1,8 @@
-"""A virtual GPU for the length of a `with` block.
+"""Provide a virtual GPU in a `with` block.
 
-Inside, what Inductor asks (torch.cuda, torch._dynamo.device_interface.CudaInterface, Triton's active driver) is
-answered from a `Target`; answers that torch or Inductor cached are dropped on entry and on exit. Nothing can run on
-such a GPU: the block is for graphs of fake tensors.
+Inside the block, Inductor's queries (torch.cuda, torch._dynamo.device_interface.CudaInterface, Triton's active driver)
+are answered from a `Target`. Answers cached by torch or Inductor are dropped on entry and on exit. Nothing can run on
+a virtual GPU: the block is for graphs of fake tensors.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from compiler.torch_api.gpu_questions import CONVOLUTION_FORMAT, Place, suggest_
 from compiler.torch_api.patching import replace_attributes
 
 DEVICE = torch.device("cuda", 0)
-"""Where a virtual GPU's tensors are; torch calls AMD's GPUs "cuda" too."""
+"""The device of a virtual GPU's tensors; torch calls AMD GPUs "cuda" too."""
 
 
 REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
-"""`std::atomic<const DeviceGuardImplInterface*> c10::impl::device_guard_impl_registry[]`, as the linker spells it."""
+"""The symbol of `std::atomic<const DeviceGuardImplInterface*> c10::impl::device_guard_impl_registry[]`."""
 
 _CUDA, _META, _SLOTS = 1, 14, 22  # c10::DeviceType
 _LIBRARIES = ("libc10.so", "libc10.dylib")
 
 
 class VirtualGenerator(torch.Generator):
-    """A virtual GPU's random generator: graphs take it as an input, and nothing draws from it."""
+    """A virtual GPU's random generator: graphs have it as an input, but nothing draws from it."""
 
     device = property(lambda _generator: DEVICE)
 
@@ -47,16 +47,16 @@ class VirtualGenerator(torch.Generator):
         return VirtualGenerator()
 
 
-_ONE_THREAD = threading.RLock()  # two that overlap would put back each other's answers
-_CUDA_VERSION = "13.0"  # what a CPU-only build says it was built with, while it writes code for NVIDIA
+_ONE_THREAD = threading.RLock()  # overlapping blocks would restore each other's answers
+_CUDA_VERSION = "13.0"  # torch.version.cuda of a CPU-only build while it generates code for NVIDIA
 HIP_VERSION = "7.0"
 
 
 @contextmanager
 def virtual_gpu(target: Target) -> Iterator[None]:
-    """Make torch and Triton answer as on a machine with this GPU. Raises GuardUnavailableError.
+    """Make torch and Triton report this GPU in the block. Raises GuardUnavailableError.
 
-    Everything is restored, also after an error or an interrupt. One thread at a time has a virtual GPU: others
+    Everything is restored, also after an error or an interrupt. Only one thread at a time has a virtual GPU; others
     wait.
     """
     gpu_questions.count_real_devices()
@@ -75,7 +75,7 @@ def _answer(answer: Any, *_: Any, **__: Any) -> Any:
 
 
 def _answers(target: Target) -> Iterator[tuple[Place, Any]]:
-    """The places that ask about the GPU, and the target's answers."""
+    """Each place that queries the GPU, with the target's answer."""
     yield from gpu_questions.answers(_functions(target), properties(target), target.clock / 1e6)
     yield from ((place, lambda _index: VirtualGenerator()) for place in gpu_questions.generator_functions())
     yield Place(torch.version, "hip"), HIP_VERSION if target.vendor == "amd" else None
@@ -88,7 +88,7 @@ _FORMAT_ON_CPU = getattr(*CONVOLUTION_FORMAT)
 
 
 def _convolutions_format(image: torch.Tensor, weight: torch.Tensor, backend: Any) -> torch.memory_format:
-    """The memory format of a convolution's result by cuDNN, which needs a CUDA build to ask.
+    """The memory format of a convolution's result by cuDNN's rule, which only CUDA builds contain.
 
     aten/src/ATen/native/ConvUtils.h, cudnn_conv_suggest_memory_format.
     """
@@ -128,7 +128,7 @@ def _functions(target: Target) -> dict[str, Callable[..., Any]]:
 
 
 def properties(target: Target) -> SimpleNamespace:
-    """The target as torch.cuda.get_device_properties() returns it."""
+    """The target's properties, as returned by torch.cuda.get_device_properties()."""
     return SimpleNamespace(
         name=target.device_name,
         major=target.capability[0],
@@ -158,7 +158,7 @@ def active_driver(target: Target) -> AbstractContextManager[None]:
 
 
 def _driver(target: Target) -> Any:
-    """Triton's driver for the target: only what code generation and compilation ask."""
+    """A Triton driver for the target, with only the methods that code generation and compilation call."""
     from triton.backends.compiler import GPUTarget
     from triton.backends.driver import DriverBase
 
@@ -202,23 +202,23 @@ def _driver(target: Target) -> Any:
 
 
 def _no_benchmark(*_args: Any, **_kwargs: Any) -> list[float]:
-    """Report infinite times: a kernel for a virtual GPU can't be timed, so none is preferred."""
+    """Report an infinite time: kernels for a virtual GPU can't be timed, so none is preferred."""
     return [math.inf]
 
 
 class GuardUnavailableError(RuntimeError):
-    """The installed build of torch gives no way to lend CUDA a device guard."""
+    """The installed torch build does not let us replace CUDA's device guard."""
 
 
 @contextmanager
 def no_op_cuda_guard() -> Iterator[None]:
-    """Give fake CUDA tensors a device guard in the block that works without a GPU. Raises GuardUnavailableError.
+    """Use a no-op device guard for fake CUDA tensors in the block, without a GPU. Raises GuardUnavailableError.
 
-    Some composite operators (the backward of an embedding, `uniform_`) ask for a guard of their tensors' device, also
-    when the tensors are fake. A CPU-only build has no guard for CUDA and raises "not linked with support for cuda
-    devices"; that of a CUDA build asks the driver, which a machine without a GPU lacks (torch itself has a guard that
-    does nothing for that, torch._C._ensureCUDADeviceGuardSet, and no way back). Here CUDA is lent the Meta device's
-    guard, which does nothing, and gets its own back. With a GPU nothing changes.
+    Some composite operators (the backward of an embedding, `uniform_`) use a guard of their tensors' device, even for
+    fake tensors. A CPU-only build has no CUDA guard and raises "not linked with support for cuda devices". The guard of
+    a CUDA build needs the driver, which a machine without a GPU lacks. (torch._C._ensureCUDADeviceGuardSet installs a
+    no-op guard, but can't be undone.) Here the no-op guard of the Meta device replaces CUDA's during the block. With a
+    GPU nothing changes.
     """
     if torch.cuda.is_available():
         yield

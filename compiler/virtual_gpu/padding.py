@@ -1,9 +1,9 @@
-"""Whether Inductor would pad a matmul to aligned sizes on a virtual GPU.
+"""Decide whether Inductor would pad a matmul to aligned sizes on a virtual GPU.
 
-On a GPU Inductor times the matmul padded and not padded (torch/_inductor/fx_passes/pad_mm.py). Here times are
-estimated. The losses were read off Inductor's own choices on an H200: rows that start at odd elements double a matmul's
-time, other unaligned rows cost a fifth; an unaligned number of rows alone costs nothing. compiler/targets/FIDELITY.md
-says how often the choice is the GPU's.
+On a GPU Inductor times the matmul with and without padding (torch/_inductor/fx_passes/pad_mm.py). Here times are
+estimated. The slowdowns were derived from Inductor's choices on an H200: an odd row stride doubles a matmul's time,
+other unaligned row strides cost a fifth, and an unaligned number of rows alone costs nothing.
+compiler/targets/FIDELITY.md says how often the choice agrees with the GPU's.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from compiler.torch_api.gpu_compilation import always_pads, excludes_padding_tim
 HALF = (torch.float16, torch.bfloat16)
 ALIGNED = 8  # elements of 16 bits
 LAUNCH = 2e-6  # seconds of a small kernel
-REACHED = 0.7  # of the peak rate, by a large product
-LOST_AT_ODD, LOST_ELSEWHERE = 2.0, 1.2  # time of an unaligned product ÷ time of an aligned one
+REACHED = 0.7  # fraction of the peak rate that a large matmul reaches
+LOST_AT_ODD, LOST_ELSEWHERE = 2.0, 1.2  # time of an unaligned matmul ÷ time of an aligned one
 WORTHWHILE = 1.1  # pad_mm.is_padded_faster
 
 
@@ -30,9 +30,9 @@ WORTHWHILE = 1.1  # pad_mm.is_padded_faster
 class Product:
     """A matmul, (rows × inner) by (inner × columns).
 
-    `pitches` are the distances between rows or columns in memory, in elements, of both factors and the result.
-    `copied` counts the elements of factors that padding copies, `filled` the factors that it only fills up, as
-    Inductor plans their memory.
+    `pitches` are the row (or column) strides of both operands and the result, in elements.
+    `copied` counts the operand elements that padding copies. `filled` counts the operands without a copy:
+    Inductor allocates them padded, and padding only fills the rest.
     """
 
     sizes: tuple[int, int, int]
@@ -42,7 +42,7 @@ class Product:
     filled: int = 0
 
     def arithmetic(self, target: Target) -> float:
-        """Seconds of the matmul with aligned rows."""
+        """Estimated seconds of the matmul with aligned rows."""
         rows, inner, columns = self.sizes
         peak = target.peak.get(dtype_name(self.dtype), target.peak["float32"])
         return 2 * rows * inner * columns / (REACHED * peak)
@@ -61,7 +61,7 @@ class Product:
         return LAUNCH + self.arithmetic(target) + copying + LAUNCH * self.filled
 
     def reason_not_padded(self, target: Target) -> str:
-        """Why padding does not pay, "" if it does."""
+        """Why padding is not worthwhile; "" if it is."""
         if self.dtype not in HALF:
             return f"{dtype_name(self.dtype)} gains nothing by it"
         if self.slowdown() == 1.0:
@@ -71,7 +71,7 @@ class Product:
 
 
 class Padding:
-    """Decides in place of `pad_mm._should_pad`; `on_choice` hears of each choice."""
+    """Replaces `pad_mm._should_pad`, and reports each decision to `on_choice`."""
 
     def __init__(self, target: Target, on_choice: Callable[[str, str, str], None]) -> None:
         self.target = target

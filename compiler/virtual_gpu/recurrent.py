@@ -1,9 +1,9 @@
-"""Recurrent layers as torch.compile traces them on a GPU.
+"""Trace recurrent layers as torch.compile does on a GPU.
 
 TorchDynamo leaves nn.LSTM, nn.GRU and nn.RNN to eager mode on every device (torch._dynamo.config.allow_rnn is False),
-so a graph never has them. With allow_rnn, AOTAutograd unrolls them over time (torch/_decomp/decompositions.py) on every
-device, except that the CPU's LSTM is oneDNN's layer where it can be. Cells (nn.LSTMCell, nn.GRUCell) are one fused
-operator after two matmuls on a GPU (aten/src/ATen/native/RNN.cpp), pointwise operators on the CPU.
+so a graph never contains them. With allow_rnn, AOTAutograd unrolls them over time (torch/_decomp/decompositions.py) on
+every device, except that the CPU uses oneDNN's LSTM layer if possible. On a GPU, cells (nn.LSTMCell, nn.GRUCell) are
+two matmuls and one fused operator (aten/src/ATen/native/RNN.cpp); on the CPU they are pointwise operators.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ aten = torch.ops.aten
 
 
 def cell_kernels() -> Kernels:
-    """Kernels that trace nn.LSTMCell and nn.GRUCell of CPU tensors as for CUDA tensors.
+    """Kernels that trace nn.LSTMCell and nn.GRUCell on CPU tensors as on CUDA tensors.
 
-    torch knows the shapes of the LSTM's fused operator; the GRU's it runs to learn them, which takes a GPU
+    The LSTM's fused operator has a meta function. The GRU's has none: torch would run it on a GPU to learn the shapes
     (torch._subclasses.fake_tensor.run_fallback_kernel).
     """
     return {
@@ -36,9 +36,9 @@ def cell_kernels() -> Kernels:
 def _lstm_cell(
     inputs: Tensor, hx: list[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """An LSTM cell as two matmuls and CUDA's fused operator.
+    """Compute an LSTM cell with two matmuls and CUDA's fused operator.
 
-    `inputs` is (batch, features), `hx` twice (batch, width), weights are (4·width, features) and (4·width, width).
+    `inputs` is (batch, features), `hx` two (batch, width), weights are (4·width, features) and (4·width, width).
     """
     hidden, cell = hx
     gates = torch.matmul(inputs, w_ih.t()), torch.matmul(hidden, w_hh.t())
@@ -49,7 +49,7 @@ def _lstm_cell(
 def _gru_cell(
     inputs: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
-    """A GRU cell as two matmuls and CUDA's fused operator.
+    """Compute a GRU cell with two matmuls and CUDA's fused operator.
 
     `inputs` is (batch, features), `hx` (batch, width), weights are (3·width, features) and (3·width, width).
     """
@@ -60,13 +60,13 @@ def _gru_cell(
 def _gru_cell_shapes(
     input_gates: Tensor, _hidden_gates: Tensor, hx: Tensor, _input_bias: Any = None, _hidden_bias: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """The next state, and a workspace (batch, 5·width) for the backward."""
+    """Meta function: the next state (batch, width), and a workspace (batch, 5·width) for the backward."""
     batch, width = hx.shape
     return torch.empty_like(hx, memory_format=torch.contiguous_format), input_gates.new_empty(batch, 5 * width)
 
 
 def _gru_cell_backward_shapes(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor, ...]:
-    """Gradients of both gates (batch, 3·width), of the state, and of both biases."""
+    """Meta function: gradients of both gates (batch, 3·width), of the state, and of both biases."""
     batch, width = grad.shape
     gates = [workspace.new_empty(batch, 3 * width) for _ in range(2)]
     biases = [workspace.new_empty(3 * width) if has_bias else workspace.new_empty(0) for _ in range(2)]
@@ -74,5 +74,5 @@ def _gru_cell_backward_shapes(grad: Tensor, workspace: Tensor, has_bias: bool) -
 
 
 def choose_layer(*_tensors: Any) -> Any:
-    """Stand in for `select_one_layer_lstm_function`: oneDNN's layer is for CPU tensors only."""
+    """Replace `select_one_layer_lstm_function`: oneDNN's layer is for CPU tensors only."""
     return one_layer_lstm

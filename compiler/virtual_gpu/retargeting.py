@@ -1,7 +1,7 @@
-"""Compile for a virtual GPU: move traced graphs to the target, and go on as on that machine.
+"""Compile for a virtual GPU: move traced graphs to the target, and compile them there.
 
-The graphs that AOTAutograd traced with CPU tensors are moved before Inductor's first pass over them. The observer hears
-where that differs from a real GPU: choices that Inductor would make by timing are made by rule.
+Graphs that AOTAutograd traced with CPU tensors are moved before Inductor's first pass over them. Differences from a
+real GPU are reported to the observer: choices that Inductor would make by timing are made by rule.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from compiler.virtual_gpu.padding import Padding
 from compiler.virtual_gpu.recurrent import cell_kernels, choose_layer
 
 OnChoice = Callable[[str, str, str], None]
-"""Hears of a choice: the pass, its verdict, and why."""
+"""Called with each choice: (pass, verdict, reason)."""
 
 
 _COMPILERS = ("fw_compiler", "bw_compiler", "inference_compiler")
@@ -45,11 +45,11 @@ _UNEVALUATED = (
 
 
 class NoInstructionsError(RuntimeError):
-    """The target can't compute in a format that the graph uses."""
+    """The target can't compute in a dtype that the graph uses."""
 
 
 class Retargeting:
-    """Wrappers that make the `compile_fx` calls of one exploration write code for `target`."""
+    """Wrappers that make the `compile_fx` calls of one exploration generate code for `target`."""
 
     def __init__(self, target: Target, on_choice: OnChoice) -> None:
         self.target = target
@@ -81,14 +81,14 @@ class Retargeting:
     def evaluate_identity(self, _evaluate: Function, wrapped: Identity, precision: int) -> Any:
         """Evaluate an `Identity` of a number as that number.
 
-        torch 2.13 calls it a number, but sympy can't evaluate it, so Inductor's `Min` and `Max` raise
-        ValueError where it merges loops for a GPU.
+        In torch 2.13 it is a number that sympy can't evaluate, so Inductor's `Min` and `Max` raise ValueError when
+        loops are merged for a GPU.
         """
         self.on_choice("indexing", "evaluated", _UNEVALUATED)
         return wrapped.args[0]._eval_evalf(precision)
 
     def trace_aot(self, run: Function, module: GraphModule, inputs: Any, *, partition_fn: Any, **kwargs: Any) -> Any:
-        """Stand in for aot_module_simplified, as backends other than Inductor call it."""
+        """Replace aot_module_simplified for backends other than Inductor."""
         for name in _COMPILERS:
             kwargs[name] = partial(self.call_on_target, partial(self._check_and_compile, kwargs[name]))
         kwargs["partition_fn"] = partial(self.call_on_target, partition_fn)
@@ -108,7 +108,7 @@ class Retargeting:
     def call_on_target(
         self, call: Function, module: GraphModule, inputs: Sequence[Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Move a graph to the target, and partition or compile it there."""
+        """Move a graph to the target, and call `call` on it (a partitioner or compiler)."""
         mover = Mover(_mode_of(inputs), self.source, DEVICE)
         with virtual_gpu(self.target), mover.mode:
             if self.source != DEVICE:
@@ -119,7 +119,7 @@ class Retargeting:
             return call(module, inputs, *args, **kwargs)
 
     def check_formats(self, module: GraphModule) -> None:
-        """Raise NoInstructionsError where the target lacks a format, for backends that do not check."""
+        """Raise NoInstructionsError if the target lacks a dtype, for backends that do not check."""
         if reason := formats.refusal(self.target, module) or formats.no_bfloat16(self.target, module):
             raise NoInstructionsError(reason)
 
@@ -141,8 +141,7 @@ class Retargeting:
     ) -> Any:
         """Let the pattern matcher trace on the CPU, and move the graph.
 
-        It traces with autograd, whose device threads are as many as there are GPUs: that fails for a virtual
-        GPU.
+        It traces with autograd, which has one device thread per real GPU: this fails for a virtual GPU.
         """
 
         def record_partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -159,13 +158,13 @@ class Retargeting:
 
 
 def retarget_backends(target: Target, on_choice: OnChoice) -> AbstractContextManager[None]:
-    """Give backends that call AOTAutograd themselves the graphs of this GPU in the block."""
+    """Retarget backends that call AOTAutograd themselves to this GPU in the block."""
     session = Retargeting(target, on_choice)
     return replace_attributes([(*places.AOT_MODULE, call_instead(session.trace_aot)), *session.wrappers()])
 
 
 def fold_constants(fold: Function, module: GraphModule) -> Any:
-    """Compute folded constants on the CPU: Inductor makes real tensors on the graph's device."""
+    """Fold constants on the CPU: Inductor would create real tensors on the graph's device."""
     asked = [node for node in module.graph.nodes if swap_devices(node, device_swap(DEVICE, CPU))]
     try:
         return fold(module)
@@ -175,7 +174,7 @@ def fold_constants(fold: Function, module: GraphModule) -> Any:
 
 
 def add_zeros(add: Callable[[Any], None], folder: Any) -> None:
-    """Fold products with 0 on the CPU: Inductor makes a real zero on the product's device."""
+    """Fold products with 0 on the CPU: Inductor would create a real zero on the product's device."""
     targets = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar)
     calls = [node for target in targets for node in folder.module.graph.find_nodes(op="call_function", target=target)]
     products = [node for node in calls if isinstance(node.meta.get("val"), FakeTensor)]
@@ -190,9 +189,9 @@ def add_zeros(add: Callable[[Any], None], folder: Any) -> None:
 
 
 def run_fallback(run: Function, mode: FakeTensorMode, func: Any, values: Sequence[Any], *args: Any) -> Any:
-    """Run an operator on the CPU to learn the shapes of its results, if its tensors are on a virtual GPU.
+    """Run an operator on the CPU to learn its result shapes, if its tensors are on a virtual GPU.
 
-    `run_fallback_kernel` runs operators without a meta function with zeros, on the device of their arguments.
+    `run_fallback_kernel` runs operators without a meta function on zeros, on the device of their arguments.
     """
     if all(getattr(value, "device", CPU).type == "cpu" for value in values):
         return run(mode, func, values, *args)
@@ -201,7 +200,7 @@ def run_fallback(run: Function, mode: FakeTensorMode, func: Any, values: Sequenc
 
 
 def _source(inputs: Sequence[Any]) -> torch.device:
-    """The GPU that a graph's inputs are on, else the CPU. CPU inputs of a graph on a GPU stay."""
+    """The GPU of a graph's inputs, else the CPU. CPU inputs of a graph on a GPU are not moved."""
     devices = (value.device for value in inputs if isinstance(value, torch.Tensor))
     return next((device for device in devices if device.type == DEVICE.type), CPU)
 

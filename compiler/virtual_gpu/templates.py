@@ -1,8 +1,8 @@
-"""max-autotune for a virtual GPU: the kernels that Inductor would time, and the one shown.
+"""max-autotune for a virtual GPU: Inductor's autotuning candidates, and the displayed one.
 
-Candidates for a matmul or convolution come with their sources from Inductor's own heuristics for that GPU
+Candidates for a matmul or convolution, with their sources, come from Inductor's own heuristics for that GPU
 (torch._inductor.template_heuristics). Nothing can be timed, so they are ranked by rule: Triton templates in Inductor's
-order, then other code that it writes, then ATen.
+order, then other generated code, then ATen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compiler.virtual_gpu.gpu import DEVICE, HIP_VERSION
 from compiler.virtual_gpu.retargeting import OnChoice, Retargeting
 
 MULTIPROCESSORS_FOR_TEMPLATES = 68
-"""torch._inductor.utils.is_big_gpu: with fewer, Inductor leaves products to ATen (NVIDIA)."""
+"""torch._inductor.utils.is_big_gpu: with fewer, Inductor leaves matmuls to ATen (NVIDIA)."""
 
 _SETTING = re.compile(r"(\w+)=('[^']*'|[^,]+)")
 _NUMBER = re.compile(r"_\d+$")
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"_\d+$")
 
 @dataclass(slots=True)
 class _Open:
-    """A selection that Inductor makes later: the scheduler chooses among several templates."""
+    """A selection in progress; with a `buffer`, the scheduler chooses among several templates later."""
 
     node: str
     operation: str
@@ -44,7 +44,7 @@ class _Open:
 
 
 class Templates:
-    """Wrappers that make Inductor choose the first Triton template, and collect its candidates."""
+    """Makes Inductor choose the first Triton template, and collects its autotuning candidates."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -60,12 +60,12 @@ class Templates:
             (*choosing.CODE_LOADER, self.keeping_sources),
             (*choosing.HEURISTICS, self.heuristics),
             (*choosing.HEURISTIC_CACHE, lambda _: {}),
-            # A cache does not know one GPU from another.
+            # The caches are not keyed by GPU.
             *((*place, lambda _: choosing.new_code_cache()) for place in choosing.code_caches()),
         ]
 
     def heuristics(self, registered: dict[Any, Any]) -> dict[Any, Any]:
-        """The heuristics that a torch built for the target's vendor registers on import."""
+        """The heuristics that a torch build for the target's vendor registers on import."""
         if _is_vendors_build(self.target):
             return registered
         others = {key: made for key, made in registered.items() if key[1] != DEVICE.type}
@@ -75,7 +75,7 @@ class Templates:
         return others
 
     def selections(self) -> list[Selection]:
-        """The selections since the last call."""
+        """Return the selections since the last call, and forget them."""
         done, self.open = self.open, []
         return list(map(self._finish, done))
 
@@ -108,7 +108,7 @@ class Templates:
         return settle(buffer, caller)
 
     def keeping_sources(self, cache: type[Any]) -> type[Any]:
-        """Keep candidates' code as text: no file, no module. Inductor loads it only to time it."""
+        """Keep candidates' code as text, without a file or module: Inductor loads it only to time it."""
         sources = self.sources
 
         class Kept(cache):  # type: ignore[misc]
@@ -121,7 +121,7 @@ class Templates:
         return Kept
 
     def _finish(self, selection: _Open) -> Selection:
-        """The finished selection. Where no template was chosen, their layouts don't fit: ATen's is."""
+        """Finish a selection. If nothing was chosen, no template's layout fits, and ATen is chosen."""
         order = sorted(selection.choices, key=_rank)
         chosen = selection.chosen or next((choice for choice in order if kind_of(choice) == "aten"), order[0])
         candidates = tuple(self._candidate(choice) for choice in selection.choices)
@@ -133,7 +133,7 @@ class Templates:
     def _candidate(self, choice: Any) -> Candidate:
         if kind_of(choice) == "aten":
             return Candidate(choice.choice.call_name(), "aten", {})
-        name = _NUMBER.sub("", choice.name)  # the number counts on through the process
+        name = _NUMBER.sub("", choice.name)  # the number increases throughout the process
         kind = kind_of(choice)
         source = self.sources.get(str(choice.bmreq.module_path), "") if kind == "template" else ""
         return Candidate(name, kind, dict(_SETTING.findall(choice.description)), source)
@@ -155,7 +155,7 @@ class Templates:
 
 
 class InductorRetargeting(Retargeting):
-    """Retargets Inductor, too: its settings and its candidates for max-autotune."""
+    """Retargets Inductor including its settings and its max-autotune candidates."""
 
     def __init__(self, target: Target, on_choice: OnChoice) -> None:
         super().__init__(target, on_choice)
@@ -166,9 +166,9 @@ class InductorRetargeting(Retargeting):
         return super().wrappers() + self.templates.wrappers()
 
     def settings(self) -> dict[str, Any]:
-        """Inductor's settings that differ on the GPU's machine.
+        """Inductor settings for the target.
 
-        Nothing can be timed, and defaults follow the vendor that torch was built for.
+        Benchmarking is off, as nothing can be timed. The other defaults depend on the vendor of the torch build.
         """
         settings: dict[str, Any] = dict.fromkeys(choosing.fusion_benchmarks(), False)
         if _is_vendors_build(self.target):
@@ -198,7 +198,7 @@ def _rank_all(
     _cache: Any, _name: str, _nodes: Any, _layout: Any, _generators: Any, _key: str, choices: Sequence[Any],
     *_args: Any, **_kwargs: Any,
 ) -> dict[Any, float]:  # fmt: skip
-    """Ranks in place of measured times; Inductor takes the least."""
+    """Return ranks instead of measured times; Inductor takes the minimum."""
     return {choice: float(place) for place, choice in enumerate(sorted(choices, key=_rank), 1)}
 
 
