@@ -89,7 +89,7 @@ class GraphRecorder:
         self.homes: dict[str, dict[int, str]] = {}
 
     def run_backend(self, run: Compiled) -> Compiled | None:
-        """Compile with the real backend. On an error, add a Problem and return None: the captured graph runs instead."""
+        """Compile with the real backend. An error becomes a Problem, and the captured graph runs instead."""
         self.clock.resume()
         try:
             with self.torch_time.resume():
@@ -259,7 +259,7 @@ class GraphRecorder:
         self.timeline(kind, facts, entities, text)
 
     def timeline(self, kind: Kind, facts: MemoryFacts, entities: Mapping[str, str], text: str) -> None:
-        """Record one half's memory events. `entities` are ids by buffer, `text` is the code of the allocating function."""
+        """Record one half's memory events. `entities` are ids by buffer, `text` is the allocating function's code."""
         outputs, aot = self.outputs.get(kind, ()), self.kept.aot
         results = aot.first_output + len(aot.outputs) if kind == "forward" and aot else len(outputs)
         half = HalfMemory("backward" if kind == "backward" else "forward", facts, entities, outputs, results)

@@ -56,9 +56,9 @@ from compiler.virtual_gpu.templates import InductorRetargeting
 NODES_A_COLLECTION = 20
 
 MANY_ELEMENTS = 2**27
-"""A call that computes so many takes a CPU about a second."""
+"""A CPU takes about a second for a call that computes this many elements."""
 LONG_SECONDS = 10.0
-"""A call that runs for longer is told what took the time."""
+"""If a call runs longer, a Problem says what took the time."""
 
 
 class Recorder:
@@ -96,7 +96,7 @@ class Recorder:
         self._codes[frame] = code
         function = self.names(code.co_name)
         self.builder.title = self.builder.title or function
-        if fx.is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: show the user's module instead
+        if fx.is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: show the user's module
             function = self.builder.title or function
         else:
             self.book.line(code.co_filename, code.co_firstlineno)
@@ -179,8 +179,8 @@ class Recorder:
     def on_graph(self, key: CompileKey, module: GraphModule, run: Function, bucket: Bucket | None = None) -> Function:
         """Record a captured graph and its compilation by the backend; return the callable that Dynamo runs for it.
 
-        Without a build, that is the captured graph itself, so autograd and random numbers are eager's own. `bucket` is set
-        if DDPOptimizer split the captured graph and this is one of the parts.
+        Without a build, that is the captured graph itself, so autograd and random numbers are eager's own. `bucket` is
+        set if DDPOptimizer split the captured graph and this is one of the parts.
         """
         frame = self.frame_id(key)
         graph = f"{frame} {bucket.name}" if bucket else frame
