@@ -158,9 +158,9 @@ def _without_dict(source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SymbolNames:
-    """Names of symbolic sizes and numbers: source (`L['x'].size()[0]`) -> symbol, or the number it was specialised to.
+    """Names of symbolic sizes and numbers: source (`L['x'].size()[0]`) -> symbol, or the number it was specialized to.
 
-    `own` has only the first source of each symbol, and no specialised ones.
+    `own` has only the first source of each symbol, and no specialized ones.
     """
 
     all: Mapping[str, str] = field(default_factory=dict)

@@ -212,7 +212,7 @@ class Instructions(SymbolicStack):
     """Instructions without control flow, after which the next instruction runs.
 
     `says` is the purpose of instructions, by offset. `constants` are objects without a literal, by their name in the
-    text. `names` canonicalises generated names.
+    text. `names` canonicalizes generated names.
     """
 
     code: CodeType = field(kw_only=True)

@@ -1,4 +1,4 @@
-"""Symbolic sizes and numbers as facts: hints, ranges, and the lines that specialised them."""
+"""Symbolic sizes and numbers as facts: hints, ranges, and the lines that specialized them."""
 
 from __future__ import annotations
 

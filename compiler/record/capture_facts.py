@@ -169,7 +169,7 @@ class Guard:
 @dataclass(frozen=True, slots=True)
 class Condition:
     """Torch's assumption about a symbol (`s77 <= 1024`), and the line that caused it. `default` marks an assumption
-    that no line caused: torch specialises sizes 0 and 1, and names the line that first used the size.
+    that no line caused: torch specializes sizes 0 and 1, and names the line that first used the size.
     """
 
     words: str
@@ -184,7 +184,7 @@ class Symbol:
     """A symbolic size or number of compiled code: its source, the value at tracing, its range.
 
     `low` and `high` are inclusive; None means no bound. `also` are other sources with the same value at first: torch
-    uses the same symbol for them. `became` is the number or expression that it was specialised to, "" if it is still
+    uses the same symbol for them. `became` is the number or expression that it was specialized to, "" if it is still
     symbolic, and `specialized_by` the line that caused this. `conditions` are assumptions about it.
     """
 
