@@ -1,4 +1,4 @@
-"""Breaks where Python needs the value or the size of a tensor, which is not known until the graph runs."""
+"""Rules for breaks where Python needs a tensor's value or size, which is unknown until the graph runs."""
 
 from __future__ import annotations
 
