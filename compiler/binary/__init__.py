@@ -1,4 +1,4 @@
-"""Compile Triton kernels to machine code without the GPU: TTIR, TTGIR, LLIR, PTX and SASS, or AMDGCN; analyse the code.
+"""Compile Triton kernels to machine code without the GPU: TTIR, TTGIR, LLIR, PTX and SASS, or AMDGCN; and analyze it.
 
 `compile_record(record)` compiles the kernels of a record in parallel, in separate processes. It returns the record with
 an artifact for each kernel and stage, and facts (`compiler.record.Binary`). `compile_incrementally` yields the record
