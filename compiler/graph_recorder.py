@@ -68,7 +68,7 @@ _TITLES = {
 
 
 class GraphRecorder:
-    """Implements `InductorObserver` for one captured graph. Each stage keeps what maps the next one to its origins."""
+    """Implements `InductorObserver` for one captured graph. Each stage is kept to find the origins of the next one."""
 
     def __init__(self, recorder: Recorder, frame: str, kept: KeptFrame) -> None:
         self.builder, self.book, self.call_site = recorder.builder, recorder.book, recorder.call_site

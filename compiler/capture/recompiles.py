@@ -324,7 +324,7 @@ def _tensor_failures(guard: FailedGuard) -> Iterator[GuardFailure]:
 
 
 def _kinds(guard: FailedGuard) -> tuple[str, str]:
-    """Old and new kind of a tensor that differs in nothing but, possibly, inference mode."""
+    """Old and new kind of a tensor whose properties are equal: it may be an inference tensor or not."""
     if guard.value.is_inference() != ("ADInplaceOrView" in guard.code[0]):
         return "a tensor of another kind", "a tensor of this kind"
     new, old = ("made in inference mode", "not made in inference mode")[:: 1 if guard.value.is_inference() else -1]

@@ -27,7 +27,7 @@ EAGERS_DRAWS = {
     "inductor": ("Inductor", "torch._inductor.config.fallback_random = True draws eager's"),
     "tcompile": ('backend="tcompile"', 'options={"random": "eager"} draws eager\'s'),
 }
-"""By backend, its name, and the setting that makes random numbers those of eager."""
+"""Backend -> its name, and the setting with which it draws eager's random numbers."""
 OWN_DRAWS = (
     "compared with the results of the same graph run by eager with random numbers of {name}: by design those are "
     "others than eager's"

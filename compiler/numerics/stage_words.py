@@ -15,7 +15,7 @@ from compiler.record import Artifact, Check
 
 _OWN = re.compile(r"\._(?:parameters|buffers)\['[^']+'\]$")
 _CALLED = re.compile(r"^(self|fn|mod|module|model)\.")
-"""Torch's and users' usual names for the module whose forward runs; other names are kept."""
+"""Usual names for the module that is called, which are dropped; other names are kept."""
 
 
 def stage_checks(mine: Named, eager: Named, best: Named | None, stage: str, graph: str) -> tuple[Check, ...]:

@@ -208,7 +208,7 @@ class Search:
         return bool(objects) and any(site.kind == kind for site in self.sites[-1:])
 
     def _site_hiding(self, span: Span) -> str:
-        """Id of the site whose break left a span untraced; if none is known, of the last site that left lines untraced."""
+        """Id of the site whose break left a span untraced; if none did, of the last site that left lines untraced."""
         evicting = [item for item in self.record.breaks if item.unread is not None or item.outcome != "resumed"]
         covering = [item for item in evicting if item.unread and item.file == span.file
                     and item.unread[0] <= span.line <= item.unread[1]]  # fmt: skip
