@@ -97,7 +97,7 @@ class Exploration:
 
     @property
     def kept(self) -> Mapping[str, KeptFrame]:
-        """Graphs and first inputs by capture ("0/0"); inputs are copied only if `check` is set."""
+        """Kept graphs and first inputs, by capture id ("0/0"); inputs are copied only if `check` is set."""
         return self._recorder.kept
 
     @property
@@ -163,7 +163,7 @@ class Exploration:
         """Time the candidates for the first call, if `time` is set. An interrupt keeps the finished ones."""
         if not self.options.time or self._is_on_meta:
             return
-        # torch.utils.benchmark takes longer to import than a small function to explore.
+        # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
         from compiler.timing.candidate_times import time_call
 
         time_call(self._builder, self.call)
@@ -229,7 +229,7 @@ class Exploration:
         checks = self.options.check is True and not is_virtual(self.options.target)
         if not self._calls or not (self.options.time or checks) or self._is_on_meta:
             return
-        # torch.utils.benchmark takes longer to import than a small function to explore.
+        # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
         self._builder.start("timing")
         try:
             if self.options.time:
@@ -311,7 +311,7 @@ class Exploration:
             return fn(*args, **kwargs)
 
     def _call_and_keep(self, call: Call) -> Any:
-        """Make a call; keep it for repetition if it is the first or compiled something new."""
+        """Make a call; keep it for repetition if it is the first or triggered a compilation."""
         if not self._calls:
             self._calls.append(call)
         known = len(self._builder.frames)
@@ -324,7 +324,7 @@ class Exploration:
                 self._calls.append(call)
 
     def _build_on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Build code for tensors on a GPU, as the user would run it; never for meta tensors."""
+        """Build code if tensors are on a GPU, as the user would run it; never for meta tensors."""
         if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []

@@ -415,6 +415,6 @@ def _failure_key(guard: FailedGuard) -> tuple[str, str, str]:
 
 
 def tensors_device(values: Sequence[Any]) -> torch.device | None:
-    """The device of the first tensor off the CPU, or else of the first tensor."""
+    """Device of the first tensor that is not on the CPU, or else of the first tensor."""
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), devices[0] if devices else None)

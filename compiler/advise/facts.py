@@ -99,7 +99,7 @@ class Advice:
 
 
 def seconds(value: float) -> str:
-    """`3.2 µs`, `410 µs`, `2.5 s`: two or three digits."""
+    """Format seconds with two or three digits: `3.2 µs`, `410 µs`, `2.5 s`."""
     units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
     amount, unit = next(
         ((value * factor, unit) for unit, factor in units if abs(value * factor) >= 1), (value * 1e9, "ns")
@@ -108,7 +108,7 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, `7 %`; shares just above 0 or below 1 are not rounded to 0 or 100 %."""
+    """Format a share in percent, `7 %`; shares just above 0 or below 1 are not rounded to 0 or 100 %."""
     if 0 < share < 0.01:
         return "less than 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")

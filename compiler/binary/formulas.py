@@ -108,7 +108,7 @@ class Node:
 
 
 def flops_of(node: Node) -> int:
-    """Floating-point operations of a node, by the rules above."""
+    """Floating-point operations of a node, by the rules in the module's docstring."""
     if node.is_matmul:
         return _by_formula(node)
     if not node.is_float or node.operation in MOVEMENT:

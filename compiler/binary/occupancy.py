@@ -19,7 +19,7 @@ from compiler.targets import Target
 
 Limiter = Literal["warps", "blocks", "registers", "shared memory"]
 
-_PARTITIONS = 4  # of a multiprocessor, each with its own registers and scheduler; AMD's SIMDs
+_PARTITIONS = 4  # of a multiprocessor, each with its own registers and scheduler; on AMD, the SIMDs
 _MOST_REGISTERS = {"nvidia": 255, "amd": 512}
 _REGISTER_UNIT = {"nvidia": 256, "amd": 8 * 64}  # allocation unit for the registers of one warp
 _SHARED_MEMORY_UNIT = {"nvidia": 128, "amd": 512}

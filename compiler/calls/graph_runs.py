@@ -17,7 +17,7 @@ Hook = Callable[[Node, Callable[[], Any]], Any]
 
 
 class HookedInterpreter(Interpreter):
-    """Runs a graph as eager would; the first hook is the outermost around each node."""
+    """Runs a graph in eager mode, with hooks around each node; the first hook is the outermost."""
 
     def __init__(self, module: GraphModule, *hooks: Hook) -> None:
         super().__init__(module)

@@ -56,7 +56,7 @@ REASONS: Final[dict[str, str]] = {
     "mode's order (config.numerics)",
     "template fusion does not preserve strict reduction ordering": "the second has to add in eager mode's order, "
     "which a template does not keep (config.numerics)",
-    # Limits that keep kernels good
+    # Limits on fusion that keep kernels fast
     "exceeds max fusion": "together they are more operations than one kernel may have (config.max_fusion_size)",
     "Fusion will increase peak memory": "together they would keep more in memory at once",
     "Nodes are too far away. Fusing them may increase peak memory.": "they are far apart in the program: "

@@ -116,7 +116,7 @@ class _Checking:
     def launch(self, launch: Launch) -> None:
         known_results = all(value is not None for value in launch.written.values())
         if launch.kernel in self.found and known_results and not self._unchecked_makers(launch):
-            return  # its code has been checked, and nothing depends on its being run
+            return  # its code has been checked, and no other check needs this launch
         known, waiting = self.found.setdefault(launch.kernel, _Found()), self._unchecked_makers(launch)
         most = _programs_to_run(launch)
         before = {index: launch.arguments[index].clone() for index in launch.written} if most else {}
@@ -133,7 +133,7 @@ class _Checking:
             else:
                 self._makers.pop(launch.arguments[index].data_ptr(), None)
                 known.checks.append(_comparison(launch, index, value, None if outcome.is_whole else before[index]))
-        for maker in waiting if known.checks else ():  # parts are checked with what is made of them
+        for maker in waiting if known.checks else ():  # partial results get the check of the final one
             self.found[maker].checks.append(known.checks[-1])
             self.found[maker].notes.append(f"it stores parts of a value; compared after {launch.kernel}")
 

@@ -17,7 +17,7 @@ def one_line(text: str) -> str:
 
 
 def size_text(count: float) -> str:
-    """A number of bytes: `512 B`, `2.0 KiB`, `3.4 MiB`."""
+    """Format a number of bytes: `512 B`, `2.0 KiB`, `3.4 MiB`."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -184,7 +184,7 @@ def _kind(tensor: Any) -> tuple[Any, ...]:
 def _is_constant(value: Any) -> bool:
     if isinstance(value, int) and abs(value) > _LONGEST_INT:
         return False
-    return isinstance(value, _CONSTANTS) and value == value  # NaN is not
+    return isinstance(value, _CONSTANTS) and value == value  # False for NaN
 
 
 def _copy_of(value: Any) -> Any:

@@ -47,7 +47,7 @@ FLIPPED = 1e-4
 """Share of booleans that may differ if they come from comparing rounded numbers (`Scope.rounded_comparisons`)."""
 
 VERDICTS = ("equal", "close", "differs", "not comparable")
-"""From best to worst."""
+"""Verdicts, from best to worst."""
 NOT_FINITE = "NaN or infinities at other places"
 AS_NEAR_AS_EAGER = "as near to float64 as eager"
 UNDERFLOW = "below the smallest normal number of float32, which a GPU may flush to zero"
