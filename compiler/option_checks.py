@@ -221,7 +221,7 @@ _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 
 def _vs(value: Any) -> str:
-    """Check the name of the backend to compare with: its code must be available."""
+    """Check the name of the backend to compare with: it must generate code that can be shown."""
     backend = _text("vs", value)
     if backend in ("", *WRITERS):
         return backend

@@ -93,7 +93,7 @@ def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
 
 
 def _compile_gain(reading: Reading, spent: float) -> Gain | None:
-    """Half of the compile time, as code with symbolic shapes takes longer to compile than code for fixed ones."""
+    """Estimate the gain as half of the compile time, as code with symbolic shapes takes longer to compile."""
     if not spent:
         return None
     how = f"half of the {seconds(spent)} that torch spent on these compilations"

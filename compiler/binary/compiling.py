@@ -58,7 +58,8 @@ class Wanted(TypedDict, total=False):
     """What to compile of a record; by default, everything.
 
     `kernels` (ids or names) and `stages` ("ttir", "sass" …) restrict it. `config` is the index of the launch
-    configuration among Inductor's candidates. `workers` is the number of processes, by default the number of cores.
+    configuration among Inductor's candidates. `workers` is the number of processes, by default one for each
+    core, up to 8.
     """
 
     kernels: Collection[str] | None

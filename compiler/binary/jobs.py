@@ -62,9 +62,9 @@ class Output:
 
 
 def one_function(module: str, first: int, lines: tuple[int, int]) -> str:
-    """The function on these lines of a module, after the lines before `first`, which all functions share.
+    """Source of one function of a module: the shared lines before `first`, and the function's own lines.
 
-    Triton takes time to read more than that.
+    Parsing the other functions would take Triton time.
     """
     rows = module.split("\n")
     return "\n".join([*rows[: first - 1], *rows[lines[0] - 1 : lines[1]]]) + "\n"

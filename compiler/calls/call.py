@@ -52,7 +52,7 @@ def autocast(dtypes: Iterable[tuple[str, torch.dtype]]) -> Iterator[None]:
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
-    """Values of a function's closure variables by name, without the unset ones."""
+    """Values of a function's closure variables by name; unset ones are left out."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
 

@@ -1,7 +1,7 @@
 """Lines of a function that certainly ran as plain Python, given that it returned.
 
 A line certainly ran if every path through the bytecode passes it: from the start to a return, or to or from an
-instruction that is known to have run. Branches are not decided.
+instruction that is known to have run. Lines on only some paths are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of a compiled call against eager and float64, in numbers by the policy, and in words."""
+"""Describe the errors of a compiled call against eager and float64, in numbers and in words."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def draws_its_own(frame: KeptFrame) -> bool:
 
 
 def drawing(frame: KeptFrame) -> dict[Kind, Callable[[], Reference]]:
-    """For each half of a capture, a function that makes an interpreter with its generated code's random numbers."""
+    """Map each half of a capture to a function that makes an interpreter with its code's random numbers."""
     draw = _draw_as_tcompile if frame.programs else _draw_as_inductor
     return {kind: partial(draw, graph) for kind, graph in _graphs(frame).items()}
 

@@ -221,11 +221,11 @@ class Binary:
     `num_warps` and `num_stages`; `configs` are all candidates of Inductor's heuristics, in their order.
 
     `registers` (vector registers on AMD) and `spill_bytes` are per thread, `shared_memory` (bytes) and `threads` per
-    block. `programs` are the blocks of one launch (0 if sizes are symbolic). `occupancy` is the ratio of resident warps
-    to a multiprocessor's maximum, and `limiter` the resource that limits it. `mix` counts instructions by class;
-    `load_bits` and `store_bits` are the widest global access of one thread. `bytes` and `flops` are by formula, for one
-    launch. `bound_seconds` is the least time at the target's peak rates, and `bound` the rate that limits it ("memory",
-    "compute"). None means not available.
+    block. `programs` are the blocks of one launch (0 if sizes are symbolic). None means not available.
+    `occupancy` is the share of a multiprocessor's warps that are resident; `limiter` is the resource that limits it.
+    `mix` counts instructions by class. `load_bits` and `store_bits` are the widest global access of one thread.
+    `bytes` and `flops` are by formula, for one launch. `bound_seconds` is the least time at the target's peak rates;
+    `bound` is the rate that limits it ("memory", "compute").
     """
 
     kernel: str
@@ -289,16 +289,17 @@ class Check:
     """A comparison with eager's results. `subject` is "the call", one of its results ("logits", "gradient of
     layer1.weight"), or a description of a stage's results.
 
-    Errors are absolute, and relative to the largest magnitude; None if not finite. `verdict` is "equal", "close"
-    (within the dtype's tolerance, or as near to float64 as eager), "differs" or "not comparable"; `words` is the
-    verdict as a sentence. `stage` and `graph` name the graphs that were run; both are "" for compiled code, and `graph`
-    is "" for a stage that was run in the whole call. `max_absolute_float64` and `max_relative_float64` are errors
-    against the same computation in float64, None if unknown; for these, a tensor's magnitude is at least a thousandth
-    of the largest one. `node` is the id of the first node whose value differs.
+    Errors are absolute, and relative to the largest magnitude; None if not finite.
+    `verdict` is "equal", "close" (within the dtype's tolerance, or as near to float64 as eager), "differs" or "not
+    comparable"; `words` is the verdict as a sentence.
+    `stage` and `graph` name the graphs that were run. Both are "" for compiled code; `graph` is "" if a stage was run
+    in the whole call. `node` is the id of the first node whose value differs.
+    `max_absolute_float64` and `max_relative_float64` are errors against the same computation in float64, None if
+    unknown. For these, a tensor's magnitude is at least a thousandth of the largest one.
 
-    For results of the call: `tolerance` is the allowed relative error. `max_ulps` and `p99_ulps` (the 99th percentile)
-    are errors in units in the last place of the result's dtype. `eager_absolute_float64` is eager's own largest error
-    against float64.
+    For results of the call, `tolerance` is the allowed relative error. `max_ulps` and `p99_ulps` (the 99th percentile)
+    are in units in the last place of the result's dtype. `eager_absolute_float64` is eager's largest error against
+    float64.
     """
 
     subject: str

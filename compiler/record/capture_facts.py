@@ -14,7 +14,7 @@ class Frame:
     the index of the compilation among those of the code object. Both count from 0.
 
     `caller` is the frame that called this one, at `called_at`; "" for the explored call. `plain` are the lines that
-    certainly ran as plain Python, without those that may have.
+    certainly ran as plain Python; lines that only may have are left out.
 
     `restarts` are torch's reasons to restart the analysis in this compilation. `resumes` is the id of a break, if the
     code is a resume function for it. `call_number` is the number of the explored function's call in which it was
@@ -224,10 +224,11 @@ class Recompile:
 
     `reasons` are torch's words: the first failed guard of each cache entry. `failures` are all failed guards.
     `closest` is the compilation with the closest cache entry; `cause` and `argument` are of that entry.
-    `limit` is the limit that prevented a compilation ("" if none did). `call` is the line of the call, `call_number`
-    the number of the explored function's call, from 1. `graph_change` is the difference to the graph captured now (""
-    if one of the two is not in the record). `plain_calls` are the calls, from a limit on, in which the whole function
-    ran as plain Python; unknown if code is built to run. `applicability` is how reliable the advice is.
+    `limit` is the recompile limit that prevented a compilation ("" if none did). `call` is the line of the call, and
+    `call_number` the number of the explored function's call, from 1.
+    `graph_change` compares the captured graph with that of `closest` ("" if one of the two is not in the record).
+    `plain_calls` are the calls, from a limit on, in which the whole function ran as plain Python; unknown if code is
+    built to run. `applicability` is how reliable the advice is.
     """
 
     id: str
@@ -255,11 +256,11 @@ class Step:
     """One bytecode instruction that TorchDynamo traced, with the state before it, as changes since the last step of the
     same call.
 
-    `attempt` counts restarts of the frame, from 1. `depth` is the depth of inlined calls. `first` marks the first step
-    of a call. The lowest `kept` entries of the symbolic stack are unchanged; `pushed` are new entries on top. `changed`
-    are locals, "" for a deleted one. `nodes` (FX, by their current names: a store may rename them) and `guards` were
-    added before the next step.
-    `ended` is the error that ended the instruction, "" if there was none.
+    `attempt` is the number of the attempt to trace the frame, from 1. `depth` is the depth of inlined calls. `first`
+    marks the first step of a call.
+    The lowest `kept` entries of the symbolic stack are unchanged; `pushed` are new entries on top. `changed` are
+    locals, "" for a deleted one. `nodes` (FX, by their names at the time: a store may rename them) and `guards` were
+    added before the next step. `ended` is the error that ended the instruction, "" if there was none.
     """
 
     frame: str

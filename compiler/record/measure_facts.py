@@ -34,13 +34,14 @@ class HostTime:
 class Candidate:
     """One way to run the user's call, and its measurements.
 
-    `name` is "eager", a backend ("aot_eager", "inductor") or a backend with a mode ("inductor reduce-overhead"). `what`
-    describes one call. `seconds` is the median over `rounds`, each of `calls_a_round` calls (their mean; on a GPU,
-    their median); `low` and `high` are the quartiles. `stream_seconds` is the time of a call in a back-to-back stream
-    of calls; for `seconds`, the L2 cache is emptied before each call. `compile_seconds` is for the first call, with
-    empty caches. `peak_bytes` is the peak memory during one call, less the memory in use before. `kernels` is the
-    number of distinct generated kernels, `launches` that of launches in one call, of generated and library kernels.
-    `graphs` is the number of compiled graphs. `notes` are sentences, `problem` says why there are no numbers.
+    `name` is "eager", a backend ("aot_eager", "inductor") or a backend with a mode ("inductor reduce-overhead").
+    `what` describes one call.
+    `seconds` is the median over `rounds`, each of `calls_a_round` calls (their mean; on a GPU, their median); `low` and
+    `high` are the quartiles. The L2 cache is emptied before each call, except for `stream_seconds`: the time of a call
+    in a back-to-back stream. `compile_seconds` is for the first call, with empty caches.
+    `peak_bytes` is the peak memory during one call, less the memory in use before.
+    `kernels` counts distinct generated kernels, `launches` the launches of one call (library kernels, too), and
+    `graphs` the compiled graphs. `notes` are sentences; `problem` says why there are no numbers.
     """
 
     name: str
@@ -88,13 +89,13 @@ class KernelTime:
     """Profiled time of one call of a generated kernel, or of one function of eager's.
 
     Seconds are the median over the profiled calls; for each call, its `launches` (their mean number) are summed.
-    `device` is where the time was spent: "cuda", or "cpu". `kernel` is the id of a `Kernel`, `call` the id of the
-    entity that calls it in the generated code. Both are "" for eager, and for device functions of the compiled call
-    that match no kernel of the record: then `name` is the device function, or on a CPU the operator. `op` is the
-    operator that launched it, `functions` are the device functions that ran. `bytes` and `flops` are by formula, for
-    all launches. `memory_share` and `compute_share` are the achieved shares of the GPU's peak bandwidth and peak rate,
-    from 0 to 1 (more if the cache serves traffic), None if the peak is unknown. `nodes` are ids of the post-grad nodes
-    that it computes, `lines` ids of source lines.
+    `device` is where the time was spent: "cuda", or "cpu".
+    `kernel` is the id of a `Kernel`, and `call` the id of the entity that calls it in the generated code. Both are ""
+    for eager, and for functions in the compiled call that match no kernel of the record: then `name` is the device
+    function, or on a CPU the operator. `op` is the operator that launched it, `functions` are the device functions that
+    ran. `bytes` and `flops` are by formula, for all launches. `memory_share` and `compute_share` are the achieved
+    shares of the GPU's peak bandwidth and peak rate, from 0 to 1 (more if the cache serves traffic), None if the peak
+    is unknown. `nodes` are ids of the post-grad nodes that it computes, `lines` ids of source lines.
     """
 
     name: str

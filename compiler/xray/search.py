@@ -177,7 +177,7 @@ class Search:
         ))  # fmt: skip
 
     def _add_unreached(self) -> None:
-        """Add breaks of the exploration in code that the repeated calls do not reach."""
+        """Add the exploration's breaks in code that the repeated calls do not reach."""
         known = [site.span for site in self.sites]
         breaks = {_users_span(item): item for item in reversed(self.record.breaks)}
         missed = {span: item for span, item in breaks.items() if span and span.end_column and span not in known}

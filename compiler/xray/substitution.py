@@ -328,7 +328,7 @@ def parse_edited(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
 
 
 def edit_lines(lines: Sequence[str], edits: Sequence[Edit]) -> tuple[list[str], list[int]]:
-    """The lines of an edited file, and for each the line of the original file that it is or replaces."""
+    """The lines of an edited file, and the line number of each in the original file."""
     text, origin = list(lines), list(range(1, len(lines) + 1))
     for edit in sorted(edits, key=lambda edit: edit.line, reverse=True):
         new = [f"{line}\n" for line in edit.text.split("\n")]

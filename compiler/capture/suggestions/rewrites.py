@@ -287,7 +287,7 @@ def kinds(case: Case) -> list[str]:
 
 
 def can_be_printed(case: Case) -> bool:
-    """Whether torch's print operator, and a print that torch reorders, support all the arguments' kinds."""
+    """Whether torch's print operator and its reordering of prints support the kinds of all arguments."""
     node = case.node
     if not isinstance(node, ast.Call) or node.keywords:
         return False
