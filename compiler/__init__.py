@@ -1,8 +1,8 @@
-"""torch.compile's pipeline on a user's own function, each stage kept as plain data.
+"""The pipeline of torch.compile on a user's own function, with each stage recorded as plain data.
 
-`explore` (or `Exploration`, as a context manager) runs a call and gives its `Record`: artifacts in pipeline order,
-entities linked from the Python line to the generated kernel, and the facts around them. `open` shows what our own
-backend makes of a call, with passes that can be replaced. Nothing here knows Jupyter.
+`explore` (or `Exploration`, as a context manager) runs a call and returns its `Record`: artifacts in pipeline order,
+entities linked from the Python line to the generated kernel, and facts about them. `open` shows how our own backend
+compiles a call, with passes that can be replaced. This package does not depend on Jupyter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Event", "Exploration", "Explored", "OptionError", "Options", "Record
 
 
 def __getattr__(name: str) -> Any:
-    """The engine brings torch with it; reading a record does without."""
+    """Import the engine lazily, as it imports torch; reading a record does not need torch."""
     if name in __all__:
         home = "compiler.backend.inspect.inspection" if name == "open" else "compiler.engine"
         return getattr(importlib.import_module(home), name)

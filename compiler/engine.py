@@ -48,7 +48,7 @@ from compiler.virtual_gpu.gpu import active_driver
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
 MOST_LATER_CALLS = 8
-"""So many calls that made torch compile again are kept, with their arguments: as many as torch compiles for."""
+"""Up to this many calls that triggered a recompilation are kept with their arguments, as many as torch compiles for."""
 _OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("compiler", "explorer"))
 
 
@@ -63,12 +63,12 @@ ON_META = Problem("timing", NO_VALUES, f"the generated code is there; {GIVE_VALU
 
 
 class Exploration:
-    """One exploration, as a context manager. Every compilation inside the block is recorded, those that the user's
-    own `torch.compile` triggers too; `compile(fn)` gives the callable to use in place of `fn`.
+    """One exploration, as a context manager. It records every compilation inside the block, also those by the user's
+    own `torch.compile`. `compile(fn)` returns the callable to use in place of `fn`.
 
-    `listener` hears of each stage as it comes. What the user's code raises passes through; what torch.compile can't
-    do becomes a `Problem`, and the user's code runs as if it were not compiled. With `build`, code is built whatever
-    the options say; `site` is the line that calls count as made on: by default the user's own that makes them.
+    `listener` is notified of each stage. Exceptions of the user's code propagate. If torch.compile fails, a `Problem`
+    is recorded, and the user's code runs uncompiled. With `build`, code is built whatever the options say. `site` is
+    the line that calls are attributed to; by default, the line of the user's code that makes them.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class Exploration:
         self._calls: list[Call] = []
         self._stack = ExitStack()
         self._launches = ExitStack()
-        """Longer than `_stack`: what is measured after the call runs its kernels again."""
+        """Outlives `_stack`: measurements after the call run its kernels again."""
 
     @property
     def record(self) -> Record:
-        """The record so far; complete once the block has ended."""
+        """The record so far; complete after the end of the block."""
         return self._builder.record()
 
     @property
     def kept(self) -> Mapping[str, KeptFrame]:
-        """Graphs and first inputs by capture ("0/0"); inputs are copied only if `check` is set."""
+        """Kept graphs and first inputs, by capture id ("0/0"); inputs are copied only if `check` is set."""
         return self._recorder.kept
 
     @property
@@ -106,7 +106,7 @@ class Exploration:
         return replace(self._calls[0], later=tuple(self._calls[1:])) if self._calls else None
 
     def result(self, value: Any = None) -> Explored:
-        """The record so far, with the value of the call."""
+        """The record so far, and the return value of the call."""
         return Explored(self.record, value, self.kept, self.call, self.files())
 
     def __enter__(self) -> Exploration:
@@ -132,7 +132,7 @@ class Exploration:
         return any(frame.graphs for frame in self._builder.frames.values())
 
     def discard(self) -> None:
-        """End the exploration without measuring anything: another one takes its place."""
+        """End the exploration without measuring anything, as another one replaces it."""
         with self._launches:
             self._stack.close()
         self._calls.clear()
@@ -160,10 +160,10 @@ class Exploration:
             self._builder.finish()
 
     def _time(self) -> None:
-        """Time the candidates for the first call, if `time` is set. An interrupt keeps finished ones."""
+        """Time the candidates for the first call, if `time` is set. An interrupt keeps the finished ones."""
         if not self.options.time or self._is_on_meta:
             return
-        # torch.utils.benchmark takes longer to import than a small function to explore.
+        # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
         from compiler.timing.candidate_times import time_call
 
         time_call(self._builder, self.call)
@@ -173,7 +173,7 @@ class Exploration:
             profile_copy(self._builder, self.call, explore_again)
 
     def _add_what_is_asked(self) -> None:
-        """Add the stages and checks that the options ask for. An interrupt keeps finished ones."""
+        """Add the stages and checks that the options request. An interrupt keeps the finished ones."""
         builder, asked, first = self._builder, self.options, self._calls[0] if self._calls else None
         stages = set(asked.stages)
         if asked.vs:
@@ -183,8 +183,8 @@ class Exploration:
 
             add_exported(builder, first, self._recorder.book)
             self._recorder.add_sources()
-        # Where the code is built and run, this is left until somebody asks (`run.memory`): recording is not to slow
-        # down what is measured.
+        # If the code is built and run, memory is measured only on request (`run.memory`): recording must not slow
+        # down the measured call.
         if builder.memory and not self._recorder.build:
             from compiler.autograd.eager_memory import add_eager_memory
 
@@ -206,13 +206,13 @@ class Exploration:
             check_kernels(builder, self.kept)
 
     def _check_call(self, call: Call) -> None:
-        """Compare what the first call returns with eager."""
+        """Compare the results of the first call with eager's."""
         from compiler.numerics.call_check import CallCheck
 
         self._builder.checks.extend(CallCheck(call, self.kept).checks())
 
     def _check_stages(self, first: Call | None) -> None:
-        """Compare each stage with eager and float64; without the GPU, on the CPU."""
+        """Compare each stage with eager and float64; for a GPU that is not present, compare on the CPU."""
         if self._calls_sharded():
             self._builder.problem(SHARDED)
         elif is_virtual(self.options.target):
@@ -225,11 +225,11 @@ class Exploration:
             check_stages(self._builder, self.kept)
 
     def _measure(self) -> None:
-        """Time breaks and check the first call, if asked for. A failure is a Problem."""
+        """Time breaks and check the first call, if requested. A failure becomes a Problem."""
         checks = self.options.check is True and not is_virtual(self.options.target)
         if not self._calls or not (self.options.time or checks) or self._is_on_meta:
             return
-        # torch.utils.benchmark takes longer to import than a small function to explore.
+        # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
         self._builder.start("timing")
         try:
             if self.options.time:
@@ -240,12 +240,12 @@ class Exploration:
                     profile_in_place(self._builder, self._calls[0], self.files())
             if checks and not self._calls_sharded():
                 self._check_call(self._calls[0])
-        except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+        except Exception as error:  # noqa: BLE001 - the user's call may raise anything when it is repeated
             self._builder.problem(cannot_repeat(error))
 
     @functools.cached_property
     def _is_on_meta(self) -> bool:
-        """Whether the first call has meta tensors. If measurements were asked for, say that there are none."""
+        """Whether the first call has meta tensors. If so, add a Problem if measurements were requested."""
         is_on_meta = bool(self._calls) and "meta" in self._calls[0].devices()
         if is_on_meta and (self.options.time or self.options.check):
             self._builder.problem(ON_META)
@@ -256,7 +256,7 @@ class Exploration:
         return bool(self._calls) and holds_dtensor(_tensors_of(self._calls[0]))
 
     def _mark_first_call_breaks(self) -> None:
-        """Mark breaks that only a first call has, where a condition decides whether they are reached."""
+        """Mark breaks that occur only in a first call, if a condition decides whether they are reached."""
         breaks = self._builder.breaks
         if not (breaks and self._calls and self._observation) or self.options.fullgraph:
             return
@@ -269,12 +269,12 @@ class Exploration:
             breaks[:] = mark_first_call_breaks(breaks, call, self.options.dynamic, pause_observing, files, frames)
 
     def files(self) -> dict[str, str]:
-        """The names of source files in the record, by their paths."""
+        """Names of source files in the record, by path."""
         book = self._recorder.book
         return {file: book.name(file) for file in book.lines}
 
     def _time_breaks(self, call: Call) -> None:
-        """Time each graph break against a version of the code without it, where there is one."""
+        """Time each graph break against a version of the code without it, if there is such a version."""
         if not self._builder.breaks or self._observation is None:
             return
         from compiler.timing.break_cost import BreakTimer
@@ -311,7 +311,7 @@ class Exploration:
             return fn(*args, **kwargs)
 
     def _call_and_keep(self, call: Call) -> Any:
-        """Make a call; keep it for repetition if it is the first or compiled something new."""
+        """Make a call; keep it for repetition if it is the first or triggered a compilation."""
         if not self._calls:
             self._calls.append(call)
         known = len(self._builder.frames)
@@ -324,7 +324,7 @@ class Exploration:
                 self._calls.append(call)
 
     def _build_on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Build code for tensors on a GPU, as the user would run it; never for meta tensors."""
+        """Build code if tensors are on a GPU, as the user would run it; never for meta tensors."""
         if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
@@ -345,8 +345,8 @@ def explore(
 ) -> Explored:
     """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises.
 
-    With `calls`, `fn` is called once for each of these tuples of arguments, and the value is a list. `site` is as for
-    `Exploration`.
+    With `calls`, `fn` is called once for each of these tuples of arguments, and the value is a list of the results.
+    `site` is as for `Exploration`.
     """
     with Exploration(options, listener=listener, site=site) as exploration:
         compiled = exploration.compile(fn)
@@ -363,7 +363,7 @@ def explore_again(
     build: bool = False,
     inside: Callable[[Explored], None] | None = None,
 ) -> Explored:
-    """Make a call once more, unnoticed and on copies, and record every stage. Raises what it raises.
+    """Repeat a call on copies, without side effects, and record every stage. Raises what the call raises.
 
     With `build`, code is built whatever the options say. `inside` is called before the exploration ends.
     """
@@ -375,7 +375,7 @@ def explore_again(
 
 
 def _explore_with_backend(builder: Builder, call: Call | None) -> Record | None:
-    """Explore the call with the backend that `vs` names. After a failure there is a Problem."""
+    """Explore the call with the backend that `vs` names. A failure becomes a Problem."""
     asked = builder.options.vs
     if call is None:
         reason = f"there is no call to compile with {asked} too: the cell calls torch.compile itself"
@@ -385,27 +385,28 @@ def _explore_with_backend(builder: Builder, call: Call | None) -> Record | None:
     builder.progress("kernels", f"the same call with backend {asked}")
     try:
         return explore_again(call, _options_of_other(builder.options, builder.target)).record
-    except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+    except Exception as error:  # noqa: BLE001 - the user's call may raise anything when it is repeated
         builder.problem(cannot_repeat(error, "kernels", f"the call could not be repeated with backend {asked}"))
         return None
 
 
 def _options_of_other(options: Options, gpu: str) -> Options:
-    """Options for the other backend, for the target of the first.
+    """Options for exploring with the other backend, for the same target.
 
-    Settings are the first backend's own and left out. It is timed in turns with the first, as one of its candidates.
+    Settings are left out, as they belong to the first backend. The other backend is timed with the first, as one of its
+    candidates.
     """
     own = replace(options, backend=options.vs, vs="", options={}, target=gpu, time=False, check=False, step=False)
     return own if options.vs in WRITERS else replace(own, mode="default")
 
 
 def _check_on_cpu(builder: Builder, call: Call) -> None:
-    """Add the checks of a compilation for the CPU to a record whose GPU is not here. A failure is a Problem."""
+    """Add the checks of a compilation for the CPU to a record for a GPU that is not present. A failure is a Problem."""
     builder.start("timing")
     options = builder.options
     try:
         found = explore_again(call, replace(options, target="cpu", stages=(), time=False, step=False)).record
-    except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+    except Exception as error:  # noqa: BLE001 - the user's call may raise anything when it is repeated
         builder.problem(cannot_repeat(error))
         return
     known = {entity.id for artifact in builder.artifacts.values() for entity in artifact.entities}
@@ -416,7 +417,7 @@ def _check_on_cpu(builder: Builder, call: Call) -> None:
 
 
 def _say_where_it_ran(check: Check, gpu: str, known: set[str]) -> Check:
-    """Note in the check of the call what was run; leave out nodes that this record does not have."""
+    """Note in the check of the call which code was run; drop nodes that this record does not contain."""
     if check.subject != "the call" or check.stage:
         return check if check.node in known else replace(check, node="")
     label = (
@@ -427,14 +428,14 @@ def _say_where_it_ran(check: Check, gpu: str, known: set[str]) -> Check:
 
 
 def _tensors_of(call: Call) -> list[Any]:
-    """Tensors that a call takes: arguments, parameters and buffers."""
+    """Tensors that a call uses: arguments, parameters and buffers."""
     module = call.fn if isinstance(call.fn, torch.nn.Module) else getattr(call.fn, "__self__", None)
     own = [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
     return [*tree_leaves((call.args, call.kwargs)), *own]
 
 
 def title_of(fn: Any) -> str:
-    """The user's name of a function or module."""
+    """Name of a function or module, as the user knows it."""
     if isinstance(fn, torch.nn.Module):
         return type(fn).__name__
     return getattr(fn, "__qualname__", type(fn).__name__).rsplit("<locals>.", 1)[-1]
@@ -452,7 +453,7 @@ def _backend(options: Options) -> Any:
 
 
 def _check_target(target: str, device: torch.device | None) -> None:
-    """Check that the target is the device of the tensors. Raises OptionError."""
+    """Check that the target matches the device of the tensors. Raises OptionError."""
     if (
         not target
         or device is None
@@ -489,7 +490,7 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
 
 
 def _no_graph_problem(recorder: Recorder) -> Problem:
-    """The Problem that says why there is no graph, by what Dynamo said."""
+    """The Problem that explains why there is no graph, from Dynamo's reasons."""
     builder = recorder.builder
     whys = [found.what for found in builder.breaks]
     whys += [f"{frame.function}: {frame.reason}" for frame in builder.frames.values() if frame.reason]

@@ -1,7 +1,7 @@
-"""Listens to one compilation of one captured graph, from AOTAutograd down to generated code.
+"""Records the compilation of one captured graph, from AOTAutograd down to generated code.
 
-It is called from inside Inductor (`compiler.torch_api.inductor.InductorObserver`), so it reads what it is given at
-once: graphs change under passes, IR dies with its graph.
+It is called from inside Inductor (`compiler.torch_api.inductor.InductorObserver`), so it must read its arguments at
+once: passes mutate graphs, and IR is freed with its graph.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _TITLES = {
 
 
 class GraphRecorder:
-    """Implements `InductorObserver` for one captured graph. Each stage keeps what the next one's origins need."""
+    """Implements `InductorObserver` for one captured graph. Each stage is kept to find the origins of the next one."""
 
     def __init__(self, recorder: Recorder, frame: str, kept: KeptFrame) -> None:
         self.builder, self.book, self.call_site = recorder.builder, recorder.book, recorder.call_site
@@ -89,7 +89,7 @@ class GraphRecorder:
         self.homes: dict[str, dict[int, str]] = {}
 
     def run_backend(self, run: Compiled) -> Compiled | None:
-        """Compile with the real backend. An error becomes a Problem, and the captured graph runs."""
+        """Compile with the real backend. An error becomes a Problem, and the captured graph runs instead."""
         self.clock.resume()
         try:
             with self.torch_time.resume():
@@ -108,7 +108,7 @@ class GraphRecorder:
         return "lowered" if self.builder.options.backend == "tcompile" else "post_grad"
 
     def _say_where_it_ends(self) -> None:
-        """Add a Problem that says why later stages are missing: an empty graph, or a backend that has none."""
+        """Add a Problem that explains why later stages are missing: an empty graph, or a backend without them."""
         name = self.builder.options.backend
         halves = [self.latest[stage] for stage in ("forward", "inference") if stage in self.latest]
         if not halves:
@@ -125,7 +125,7 @@ class GraphRecorder:
         self.builder.problem(Problem("kernels" if halves else "joint", reason, hint, self.frame))
 
     def needs_code(self, kind: Kind) -> bool:
-        """Whether a later stage of such a graph is kept. The backward needs the forward code's strides."""
+        """Whether any stage after this graph is recorded. The backward needs the strides from the forward's code."""
         later = [stage for stage in STAGES if stage_rank(stage) > stage_rank("decomposed")]
         asked = any(map(self.builder.keeps, ["backward", *later] if kind == "forward" else later))
         return asked or bool(self.builder.options.check)
@@ -137,7 +137,7 @@ class GraphRecorder:
         title = "captured by TorchDynamo" + (f", {part} of DistributedDataParallel" if part else "")
         self.checkpoints = Checkpoints(module, self.book)
         self._graph("captured", "", module, origins, title, seconds, {})
-        if bucket is not None:  # why this graph is a part of what TorchDynamo captured
+        if bucket is not None:  # explain why this graph is only a part of the graph that TorchDynamo captured
             calls = tuple(entity.id for entity in self.latest["captured"].entities if entity.kind == "call")
             why = (
                 f"{part}, with {len(bucket.parameters)} parameters: their gradients are all-reduced while the backward"
@@ -171,11 +171,11 @@ class GraphRecorder:
         names = [entity.label for entity in joint.entities] if joint else []
         self.builder.decisions.extend(partition_decisions(halves, self.frame, names, self.checkpoints.reason_of))
         self.kept.joint = halves.joint
-        if self.builder.options.backend == "inductor":  # others have no passes of their own
+        if self.builder.options.backend == "inductor":  # other backends have no passes on the joint graph
             self.kept.stage("joint passes", halves.joint.module)
 
     def _roles(self, kind: GraphHalf, module: GraphModule) -> Attrs:
-        """Roles of the graph's nodes, and AOTAutograd's facts about inputs and outputs."""
+        """Roles of the graph's nodes; for a forward, also AOTAutograd's facts about inputs and outputs."""
         artifact = f"{kind}[{self.frame}]"
         if kind == "backward":
             return backward_roles(module, self.forward, f"forward[{self.frame}]")
@@ -206,7 +206,7 @@ class GraphRecorder:
     def _with_branches(
         self, key: tuple[str, Kind], nodes: Iterable[IrFacts], branch: str
     ) -> tuple[list[IrFacts], list[IrFacts]]:
-        """Nodes of a graph and its branches so far, and the new ones. Inductor hands them over one by one."""
+        """All nodes so far of a graph and its branches, and the new ones. Inductor reports branches one by one."""
         new = list(nodes)
         if not branch:
             self.loops[key] = {}
@@ -247,7 +247,7 @@ class GraphRecorder:
         self.add("kernels", kind, artifact, seconds)
 
     def _memory(self, kind: Kind, text: str) -> None:
-        """Record the wrapper's memory events; both halves of a graph are one timeline."""
+        """Record the wrapper's memory events; both halves of a graph share one timeline."""
         facts = self.wrappers.pop(kind, None)
         if facts is None or facts.pooled:
             reason = "Inductor's memory planning puts buffers into pools: there is no line for each of them"
@@ -259,21 +259,21 @@ class GraphRecorder:
         self.timeline(kind, facts, entities, text)
 
     def timeline(self, kind: Kind, facts: MemoryFacts, entities: Mapping[str, str], text: str) -> None:
-        """Record one half's memory events. `entities` are ids by buffer, `text` is the function that allocates."""
+        """Record one half's memory events. `entities` are ids by buffer, `text` is the allocating function's code."""
         outputs, aot = self.outputs.get(kind, ()), self.kept.aot
         results = aot.first_output + len(aot.outputs) if kind == "forward" and aot else len(outputs)
         half = HalfMemory("backward" if kind == "backward" else "forward", facts, entities, outputs, results)
         self.builder.memory.extend(self.in_use.events(half, wrapper_places(text)))
 
     def on_build(self, kind: Kind, run: Compiled) -> Compiled:
-        """Make built code replaceable by the graphs of stages, if stages are kept."""
+        """Allow built code to be replaced by the graphs of stages, if stages are kept."""
         if not self.kept.keeps_stages:
             return run
         self.kept.halves[kind] = Replaceable(run)
         return self.kept.halves[kind]
 
     def on_choice(self, pass_name: str, verdict: str, why: str) -> None:
-        """Note what is chosen for a GPU that is not here, once."""
+        """Record a choice made for a GPU that is not present, once."""
         decision = Decision(pass_name, self.frame, (), verdict, why)
         if decision not in self.builder.decisions:
             self.builder.decisions.append(decision)
@@ -344,7 +344,7 @@ class GraphRecorder:
             self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason, numbers))
 
     def _merge_totals(self, name: str) -> dict[str, float]:
-        """The last fusion round of this node and the bytes that its fusions saved, by Inductor's score."""
+        """The last fusion round of this node, and the bytes that its fusions saved, by Inductor's score."""
         if name not in self.merges:
             return {}
         last, todo, saved = self.merges[name].round, [name], 0

@@ -1,4 +1,4 @@
-"""Answers to wrong options in circulation: from tutorials, older releases, other libraries."""
+"""Answers to common wrong options from tutorials, older releases and other libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CUDA_GRAPHS = (
 
 
 def _answers(words_of: dict[str, str]) -> dict[str, str]:
-    """The answer to each word, from the words that each answer is for."""
+    """Map each wrong word to its answer."""
     return {word: answer for answer, words in words_of.items() for word in words.split()}
 
 

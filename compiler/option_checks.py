@@ -1,6 +1,4 @@
-"""What a user may ask of an exploration, checked: names, values, and what goes together. Each error says what was
-meant.
-"""
+"""Validation of the options of an exploration: names, values and combinations. Errors suggest the intended option."""
 
 from __future__ import annotations
 
@@ -23,9 +21,9 @@ from compiler.torch_api import settings
 
 
 def parse_options(**keywords: Any) -> Options:
-    """Options as a user writes them. `backend` may be a callable, and values of `options` may be.
+    """Parse options as a user writes them. `backend` and values of `options` may be callables.
 
-    Raises OptionError, which says what was meant and what is valid.
+    Raises OptionError with the valid values and, if possible, the intended one.
     """
     for name in keywords:
         _check_name(name)
@@ -38,7 +36,7 @@ def parse_options(**keywords: Any) -> Options:
 
 
 def _as_json(value: Any) -> Any:
-    """The value as JSON holds it; of an object that JSON can't hold, the name."""
+    """Convert a value to JSON; an object that JSON can't represent becomes its name."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
     except TypeError:
@@ -46,9 +44,9 @@ def _as_json(value: Any) -> Any:
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """`["triton.cudagraphs=True", "max_autotune_gemm_backends=ATEN"]` as a dict. Raises OptionError.
+    """Parse `["triton.cudagraphs=True", "max_autotune_gemm_backends=ATEN"]` to a dict. Raises OptionError.
 
-    A value is a Python literal; a word that is none is text.
+    A value is a Python literal; any other word is a string.
     """
     found = {}
     for text in texts:
@@ -60,7 +58,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """The Python literal that `text` spells, or `text` itself."""
+    """Parse `text` as a Python literal; return `text` itself if it is none."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -68,7 +66,7 @@ def literal(text: str) -> Any:
 
 
 def available_targets() -> tuple[str, ...]:
-    """The devices that code can be generated for here: "cpu", and each CUDA GPU."""
+    """Devices of this machine that code can be generated for: "cpu", and each CUDA GPU."""
     gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     return ("cpu", *(("cuda",) if gpus else ()), *(f"cuda:{index}" for index in gpus))
 
@@ -123,7 +121,7 @@ def _check_together(options: Options) -> None:
 
 
 def _check_kernels_check(options: Options) -> None:
-    """Check that check='kernels' and the other options lead to Triton kernels: only these can be interpreted."""
+    """Check that check='kernels' and the other options lead to Triton kernels: only those can be interpreted."""
     writes = options.backend in WRITERS
     if options.target.partition(":")[0] == "cpu" or not writes:
         why = "code for the CPU is C++" if writes else f"backend {options.backend!r} writes none"
@@ -197,7 +195,7 @@ def _check_setting(name: str, value: Any) -> None:
 
 
 def _check_type(name: str, value: Any, annotation: Any) -> None:
-    """Check a value's type as torch.compile does, and the values of a Literal, which it does not."""
+    """Check a value's type as torch.compile does, and also the values of a Literal."""
     if get_origin(annotation) is Literal and value not in get_args(annotation):
         valid = ", ".join(map(repr, get_args(annotation)))
         raise OptionError(f"options[{name!r}]={value!r}: it is one of {valid}.")
@@ -223,7 +221,7 @@ _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 
 def _vs(value: Any) -> str:
-    """The other backend to compare with, one whose code can be shown."""
+    """Check the name of the backend to compare with: it must generate code that can be shown."""
     backend = _text("vs", value)
     if backend in ("", *WRITERS):
         return backend
@@ -320,7 +318,7 @@ def _wrong(
 
 
 def _nearest(word: str, names: Iterable[str], cutoff: float = 0.7) -> str | None:
-    """The name that `word` probably stands for: same letters, same last part, or similar spelling."""
+    """The most similar known name: same letters, same last part, or similar spelling."""
     by_letters = {_letters(name): name for name in names}
     last_parts = {_letters(name.rpartition(".")[2]): name for name in by_letters.values()}
     wanted = _letters(word)

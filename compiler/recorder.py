@@ -1,7 +1,7 @@
-"""Listens to PyTorch's pipeline and turns what it hears into artifacts and facts.
+"""Records PyTorch's compilation pipeline as artifacts and facts.
 
 One `Recorder` belongs to one exploration. It is called from inside Dynamo and Inductor (the observer protocols of
-`compiler.torch_api`), so it reads what it is given at once: graphs change under passes, IR dies with its graph.
+`compiler.torch_api`), so it must read its arguments at once: passes mutate graphs, and IR is freed with its graph.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from compiler.torch_api.phases import PhaseFacts, PhaseLog
 from compiler.torch_api.traced_lines import Place
 from compiler.virtual_gpu.templates import InductorRetargeting
 
-# The bigger a graph, the more objects its compilation makes that stay: all there are would be walked, again and again.
+# Compiling a large graph makes many long-lived objects, and each garbage collection would visit them all.
 NODES_A_COLLECTION = 20
 
 MANY_ELEMENTS = 2**27
-"""A call that computes so many takes a CPU about a second."""
+"""A CPU takes about a second for a call that computes this many elements."""
 LONG_SECONDS = 10.0
-"""A call that runs for longer is told what took the time."""
+"""If a call runs longer, a Problem says what took the time."""
 
 
 class Recorder:
@@ -86,7 +86,7 @@ class Recorder:
         self.later: list[Callable[[], list[Decision]]] = []
 
     def frame_id(self, key: CompileKey) -> str:
-        """`frame/compilation`, both numbered in the order in which this exploration met them."""
+        """Frame id `frame/compilation`, both numbered by first appearance in this exploration."""
         compilations = self._frame_ids.setdefault(key[0], {})
         number = list(self._frame_ids).index(key[0])
         return compilations.setdefault(key[1], f"{number}/{len(compilations)}")
@@ -96,7 +96,7 @@ class Recorder:
         self._codes[frame] = code
         function = self.names(code.co_name)
         self.builder.title = self.builder.title or function
-        if fx.is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: the user knows the module
+        if fx.is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: show the user's module
             function = self.builder.title or function
         else:
             self.book.line(code.co_filename, code.co_firstlineno)
@@ -126,7 +126,7 @@ class Recorder:
             self.builder.frames[frame] = replace(self.builder.frames[frame], reason=reason)
 
     def on_refusal(self, why: str, hint: str) -> None:
-        """Add a Problem for a frame around which torch.compile raises an error."""
+        """Add a Problem for a frame for which torch.compile raises an error."""
         self.builder.problem(Problem("captured", why, hint))
 
     def on_restart(self, key: CompileKey, why: str) -> None:
@@ -146,7 +146,7 @@ class Recorder:
             self.builder.problem(self._capture_problem(frame, error))
 
     def _capture_problem(self, frame: Frame, error: Exception) -> Problem:
-        """The Problem of a frame without code; for a graph break in the words of its card."""
+        """The Problem of a frame that has no code; for a graph break, in the words of its card."""
         name = function_name(frame.function)
         where = f"{name if name == frame.function else f'the rest of {name}'} ({frame.file}:{frame.line})"
         if not dynamo.is_unsupported(error):
@@ -169,7 +169,7 @@ class Recorder:
             found = bytecode_artifacts(
                 original, modified, graph=frame, function=function, book=self.book, names=self.names
             )
-        except Exception as error:  # noqa: BLE001 - raised here, it would make Dynamo leave the frame to plain Python
+        except Exception as error:  # noqa: BLE001 - if it propagated, Dynamo would run the frame as plain Python
             self.builder.problem(Problem("bytecode", f"{type(error).__name__}: {error}", "please report it", frame))
             return
         for artifact in found:
@@ -177,10 +177,10 @@ class Recorder:
         self.add_sources()
 
     def on_graph(self, key: CompileKey, module: GraphModule, run: Function, bucket: Bucket | None = None) -> Function:
-        """Record one captured graph and what the backend makes of it; return what Dynamo is to call for it.
+        """Record a captured graph and its compilation by the backend; return the callable that Dynamo runs for it.
 
-        Without a build that is the captured graph itself, so autograd and random numbers are eager's own. With a
-        `bucket` the graph is one of those that DDPOptimizer split the captured graph into.
+        Without a build, that is the captured graph itself, so autograd and random numbers are eager's own. `bucket` is
+        set if DDPOptimizer split the captured graph and this is one of the parts.
         """
         frame = self.frame_id(key)
         graph = f"{frame} {bucket.name}" if bucket else frame
@@ -231,7 +231,7 @@ class Recorder:
         return watch(untimed_observer(PassRecorder(recorder, builds=self.build), self.torch_time))
 
     def _note_calls(self, frame: str, call: Function, captured: GraphModule) -> Function:
-        """Wrap `call` to note in which call of the explored function it runs, and for how many seconds."""
+        """Wrap `call` to record which call of the explored function it runs in, and its seconds."""
         announced = fx.count_elements(captured) < MANY_ELEMENTS
 
         def call_and_note(*args: Any, **kwargs: Any) -> Any:
@@ -249,7 +249,7 @@ class Recorder:
         return call_and_note
 
     def _say_what_took_long(self) -> None:
-        """Add a Problem if the call ran uncompiled for long: how to explore without running it."""
+        """If the call ran uncompiled for long, add a Problem that says how to explore without running it."""
         if self._call_seconds < LONG_SECONDS:
             return
         reason = (
@@ -315,11 +315,11 @@ class Recorder:
         ))  # fmt: skip
 
     def _stack_names(self, frame: str) -> dict[str, str]:
-        """Names of the locals to which values on the stack are stored at the start of a frame."""
+        """Names of the locals that hold the values of the stack at the start of a frame."""
         return stack_names(self._codes[frame]) if frame in self._codes else {}
 
     def _call(self) -> Span | None:
-        """The line of the call under way."""
+        """The source line of the current call of the explored function."""
         if not self.call_site:
             return None
         site = self.call_site[-1]
@@ -327,7 +327,7 @@ class Recorder:
         return Span(self.book.name(site.file), site.line, site.line, function=site.function, code=code)
 
     def _canonical(self, reason: str) -> str:
-        """Replace torch's number of the compilation in a recompile reason by ours."""
+        """Replace torch's compilation id in a recompile reason by ours."""
 
         def ours(match: re.Match[str]) -> str:
             key = (int(match[1]), int(match[2]))
@@ -358,7 +358,7 @@ class Recorder:
             kept.stop_hearing()
 
     def finish(self) -> None:
-        """Add what is known only at the end: costs of breaks, uncompiled functions, sources, late decisions."""
+        """Add what is known only at the end: uncompiled calls, skipped functions, sources, late decisions."""
         self.stop_hearing()
         self._say_what_took_long()
         for decisions in self.later:
@@ -380,13 +380,13 @@ class Recorder:
         self.add_sources()
 
     def record_steps(self, step: bool | int) -> AbstractContextManager[None]:
-        """Record how Dynamo reads each instruction in the block; `step` is the option."""
+        """Record each instruction in the block that Dynamo traces; `step` is the option."""
         most = MIB * (MOST_MIB if step is True else step)
         return recorded_steps(self._keep_steps, frame_id=self.frame_id, book=self.book, names=self.names, most=most)
 
     @contextmanager
     def record_phases(self, observation: dynamo.Observation) -> Iterator[None]:
-        """Record the phases in which torch spends time in the block, for observed compilations."""
+        """Record the phases of compilation in the block and their times, for observed compilations."""
         log = PhaseLog(self.torch_time.seconds, observation.is_observing)
         try:
             with log.listen():
@@ -415,6 +415,6 @@ def _failure_key(guard: FailedGuard) -> tuple[str, str, str]:
 
 
 def tensors_device(values: Sequence[Any]) -> torch.device | None:
-    """The device of the first tensor off the CPU, or else of the first tensor."""
+    """Device of the first tensor that is not on the CPU, or else of the first tensor."""
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), devices[0] if devices else None)

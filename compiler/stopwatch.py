@@ -1,4 +1,4 @@
-"""A clock that stands still while tcompile records, so that what it shows is PyTorch's time."""
+"""A clock that is paused while tcompile records, so that the times shown are PyTorch's own."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """A clock of PyTorch's own time."""
+    """A clock that measures PyTorch's own time."""
 
     def __init__(self) -> None:
         self._before = 0.0
         self._since: float | None = time.perf_counter()
 
     def seconds(self) -> float:
-        """Seconds since it was made, without those in `pause`."""
+        """Seconds since creation, without the time spent in `pause`."""
         return self._before + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
     def pause(self) -> AbstractContextManager[None]:
-        """Stop the watch for a block of tcompile's own work."""
+        """Pause the watch during a block of tcompile's own work."""
         return self._set(running=False)
 
     def resume(self) -> AbstractContextManager[None]:
-        """Run the watch for a block of PyTorch's work inside tcompile's."""
+        """Run the watch during a block of PyTorch's work inside a pause."""
         return self._set(running=True)
 
     @contextmanager
@@ -61,5 +61,5 @@ class _Untimed:
 
 
 def untimed_observer(observer: T, watch: Stopwatch) -> T:
-    """Wrap an observer so that the watch stands still during its methods."""
+    """Wrap an observer so that the watch is paused during its methods."""
     return cast("T", _Untimed(observer, watch))

@@ -1,7 +1,7 @@
-"""The adviser: rules that read a record, each a small pure function, and what they find in order of expected gain.
+"""The adviser: small rules, each a pure function of a record; their findings are sorted by expected gain.
 
-Every number says where it is from: measured, read off the record, or estimated by a formula, which is given. An
-expected gain is a careful estimate, so that trying it (`compiler.advise.trial`) shows as much.
+Every number has a basis: measured, read from the record, or estimated by a formula, which is given. Expected gains are
+conservative estimates, so that a trial (`compiler.advise.trial`) should confirm them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["RULES", "Advice", "Change", "Evidence", "Gain", "advise", "can_try"]
 
 Rule = Callable[[Reading], Iterator[Advice]]
 
-#: All rules. Findings whose gain is not known stand in this order.
+#: All rules. Findings without a known gain keep this order.
 RULES: Final[tuple[Rule, ...]] = (
     cpu.no_compiler,
     capture.breaks,
@@ -45,10 +45,10 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def advise(record: Record) -> tuple[Advice, ...]:
-    """Advice on a record in order of expected gain: to speed up the call, or its compilation.
+    """Advice on a record in order of expected gain: how to speed up the call, or its compilation.
 
-    What keeps code out of graphs comes first, then what a call gains, then what compiling gains, then findings
-    without a known gain: those that can be tried before those that can't. If nothing would help, one finding says so.
+    The order is: code that is kept out of graphs, gains of a call, gains of compilation, then findings without a known
+    gain, first those that can be tried. If nothing would help, one finding says so.
     """
     reading = Reading(record)
     found = [_with_backend(advice, record.options.backend) for rule in RULES for advice in rule(reading)]
@@ -57,14 +57,14 @@ def advise(record: Record) -> tuple[Advice, ...]:
 
 
 def _with_backend(advice: Advice, backend: str) -> Advice:
-    """Add the backend to a change that adds arguments of torch.compile, as it is shown and tried with both."""
+    """Add the backend to a change with arguments of torch.compile, as both are shown and tried together."""
     if backend == "inductor" or advice.change is None or not (advice.change.options or advice.change.regions):
         return advice
     return replace(advice, change=replace(advice.change, options={"backend": backend, **advice.change.options}))
 
 
 def can_try(advice: Advice, record: Record) -> bool:
-    """Whether advice can be tried on this machine: advice about a GPU needs that GPU."""
+    """Whether advice can be tried on this machine; advice for a GPU needs that GPU."""
     return advice.can_be_tried and (advice.rule in ON_ANY_DEVICE or not is_virtual(record.target))
 
 

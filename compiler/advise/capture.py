@@ -18,7 +18,7 @@ PLAIN_WORDS = {
 
 
 def breaks(reading: Reading) -> Iterator[Advice]:
-    """Graph breaks, with what they cost where that was measured."""
+    """Report graph breaks, with their measured cost if there is one."""
     groups: dict[tuple[str, str, int], list[GraphBreak]] = {}
     for found in reading.record.breaks:
         groups.setdefault((found.kind, found.file, found.line), []).append(found)
@@ -56,7 +56,7 @@ def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
 
 
 def _lost_time(reading: Reading, found: GraphBreak) -> Gain | None:
-    if found.unread is not None and found.lost_seconds is None:  # what runs in Python below it is not known
+    if found.unread is not None and found.lost_seconds is None:  # the cost of the untraced code is unknown
         return None
     if found.lost_seconds is None and reading.gpu is not None and any(found.nodes):
         how = f"half of the {seconds(CALL_SECONDS)} that calling one more piece of compiled code takes on the CPU"
@@ -68,7 +68,7 @@ def _lost_time(reading: Reading, found: GraphBreak) -> Gain | None:
 
 
 def recompiles(reading: Reading) -> Iterator[Advice]:
-    """Recompilations: what each cost, and what would have made it unnecessary."""
+    """Report recompilations: the cost of each, and how to avoid it."""
     groups: dict[tuple[str, str, str], list[Recompile]] = {}
     for found in reading.record.recompiles:
         groups.setdefault((found.function, found.cause, found.argument), []).append(found)
@@ -93,7 +93,7 @@ def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
 
 
 def _compile_gain(reading: Reading, spent: float) -> Gain | None:
-    """Half of the compile time: code with symbolic shapes takes longer to compile than code for fixed ones."""
+    """Estimate the gain as half of the compile time, as code with symbolic shapes takes longer to compile."""
     if not spent:
         return None
     how = f"half of the {seconds(spent)} that torch spent on these compilations"
@@ -101,7 +101,7 @@ def _compile_gain(reading: Reading, spent: float) -> Gain | None:
 
 
 def specialized_sizes(reading: Reading) -> Iterator[Advice]:
-    """Symbolic sizes that a line of code specialized."""
+    """Report symbolic sizes that a line of code specialized."""
     for symbol in reading.record.symbols:
         if symbol.became and symbol.specialized_by is not None:
             yield _specialized_size(symbol, symbol.specialized_by)

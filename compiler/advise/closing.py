@@ -1,4 +1,4 @@
-"""The closing remark if no advice would help."""
+"""The closing remark, if no advice would help."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from compiler.advise.reading import Reading
 from compiler.timing.spread import speed_up
 
 REMARKS = ("compile-time", "break-even")
-"""Rules that describe, and whose change is not one of the code."""
+"""Rules that only describe; their change does not affect the code."""
 
 
 def nothing_to_gain(reading: Reading, others: Sequence[Advice]) -> Advice | None:
-    """Advice that no known change would gain anything; None if some change would."""
+    """A remark that no known change would gain anything; None if some change would."""
     if any(advice.change is not None and advice.rule not in REMARKS for advice in others):
         return None
     evidence = tuple(filter(None, (_measured_evidence(reading), _matmul_share(reading), _floor(reading))))
@@ -41,7 +41,7 @@ def _measured_evidence(reading: Reading) -> Evidence | None:
 
 
 def _matmul_share(reading: Reading) -> Evidence | None:
-    """Evidence of the time in matmuls, and of their share of the peak rate."""
+    """Evidence of the time spent in matmuls, and of their share of the peak rate."""
     kernels = matmuls(reading)
     reached = share_of_peak(kernels)
     if reached is None or not reading.kernel_seconds:

@@ -1,4 +1,4 @@
-"""Rules about compile time: the slowest phase, and repeated blocks that could be compiled once."""
+"""Rules about compile time: the slowest phase, and repeated blocks that need to be compiled only once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BUILDS = ("async_compile.wait", "PyCodeCache.load_by_key_path")
 PASSES = ("_recursive_pre_grad_passes", "_recursive_joint_graph_passes", "_recursive_post_grad_passes")
 TUNES = ("select_algorithm_autotune", "select_algorithm_precompile")
 REGIONS = 4
-"""From this many equal blocks on, compiling one of them pays."""
+"""Minimum number of equal blocks for which compiling only one of them pays."""
 CLAIMED = 0.5
-"""How much of what the copies of a block take is expected to be saved by compiling one of them."""
+"""Share of the compile time of a block's copies that is expected to be saved by compiling only one of them."""
 
 _PHASES: Mapping[str, tuple[str, ...]] = {
     "TorchDynamo reads the code": ("bytecode_tracing",),
@@ -34,7 +34,7 @@ _PHASES: Mapping[str, tuple[str, ...]] = {
     "kernels are tuned": (*TUNES, "CachingAutotuner.benchmark_all_configs"),
 }
 PARTS: Mapping[str, str] = {phase: words for words, phases in _PHASES.items() for phase in phases}
-"""What torch's phases do, in words; the outermost one that is listed counts for all in it."""
+"""Torch's phases in words; a listed phase includes the phases inside it."""
 
 _REMEDIES: Mapping[str, str] = {
     "Inductor's passes over graphs": (
@@ -79,7 +79,7 @@ def slowest_phase(reading: Reading) -> Iterator[Advice]:
 
 
 def by_part(reading: Reading) -> dict[str, float]:
-    """Seconds by what torch did, in the words of `PARTS`; each second counts once."""
+    """Compile seconds by activity, in the words of `PARTS`; each second counts once."""
     found: dict[str, float] = {}
     for phase in reading.record.phases:
         if phase.name in PARTS and not _is_inside(phase, reading):
@@ -88,7 +88,7 @@ def by_part(reading: Reading) -> dict[str, float]:
 
 
 def _is_inside(phase: Phase, reading: Reading) -> bool:
-    """Whether a phase is part of another one that is listed."""
+    """Whether a phase is part of another listed phase."""
     parents = {(each.graph, each.name): each.parent for each in reading.record.phases}
     seen, parent = {phase.name}, phase.parent
     while parent and parent not in seen:
@@ -100,9 +100,9 @@ def _is_inside(phase: Phase, reading: Reading) -> bool:
 
 
 def regions(reading: Reading) -> Iterator[Advice]:
-    """Repeated blocks, each compiled as if it were the only one."""
+    """Report repeated blocks that are compiled one by one."""
     blocks = repeated_blocks(reading)
-    cold = reading.own.compile_seconds if reading.own is not None else None  # with empty caches
+    cold = reading.own.compile_seconds if reading.own is not None else None  # measured with empty caches
     whole = cold or reading.compile_seconds
     if len(blocks) < REGIONS or whole < LEAST_SECONDS:
         return
@@ -131,8 +131,9 @@ def regions(reading: Reading) -> Iterator[Advice]:
 
 
 def repeated_blocks(reading: Reading) -> tuple[str, ...]:
-    """Paths of modules (`layers.0`, `layers.1` …) that call the same operations on the same sizes; the most that
-    belong together.
+    """Paths of modules (`layers.0`, `layers.1` …) that call the same operations on the same sizes.
+
+    If there are several such groups, the group with the most calls.
     """
     operations: dict[str, list[str]] = {}
     for entity in _calls(reading):
@@ -151,6 +152,6 @@ def _calls(reading: Reading) -> list[Entity]:
 
 
 def _block_of(entity: Entity) -> str:
-    """The block that a call is in: `h.3` of `h.3.attn.c_proj`, up to the first part that is a number."""
+    """The block that contains a call: `h.3` for `h.3.attn.c_proj`, up to the last number in the path."""
     found = re.match(r"(?:[^.]*[^.\d][^.]*\.)*\d+(?=\.|$)", str(entity.attrs.get("module", "")))
     return found[0] if found else ""

@@ -1,4 +1,4 @@
-"""Code for the CPU: threads, the compiler."""
+"""Rules about code for the CPU: threads and the compiler."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from compiler.advise.reading import Reading
 from compiler.record.plain_text import pluralize
 
 THREADED = 0.3
-"""What a second core saves at the least, of the time in kernels, where both are free."""
+"""Minimum share of a call's time that a second core saves."""
 WORTH_WAKING = 1e-3
-"""Seconds of a call from which on it is worth waking threads."""
+"""Minimum seconds of a call for which starting threads pays."""
 LARGE = 64 * 1024
-"""Bytes from which on a loop is worth threads."""
+"""Minimum bytes of a loop for which threads pay."""
 
 
 def threads(reading: Reading) -> Iterator[Advice]:
-    """Idle cores."""
+    """Report idle CPU cores."""
     environment = reading.record.environment
     used = reading.record.measurement.threads if reading.record.measurement is not None else environment.threads
     if reading.on_gpu or not 0 < used < environment.cores or not any(found.bytes >= LARGE for found in reading.kernels):
@@ -41,7 +41,7 @@ def _threads_gain(reading: Reading) -> Gain | None:
 
 
 def no_compiler(reading: Reading) -> Iterator[Advice]:
-    """Code that could not be built without a C++ compiler."""
+    """Report code that could not be built without a C++ compiler."""
     for problem in reading.record.problems:
         if "C++ compiler" in problem.hint or "InvalidCxxCompiler" in problem.reason:
             found = f"Code for the CPU can't be built here: {problem.reason.splitlines()[0]}."

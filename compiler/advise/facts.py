@@ -1,4 +1,4 @@
-"""Data of the adviser: findings, evidence, expected gain, changes, and numbers with units."""
+"""Data types of the adviser: findings, evidence, expected gain, changes, and numbers with units."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import Any, Literal
 from compiler.record.capture_facts import Suggestion
 
 Basis = Literal["measured", "recorded", "estimate"]
-"""Where a number is from: a clock; the record of what was compiled; a formula, which says what it takes for granted."""
+"""The source of a number: a clock; the record; or a formula, which states its assumptions."""
 ON_ANY_DEVICE: frozenset[str] = frozenset({"break", "recompile", "regions"})
-"""Rules whose change can be tried on the CPU too where the code is for a GPU that is not here."""
+"""Rules with changes that can be tried on the CPU too, if the code is for a GPU that is not present."""
 REPEATED: frozenset[str] = frozenset({"break", "recompile", "specialised"})
-"""Rules that may find something more than once."""
+"""Rules that may report several findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One fact that shows it, as a sentence with its numbers. `ids` are entities that it is about: kernels, lines,
-    breaks.
-    """
+    """One fact that supports a finding, as a sentence with its numbers. `ids` are related kernels, lines or breaks."""
 
     text: str
     basis: Basis = "recorded"
@@ -28,11 +26,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What the change saves: `seconds` of each call, or of compiling. An estimate is a careful one, so that trying the
-    change shows as much.
+    """The expected gain of a change: `seconds` of each call, or of compilation. Estimates are conservative.
 
-    `share` is what part of the whole that is, from 0 to 1, None where the whole is not known. `how` says in words how
-    it was estimated.
+    `share` is the gain's share of the whole, from 0 to 1, None if the whole is unknown. `how` says how it was
+    estimated.
     """
 
     seconds: float
@@ -44,11 +41,11 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change in words, and in a form that a machine can apply where there is one.
+    """A change in words and, if possible, in a form that can be applied automatically.
 
-    `options` are torch.compile's arguments to add (`mode`, `dynamic`, `options` …), `settings` statements to run
-    before. `suggestion` holds a rewrite of lines. `autocast` is a dtype to run the call in under torch.autocast.
-    `regions` are paths of modules to compile one by one in place of the whole. `eager` takes torch.compile away.
+    `options` are additional arguments of torch.compile (`mode`, `dynamic`, `options` …), `settings` are statements to
+    run before. `suggestion` holds a rewrite of lines. `autocast` is a dtype for torch.autocast around the call.
+    `regions` are paths of modules to compile one by one instead of the whole. `eager` removes torch.compile.
     """
 
     text: str
@@ -61,23 +58,23 @@ class Change:
 
     @property
     def applicability(self) -> str:
-        """The applicability of the suggestion that a break's card gives; "" for other advice."""
+        """Applicability of the suggestion from a break's card; "" for other advice."""
         return self.suggestion.applicability if self.suggestion is not None else ""
 
     @property
     def can_be_tried(self) -> bool:
-        """Whether there is a change that a machine can make to a call."""
+        """Whether the change can be applied to a call automatically."""
         own = self.suggestion is not None and bool(self.suggestion.rewrite or self.suggestion.settings)
         return bool(self.options or self.settings or self.autocast or self.regions or self.eager or own)
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One finding. `rule` names what found it ("cuda-graphs"), `title` is a few words, `found` a sentence or two.
+    """One finding. `rule` is the rule's name ("cuda-graphs"), `title` a few words, `found` a sentence or two.
 
-    `change` is None for what nothing is to be done about. `numbers` says how results change with it, "" where they stay
-    the same within the dtype's tolerance. `plain_lines` is how many lines of the user's code run as plain Python
-    because of it: such findings come first, those with most lines before the others.
+    `change` is None if nothing needs to change. `numbers` describes the effect on results, "" if they stay within the
+    dtype's tolerance. `plain_lines` is the number of the user's lines that run as plain Python because of it; such
+    findings come first, in descending order.
     """
 
     rule: str
@@ -91,18 +88,18 @@ class Advice:
 
     @property
     def id(self) -> str:
-        """Stable as long as the finding is the same: its rule, and what it is about."""
+        """Identifier that is stable as long as the finding is the same: its rule, and its subject."""
         about = next((item.ids[0] for item in self.evidence if item.ids), "") if self.rule in REPEATED else ""
         return f"{self.rule}:{about}" if about else self.rule
 
     @property
     def can_be_tried(self) -> bool:
-        """Whether the change can be put to the test by a machine."""
+        """Whether the change can be tried automatically."""
         return self.change is not None and self.change.can_be_tried
 
 
 def seconds(value: float) -> str:
-    """`3.2 µs`, `410 µs`, `2.5 s`: two or three digits."""
+    """Format seconds with two or three digits: `3.2 µs`, `410 µs`, `2.5 s`."""
     units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
     amount, unit = next(
         ((value * factor, unit) for unit, factor in units if abs(value * factor) >= 1), (value * 1e9, "ns")
@@ -111,7 +108,7 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, `7 %`; shares just above 0 or below 1 are not rounded to 0 or 100 %."""
+    """Format a share in percent, `7 %`; shares just above 0 or below 1 are not rounded to 0 or 100 %."""
     if 0 < share < 0.01:
         return "less than 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")

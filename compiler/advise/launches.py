@@ -13,27 +13,27 @@ from compiler.record.plain_text import pluralize, size_text
 from compiler.timing.spread import calls_to_pay, saved_seconds
 
 CLAIMED = 0.7
-"""How much of the time in which the GPU waits CUDA graphs are expected to take away, but for what a replay takes."""
+"""Share of the GPU's waiting time that CUDA graphs are expected to remove, before the cost of a replay."""
 REPLAY_SECONDS, REPLAYS_SECONDS = 0.25e-3, 0.6e-3
-"""What calls wait for with CUDA graphs, too: without and with a backward."""
+"""Wait that remains in a call with CUDA graphs: without and with a backward."""
 CLAIMED_OF_SHORT = 0.25
-"""How much of the wait is expected to go away where that is more: in short calls."""
+"""Share of the wait that is expected to be removed if that is more, as in short calls."""
 LAUNCH_SAVED = 15e-6
-"""What CUDA graphs are expected to save for each launch of generated code but one, at the most. With these numbers, all
-claims hold for the 26 cases of benchmarks/suite.py on an H200 that wait for launches (LSTM's one launch of many kernels
-and the chain of pointwise operations have nothing to claim); they come to 45 % of what was gained, in the mean."""
+"""Maximum expected saving of CUDA graphs for each launch of generated code after the first. With these constants, the
+claims hold for all 26 launch-bound cases of benchmarks/suite.py on an H200 (LSTM's one launch of many kernels and the
+chain of pointwise operations have no claim); on average they are 45 % of the actual gain."""
 WORTH = 0.05
 """A gain below this share of a call is not reported."""
 SMALL = 4.0
-"""A graph is small where this many times its kernels' least time is still less than what calling it takes."""
+"""A graph is small if this many times its kernels' floor is still less than the CPU time of calling it."""
 EAGER_SECONDS = 10e-6
-"""What eager mode takes for one operator on the CPU: 12 to 16 µs on an H200's host, torch 2.11."""
+"""Eager mode's CPU time for one operator: 12 to 16 µs on an H200's host, torch 2.11."""
 NO_FASTER = 0.8
-"""Compiled code is taken to be no faster from this share of eager's time on."""
+"""Compiled code is considered no faster if it takes at least this share of eager's time."""
 
 
 def cuda_graphs(reading: Reading) -> Iterator[Advice]:
-    """Launch-bound: replay all launches as one, or say what prevents that here."""
+    """If the call is launch-bound, suggest CUDA graphs, or report what prevents them."""
     options = reading.record.options
     has_them = options.mode in ("reduce-overhead", "max-autotune") or options.options.get("triton.cudagraphs")
     if not reading.on_gpu or has_them:
@@ -57,7 +57,7 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
     timed = reading.in_mode("reduce-overhead")
     gain = measured_gain(reading, timed.name) if timed is not None else _graph_gain(reading, waits)
     if gain is None:
-        return  # it was tried and is no faster, or there is too little to gain
+        return  # it was tried and is no faster, or the gain is too small
     change = Change(
         "Compile with mode='reduce-overhead': CUDA graphs replay all launches as one. It needs memory for the graphs, "
         "and results are overwritten by the next call: clone what you keep.",
@@ -67,7 +67,7 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
 
 
 def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
-    """Seconds saved at launches by a CUDA graph, less the time to copy its inputs in each call."""
+    """Launch time saved by a CUDA graph, less the time to copy its inputs in each call."""
     launches = sum(max(kernel.calls, 1) for kernel in reading.record.kernels) - 1
     copied = sum(int(entity.attrs.get("bytes") or 0) for entity in _inputs(reading) if not _is_kept(reading, entity.id))
     copying = 2 * copied / reading.gpu.memory_bandwidth if reading.gpu is not None else 0.0
@@ -86,7 +86,7 @@ def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
 
 
 def _obstacles(reading: Reading) -> Iterator[Evidence]:
-    """Why torch would not capture a CUDA graph: its own decision if it made one, or else what it checks."""
+    """Yield reasons why torch would not capture a CUDA graph: its own decision, or conditions that it checks."""
     for found in reading.decisions("functionalization", "mutated input"):
         if not _is_kept(reading, found.subjects[0]):
             subject = found.subjects[0]
@@ -115,13 +115,13 @@ def _inputs(reading: Reading) -> Iterator[Entity]:
 
 
 def _is_kept(reading: Reading, name: str) -> bool:
-    """Whether an input is a parameter or buffer: these keep their addresses, so writing into them is no obstacle."""
+    """Whether an input is a parameter or buffer: its address is stable, so in-place writes are no obstacle."""
     source = reading.source_of(name)
     return "_buffers" in source or "_parameters" in source
 
 
 def eager_is_faster(reading: Reading) -> Iterator[Advice]:
-    """Compiled code that measured slower than eager."""
+    """Report compiled code that was measured to be slower than eager."""
     own, eager = reading.own, reading.eager
     gain = _faster_by(eager, own)
     if gain is None or own is None or eager is None or own.seconds is None or eager.seconds is None:
@@ -142,7 +142,7 @@ def _why_slow(reading: Reading, own: Candidate) -> Iterator[Evidence]:
 
 
 def break_even(reading: Reading) -> Iterator[Advice]:
-    """Compile time that this run's calls do not pay back."""
+    """Report compile time that the calls of this run do not pay back."""
     own, eager = reading.own, reading.eager
     if own is None or eager is None or not own.seconds or not eager.seconds or own.compile_seconds is None:
         return
@@ -162,7 +162,7 @@ def break_even(reading: Reading) -> Iterator[Advice]:
 
 
 def too_small(reading: Reading) -> Iterator[Advice]:
-    """Report a graph so small that eager may be as fast, unless both were measured."""
+    """Report a graph that is so small that eager may be as fast, unless both were measured."""
     if reading.gpu is None or not reading.kernels or reading.own is not None:
         return
     operators = _operators(reading)
@@ -186,14 +186,14 @@ def too_small(reading: Reading) -> Iterator[Advice]:
 
 
 def _operators(reading: Reading) -> int:
-    """Operators of AOTAutograd's graphs that launch a kernel in eager: all but views."""
+    """Number of operators in AOTAutograd's graphs that launch a kernel in eager: all but views."""
     artifacts = [each for stage in ("forward", "backward", "inference") for each in reading.record.of_stage(stage)]
     calls = (entity for artifact in artifacts for entity in artifact.entities if entity.kind == "call")
     return sum(operator_of(entity) not in MOVES for entity in calls)
 
 
 def _faster_by(first: Candidate | None, second: Candidate | None) -> Gain | None:
-    """Seconds by which `first` is faster; None if that is not known, or within noise."""
+    """Seconds by which `first` is faster; None if unknown or within noise."""
     found = saved_seconds(first, second) if first is not None and second is not None else None
     if first is None or second is None or found is None or found.low <= 0 or not first.seconds or not second.seconds:
         return None

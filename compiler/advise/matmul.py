@@ -10,23 +10,23 @@ from compiler.advise.reading import KernelFacts, Reading
 from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
 
 DOMINANT = 0.4
-"""From this share of the kernels' time on, matmuls are what to look at."""
+"""Minimum share of the kernels' time for which matmuls are the bottleneck."""
 NEAR_PEAK = 0.75
-"""What library kernels reach at best in practice: there is little to gain from here on."""
+"""Share of peak that library kernels reach at best; there is little to gain above it."""
 CLAIMED = {"tf32": 0.65, "bfloat16": 0.7}
-"""How much of what peak rates promise is expected: kernels reach less of a higher peak. On an H200, GPT-2 in training
-gained 79 % of it by TF32, and models of benchmarks/suite.py that keep the GPU busy 70 to 125 % under autocast, where
-the other kernels move less, too."""
+"""Expected share of the gain promised by peak rates, as kernels reach less of a higher peak. On an H200, GPT-2 training
+gained 79 % of it with TF32, and GPU-bound models of benchmarks/suite.py gained 70 to 125 % under autocast, which also
+reduces the traffic of other kernels."""
 WORTH = 0.05
 """A gain below this share of a call is not reported."""
 AUTOCAST_ON_HOST = 1.3
-"""How many times as long the CPU takes for a call under autocast, which launches casts. On an H200 it was
-1.1 to 1.5 for the models of benchmarks/suite.py."""
+"""Factor on the CPU time of a call under autocast, which launches casts. On an H200 it was 1.1 to 1.5 for the models
+of benchmarks/suite.py."""
 TF32 = 'torch.set_float32_matmul_precision("high")'
 
 
 def max_autotune(reading: Reading) -> Iterator[Advice]:
-    """GEMM-bound: have Inductor try Triton templates against the libraries."""
+    """If the call is matmul-bound, suggest that Inductor autotunes Triton templates against the libraries."""
     if not reading.on_gpu or reading.record.options.mode.startswith("max-autotune") or not reading.kernel_seconds:
         return
     kernels = matmuls(reading)
@@ -52,7 +52,7 @@ def max_autotune(reading: Reading) -> Iterator[Advice]:
 
 
 def matmuls(reading: Reading) -> list[KernelFacts]:
-    """Matmul kernels and library calls, the slowest first."""
+    """Matmul kernels and library calls, slowest first."""
     return sorted((found for found in reading.kernels if found.is_matmul), key=lambda found: -found.time)
 
 
@@ -64,7 +64,7 @@ def share_of_peak(kernels: Sequence[KernelFacts]) -> float | None:
 
 
 def matmul_evidence(reading: Reading, kernels: Sequence[KernelFacts]) -> tuple[Evidence]:
-    """How long matmul kernels take, and how near the peak they are."""
+    """Evidence of the time in matmul kernels, and of their share of the peak rate."""
     took, reached = seconds(sum(found.time for found in kernels)), share_of_peak(kernels)
     share = f", at {percent(reached)} of the peak on average" if reached is not None else ""
     words = f"take {took}{share}" if reading.kernel_basis == "measured" else f"take at least {took} at peak rates"
@@ -72,11 +72,11 @@ def matmul_evidence(reading: Reading, kernels: Sequence[KernelFacts]) -> tuple[E
 
 
 def tf32(reading: Reading) -> Iterator[Advice]:
-    """Float32 matmuls that TF32 would run on tensor cores."""
+    """Report float32 matmuls that could run on tensor cores with TF32."""
     environment = reading.record.environment
     if reading.gpu is None or "tf32" not in reading.gpu.peak or environment.matmul_precision != "highest":
         return
-    # CuDNN's convolutions use TF32 by default (torch.backends.cudnn.allow_tf32).
+    # cuDNN's convolutions use TF32 by default (torch.backends.cudnn.allow_tf32).
     convolutions = [each for each in matmuls(reading) if any(op.startswith("convolution") for op in each.operators)]
     kernels = [found for found in matmuls(reading) if found.dtype == "float32" and found not in convolutions]
     gain = _expected_gain(reading, kernels, "tf32")
@@ -96,7 +96,7 @@ def tf32(reading: Reading) -> Iterator[Advice]:
 
 
 def autocast(reading: Reading) -> Iterator[Advice]:
-    """Float32 matmuls that mixed precision would make cheaper."""
+    """Report float32 matmuls that would be faster in mixed precision."""
     is_mixed = any(found.dtype in ("bfloat16", "float16") for found in matmuls(reading))
     if reading.gpu is None or "bfloat16" not in reading.gpu.peak or is_mixed:
         return
@@ -121,7 +121,7 @@ def autocast(reading: Reading) -> Iterator[Advice]:
 
 
 def _expected_gain(reading: Reading, kernels: list[KernelFacts], dtype: str) -> Gain | None:
-    """Expected gain of the narrower dtype; None if it is a small part of a call, or the GPU waits."""
+    """Expected gain of a narrower dtype; None if it is a small share of a call, as when the GPU waits."""
     assert reading.gpu is not None
     saved = sum(found.time - _time_in(reading, found, dtype) for found in kernels)
     more_on_host = AUTOCAST_ON_HOST if dtype == "bfloat16" else 1.0
@@ -135,8 +135,8 @@ def _expected_gain(reading: Reading, kernels: list[KernelFacts], dtype: str) -> 
 
 
 def _time_in(reading: Reading, found: KernelFacts, dtype: str) -> float:
-    """Seconds of a kernel in another dtype, at the same share of the peak as now."""
-    from compiler.binary import roofline  # it brings torch, which a record is read without
+    """Seconds of a kernel in another dtype, at its present share of the peak."""
+    from compiler.binary import roofline  # imports torch, which is not needed to read a record
 
     assert reading.gpu is not None
     moved = found.bytes if dtype == "tf32" else found.bytes / 2

@@ -1,7 +1,7 @@
-"""The facts that rules read from a record: device, measured times, or estimates by formula.
+"""Facts that rules read from a record: device, measured times, or estimates by formula.
 
-The floor of a kernel is the least time that its bytes and operations take at the GPU's peak rates
-(`compiler.binary.roofline`): no kernel is faster, many are slower.
+A kernel's floor is the least time for its bytes and operations at the GPU's peak rates (`compiler.binary.roofline`):
+no kernel is faster, and many are slower.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _VIEWS = ("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expan
 _PARTS = ("as_strided", "slice", "select", "alias", "split", "split_with_sizes", "unbind", "getitem")
 _COPIES = ("clone", "copy", "copy_", "contiguous", "cat", "stack", *CASTS)
 MOVES: frozenset[str] = frozenset((*_VIEWS, *_PARTS, *_COPIES))
-"""Operators that compute nothing: they move data, or only say where it is."""
+"""Operators that compute nothing: views, or copies that only move data."""
 _LOWERED = ("post_grad", "forward", "backward", "inference")
-"""Stages that Inductor, or our own backend, lowers to loops."""
+"""Stages that Inductor or our own backend lowers to loops."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """One generated kernel or call of a library in a call of the function.
+    """One generated kernel or library call in a call of the function.
 
-    `floor` are seconds at peak rates, 0 where that is not known; `bound` says which rate. `seconds` are measured, None
-    where they were not. `operators` are the ATen operators that it computes (`mm`), `nodes` their ids.
+    `floor` is the time at peak rates, 0 if unknown; `bound` is the limiting rate. `seconds` are measured, None if not.
+    `operators` are the ATen operators that it computes (`mm`), `nodes` the ids of their nodes.
     """
 
     kernel: Kernel
@@ -53,14 +53,14 @@ class KernelFacts:
 
 
 class Reading:
-    """A record, read for advice. Everything is computed lazily."""
+    """Facts read from a record for advice; all are computed lazily."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
 
     @cached_property
     def gpu(self) -> Target | None:
-        """The GPU that the code is for, None for a CPU or a GPU that the table of targets does not have."""
+        """The target GPU; None for a CPU, and for a GPU that is missing from the table of targets."""
         name = self.record.target if is_virtual(self.record.target) else self.record.environment.gpu
         if self.record.target in ("", "cpu") or not name:
             return None
@@ -73,13 +73,13 @@ class Reading:
     # Candidates
 
     def candidate(self, name: str) -> Candidate | None:
-        """A candidate that has a time, by name."""
+        """The candidate with this name, if it was timed."""
         timed = (found for found in self.record.candidates if found.seconds is not None)
         return next((found for found in timed if found.name == name), None)
 
     @cached_property
     def own(self) -> Candidate | None:
-        """The candidate that the cell compiles with, if it was timed."""
+        """The candidate compiled as in the cell, if it was timed."""
         options = self.record.options
         if options.options and options.backend == "inductor":
             return self.candidate("inductor with the cell's options")
@@ -96,7 +96,7 @@ class Reading:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of one compiled call, measured."""
+        """Measured seconds of one compiled call."""
         return self.own.seconds if self.own is not None else None
 
     # Kernels
@@ -121,7 +121,7 @@ class Reading:
         return found
 
     def _facts(self, kernel: Kernel) -> KernelFacts:
-        from compiler.binary import roofline  # it brings torch, which a record is read without
+        from compiler.binary import roofline  # imports torch, which is not needed to read a record
 
         nodes = self.fx_nodes(kernel.nodes)
         work = roofline.work(kernel, self.record)
@@ -139,12 +139,12 @@ class Reading:
 
     @property
     def kernel_basis(self) -> Basis:
-        """Where the kernels' times come from."""
+        """The basis of the kernels' times."""
         return "measured" if self._kernel_seconds else "estimate"
 
     @cached_property
     def kernel_seconds(self) -> float:
-        """Seconds of all kernels in one call: measured, or else the least time by formula."""
+        """Seconds of all kernels in one call: measured, or else their floors."""
         return sum(found.time for found in self.kernels)
 
     @property
@@ -154,7 +154,7 @@ class Reading:
 
     @cached_property
     def launches(self) -> int:
-        """Kernels and extern calls in one call."""
+        """Number of kernel launches and extern calls in one call."""
         if self.own is not None and self.own.launches:
             return self.own.launches
         return sum(max(kernel.calls, 1) for kernel in self._kernels_of_a_call)
@@ -167,22 +167,22 @@ class Reading:
 
     @cached_property
     def homes(self) -> Mapping[str, Artifact]:
-        """The artifact of each entity, by the entity's id."""
+        """The artifact of each entity, by entity id."""
         return {entity.id: artifact for artifact in self.record.artifacts for entity in artifact.entities}
 
     def fx_nodes(self, ids: Iterable[str]) -> tuple[Entity, ...]:
-        """FX nodes that kernels compute: after Inductor's passes, or else of AOTAutograd."""
+        """FX nodes that kernels compute: from the graphs after Inductor's passes, or else AOTAutograd's."""
         return tuple(entity for entity in self._origins(ids, self._is_lowered) if self._is_lowered(entity))
 
     def lines(self, ids: Iterable[str], most: int = 3) -> tuple[str, ...]:
-        """Ids of the user's lines that these entities come from: the innermost of each first."""
+        """Ids of the user's lines from which these entities originate, innermost first."""
         return tuple(entity.id for entity in self._origins(ids) if entity.kind == "line")[:most]
 
     def _is_lowered(self, entity: Entity) -> bool:
         return self.homes[entity.id].stage in _LOWERED
 
     def _origins(self, ids: Iterable[str], is_last: Callable[[Entity], bool] = lambda _: False) -> Iterator[Entity]:
-        """These entities and what they come from, breadth first; not what the `is_last` ones come from."""
+        """Yield these entities and their origins, breadth first; the origins of `is_last` entities are left out."""
         todo, seen = deque(ids), set[str]()
         while todo:
             entity = self.entities.get(todo.popleft())
@@ -194,12 +194,12 @@ class Reading:
     def evidence(
         self, text: str, kernels: Sequence[KernelFacts], basis: Basis = "recorded", most: int = 5
     ) -> tuple[Evidence]:
-        """A fact about kernels, and the lines that they come from."""
+        """Evidence about kernels, with the lines from which they originate."""
         ids = tuple(found.kernel.id for found in kernels[:most])
         return (Evidence(text, basis, (*ids, *self.lines(ids))),)
 
     def source_of(self, name: str) -> str:
-        """The Python source (`L['x']`) of an input of AOTAutograd's graph; "" if it is not known."""
+        """The Python source (`L['x']`) of an input of AOTAutograd's graph; "" if unknown."""
         if name not in self.entities:
             return ""
         index = re.fullmatch(r"args\[(\d+)\]", str(self.entities[name].attrs.get("description", "")))
@@ -212,7 +212,7 @@ class Reading:
 
     @property
     def guard_ids(self) -> tuple[str, ...]:
-        """Entities of the guards that take longest; those of users' own values first."""
+        """Entity ids of the slowest guards, first those on the user's own values."""
         found = sorted(self.record.guards, key=lambda guard: (guard.internal, -(guard.seconds or 0.0)))
         return tuple(f"guards.{guard.id}" for guard in found[:3])
 
@@ -223,7 +223,7 @@ class Reading:
 
     @property
     def guard_seconds(self) -> float:
-        """Seconds of guard checks in a call with warm CPU caches, for guards that can be timed alone."""
+        """Seconds of guard checks in a call with warm CPU caches, of guards that can be timed alone."""
         later = {frame.id for frame in self.record.frames if frame.call_number > 1}
         return sum(guard.seconds or 0.0 for guard in self.record.guards if guard.frame not in later)
 
@@ -244,6 +244,6 @@ class Reading:
 
 
 def operator_of(entity: Entity) -> str:
-    """`mul` of `aten.mul.Tensor`."""
+    """Name of an operator: `mul` for `aten.mul.Tensor`."""
     parts = str(entity.attrs.get("target", entity.label)).split(".")
     return parts[1] if len(parts) > 1 else parts[0]

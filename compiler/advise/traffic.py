@@ -14,15 +14,15 @@ from compiler.record import Decision, Entity
 from compiler.record.plain_text import pluralize, size_text
 
 WORTH = 0.03
-"""From this share of the kernels' time on, a kind of traffic is reported."""
+"""Minimum share of the kernels' time for which a kind of traffic is reported."""
 TINY_BYTES = 256 * 1024
-"""A reduction over less keeps a GPU busy for no longer than its launch takes."""
+"""Bytes below which a reduction keeps a GPU busy for no longer than its launch takes."""
 LEAST_TINY, MANY = 3, 0.1
-"""From this many launches and this share of all on, they are reported."""
+"""Minimum number of such launches, and minimum share of all launches, to report them."""
 
 
 def layout_copies(reading: Reading) -> Iterator[Advice]:
-    """Kernels that only put data into another order."""
+    """Report kernels that only copy data to another layout."""
     copies = [found for found in reading.kernels if _only_moves(found) and not _casts(reading, found)]
     yield from _advise_on_copies(
         reading, copies, "layout-copies", "Copies for another layout",
@@ -32,7 +32,7 @@ def layout_copies(reading: Reading) -> Iterator[Advice]:
 
 
 def dtype_casts(reading: Reading) -> Iterator[Advice]:
-    """Kernels that only convert to another format."""
+    """Report kernels that only convert data to another dtype."""
     casts = [found for found in reading.kernels if _only_moves(found) and _casts(reading, found)]
     yield from _advise_on_copies(
         reading, casts, "dtype-casts", "Casts to another format",
@@ -74,7 +74,7 @@ def _advise_on_copies(
 
 
 def _traffic_gain(reading: Reading, took: float) -> Gain | None:
-    """Half of the kernels' time: the layout of inputs and outputs is not always free to choose."""
+    """Estimate the gain as half of the kernels' time, as the layout of inputs and outputs can't always be chosen."""
     gained = 0.5 * saved_seconds(reading, took)
     if not gained:
         return None
@@ -84,7 +84,7 @@ def _traffic_gain(reading: Reading, took: float) -> Gain | None:
 
 
 def unfused_loops(reading: Reading) -> Iterator[Advice]:
-    """Loops that were not fused though one reads what the other wrote, and why."""
+    """Report producer and consumer loops that were not fused, with the reasons."""
     pairs = sorted(_refused_pairs(reading), key=lambda pair: -pair[0])
     between = sum(moved for moved, *_ in pairs)
     whole = sum(found.bytes for found in reading.kernels)
@@ -101,7 +101,7 @@ def unfused_loops(reading: Reading) -> Iterator[Advice]:
 
 
 def _refused_pairs(reading: Reading) -> Iterator[tuple[int, Decision, Entity, Entity]]:
-    """Pairs refused in the last round: the bytes between them, the decision, and the two loops."""
+    """Yield pairs of loops that were not fused: the bytes between them, the decision, and the two loops."""
     homes = _kernel_of_parts(reading)
     merged = _loops_of_merges(reading)
     seen = set[tuple[str, str]]()
@@ -121,7 +121,7 @@ def _refused_pairs(reading: Reading) -> Iterator[tuple[int, Decision, Entity, En
 
 
 def _loops_of_merges(reading: Reading) -> dict[str, tuple[str, ...]]:
-    """The loops of each node that Inductor fused, by the name that decisions have for it: `ir[…].op2_op3`."""
+    """The loops in each node that Inductor fused, by the node's id in decisions: `ir[…].op2_op3`."""
     artifacts: dict[tuple[str, str], str] = {
         (artifact.graph, artifact.half): artifact.id for artifact in reading.record.of_stage("ir")
     }
@@ -134,7 +134,7 @@ def _loops_of_merges(reading: Reading) -> dict[str, tuple[str, ...]]:
 
 
 def _kernel_of_parts(reading: Reading) -> dict[str, str]:
-    """The fused node that each loop ended up in."""
+    """Id of the fused node that contains each loop."""
     return {
         part: str(entity.attrs.get("inside", entity.id))
         for stage in ("fused_ir", "fused")
@@ -196,14 +196,14 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 
 
 def _remedy(pairs: Sequence[tuple[int, Decision, Entity, Entity]]) -> str:
-    """The remedy for the most common reason."""
+    """Remedy for the most common reason."""
     why = " ".join(decision.why for _, decision, *_ in pairs[:3])
     remedies = (text for pattern, text in _REMEDIES if re.search(pattern, why))
     return f"Not always possible: {next(remedies, 'the reasons above say what keeps them apart')}."
 
 
 def tiny_reductions(reading: Reading) -> Iterator[Advice]:
-    """Reductions over so little that a launch takes longer than they do."""
+    """Report reductions that are so small that they take no longer than their launch."""
     if not reading.on_gpu:
         return
     tiny = [found for found in reading.kernels if found.kernel.category == "reduction" and 0 < found.bytes < TINY_BYTES]

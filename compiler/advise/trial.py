@@ -1,8 +1,8 @@
 """Try advice: time the user's call with and without the change, on fresh copies.
 
-Both are compiled anew with empty caches (twice where compile time is what is compared, as torch does some things only
-once in a process), their results compared, and both timed in turns, round after round. What the change gains is the
-median of the differences of the rounds, with its quartiles. The user's process is left as it was.
+Both are compiled anew with empty caches (twice if compile time is compared, as torch does some work only once in a
+process). Their results are compared, and both are timed in turns over several rounds. The gain is the median of the
+differences in each round, with its quartiles. The state of the user's process is restored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from compiler.torch_api.widened import random_state
 
 ROUNDS = 11
 BUDGET_SECONDS = 10.0
-"""For the rounds of both; slow calls have fewer."""
+"""Time limit for all rounds of both sides; slow calls get fewer rounds."""
 LEAST_ROUNDS = 5
 
 Tell = Callable[[str], None]
@@ -47,7 +47,7 @@ Same = Literal["equal", "close", "differs", "not comparable"]
 
 @dataclass
 class _Side:
-    """The call with or without the change, and what was measured of it."""
+    """The call with or without the change, and its measurements."""
 
     name: str
     options: Options
@@ -69,20 +69,20 @@ class _Side:
 def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = None) -> Trial:
     """Apply a change to the call of a record and measure its effect.
 
-    Raises ValueError for advice that is words only, CannotApplyError where the change can't be made to this call or
-    the call raises with it, CannotCopyError where there can be no fresh copy of the call.
+    Raises ValueError for advice without an applicable change, CannotApplyError if the change can't be made to this call
+    or the call then fails, CannotCopyError if the call can't be copied.
     """
     if advice.change is None or not advice.change.can_be_tried:
         raise ValueError(f"there is nothing to try: {advice.title!r} is to be done by hand")
     of = advice.gain.of if advice.gain is not None else "call"
     later = call.later if advice.rule == "recompile" else ()
-    is_elsewhere = of == "call" and is_virtual(record.target)  # what a GPU was to gain
+    is_elsewhere = of == "call" and is_virtual(record.target)  # the gain was expected on a GPU that is not present
     bench = _Bench(call, later, tell or (lambda _: None), is_elsewhere=is_elsewhere)
     within = _context_of_change(advice.change, call.fn, files_by_name(record, files_of(call.fn)))
     before = _Side("as it is", record.options)
     after = _Side("changed", _options(record.options, advice.change), advice.change, within)
     with bench.isolate() as folder:
-        for _ in range(2 if of == "compile" else 1):  # the first time, torch does what it does once in a process
+        for _ in range(2 if of == "compile" else 1):  # the first time includes work that torch does once in a process
             bench.prepare(after, folder)
             bench.prepare(before, folder)
         bench.in_turns(before, after)
@@ -90,7 +90,7 @@ def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = No
 
 
 def _options(options: Options, change: Change) -> Options:
-    """The options with those of a change."""
+    """The options, updated by a change."""
     asked = dict(change.options)
     if "mode" in asked or "options" in asked:
         asked = {"mode": "default", "options": {}} | asked
@@ -98,7 +98,7 @@ def _options(options: Options, change: Change) -> Options:
 
 
 def _context_of_change(change: Change, fn: Any, files: Mapping[str, str]) -> Within:
-    """A context manager that applies a change. Raises CannotApplyError."""
+    """A function that makes a context manager to apply a change. Raises CannotApplyError."""
     if change.suggestion is not None:
         return version(change.suggestion, fn, files) or nullcontext
     if change.settings:
@@ -116,7 +116,7 @@ class _Bench:
 
     @contextmanager
     def isolate(self) -> Iterator[str]:
-        """Run a block without a trace in the user's process; yields a folder for caches."""
+        """Run a block without side effects in the user's process; yields a folder for caches."""
         with ExitStack() as stack:
             stack.enter_context(self._own_draws())
             stack.enter_context(without_output())
@@ -129,7 +129,7 @@ class _Bench:
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
     def prepare(self, side: _Side, folder: str) -> None:
-        """Compile, keep what the first call gives, warm up."""
+        """Compile, keep the results of the first call, and warm up."""
         self.tell(f"{side.name}: compiling")
         with side.within():
             try:
@@ -155,7 +155,7 @@ class _Bench:
         run = _compile_side(copy, side)
         made = work(copy, _keep_first_value(run, kept), asked)
         self.clock.synchronize()
-        torch.manual_seed(0)  # put back at the end of the block around this
+        torch.manual_seed(0)  # the random state is restored at the end of the enclosing block
         random = random_state()
         start = time.perf_counter()
         with apart.empty_caches(folder):
@@ -169,14 +169,14 @@ class _Bench:
         side.draws = random != random_state()
         gradients = [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in copy.leaves()]
         side.results = results_of(kept[0] if kept else None, gradients)
-        kept.append(None)  # from now on nothing is kept
+        kept.append(None)  # keep nothing from now on
         made.rest()
         again = work(copy, run, asked)
         replays = side.spec.replays and not side.change.eager
         side.step = mark_steps(again).step if replays else again.step
 
     def in_turns(self, *sides: _Side) -> None:
-        """Time the sides in turns; each turn begins with a call that is not counted."""
+        """Time the sides in turns; each turn begins with an untimed call."""
         a_round = sum(self._mean(side) * side.calls for side in sides)
         rounds = min(ROUNDS, max(LEAST_ROUNDS, int(BUDGET_SECONDS / max(a_round, 1e-9))))
         for number in range(rounds):
@@ -207,7 +207,7 @@ class _Bench:
 
 
 def _compile_side(copy: Copy, side: _Side) -> Callable[..., Any]:
-    """The callable of one side: compiled whole, in regions, or eager."""
+    """The callable of one side: compiled as a whole, by regions, or eager."""
     if side.change.eager or side.options.backend == "eager":
         return copy.fn
     if not side.change.regions:
@@ -218,7 +218,7 @@ def _compile_side(copy: Copy, side: _Side) -> Callable[..., Any]:
 
 
 def _blocks(copy: Copy, paths: Sequence[str]) -> list[torch.nn.Module]:
-    """The modules at these paths. Raises CannotApplyError."""
+    """Modules at these paths. Raises CannotApplyError."""
     for module in copy.modules:
         named = dict(module.named_modules())
         if all(path in named for path in paths):
@@ -227,7 +227,7 @@ def _blocks(copy: Copy, paths: Sequence[str]) -> list[torch.nn.Module]:
 
 
 def _keep_first_value(run: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
-    """Wrap `run` to keep the value of its first call."""
+    """Wrap `run` to keep the return value of its first call."""
 
     def keep_value(*args: Any, **kwargs: Any) -> Any:
         value = run(*args, **kwargs)
@@ -240,7 +240,7 @@ def _keep_first_value(run: Callable[..., Any], kept: list[Any]) -> Callable[...,
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result of a call: a tensor, or another value of Python's."""
+    """One result of a call: a tensor, or another Python value."""
 
     name: str
     value: Any
@@ -248,7 +248,7 @@ class Result:
 
 
 def results_of(value: Any, gradients: Sequence[Tensor | None]) -> list[Result]:
-    """Outputs and gradients of a call, kept apart from what later calls do."""
+    """Outputs and gradients of a call, with tensors copied so that later calls can't change them."""
     outputs = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(value)]
     return [
         *(Result(f"output {number}", leaf) for number, leaf in enumerate(outputs)),
@@ -259,9 +259,9 @@ def results_of(value: Any, gradients: Sequence[Tensor | None]) -> list[Result]:
 def agreement(
     before: Sequence[Result], after: Sequence[Result], *, expected: str = "", draws: bool = False
 ) -> tuple[Same, str]:
-    """Whether results are the same within the format's tolerance, and in words by how much they differ.
+    """Whether results are the same within the dtype's tolerance, and their difference in words.
 
-    `expected` says how numbers change with the change, where they do; `draws` that the call draws random numbers.
+    `expected` describes an expected change of the numbers, if any; `draws` is whether the call draws random numbers.
     """
     if len(before) != len(after):
         return "differs", f"the call gives {len(after)} results with the change, {len(before)} without"
@@ -273,9 +273,9 @@ def agreement(
 
 
 def _checks(before: Sequence[Result], after: Sequence[Result], gradients: bool, recast: bool) -> list[Check]:
-    """Compare outputs, or gradients. They are compared apart, as their magnitudes are unrelated.
+    """Compare either outputs or gradients, as their magnitudes are unrelated.
 
-    `recast`: another dtype is no difference in itself.
+    With `recast`, a changed dtype alone is no difference.
     """
     pairs = [(old, new) for old, new in zip(before, after, strict=True) if old.is_gradient is gradients]
     scope = Scope.of_results(old.value for old, _ in pairs)

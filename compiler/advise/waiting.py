@@ -1,4 +1,4 @@
-"""Time that the GPU waits for the CPU in a call: measured, or estimated from launches and kernels."""
+"""Time in a call that the GPU waits for the CPU: measured, or estimated from launches and kernels."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from compiler.advise.reading import Reading
 from compiler.record.plain_text import pluralize
 
 LAUNCH_SECONDS = 10e-6
-"""What the host takes for one launch from Inductor's wrapper in Python: 10 to 35 µs on an H200's host, torch 2.11, for
-the models of benchmarks/suite.py.
+"""CPU time of one launch from Inductor's Python wrapper: 10 to 35 µs on an H200's host, torch 2.11, for the models of
+benchmarks/suite.py.
 """
 CALL_SECONDS = 50e-6
-"""What a call of compiled code takes apart from launches and guards: 50 to 100 µs on the same machine."""
+"""CPU time of a call of compiled code without launches and guards: 50 to 100 µs on the same machine."""
 MUCH = 0.25
-"""From this share of a call on that the GPU waits, launches are what to look at, not kernels."""
+"""Minimum share of a call that the GPU waits for which launches, not kernels, are the bottleneck."""
 REAL = 2.0
-"""A kernel that was not measured is assumed to need this many times its floor."""
+"""An unmeasured kernel is assumed to take this many times its floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Seconds of a call in which the GPU is idle, the seconds of the whole call, and the evidence."""
+    """Seconds of a call in which the GPU is idle, seconds of the whole call, and the evidence."""
 
     seconds: float
     whole: float
@@ -34,7 +34,7 @@ class Waiting:
 
 
 def find_waiting(reading: Reading) -> Waiting | None:
-    """How long the GPU waits in a call; None without a GPU, or if nothing is known."""
+    """How long the GPU waits in a call; None without a GPU, or if unknown."""
     own = reading.own
     if own is not None and own.seconds and own.host is not None and own.host.gpu is not None:
         told = f"A call takes {seconds(own.seconds)}, and the GPU is busy in {seconds(own.host.gpu)} of it."
@@ -53,14 +53,14 @@ def find_waiting(reading: Reading) -> Waiting | None:
 
 
 def host_seconds(reading: Reading) -> float:
-    """Estimated CPU seconds of a call of compiled code, by the costs above."""
+    """Estimated CPU seconds of a call of compiled code, from the constants above."""
     return reading.launches * LAUNCH_SECONDS + reading.guard_seconds + CALL_SECONDS
 
 
 def saved_seconds(reading: Reading, on_gpu: float, more_on_host: float = 1.0) -> float:
     """Seconds saved in a call if the GPU needs `on_gpu` less and the CPU `more_on_host` times its time.
 
-    A call takes as long as the slower of the two at least: what the GPU does sooner, it may wait for longer.
+    A call takes at least as long as the slower of the two: if the GPU finishes sooner, it may wait longer for the CPU.
     """
     busy = _busy(reading)
     if busy is None:
@@ -70,7 +70,7 @@ def saved_seconds(reading: Reading, on_gpu: float, more_on_host: float = 1.0) ->
 
 
 def _busy(reading: Reading) -> tuple[float, float] | None:
-    """Seconds of a call in which the CPU and the GPU are busy; None if that is not known."""
+    """Seconds of a call in which the CPU and the GPU are busy; None if unknown."""
     own = reading.own
     if own is not None and own.host is not None and own.host.gpu is not None:
         return sum(part or 0.0 for part in (own.host.guards, own.host.wrapper, own.host.launches)), own.host.gpu

@@ -1,6 +1,6 @@
-"""Compile the Triton kernels of a record in parallel, each distinct one once.
+"""Compile the Triton kernels of a record in parallel; equal kernels are compiled once.
 
-A kernel that a compiler refuses becomes a problem in the user's terms: which stage is missing, what the tool said, what
+A kernel that fails to compile becomes a problem in the user's terms: the missing stage, the tool's message, and what
 to do.
 """
 
@@ -26,11 +26,11 @@ from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError,
 from compiler.virtual_gpu.gpu import virtual_gpu
 
 REFUSED = "its source is not what a code generator writes"
-MOST_WORKERS = 8  # each takes some 150 MB
+MOST_WORKERS = 8  # each takes about 150 MB
 
 
 class CompilationInterrupted(KeyboardInterrupt):
-    """The user has stopped the compilation; `record` has what was finished."""
+    """The user has interrupted the compilation; `record` has the finished kernels."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(f"stopped after {len(record.binaries)} kernels")
@@ -39,7 +39,7 @@ class CompilationInterrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled kernel: an artifact for each stage, facts of machine code, and problems."""
+    """A compiled kernel: an artifact for each stage, facts about its machine code, and problems."""
 
     kernel: str
     artifacts: tuple[Artifact, ...]
@@ -55,10 +55,11 @@ class _Task:
 
 
 class Wanted(TypedDict, total=False):
-    """What to compile of a record, by default everything.
+    """What to compile of a record; by default, everything.
 
-    `kernels` (ids or names) and `stages` ("ttir", "sass" …) leave out others. `config` is the index of the launch
-    configuration among those that Inductor would try. `workers` processes compile at once: as many as there are cores.
+    `kernels` (ids or names) and `stages` ("ttir", "sass" …) restrict it. `config` is the index of the launch
+    configuration among Inductor's candidates. `workers` is the number of processes, by default one for each
+    core, up to 8.
     """
 
     kernels: Collection[str] | None
@@ -70,10 +71,10 @@ class Wanted(TypedDict, total=False):
 def compile_record(
     record: Record, *, listener: Callable[[int, int], None] | None = None, **wanted: Unpack[Wanted]
 ) -> Record:
-    """The record with its Triton kernels compiled for the GPU that they were written for.
+    """Compile a record's Triton kernels for the GPU that they were written for; return the record with the results.
 
-    `listener` is called after each kernel with the number of those done, and of all. What can't be compiled becomes a
-    `Problem` of the first stage that is missing for it. Raises CompilationInterrupted, which has what was finished.
+    `listener` is called after each kernel with the numbers of finished and of all kernels. A failure becomes a
+    `Problem` of the kernel's first missing stage. Raises CompilationInterrupted, which has the finished kernels.
     """
     found, total = record, _count(record, wanted.get("kernels"))
     try:
@@ -102,7 +103,7 @@ def results(
     config: int = 0,
     workers: int | None = None,
 ) -> Generator[Compiled, None, None]:
-    """Like `compile_record`, but yield each kernel's result when it is there. Closing ends all processes."""
+    """Like `compile_record`, but yield the result of each kernel as it completes. Closing ends all processes."""
     record.require_trust()
     try:
         if not has_triton():
@@ -140,8 +141,8 @@ def _count(record: Record, kernels: Collection[str] | None) -> int:
 
 
 def _refusal(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
-    """Kernels of a loaded record that no code generator writes: none is executed."""
-    from compiler.untrusted.triton_source import RefusedSourceError, check_triton  # it imports Triton
+    """Yield problems for kernels of a loaded record that no code generator writes; these are not executed."""
+    from compiler.untrusted.triton_source import RefusedSourceError, check_triton  # imports Triton
 
     for source in sources:
         try:
@@ -152,7 +153,7 @@ def _refusal(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
 
 
 def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tuple[list[_Task], list[Compiled]]:
-    """What to compile, and what Inductor's heuristics refuse."""
+    """Tasks to compile, and results for kernels without a valid launch configuration or source."""
     tasks, failed = [], []
     with reading_kernels(virtual_gpu(target)):
         for source in sources:
@@ -183,7 +184,7 @@ def _job(source: KernelSource, request: CompileRequest, target: Target) -> Job:
 
 
 def _outputs(tasks: list[_Task], workers: int | None) -> Generator[tuple[_Task, Output], None, None]:
-    """Every task with its output; tasks that are equal are compiled once."""
+    """Yield every task with its output; equal tasks are compiled once."""
     from compiler.binary import workers as processes
 
     tasks_of: dict[str, list[_Task]] = {}
@@ -216,7 +217,7 @@ def _result(task: _Task, output: Output, target: Target, config: int, kept: froz
 
 
 def _of_other_torch(record: Record) -> str:
-    """A hint that Inductor's kernel functions may differ from those of the record's torch."""
+    """Hint that this torch is not the record's, so that kernel functions may differ; "" for the same version."""
     made, here = record.environment.torch, str(torch.__version__)
     return f"the record was made with torch {made}, and here is torch {here}" if made not in ("", here) else ""
 
@@ -235,7 +236,7 @@ def _problem(stage: str, reason: str, hint: str, source: KernelSource) -> Proble
 
 
 def _with_result(record: Record, result: Compiled) -> Record:
-    """The record with a kernel's result in place of an earlier one of the same configuration."""
+    """Add a kernel's result to the record; it replaces an earlier result for the same configuration."""
     fresh = {artifact.id: artifact for artifact in result.artifacts}
     kept = [artifact for artifact in record.artifacts if artifact.id not in fresh]
     binaries = [known for known in record.binaries if not _same(known, result.binary)]
@@ -271,7 +272,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 
 
 def failure(said: str, missing: Sequence[str], target: Target) -> tuple[str, str, str]:
-    """Stage, reason and hint for what the tools `said`; `missing` are stages not reached."""
+    """Stage, reason and hint for a tool's message `said`; `missing` are the stages not reached."""
     stage = missing[0]
     tool = "ptxas" if said.startswith("ptxas") else ""
     hint = next((advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), "")
@@ -280,9 +281,9 @@ def failure(said: str, missing: Sequence[str], target: Target) -> tuple[str, str
 
 
 def compile_kernels(builder: Builder) -> None:
-    """Compile the builder's Triton kernels and add each result when it is done.
+    """Compile the builder's Triton kernels, and add each result as it completes.
 
-    An interrupt keeps finished kernels. An error of ours is a `Problem`, as the user's cell itself has succeeded.
+    An interrupt keeps the finished kernels. An internal error becomes a `Problem`, as the user's cell itself succeeded.
     """
     asked = builder.options.stages
     stages = None if "all" in asked else [stage for stage in MACHINE_STAGES if stage in asked]
@@ -293,7 +294,7 @@ def compile_kernels(builder: Builder) -> None:
         with closing(results(record, stages=stages)) as steps:
             for result in steps:
                 _add(builder, result)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is not the user's
+    except Exception as error:  # noqa: BLE001 - any error here is ours, not the user's
         reason = f"the kernels could not be compiled: {type(error).__name__}: {error}"
         builder.problem(Problem("ttir", reason, "this is a bug of tcompile's, worth a report"))
     finally:

@@ -1,14 +1,14 @@
 """Floating-point operations of one node of an FX graph, by formula.
 
-- Matrix products, convolutions and attention: the formulas of `torch.utils.flop_counter`.
+- Matmuls, convolutions and attention: the formulas of `torch.utils.flop_counter`.
 - Pointwise operations on floats: one for each element of the result, whatever the operation costs the hardware; those
-  of `POINTWISE` count for more, as they are several operations in one.
-- Reductions and scans: one for each element that goes in; those of `REDUCTIONS` count for more.
+  in `POINTWISE` count for more, as they combine several operations.
+- Reductions and scans: one for each input element; those in `REDUCTIONS` count for more.
 - Pooling: one for each element of each window.
-- Nothing else counts: moving, converting and choosing (views, copies, casts, `where`, gather and scatter without
+- Nothing else counts: moving, converting and selecting (views, copies, casts, `where`, gather and scatter without
   adding), random numbers, integers and booleans.
 
-Where a size is symbolic, the count is 0: it is not known.
+If a size is symbolic, the count is 0, for unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 POINTWISE: dict[str, int] = {"fma": 2, "lerp": 3, "addcmul": 3, "addcdiv": 3, "silu": 5, "gelu": 8, "mish": 5}
-"""Operations in one element of the result, where it is not one."""
+"""Operations for each element of the result, if more than one."""
 
 _ONE = (
     "sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin",
@@ -36,26 +36,26 @@ _FOUR = (
 REDUCTIONS: dict[str, int] = {
     **dict.fromkeys(_ONE, 1), "linalg_vector_norm": 2, **dict.fromkeys(_FOUR, 4), "_softmax": 5, "_log_softmax": 5,
 }  # fmt: skip
-"""Operations for each element that goes in."""
+"""Operations for each input element."""
 
 _CASTS = ("convert_element_type", "_to_copy", "clone", "copy", "copy_", "alias", "detach", "real", "imag")
 _CHOICES = ("where", "fill", "fill_", "masked_fill", "isnan", "isinf", "isfinite")
 MOVEMENT: frozenset[str] = frozenset(_CASTS + _CHOICES)
-"""Pointwise operations that are no arithmetic."""
+"""Pointwise operations without arithmetic."""
 
 _POOLS = frozenset({"max_pool2d_with_indices", "_low_memory_max_pool_with_offsets", "avg_pool2d", "avg_pool3d"})
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """A tensor of the graph: the name of its dtype, and its shape, which may have symbols in it."""
+    """A tensor of the graph: the name of its dtype, and its shape, which may contain symbols."""
 
     dtype: str
     shape: tuple[Any, ...]
 
     @property
     def elements(self) -> int:
-        """How many; 0 where the shape is symbolic."""
+        """Number of elements; 0 if the shape is symbolic."""
         return prod(self.shape) if all(isinstance(size, int) for size in self.shape) else 0
 
     @property
@@ -65,7 +65,7 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A call in an FX graph: its `target` (`aten.mul.Tensor`), its tensors, its line of Python."""
+    """A call in an FX graph: its `target` (`aten.mul.Tensor`), its tensors, and its line of Python."""
 
     name: str
     target: str
@@ -75,13 +75,13 @@ class Node:
 
     @property
     def operation(self) -> str:
-        """`mul` of `aten.mul.Tensor`."""
+        """Name of the operator: `mul` for `aten.mul.Tensor`."""
         parts = self.target.split(".")
         return parts[1] if len(parts) > 1 else parts[0]
 
     @property
     def elements(self) -> int:
-        """Elements of its largest result."""
+        """Number of elements of its largest result."""
         return max((tensor.elements for tensor in self.outputs), default=0)
 
     @property
@@ -94,12 +94,12 @@ class Node:
 
     @property
     def is_matmul(self) -> bool:
-        """Whether tensor cores could do it: it has a formula of `torch.utils.flop_counter`."""
+        """Whether it can run on tensor cores: it has a formula in `torch.utils.flop_counter`."""
         return _formula(self.target) is not None
 
     @property
     def is_view(self) -> bool:
-        """Whether its result is the memory of an input: it does no work."""
+        """Whether its result is a view of an input, which needs no work."""
         return bool(getattr(_overload(self.target), "is_view", False))
 
     @property
@@ -108,7 +108,7 @@ class Node:
 
 
 def flops_of(node: Node) -> int:
-    """Floating-point operations of a node, by the rules above."""
+    """Floating-point operations of a node, by the rules in the module's docstring."""
     if node.is_matmul:
         return _by_formula(node)
     if not node.is_float or node.operation in MOVEMENT:
@@ -124,7 +124,7 @@ def flops_of(node: Node) -> int:
 
 @cache
 def _overload(target: str) -> Any:
-    """`torch.ops.aten.mul.Tensor` for "aten.mul.Tensor"; None for what is no operator."""
+    """`torch.ops.aten.mul.Tensor` for "aten.mul.Tensor"; None if there is no such operator."""
     namespace, _, rest = target.partition(".")
     packet, _, overload = rest.partition(".")
     found = getattr(getattr(torch.ops, namespace, None), packet, None) if packet else None
@@ -147,7 +147,7 @@ def _by_formula(node: Node) -> int:
     try:
         return _formula_result(node) if node.has_known_sizes else 0
     except (AttributeError, IndexError, StopIteration, SyntaxError, TypeError, ValueError):
-        return 0  # a damaged record: the node's code is no call that its operator takes
+        return 0  # a damaged record: the node's code is not a valid call of its operator
 
 
 def _formula_result(node: Node) -> int:
@@ -167,7 +167,7 @@ def _window(node: Node) -> int:
 
 
 def arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments in the node's code, tensors as tensors on "meta"."""
+    """Parse the arguments from the node's code, with tensors as meta tensors."""
     call = ast.parse(node.code.partition(" = ")[2].strip(), mode="eval").body
     if not isinstance(call, ast.Call):
         raise ValueError(f"{node.name} is not a call: {node.code.strip()}")
@@ -177,7 +177,7 @@ def arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _value(argument: ast.expr, known: Mapping[str, torch.Tensor]) -> Any:
-    """A literal or a tensor; None for anything else, which formulas do not look at."""
+    """A literal or a tensor; None for anything else, which formulas do not use."""
     if isinstance(argument, ast.Name):
         return known.get(argument.id)
     if isinstance(argument, ast.List | ast.Tuple):

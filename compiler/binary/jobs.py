@@ -1,6 +1,6 @@
-"""Messages to and from a worker process: plain data, as JSON in frames.
+"""Messages to and from a worker process: JSON in frames.
 
-A frame is the number of bytes that follow (8 bytes, little-endian), and these.
+A frame is the length of the content in bytes (8 bytes, little-endian), and the content.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _Message = TypeVar("_Message")
 class Job:
     """One kernel to compile: its function's name, source and file name, and Triton's arguments.
 
-    See `CompileRequest` for the latter. `backend` ("cuda", "hip"), `architecture` (90, "gfx942") and `warp_size`
-    are those of triton's GPUTarget. With `to_run` the binary is wanted, and no texts.
+    For the arguments, see `CompileRequest`. `backend` ("cuda", "hip"), `architecture` (90, "gfx942") and `warp_size`
+    are those of Triton's GPUTarget. With `to_run`, the output is the binary instead of the stages' texts.
     """
 
     name: str
@@ -35,18 +35,18 @@ class Job:
     to_run: bool = False
 
     def key(self) -> str:
-        """Equal for jobs whose result is the same."""
+        """Cache key: equal for jobs with the same result."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A job's result: text by stage, as far as it came, and the tools' facts of the machine code.
+    """A job's result: text by stage, up to a failure, and the tools' facts about the machine code.
 
-    `registers` and `spill_bytes` are those of one thread, `shared_memory` (bytes), `tensor_memory` (columns of a
-    Blackwell multiprocessor's) and `threads` of one block; None for what could not be had. `error` is "" on
-    success, else what the failing tool said. `binary` is there where it was asked for, with the function's name in
-    it, and the number of pointers that follow its arguments and may be null.
+    `registers` and `spill_bytes` are per thread; `shared_memory` (bytes), `tensor_memory` (columns, on Blackwell) and
+    `threads` are per block; None means not available. `error` is "" on success, else the failing tool's message.
+    `binary` is set on request, with `function`, its function's name, and `spare`, the number of additional pointers
+    after its arguments, which may be null.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -62,23 +62,23 @@ class Output:
 
 
 def one_function(module: str, first: int, lines: tuple[int, int]) -> str:
-    """A module's function on these lines, below the lines before `first`, which all share.
+    """Source of one function of a module: the shared lines before `first`, and the function's own lines.
 
-    Reading more takes Triton time.
+    Parsing the other functions would take Triton time.
     """
     rows = module.split("\n")
     return "\n".join([*rows[: first - 1], *rows[lines[0] - 1 : lines[1]]]) + "\n"
 
 
 def write(stream: IO[bytes], message: Job | Output) -> None:
-    """Write a message. Raises BrokenPipeError if the other side has ended."""
+    """Write a message. Raises BrokenPipeError if the other process has ended."""
     content = msgspec.json.encode(message)
     stream.write(_LENGTH.pack(len(content)) + content)
     stream.flush()
 
 
 def read(stream: IO[bytes], kind: type[_Message]) -> _Message | None:
-    """The next message; None if the other side has ended, even in the middle of a message."""
+    """Read the next message; None if the other process has ended, even within a message."""
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
         return None

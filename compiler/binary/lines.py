@@ -1,15 +1,15 @@
-"""Which line of a kernel's own source each line of its TTIR, TTGIR, LLIR, PTX, SASS or AMDGCN comes from.
+"""Map lines of a kernel's TTIR, TTGIR, LLIR, PTX, SASS or AMDGCN to lines of its source.
 
-Code that Triton inlined (`tl.sum` of standard.py, Inductor's triton_helpers.py) belongs to the line of the kernel that
-called it: of a chain of calls, the outermost place in the kernel's file.
+Code that Triton inlined (`tl.sum` in standard.py, Inductor's triton_helpers.py) is mapped to the kernel's line that
+called it: in a chain of calls, to the outermost place in the kernel's file.
 
 - MLIR: `loc(#loc12)` at the end of an operation, `#loc12 = loc("kernel.py":30:18)`; also
-  `callsite(#callee at #caller)`, names `"tmp5"(#loc3)` and `fused[...]`. https://mlir.llvm.org/docs/Dialects/Builtin/#location-attributes
-- LLVM: `!dbg !34`, `!34 = !DILocation(line: 30, scope: !5, inlinedAt: !40)`.
-  https://llvm.org/docs/LangRef.html#dilocation
-- PTX and AMDGCN: `.loc file line column`, until the next one, and the comment LLVM puts behind it:
-  `random.py:36:40 @[ kernel.py:40:25 ]`; Triton 3.9's PTX has `inlined_at file line column` in its place.
-- SASS: the comments of `listing.sass_listing`, or nvdisasm's own of `-g` and `-gi`.
+  `callsite(#callee at #caller)`, names `"tmp5"(#loc3)` and `fused[...]`.
+  https://mlir.llvm.org/docs/Dialects/Builtin/#location-attributes - LLVM: `!dbg !34`,
+  `!34 = !DILocation(line: 30, scope: !5, inlinedAt: !40)`. https://llvm.org/docs/LangRef.html#dilocation
+- PTX and AMDGCN: `.loc file line column`, until the next one, and the comment that LLVM adds to it:
+  `random.py:36:40 @[ kernel.py:40:25 ]`; Triton 3.9's PTX has `inlined_at file line column` instead.
+- SASS: the comments of `listing.sass_listing`, or nvdisasm's own with `-g` and `-gi`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SASS_PLACE = re.compile(r"^\s*//## (?:([^\s:]+):(\d+))?")
 _NVDISASM_PLACE = re.compile(r'"([^"]*)", line (\d+)')
 
 Place = tuple[str, int]
-"""A file's base name and a line of it, the first being 1."""
+"""A file's base name, and a line number, from 1."""
 
 
 def source_lines(language: str, text: str, file: str) -> dict[int, int]:
     """Map lines of `text` with instructions to lines of the kernel's source; both count from 1.
 
-    `file` is the base name of that source. An instruction without a place, or with none in that file, is left out.
-    In MLIR the lines that open and close a region go together. Raises ValueError for an unknown language.
+    `file` is the base name of the kernel's source. Instructions without a place in that file are left out. In MLIR, the
+    lines that open and close a region belong together. Raises ValueError for an unknown language.
     """
     if language == "mlir":
         return _mlir(text, file)
@@ -72,7 +72,7 @@ def _mlir(text: str, file: str) -> dict[int, int]:
 
 
 def _mlir_operations(lines: list[str]) -> Iterator[tuple[list[int], str]]:
-    """Each operation: the numbers of its own lines, without its regions', and its last text."""
+    """Yield each operation: its line numbers, without those inside its regions, and the text of its last line."""
     open_regions: list[list[int]] = []
     for number, line in enumerate(lines, 1):
         code = line.strip()
@@ -114,7 +114,7 @@ def _first(*lines: int | None) -> int | None:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Split where no bracket and no quote is open."""
+    """Split at the separator, except inside brackets and quotes."""
     parts, depth, quoted, start = [], 0, False, 0
     for index, character in enumerate(text):
         quoted ^= character == '"'
@@ -172,7 +172,7 @@ def _assembly(text: str, file: str) -> dict[int, int]:
 def ptx_origins(ptx: str, file: str) -> dict[int, str]:
     """The origin of each PTX line: `kernel.py:40`, or `kernel.py:40 (random.py:36)` if inlined.
 
-    Lines before the first place of the function (its braces and parameters) are from the function's own line.
+    Lines before the function's first place (braces and parameters) get the same origin as that place.
     """
     located = {number: _words(chain) for number, chain in _locate(ptx) if _in_file(chain[-1], file) is not None}
     if not located:
@@ -189,7 +189,7 @@ def _words(chain: list[Place]) -> str:
 
 
 def _locate(text: str) -> Iterator[tuple[int, list[Place]]]:
-    """Every line that a `.loc` holds for, with its chain of places, innermost first."""
+    """Yield every line to which a `.loc` applies, with its chain of places, innermost first."""
     files = {number: name.rsplit("/", 1)[-1] for number, name in _FILE_DIRECTIVE.findall(text)}
     callers: dict[tuple[str, str, str], list[Place]] = {}
     chain: list[Place] = []
@@ -206,7 +206,7 @@ def _locate(text: str) -> Iterator[tuple[int, list[Place]]]:
 def _chain(
     directive: re.Match[str], files: dict[str, str], callers: dict[tuple[str, str, str], list[Place]]
 ) -> list[Place]:
-    """A chain of places, from the comment or from the directive and its `inlined_at`."""
+    """Parse a chain of places, from the comment, or else from the directive and its `inlined_at`."""
     file, line, column, *caller, comment = directive.groups()
     chain = [(name, int(at)) for name, at in _PLACE.findall(comment)] or [(files.get(file, ""), int(line))]
     if len(chain) == 1 and caller[0]:
@@ -219,7 +219,7 @@ def _chain(
 
 
 def _sass(text: str, file: str) -> dict[int, int]:
-    """Places of SASS lines: the last of a run of comments holds, the outermost call of `-gi`."""
+    """Places of SASS lines: the last comment of a run applies, which is the outermost call with `-gi`."""
     found: dict[int, int] = {}
     current: int | None = None
     for number, line in enumerate(text.split("\n"), 1):
@@ -239,6 +239,6 @@ def _sass_place(comment: str) -> Place:
 
 
 def _in_file(place: Place, file: str) -> int | None:
-    """The line, if the place is in this file. Compilers say line 0 where they do not know."""
+    """The line, if the place is in this file. Line 0 means unknown."""
     name, line = place
     return line if line and re.split(r"[/\\]", name)[-1] == file else None

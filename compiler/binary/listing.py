@@ -1,11 +1,11 @@
-"""Texts of the binary stages: their instructions, and a form that no machine changes.
+"""Texts of the binary stages: their instructions, and a form that does not depend on the machine.
 
 `language` is "mlir" (TTIR, TTGIR), "llvm", "ptx", "sass" or "amdgcn".
 
-SASS is what `nvdisasm` prints with `NVDISASM_OPTIONS`. Its `-gi` would not help: the PTX that LLVM writes for Triton
-tells of inlining only in comments, so ptxas takes code of `tl.sum` for lines of standard.py. `-gp` names the line of
-PTX that an instruction was made from (`//## File ".nv_debug_ptx_txt", line 131`), and from there the comment leads to
-the kernel: `sass_listing` puts that in the text.
+SASS is the output of `nvdisasm` with `NVDISASM_OPTIONS`. Its `-gi` would not help: LLVM's PTX for Triton describes
+inlining only in comments, so ptxas attributes code of `tl.sum` to lines of standard.py. `-gp` gives the PTX line of
+each instruction (`//## File ".nv_debug_ptx_txt", line 131`), and the comment there leads to the kernel's line, which
+`sass_listing` adds to the text.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _ADDRESS = re.compile(r"^\s+(/\*[0-9a-f]+\*/)\s+")
 _NOP = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+NOP\s*;\s*$")
 
 Operation = tuple[int, str, str]
-"""A line of the text (the first is 1), the mnemonic there with its suffixes, and the operands as they are written."""
+"""Line number, from 1; the mnemonic with its suffixes; and the operands as written."""
 
 
 def instructions(language: str, text: str) -> Iterator[tuple[int, str]]:
-    """Every instruction: its line (from 1) and its mnemonic with all suffixes.
+    """Yield every instruction: its line (from 1) and its mnemonic with all suffixes.
 
-    Labels, directives, comments and function headers are none. A line may hold several. Raises ValueError for an
-    unknown language.
+    Labels, directives, comments and function headers are not instructions. A line may contain several. Raises
+    ValueError for an unknown language.
     """
     for line, mnemonic, _operands in operations(language, text):
         yield line, mnemonic
 
 
 def operations(language: str, text: str) -> Iterator[Operation]:
-    """Every instruction with its operands, "" for mlir and llvm."""
+    """Yield every instruction with its operands, which are "" for mlir and llvm."""
     if language not in _READERS:
         raise ValueError(f"no instructions are known of {language!r}: it has to be one of {', '.join(_READERS)}")
     return _READERS[language](text)
@@ -66,7 +66,7 @@ def _llvm(text: str) -> Iterator[Operation]:
 
 
 def _ptx(text: str) -> Iterator[Operation]:
-    """PTX statements: inline assembly has several on a line, and a call takes several lines."""
+    """Parse PTX statements: inline assembly has several on a line, and a call spans several lines."""
     started, statement = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
         code = _PTX_LABEL.sub("", line.partition("//")[0]).strip()
@@ -111,9 +111,9 @@ _READERS: dict[str, Callable[[str], Iterator[Operation]]] = {
 
 
 def canonical(language: str, text: str) -> str:
-    """The text without folders of files and DWARF sections, which depend on the machine.
+    """The text without folders of files and debug sections, which depend on the machine.
 
-    Lines up to the end of the code keep their numbers. For "sass" see `sass_listing`.
+    Line numbers are unchanged up to the end of the code. For "sass", see `sass_listing`.
     """
     return _CANONICAL.get(language, str.strip)(text).rstrip() + "\n"
 
@@ -132,7 +132,7 @@ def _ptx_without_debug(text: str) -> str:
 
 
 def _amdgcn_without_debug(text: str) -> str:
-    """Code, kernel descriptor and metadata; `.file 1 "folder" "name"` becomes `.file 1 "name"`."""
+    """Keep code, kernel descriptor and metadata; `.file 1 "folder" "name"` becomes `.file 1 "name"`."""
     parts = re.split(r"^(?=\s*\.section\s)", text, flags=re.MULTILINE)
     kept = "".join(part for part in parts if not re.match(r"\s*\.section\s+\.debug_", part))
     return re.sub(r'^(\s*\.file\s+\d+) "[^"]*" ("[^"]*")', r"\1 \2", kept, flags=re.MULTILINE)
@@ -147,11 +147,11 @@ _CANONICAL: dict[str, Callable[[str], str]] = {
 
 
 def sass_listing(disassembly: str, ptx: str, file: str) -> str:
-    """SASS with the origin of each run of instructions, from nvdisasm's text and ptxas's PTX.
+    """SASS with the origin of each run of instructions, from nvdisasm's output and the PTX given to ptxas.
 
-    `//## kernel.py:40 (random.py:36), PTX line 131` says that line 40 of the kernel's own `file` called what stands
-    in line 36 of random.py. See `NVDISASM_OPTIONS`. Addresses stay, with less space around them; encodings, NOPs
-    after the end and sections without code go.
+    `//## kernel.py:40 (random.py:36), PTX line 131` means that line 40 of the kernel's own `file` called the code in
+    line 36 of random.py. See `NVDISASM_OPTIONS`. Addresses are kept, with less whitespace; encodings, NOPs after the
+    end and sections without code are dropped.
     """
     from compiler.binary.lines import ptx_origins
 

@@ -1,6 +1,6 @@
-"""How many instructions of each class a kernel has, and how wide its global accesses are.
+"""Number of a kernel's instructions by class, and the width of its global memory accesses.
 
-Counts are of instructions in the text, not of executed ones: a loop's body counts once. What a mnemonic means is from
+Instructions are counted in the text, not as executed: a loop's body counts once. The meanings of mnemonics are from
 NVIDIA's PTX ISA and "CUDA Binary Utilities" (instruction set reference), and AMD's "CDNA3 ISA".
 """
 
@@ -33,7 +33,7 @@ CLASSES: dict[str, str] = {
     "branch": "jumps, calls, ends, reconvergence",
     "other": "all else: hints to caches and the scheduler, s_waitcnt, access to tensor memory, NOP",
 }
-"""The classes, in the order they are shown, and what is in each."""
+"""Instruction classes in display order, with descriptions."""
 
 _FLOAT_TYPE = r"\.(?:t?f|bf|e)(?:16|32|64|\d+m\d+)"
 
@@ -117,7 +117,7 @@ _RULES = {
 def instruction_mix(language: str, text: str) -> dict[str, int]:
     """Count instructions by class of `CLASSES`, without empty classes.
 
-    `language` is "ptx", "sass" or "amdgcn": others raise ValueError.
+    `language` is "ptx", "sass" or "amdgcn"; raises ValueError for any other.
     """
     if language not in _RULES:
         raise ValueError(f"the instruction mix is of machine code (ptx, sass or amdgcn), not of {language!r}")
@@ -128,7 +128,7 @@ def instruction_mix(language: str, text: str) -> dict[str, int]:
 
 
 def instruction_class(language: str, mnemonic: str, operands: str = "") -> str:
-    """The class of one instruction; its operands tell apart what one mnemonic does in two ways."""
+    """The class of one instruction; operands are needed if a mnemonic has two meanings."""
     if language == "sass":
         return _sass_class(mnemonic, operands)
     if language == "amdgcn" and re.search(r"\blds\b", operands) and mnemonic.startswith("buffer_load"):
@@ -150,8 +150,8 @@ def _sass_class(mnemonic: str, operands: str) -> str:
 def access_bits(language: str, text: str) -> tuple[int | None, int | None]:
     """The widest global read and write of one thread in one instruction, in bits.
 
-    None where there is no such instruction, or where hardware copies tiles (TMA). Copies from global to shared
-    memory count as reads.
+    None if there is no such instruction, or if hardware copies tiles (TMA). Copies from global to shared memory count
+    as reads.
     """
     widths: dict[str, int] = {}
     for _line, mnemonic, operands in operations(language, text):

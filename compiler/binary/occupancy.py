@@ -1,13 +1,13 @@
 """Static occupancy: how many warps fit on a multiprocessor, and what limits it.
 
-NVIDIA, as in the occupancy calculator of the CUDA toolkit (cuda_occupancy.h): registers are given to warps in units of
-256, in each of four partitions of the multiprocessor; shared memory to blocks in units of 128 bytes, with 1 KiB more
-that the system takes from compute capability 8.0 on.
+NVIDIA, as in the CUDA toolkit's occupancy calculator (cuda_occupancy.h): registers are allocated to warps in units of
+256, in each of four partitions of the multiprocessor; shared memory is allocated to blocks in units of 128 bytes, with
+1 KiB reserved by the system from compute capability 8.0 on.
 
 AMD CDNA 3, as in "CDNA3 ISA" (VGPRs, LDS allocation) and LLVM's AMDGPUBaseInfo.cpp: each of four SIMDs has 512 vector
-registers for a lane, given to waves in units of 8 (accumulation registers come from the same ones), and holds 8 waves;
-LDS is given in units of 512 bytes; 16 blocks can wait at barriers, which a block of one wave does not need. Scalar
-registers are not counted: at most one wave in eight is lost by them.
+registers for a lane, allocated to waves in units of 8 (accumulation registers share them), and holds 8 waves; LDS is
+allocated in units of 512 bytes; 16 blocks can wait at barriers, which a block of one wave does not need. Scalar
+registers are ignored: they cost at most one wave in eight.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from compiler.targets import Target
 
 Limiter = Literal["warps", "blocks", "registers", "shared memory"]
 
-_PARTITIONS = 4  # of a multiprocessor, each with its own registers and scheduler; AMD's SIMDs
+_PARTITIONS = 4  # of a multiprocessor, each with its own registers and scheduler; on AMD, the SIMDs
 _MOST_REGISTERS = {"nvidia": 255, "amd": 512}
-_REGISTER_UNIT = {"nvidia": 256, "amd": 8 * 64}  # registers of one warp come in multiples of this
+_REGISTER_UNIT = {"nvidia": 256, "amd": 8 * 64}  # allocation unit for the registers of one warp
 _SHARED_MEMORY_UNIT = {"nvidia": 128, "amd": 512}
 _AMD_BARRIERS = 16
 
 
 class OccupancyError(ValueError):
-    """A block that does not fit on the GPU; the message names the resource it lacks."""
+    """A block does not fit on the GPU; the message names the scarce resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Blocks and warps that fit on one multiprocessor, and the `fraction` of its warps.
+    """Blocks and warps that fit on one multiprocessor, and the `fraction` of its maximum number of warps.
 
-    `limiter` is what keeps another block out: "registers", "shared memory", "blocks" (the most that a
-    multiprocessor keeps track of) or "warps" (it is as full as blocks of this size make it).
+    `limiter` is the resource that prevents another block: "registers", "shared memory", "blocks" (the multiprocessor's
+    maximum number of blocks) or "warps" (its maximum number of warps, for blocks of this size).
     """
 
     warps: int
@@ -45,9 +45,9 @@ class Occupancy:
 
 
 def occupancy(target: Target, *, threads: int, registers: int, shared_memory: int) -> Occupancy:
-    """The occupancy of blocks of `threads`, by registers a thread and shared memory a block.
+    """The occupancy of blocks of `threads`, by registers per thread and shared memory per block.
 
-    With AMD, `registers` are vector and accumulation registers together. Raises OccupancyError where no block fits.
+    On AMD, `registers` are vector and accumulation registers together. Raises OccupancyError if no block fits.
     """
     _check(target, threads, registers, shared_memory)
     warps = -(-threads // target.warp_size)
@@ -86,7 +86,7 @@ def _block_slots(target: Target, warps: int) -> int:
 
 
 def _warps_by_registers(target: Target, registers: int) -> int:
-    """How many warps their registers leave room for; a warp's are all in one partition."""
+    """Number of warps for which there are registers; a warp's are all in one partition."""
     if not registers:
         return target.max_warps_per_multiprocessor
     of_a_warp = _round_up(registers * target.warp_size, _REGISTER_UNIT[target.vendor])

@@ -1,4 +1,4 @@
-"""A compiled kernel in a record: texts linked to Triton lines, and machine-code facts."""
+"""Add a compiled kernel to a record: texts linked to Triton lines, and facts about the machine code."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _HEADERS = {
 
 
 def stages_of(target: Target) -> tuple[str, ...]:
-    """The stages from Triton to the target's machine code."""
+    """Stages from Triton to the target's machine code."""
     return ("ttir", "ttgir", "llir", "amdgcn") if target.vendor == "amd" else ("ttir", "ttgir", "llir", "ptx", "sass")
 
 
 def artifact_id(stage: str, kernel: Kernel, config: int) -> str:
-    """`ptx[0/0 forward triton_poi_fused_0]`, with ` config 1` for others than the first."""
+    """`ptx[0/0 forward triton_poi_fused_0]`, with ` config 1` for any but the first configuration."""
     return f"{stage}[{kernel.place} {kernel.name}{f' config {config}' if config else ''}]"
 
 
 def binary_artifact(stage: str, text: str, source: KernelSource, config: int, attrs: Mapping[str, Any]) -> Artifact:
-    """One stage's text, with an entity for its header and each Triton line it implements."""
+    """One stage's text, with an entity for the kernel's header and for each Triton line with instructions."""
     kernel, language = source.kernel, LANGUAGES[stage]
     identity = artifact_id(stage, kernel, config)
     origin = lines.source_lines(language, text, source.file)
@@ -64,7 +64,7 @@ def _groups(identity: str, source: KernelSource, counts: Mapping[int, int]) -> t
 
 
 def _header(language: str, text: str) -> int:
-    """The line that the kernel starts in, 0 where there is none."""
+    """Line number at which the kernel starts; 0 if there is none."""
     numbered = enumerate(text.split("\n"), 1)
     return next((number for number, line in numbered if _HEADERS[language].match(line)), 0)
 
@@ -80,10 +80,7 @@ Shortage = tuple[str, str]
 def machine_facts(
     source: KernelSource, request: CompileRequest, output: Output, target: Target, record: Record
 ) -> tuple[Binary | None, Shortage | None]:
-    """Facts of a kernel's machine code, or None, and why it could not be launched, or None.
-
-    The reason has a hint.
-    """
+    """Facts about a kernel's machine code, and a reason with a hint if it can't be launched; either may be None."""
     stage = "amdgcn" if target.vendor == "amd" else "sass"
     if output.error or stage not in output.texts:
         return None, None
@@ -117,7 +114,7 @@ def machine_facts(
 
 
 def _occupancy(output: Output, target: Target) -> tuple[occupancy.Occupancy | None, Shortage | None]:
-    """The blocks that fit, or why none does, which Triton reports only at a launch."""
+    """The blocks that fit, or why none does, which Triton reports only at launch."""
     if (output.tensor_memory or 0) > _TENSOR_MEMORY:
         reason = f"a block asks for {output.tensor_memory} columns of tensor memory: {_TENSOR_MEMORY} are the most"
         return None, (reason, _WHAT_TO_DO)

@@ -1,8 +1,8 @@
 """A kernel's floating-point operations by formula, and its least time on a GPU.
 
 The roofline model (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785): a kernel takes at
-least as long as its bytes take at the memory's bandwidth, and its operations at the peak rate of the units that do
-them.
+least the time of its bytes at the memory bandwidth, and the time of its operations at the peak rate of the units that
+execute them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RATE_NAMES = {"float8_e4m3fn": "float8", "float8_e5m2": "float8", "float8_e4m3f
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One launch's computation: `flops` in `dtype`, on tensor cores if it is a `matmul`."""
+    """The computation of one launch: `flops` in `dtype`, on tensor cores if it is a `matmul`."""
 
     flops: int
     dtype: str
@@ -31,9 +31,9 @@ class Work:
 
 
 def work(kernel: Kernel, record: Record) -> Work:
-    """One launch's computation, from the nodes of the last graph behind its loops.
+    """The computation of one launch, from the nodes of the last graph from which its loops originate.
 
-    A node that a kernel needs in several places is counted once, as the compiler computes it once.
+    A node that a kernel uses in several places is counted once, as the compiler computes it once.
     """
     graph = _Half.of_kernel(kernel, record)
     found = [graph.work_of(node) for node in kernel.nodes if node in graph.entities]
@@ -46,7 +46,7 @@ def work(kernel: Kernel, record: Record) -> Work:
 
 
 def _own_work(node: str, kernel: Kernel, record: Record) -> tuple[int, tuple[Node, ...]]:
-    """The computation of our own backend's kernel, whose loops lead back to nodes pass by pass."""
+    """The computation of a kernel of our own backend, whose loops' origins are followed through all passes."""
     mine = [found for found in record.artifacts if found.graph == kernel.graph]
     own = tuple(_Same(found) for found in mine if found.language == "program")
     graph = next((found for found in mine if found.stage == kernel.half), None)
@@ -69,7 +69,7 @@ def _own_half(own: tuple[_Same, ...], graph: _Same) -> tuple[dict[str, tuple[str
 
 
 def _narrowest(dtypes: Iterable[str]) -> str:
-    """The dtype of a matmul's factors: its addend may be in single precision."""
+    """The dtype of a matmul's factors; its addend may be in single precision."""
     sizes = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
     known = [dtype for dtype in dtypes if dtype in sizes or dtype.startswith("float8")]
     return min(known, key=lambda dtype: sizes.get(dtype, 1), default="float32")
@@ -77,12 +77,12 @@ def _narrowest(dtypes: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """A kernel's graph, forward or backward: scheduler nodes, and FX nodes they compute."""
+    """A kernel's graph, forward or backward: scheduler nodes, and the FX nodes that they compute."""
 
     entities: dict[str, Entity]
     fx: dict[str, Node]
-    reduced: frozenset[str]  # what reductions in the IR compute: small reductions of the graph are unrolled
-    called: frozenset[str]  # what calls and templates compute: other nodes only change the layout for them
+    reduced: frozenset[str]  # FX nodes of reductions in the IR; small reductions of the graph are unrolled instead
+    called: frozenset[str]  # matmuls in extern calls and templates; loops with these origins only change layouts
 
     @classmethod
     def of_kernel(cls, kernel: Kernel, record: Record) -> _Half:
@@ -91,7 +91,7 @@ class _Half:
         return _half(*(stages.get(stage) for stage in ("fused_ir", "ir", "post_grad")))
 
     def work_of(self, fused: str) -> tuple[int, tuple[Node, ...]]:
-        """Operations of a fused node, and the FX nodes that they are for."""
+        """Operations of a fused node, and the FX nodes that they compute."""
         parts = [self.entities[part] for part in self.entities[fused].origins if part in self.entities]
         continued = [part for part in parts if self._continues(part)]
         computed = dict.fromkeys(fx for part in parts if part not in continued for fx in self._nodes_of(part))
@@ -99,7 +99,7 @@ class _Half:
         return sum(map(flops_of, nodes)) + sum(map(self._last_step, continued)), nodes
 
     def _continues(self, part: Entity) -> bool:
-        """Whether this is the second step of a reduction that was split for more blocks."""
+        """Whether this is the second step of a split reduction."""
         return part.kind == "reduction" and any(
             before.kind == "reduction" and before.origins == part.origins for before in self._inputs_of(part)
         )
@@ -112,10 +112,10 @@ class _Half:
         return cost * max(_tensor(before.attrs).elements for before in self._inputs_of(part))
 
     def _nodes_of(self, part: Entity) -> Iterator[str]:
-        """The FX nodes that a part computes, without those of a reduction before it."""
+        """Yield the FX nodes that a part computes, without those of a reduction before it."""
         origins = [fx for fx in part.origins if fx in self.fx and (part.kind not in _LOOPS or fx not in self.called)]
         if part.kind == "extern" and (matmuls := [fx for fx in origins if self.fx[fx].is_matmul]):
-            yield from matmuls  # the others made its arguments
+            yield from matmuls  # the other nodes made its arguments
             return
         if part.kind != "pointwise":
             yield from origins
@@ -129,7 +129,7 @@ class _Half:
 
 
 class _Same:
-    """An artifact as a key by identity: comparing two takes too long."""
+    """An artifact that is hashed and compared by identity, as comparing by value takes too long."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
@@ -141,7 +141,7 @@ class _Same:
         return isinstance(other, _Same) and other.artifact is self.artifact
 
 
-@lru_cache(maxsize=4)  # kernels of a graph come one after the other
+@lru_cache(maxsize=4)  # kernels of the same graph are processed in sequence
 def _half(fused: _Same | None, ir: _Same | None, post_grad: _Same | None) -> _Half:
     parts = ir.artifact.entities if ir else ()
     entities = {entity.id: entity for entity in (*(fused.artifact.entities if fused else ()), *parts)}
@@ -173,10 +173,10 @@ def _tensor(attrs: dict[str, Any]) -> TensorFacts:
 def rate(target: Target, dtype: str, *, matmul: bool) -> float:
     """The target's peak operations per second in `dtype` (a name of torch, or "tf32").
 
-    Matmuls run on tensor cores, at the rate of the number format; a GPU that lacks the format uses the next wider
-    one that it has (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the lanes of the
-    multiprocessor, halves too, as Triton computes them in float32; float64 there is half as fast as float32 at most
-    (tensor and matrix cores double that on A100, H100 and MI300X).
+    Matmuls run on tensor cores, at the rate of the dtype. If the GPU lacks the dtype, the next wider one that it has is
+    used (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the multiprocessor's lanes, halves
+    too, as Triton computes them in float32. There, float64 is at most half as fast as float32 (tensor and matrix cores
+    double that on A100, H100 and MI300X).
     """
     if not matmul:
         return min(target.peak["float64"], target.peak["float32"] / 2) if dtype == "float64" else target.peak["float32"]
@@ -194,7 +194,7 @@ def least_seconds(
     dtype: str,
     matmul: bool = False,
 ) -> tuple[float, Literal["memory", "compute"]]:
-    """The least seconds for `bytes` of traffic and `flops` in `dtype`, and which bounds it."""
+    """The least seconds for `bytes` of traffic and `flops` in `dtype`, and which of the two is the bound."""
     memory = bytes / target.memory_bandwidth
     compute = flops / rate(target, dtype, matmul=matmul) if flops else 0.0
     return (compute, "compute") if compute > memory else (memory, "memory")

@@ -1,4 +1,4 @@
-"""A record's Triton kernels: source, known launch, and the GPU they were written for."""
+"""A record's Triton kernels: source, known launch sizes, and the GPU they were written for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_CONSTANT = ("num_warps", "num_stages")
 
 
 class CannotCompileError(ValueError):
-    """A record or kernel that can't be compiled. `hint` says what to do about it."""
+    """A record or kernel can't be compiled. `hint` says what to do about it."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -32,9 +32,9 @@ class CannotCompileError(ValueError):
 class KernelSource:
     """A Triton kernel: its function's name, its source, and the known sizes of its launch grid.
 
-    Line 1 of the source is the empty one after the quotes. The sizes are those that the source spells as numbers
-    ("xnumel"), and the grid where the call has it ("_grid_0"). The function of a user's own kernel may have another
-    name than the kernel. `launch` says how one of our own backend's is compiled and launched; it is empty for
+    Line 1 of the source is the empty line after the quotes. The sizes are those written as numbers in the source
+    ("xnumel"), and the grid if the call has it ("_grid_0"). The function of a user's own kernel may have another name
+    than the kernel. `launch` is the compilation and launch data of our own backend's kernels; it is empty for
     Inductor's.
     """
 
@@ -46,7 +46,7 @@ class KernelSource:
 
     @property
     def file(self) -> str:
-        """The source's file name in compiled texts, whose line n is line n of the source."""
+        """The source's file name in compiled texts, with the same line numbers."""
         return f"{self.function}.py"
 
 
@@ -64,9 +64,9 @@ def triton_sources(record: Record, wanted: Collection[str] | None = None) -> lis
 
 
 def kernel_source(artifact: Artifact, kernel: Kernel) -> tuple[str, str]:
-    """Function and source of a kernel, our own or Inductor's. Raises CannotCompileError.
+    """Function name and source of a kernel, our own or Inductor's. Raises CannotCompileError.
 
-    Inductor's are `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
+    Inductor's code is `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
     """
     if launch_of(artifact, kernel):
         return kernel.name, own_source(artifact, kernel)
@@ -87,8 +87,8 @@ def kernel_source(artifact: Artifact, kernel: Kernel) -> tuple[str, str]:
 def gpu_of(record: Record, sources: Collection[KernelSource]) -> Target:
     """The GPU that the record's kernels were written for. Raises CannotCompileError.
 
-    It is the record's target where that is in the table; for a GPU that was there, the one of its name, else one with
-    as many multiprocessors of the same architecture, else any of that architecture.
+    It is the record's target, or its actual GPU, if the table of targets has it. Otherwise it is a GPU of the same
+    architecture, if possible with the same number of multiprocessors.
     """
     name = record.target or record.options.target
     for candidate in (name if is_virtual(name) else "", record.environment.gpu):
@@ -111,7 +111,7 @@ def _architecture(known: Target) -> tuple[str, str]:
 
 
 def _device_properties(sources: Collection[KernelSource]) -> tuple[str, str, int]:
-    """Backend, architecture and multiprocessors in the first source that has them."""
+    """Backend, architecture and number of multiprocessors, from the first source that has them."""
     for source in sources:
         if found := _PROPERTIES.search(source.text):
             return found[1], found[3] or found[4], int(found[2])
@@ -127,7 +127,7 @@ def _check_known(wanted: Collection[str], kernels: list[Kernel]) -> None:
 
 
 def _why_none(record: Record) -> tuple[str, str]:
-    """The reason, and what to do."""
+    """Why the record has no Triton kernels, and what to do."""
     languages = {kernel.language for kernel in record.kernels}
     if "cpp" in languages:
         return (
@@ -157,14 +157,14 @@ def _source(
 
 
 def _spelled_sizes(text: str) -> Iterator[tuple[str, int]]:
-    """`xnumel = 1280`, as Inductor starts a kernel whose sizes are no symbols."""
+    """Find sizes like `xnumel = 1280`, with which Inductor starts a kernel if they are not symbolic."""
     for match in re.finditer(r"^    (\w+) = (\d+)$", text, re.MULTILINE):
         if _SIZE.match(match[1]):
             yield match[1], int(match[2])
 
 
 def _grids(artifact: Artifact) -> dict[str, dict[str, int]]:
-    """Launch grids by kernel, where the call ends in three numbers, as for templates."""
+    """Launch grids by kernel, if the call ends in three numbers, as for templates."""
     found = {}
     for match in re.finditer(r"(\w+)\.run\((.*), stream=\w+\)", artifact.text):
         last = match[2].split(", ")[-3:]
@@ -173,28 +173,28 @@ def _grids(artifact: Artifact) -> dict[str, dict[str, int]]:
     return found
 
 
-# Kernels of our own backend: their entity has types, configurations and grid (compiler.backend_record.facts)
+# Kernels of our own backend: their entity has types, configurations and grid (compiler.backend_record.facts).
 
 
 def launch_of(artifact: Artifact, kernel: Kernel) -> Mapping[str, Any]:
-    """How to compile and launch a kernel of our own backend; empty for other kernels."""
+    """Compilation and launch data of a kernel of our own backend; empty for other kernels."""
     entity = next((entity for entity in artifact.entities if entity.id == kernel.id), None)
     return entity.attrs.get("launch", {}) if entity else {}
 
 
 def own_source(artifact: Artifact, kernel: Kernel) -> str:
-    """The kernel's function, below the lines that all functions of the module share."""
+    """The kernel's function, after the lines that all functions of the module share."""
     first = min(int(entity.attrs["line"]) for entity in artifact.entities if "launch" in entity.attrs)
     return one_function(artifact.text, first, kernel.lines)
 
 
 def constants_of(launch: Mapping[str, Any], config: int) -> dict[str, int]:
-    """The constants (block sizes) of the configuration with this index."""
+    """Constants (block sizes) of the configuration with this index."""
     return {name: value for name, value in launch["configs"][config].items() if name not in _NO_CONSTANT}
 
 
 def grid_of(launch: Mapping[str, Any], config: int) -> tuple[int, int, int]:
-    """The number of programs along each axis."""
+    """Number of programs along each axis."""
     blocks = constants_of(launch, config)
     grid = [-(-points // blocks.get(block, 1)) for points, block in launch["grid"]]
     x, y, z = (*([prod(grid)] if launch.get("is_folded") else grid), 1, 1)[:3]
@@ -202,7 +202,7 @@ def grid_of(launch: Mapping[str, Any], config: int) -> tuple[int, int, int]:
 
 
 def own_request(launch: Mapping[str, Any], config: int) -> CompileRequest:
-    """One call of `triton.compile` for a configuration. Raises KernelSourceError."""
+    """Arguments of `triton.compile` for a configuration. Raises KernelSourceError."""
     configs = launch["configs"]
     if not 0 <= config < len(configs):
         raise KernelSourceError(f"there is no configuration {config}: {len(configs)} would be tried")

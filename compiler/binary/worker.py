@@ -1,9 +1,9 @@
-"""The process that Triton compiles in: jobs on stdin, outputs on stdout.
+"""The process in which Triton compiles: jobs on stdin, outputs on stdout.
 
-`python -m compiler.binary.worker HELPERS`, where HELPERS is the module of Inductor's that generated kernels use
-(`compiler.torch_api.triton_kernels.HELPERS`). It needs torch's folder but does not import torch or the user's modules:
-so the process is there in a sixth of a second. What it, Triton and the vendor's tools write to disk is under TMPDIR,
-which is its own, and ends with it.
+`python -m compiler.binary.worker HELPERS`, where HELPERS is the Inductor module that generated kernels use
+(`compiler.torch_api.triton_kernels.HELPERS`). It needs torch's folder but imports neither torch nor the user's modules,
+so it starts in a sixth of a second. It, Triton and the vendor's tools write files only to TMPDIR, which is private and
+deleted at the end.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def main() -> None:
         while job := read(sys.stdin.buffer, Job):
             write(outputs, compile_job(job, log))
     except BrokenPipeError:
-        os._exit(1)  # nobody is there to hear of it
+        os._exit(1)  # the parent process has ended
     finally:
         shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 class _Log:
-    """A file that takes stdout and stderr of Triton, MLIR and ptxas."""
+    """A file to which stdout and stderr of Triton, MLIR and ptxas are redirected."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -72,24 +72,24 @@ class _Log:
 
 
 def compile_job(job: Job, log: _Log) -> Output:
-    """Compile one kernel; what fails is in the output, with the stages before it."""
+    """Compile one kernel; a failure is returned in the output, with the stages before it."""
     log.clear()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder  # Triton puts each stage there as it comes,
-        os.environ["TRITON_STORE_BINARY_ONLY"] = str(int(job.to_run))  # or the last one alone
+        os.environ["TRITON_CACHE_DIR"] = folder  # Triton writes each stage there as it completes,
+        os.environ["TRITON_STORE_BINARY_ONLY"] = str(int(job.to_run))  # or only the last one
         output = Output()
         try:
             kernel = _compile(job)
             if job.to_run:
                 return _binary(kernel)
             output = _facts(job, kernel, log.text())
-        except Exception as error:  # noqa: BLE001 - Triton, LLVM and ptxas fail in many ways: all of them are answers
+        except Exception as error:  # noqa: BLE001 - Triton, LLVM and ptxas fail in many ways; each is a result
             output = Output(error=_message(job, error, log.text()))
         return replace(output, **_texts(job, Path(folder), output.error))
 
 
 def _compile(job: Job) -> Any:
-    """Compile a kernel with Triton. Raises what Triton raises."""
+    """Compile a kernel with Triton. Raises Triton's errors."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -103,7 +103,7 @@ def _compile(job: Job) -> Any:
 
 
 def _prepare(target: Any) -> None:
-    """Set Triton's target, and skip hashing its files for the cache's key."""
+    """Set Triton's target, and skip hashing Triton's files for its cache key."""
     import triton.runtime.cache
     from triton.backends.driver import DriverBase
     from triton.runtime import driver
@@ -131,18 +131,18 @@ def _prepare(target: Any) -> None:
 
 
 def _kernel(job: Job) -> Any:
-    """The function under `@triton.jit`, with nothing of Inductor's heuristics around it."""
+    """The function under `@triton.jit`, without Inductor's heuristics."""
     tree = ast.parse(job.source)
     tree.body = [kept for statement in tree.body for kept in _without_heuristics(statement)]
     lines = job.source.splitlines(keepends=True)
-    linecache.cache[job.file] = (len(job.source), None, lines, job.file)  # where triton.jit finds the source
+    linecache.cache[job.file] = (len(job.source), None, lines, job.file)  # triton.jit reads the source from there
     namespace: dict[str, Any] = {"__name__": job.name, "__file__": job.file}
     exec(compile(tree, job.file, "exec"), namespace)
     return namespace[job.name]
 
 
 def _without_heuristics(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """The statement without imports, decorators and calls for Inductor's heuristics."""
+    """Yield the statement without imports, decorators and calls of Inductor's heuristics."""
     if isinstance(statement, ast.FunctionDef):
         statement.decorator_list = [d for d in statement.decorator_list if "triton_heuristics" not in ast.unparse(d)]
     if isinstance(statement, ast.ImportFrom):
@@ -154,9 +154,9 @@ def _without_heuristics(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _import_helpers(module: str) -> None:
-    """Import a module without running most packages around it, torch among them.
+    """Import a module without executing its outer packages, such as torch.
 
-    Only the innermost package is imported.
+    Only the innermost package is executed.
     """
     *packages, _innermost, _name = itertools.accumulate(module.split("."), "{}.{}".format)
     for name in packages:
@@ -167,14 +167,14 @@ def _import_helpers(module: str) -> None:
         sys.modules[name] = bare
     try:
         importlib.import_module(module)
-    except (ImportError, AttributeError):  # of a torch whose helpers do need it
+    except (ImportError, AttributeError):  # this torch's helpers need the outer packages
         for name in [name for name in sys.modules if name.partition(".")[0] == packages[0]]:
             del sys.modules[name]
         importlib.import_module(module)
 
 
 def _facts(job: Job, kernel: Any, log: str) -> Output:
-    """What Triton's metadata, ptxas, or the AMD assembler's directives say."""
+    """Facts from Triton's metadata, and from ptxas or the AMD assembler's directives."""
     metadata = kernel.metadata
     if job.backend == "hip":
         registers, spills = _amd_registers(kernel.asm["amdgcn"])
@@ -190,7 +190,7 @@ def _facts(job: Job, kernel: Any, log: str) -> Output:
 
 
 def _binary(kernel: Any) -> Output:
-    """The binary of a kernel. Raises ValueError if it needs scratch memory at each launch."""
+    """The binary of a kernel. Raises ValueError if each launch needs scratch memory."""
     scratch = [size for name in _SCRATCH if (size := getattr(kernel.metadata, name, None)) is not None]
     if any(scratch):
         raise ValueError("it needs scratch memory, which the launcher does not give")
@@ -205,7 +205,7 @@ def _binary(kernel: Any) -> Output:
 
 
 def _amd_registers(text: str) -> tuple[int | None, int | None]:
-    """Vector registers of a thread, and the bytes it spills: 4 for each register spilled."""
+    """Vector registers of a thread, and its spilled bytes: 4 for each spilled register."""
     spilled = _last(re.compile(r"\.vgpr_spill_count:\s*(\d+)"), text)
     return _last(re.compile(r"\.vgpr_count:\s*(\d+)"), text), None if spilled is None else 4 * spilled
 
@@ -216,7 +216,7 @@ def _last(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def _texts(job: Job, folder: Path, error: str) -> dict[str, Any]:
-    """The texts of the stages that Triton reached, from its cache, and SASS from the cubin."""
+    """Texts of the stages that Triton reached, from its cache, and SASS from the cubin."""
     files = {path.suffix[1:]: path for path in folder.rglob("*") if path.suffix}
     raw = {stage: files[stage].read_text() for stage in listing.LANGUAGES if stage in files}
     texts = {stage: listing.canonical(listing.LANGUAGES[stage], text) for stage, text in raw.items()}
@@ -237,7 +237,7 @@ def _disassemble(cubin: Path) -> str:
 
 
 def _message(job: Job, error: Exception, log: str) -> str:
-    """The failing tool's message, without paths of this process."""
+    """The failing tool's message, without this process's paths."""
     node = getattr(error, "node", None)
     if node is not None:  # a triton.compiler.CompilationError
         return _at_line(job, error, node)
@@ -250,7 +250,7 @@ def _message(job: Job, error: Exception, log: str) -> str:
 
 
 def _at_line(job: Job, error: BaseException, node: ast.AST) -> str:
-    """The source line and the reason; the error may be in a function that is called there."""
+    """The source line, and the reason; the error may be in a function called on that line."""
     functions = [found for found in ast.walk(ast.parse(job.source)) if isinstance(found, ast.FunctionDef)]
     first = next((found.lineno for found in functions if found.name == job.name), 1)
     line = first + getattr(node, "lineno", 1) - 1

@@ -1,7 +1,7 @@
-"""Processes that compile kernels in parallel, for one call or as long as there is work.
+"""Processes that compile kernels in parallel, for one call or for as long as there is work.
 
-Each is a Python of its own: not a fork of the user's process, which may have threads, and not multiprocessing's spawn,
-which would import the user's `__main__`. It leads a process group, so that a compiler it has started ends with it.
+Each is a new Python process: not a fork of the user's process, which may have threads, and not multiprocessing's spawn,
+which would import the user's `__main__`. It leads a process group, so that compilers it has started end with it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from compiler.torch_api.triton_kernels import HELPERS
 
 _NOT_FOR_WORKERS = ("TRITON_CACHE_DIR", "TRITON_INTERPRET", "TRITON_STORE_BINARY_ONLY", "TRITON_KERNEL_OVERRIDE")
 _FOR_WORKERS = {
-    "CUDA_VISIBLE_DEVICES": "",  # no GPU is used, and none is to be woken
+    "CUDA_VISIBLE_DEVICES": "",  # no GPU is used, and none should be initialized
     "TRITON_DISABLE_LINE_INFO": "0",
-    "TRITON_DUMP_PTXAS_LOG": "1",  # it has registers and spills
+    "TRITON_DUMP_PTXAS_LOG": "1",  # the log has registers and spills
     "TRITON_KERNEL_DUMP": "0",
 }
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Output], None, None]:
-    """Each job's key and output, in the order of completion, by at most `workers` processes.
+    """Yield each job's key and output, in order of completion, from at most `workers` processes.
 
-    However this ends, no process is left: a caller that may stop early should close it (`contextlib.closing`), as
-    an exception on its way keeps generators alive. Raises OSError when no process can be started.
+    No process is left at the end. A caller that may stop early should close the generator (`contextlib.closing`), as a
+    propagating exception keeps generators alive. Raises OSError if no process can be started.
     """
     crew = Crew(workers)
     try:
@@ -53,7 +53,7 @@ def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Outpu
 
 
 class Crew:
-    """Workers that stay, each with a thread that gives it jobs.
+    """Persistent workers, each with a thread that gives it jobs.
 
     They end after `idle` seconds without work, and with the process; the next job starts new ones.
     """
@@ -69,7 +69,7 @@ class Crew:
         self._jobs = 0
 
     def submit(self, job: Job) -> Future[Output]:
-        """Compile a kernel in parallel with others. The future raises OSError where no process can be started."""
+        """Compile a kernel in parallel with others. The future raises OSError if no process can be started."""
         with self._lock:
             if self._threads is None:
                 atexit.register(self.stop)
@@ -85,11 +85,11 @@ class Crew:
 
     @property
     def is_awake(self) -> bool:
-        """Whether it has had jobs recently."""
+        """Whether workers are running: there were jobs recently."""
         return self._threads is not None
 
     def stop(self) -> None:
-        """End the processes."""
+        """End the worker processes."""
         atexit.unregister(self.stop)
         with self._lock:
             if self._timer is not None:
@@ -105,7 +105,7 @@ class Crew:
             folder.cleanup()
 
     def _count_down(self) -> None:
-        """Note that a job is done; after the last one a timer ends the workers."""
+        """Record that a job is done; after the last one, a timer ends the workers."""
         with self._lock:
             self._jobs -= 1
             if self._jobs or self._threads is None:
@@ -124,7 +124,7 @@ class Crew:
         return output
 
     def _start_worker(self) -> _Worker:
-        """Start the process of this thread."""
+        """Start the worker process of the current thread."""
         with self._lock:
             if self._folder is None:
                 raise CancelledError("the workers were stopped")
@@ -134,7 +134,7 @@ class Crew:
 
 
 class _Worker:
-    """One process, with a folder of its own for all that it writes."""
+    """One process, with a private folder for its files."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "log"
@@ -152,22 +152,22 @@ class _Worker:
         self._outputs: IO[bytes] = self._process.stdout
 
     def give(self, job: Job) -> None:
-        with suppress(BrokenPipeError):  # it has died, and `result` says so
+        with suppress(BrokenPipeError):  # it has died, which `result` reports
             write(self._jobs, job)
 
     def result(self) -> Output | None:
-        """The output of its job; None if the process died."""
+        """The output of the current job; None if the process died."""
         return read(self._outputs, Output)
 
     def kill(self) -> None:
-        """End the process, and what it has started."""
+        """Kill the process, and the processes that it has started."""
         kill_group(self._process)
         for pipe in (self._jobs, self._outputs):
             with suppress(BrokenPipeError):
                 pipe.close()
 
     def post_mortem(self) -> str:
-        """How the process ended, and its last output."""
+        """Describe how the process ended, with its last output."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         self.kill()
@@ -180,12 +180,12 @@ class _Worker:
 
 
 def _how_it_ended(code: int) -> str:
-    """`died of SIGSEGV`, or the status it ended with."""
+    """`died of SIGSEGV`, or `ended with status 1`."""
     return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """The user's environment with a private TMPDIR, our module path, and Triton's logs turned on."""
+    """The user's environment with a private TMPDIR, our module path, and Triton's logs enabled."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_WORKERS}
     home = str(Path(__file__).parents[__name__.count(".")])
     paths = [str(Path(path).resolve()) for path in sys.path if path]

@@ -1,1 +1,1 @@
-"""Repeat a user's call without leaving a trace, on copies, or with changed source."""
+"""Repeat a user's call without side effects, on copies, or with changed source."""

@@ -1,4 +1,4 @@
-"""A call of the user that can be repeated: random state, gradients and buffers are restored afterwards."""
+"""A repeatable call of the user's; random state, gradients and buffers are restored afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Modes around a call that change what it computes: gradients, inference mode, autocast by device."""
+    """Modes around a call that affect its results: gradients, inference mode, autocast by device."""
 
     grad: bool
     inference: bool
@@ -44,7 +44,7 @@ class Surroundings:
 
 @contextmanager
 def autocast(dtypes: Iterable[tuple[str, torch.dtype]]) -> Iterator[None]:
-    """Run a block under autocast, by device, as it was around the user's call."""
+    """Run a block under the given autocast dtypes, by device."""
     with ExitStack() as stack:
         for device, dtype in dtypes:
             stack.enter_context(torch.autocast(device, dtype))
@@ -52,13 +52,13 @@ def autocast(dtypes: Iterable[tuple[str, torch.dtype]]) -> Iterator[None]:
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
-    """The values of a function's closure variables that have one, by name."""
+    """Values of a function's closure variables by name; unset ones are left out."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
-    """A code object and those of the functions defined in it."""
+    """Yield a code object and those of the functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -69,7 +69,8 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
 class Call:
     """A call: the function, eager and compiled, its arguments, and the modes around it (by default the current ones).
 
-    `later` has later calls of the same function that compiled again. `site` is the line of the call, if it is known.
+    `later` holds later calls of the same function that triggered a recompilation. `site` is the source line of the
+    call, if known.
     """
 
     fn: Callable[..., Any]
@@ -81,7 +82,7 @@ class Call:
     site: tuple[SourceFrame, ...] = ()
 
     def modules(self) -> dict[str, torch.nn.Module]:
-        """Modules that the call runs, by their name in its code; "" for the module that is called."""
+        """Modules that the call runs, by their name in its code; "" for the called module itself."""
         owner = getattr(self.fn, "__self__", self.fn)
         if isinstance(owner, torch.nn.Module):
             return {"": owner}
@@ -96,7 +97,7 @@ class Call:
         return closure_of(function) | {name: function.__globals__[name] for name in names}
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """Leaves that require grad besides the arguments, by name: parameters, globals and closure variables."""
+        """Leaves that require grad, apart from arguments, by name: parameters, globals and closure variables."""
         found: dict[str, torch.Tensor] = {}
         for name, module in self.modules().items():
             found |= {_dotted_name(name, own): value for own, value in module.named_parameters()}
@@ -109,7 +110,7 @@ class Call:
         return {_dotted_name(name, own): value for name, module in modules for own, value in module.named_buffers()}
 
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
-        """The function with other parameters and buffers, by name; the user's modules stay."""
+        """The function with parameters and buffers replaced by name; the user's modules are not changed."""
         outer = {name: value for name, value in tensors.items() if name in self._outer()}
         inner = {name: value for name, value in tensors.items() if name not in outer}
         run = _with_outer(self.fn, outer) if outer else self.fn
@@ -118,13 +119,13 @@ class Call:
         return lambda *args, **kwargs: functional_call(holder, held, (args, kwargs))
 
     def tensors(self) -> list[torch.Tensor]:
-        """Parameters and tensor arguments that require grad, in a stable order."""
+        """Parameters and tensor arguments that are leaves and require grad, in a stable order."""
         found = [*self.parameters().values(), *tree_leaves((self.args, dict(self.kwargs)))]
         wanted = {id(leaf): leaf for leaf in found if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
         return [leaf for leaf in wanted.values() if leaf.is_leaf]
 
     def copied_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Copies of the arguments that the call may change in place.
+        """Copies of the arguments, as the call may change them in place.
 
         Parameters and leaves that require grad are shared. A tensor that is passed twice is copied once.
         """
@@ -142,16 +143,16 @@ class Call:
 
 
 class _Holder(torch.nn.Module):
-    """A module that holds the modules of a call under names of its own and runs the call."""
+    """A module that runs a call and holds its modules under new names."""
 
     def __init__(self, run: Callable[..., Any], modules: Mapping[str, torch.nn.Module]) -> None:
         super().__init__()
-        self._run = (run,)  # in a tuple a module is no child
+        self._run = (run,)  # in a tuple, a module is not registered as a submodule
         self._names = list(modules)
         self._held = torch.nn.ModuleList(modules.values())
 
     def name_of(self, name: str) -> str:
-        """Name in this module of a parameter or buffer that is `name` in the user's code."""
+        """Name in this module of the parameter or buffer called `name` in the user's code."""
         owner = next((own for own in self._names if own and name.startswith(f"{own}.")), "")
         return f"_held.{self._names.index(owner)}.{name.removeprefix(f'{owner}.') if owner else name}"
 
@@ -160,7 +161,7 @@ class _Holder(torch.nn.Module):
 
 
 def _with_outer(function: Any, values: Mapping[str, Any]) -> FunctionType:
-    """A copy of a function with other values of globals and closure variables."""
+    """A copy of a function with globals and closure variables replaced by name."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     closure = tuple(CellType(values[name]) if name in values else cell for name, cell in cells)
     copy = FunctionType(
@@ -175,7 +176,7 @@ def _dotted_name(module: str, name: str) -> str:
 
 
 def copy_for_guards(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor with its strides and inference mode, which guards check; one that requires grad as it is."""
+    """A copy of a tensor with the strides and inference mode that guards check; itself if it requires grad."""
     if tensor.requires_grad:
         return tensor
     with torch.inference_mode(tensor.is_inference()):
@@ -191,16 +192,16 @@ class _NullStream(io.TextIOBase):
 
 @contextmanager
 def without_output() -> Iterator[None]:
-    """Discard what is printed in the block, also to stderr: what autotuning finds, candidate by candidate."""
+    """Discard output to stdout and stderr in the block: autotuning prints its results."""
     with redirect_stdout(_NullStream()), redirect_stderr(_NullStream()):
         yield
 
 
 @contextmanager
 def leave_no_trace(call: Call) -> Iterator[None]:
-    """Run a block with the modes of the call; restore the random state and the modules' buffers, discard its output.
+    """Run a block in the modes of the call without side effects: restore random state and buffers, discard stdout.
 
-    Buffers are restored through `.data`, which leaves autograd's version counters as they are.
+    Buffers are restored through `.data`, which does not change autograd's version counters.
     """
     buffers = list(call.buffers().values())
     saved = [buffer.detach().clone() for buffer in buffers]
@@ -213,9 +214,9 @@ def leave_no_trace(call: Call) -> Iterator[None]:
 
 
 def call_again(call: Call, compile_one: Callable[[Any], Callable[..., Any]]) -> None:
-    """Repeat a call on copies, with `compile_one(function)` in place of its function, and leave no trace.
+    """Repeat a call on copies, without side effects, with `compile_one(function)` in place of its function.
 
-    Of a function that torch.compile has wrapped, the original is passed to `compile_one`.
+    If torch.compile has wrapped the function, `compile_one` gets the original.
     """
     function = dynamo.inner_function(call.fn) or call.fn
     args, kwargs = call.copied_arguments()

@@ -1,8 +1,7 @@
 """Copy a call of the user: function, modules, tensors and optimizers, with equal weights.
 
-All are copied together, so that a weight that two of them share is one weight in the copies too. A function is rebuilt
-over copies of its closure variables and globals. Its code object is a copy, so that compiled code of the copy does not
-mix with the user's.
+All are copied together, so that shared weights stay shared. A function is rebuilt over copies of its closure variables
+and globals. Its code object is copied too, so that compiled code of the copy and of the original are not mixed up.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ GIVE_VALUES = "to time or check the call, make it with tensors that have memory"
 
 
 class CannotCopyError(Exception):
-    """Something of a call can't be copied; the message says what and why."""
+    """Some part of a call can't be copied; the message says what and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copied function or module, its copied arguments, and the modules and tensors that were copied with them."""
+    """A copied function or module, its arguments, and all modules and tensors that were copied."""
 
     fn: Callable[..., Any]
     args: Sequence[Any]
@@ -49,13 +48,13 @@ class Copy:
         return list(wanting.values())
 
     def parameters(self) -> list[Tensor]:
-        """Tensors for an optimizer: parameters, or the leaves of a call that has none."""
+        """Tensors for an optimizer: the parameters, or all leaves if the call has no parameters."""
         leaves = self.leaves()
         return [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)] or leaves
 
 
 def copy_call(call: Call) -> Copy:
-    """Copy a call. Raises CannotCopyError, also for a call on meta tensors, which have no values."""
+    """Copy a call. Raises CannotCopyError, also for meta tensors, as they have no values."""
     if "meta" in call.devices():
         raise CannotCopyError(f"{NO_VALUES}; {GIVE_VALUES}")
     copier = _Copier()
@@ -71,7 +70,7 @@ class _Copier:
         self.tensors: list[Tensor] = []
         self.original: dict[str, Any] | None = None
         self.globals: dict[str, Any] = {}
-        self.kept: list[Any] = []  # keeps the originals alive, as their ids are keys
+        self.kept: list[Any] = []  # keeps the originals alive, as their ids are keys of the memo
 
     def __call__(self, value: Any) -> Any:
         if id(value) in self.memo:
@@ -98,7 +97,7 @@ class _Copier:
         return made
 
     def _parts(self, value: Any) -> Any:
-        """Copy the elements of a container; a value without state is returned as it is."""
+        """Copy the elements of a container; return a value without state unchanged."""
         if type(value) is set:
             return {self(item) for item in value}
         return tree_map(lambda leaf: self(leaf) if leaf is not value and _is_copied(leaf) else leaf, value)
@@ -106,7 +105,7 @@ class _Copier:
     def _whole(self, value: Any) -> Any:
         try:
             made = copy.deepcopy(value, self.memo)
-        except Exception as error:  # noqa: BLE001 - whatever the user's __deepcopy__ raises
+        except Exception as error:  # noqa: BLE001 - the user's __deepcopy__ may raise anything
             name = type(value).__name__
             raise CannotCopyError(f"a {name} can't be copied: {type(error).__name__}: {error}") from None
         if isinstance(made, nn.Module):
@@ -116,7 +115,7 @@ class _Copier:
         return made
 
     def _function(self, value: FunctionType) -> FunctionType:
-        """Copy a function. Functions of other modules keep their globals, as TorchDynamo reads those by name."""
+        """Copy a function. Functions of other modules keep their globals, as TorchDynamo looks those up by name."""
         self.original = value.__globals__ if self.original is None else self.original
         if is_installed(value.__code__.co_filename) or value.__globals__ is not self.original:
             return value
@@ -152,7 +151,7 @@ def _has_state(value: Any) -> bool:
 
 
 def main_device(copy_: Copy) -> torch.device:
-    """The device of the first tensor of a call that is not on the CPU, else the CPU."""
+    """The device of the call's first tensor that is not on the CPU, or else the CPU."""
     own = [tensor for module in copy_.modules for tensor in (*module.parameters(), *module.buffers())]
     devices = (tensor.device for tensor in (*copy_.tensors, *own))
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))

@@ -14,8 +14,9 @@ from compiler.record.options import Options
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """The record of a call and its value, and what it takes to run the call or its kernels again. `files` are the names
-    of source files in the record, by their paths.
+    """The record of a call, its value, and the objects needed to run the call or its kernels again.
+
+    `files` are names of source files in the record, by path.
     """
 
     record: Record
@@ -31,9 +32,9 @@ class ExploreAgain(Protocol):
     def __call__(
         self, call: Call, options: Options, *, build: bool = False, inside: Callable[[Explored], None] | None = None
     ) -> Explored:
-        """Repeat a call on copies, without a trace, and record every stage."""
+        """Repeat a call on copies, without side effects, and record every stage."""
 
 
 def cannot_repeat(error: Exception, stage: str = "timing", what: str = "the call could not be repeated") -> Problem:
-    """The Problem of a call that raised an error when it was repeated."""
+    """The Problem for a call that raised an error when it was repeated."""
     return Problem(stage, f"{what}: {type(error).__name__}: {error}", "explore a call that can run more than once")

@@ -1,4 +1,4 @@
-"""Graph breaks that only a first call has: capture the call again after it, without running it."""
+"""Detect graph breaks that occur only in a first call: capture the call again, without running it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEFINITION = re.compile(r"\s*(?:async\s+)?def\b")
 
 
 def may_run_once(found: GraphBreak, files: Mapping[str, str]) -> bool:
-    """Whether something before a break's line decides if it is reached. `files` are paths by the record's names."""
+    """Whether a break's line is conditional, so that later calls may skip it. `files` are paths by record name."""
     return any(_is_conditional(files.get(span.file, ""), span.line) for span in found.chain)
 
 
@@ -39,15 +39,15 @@ def mark_first_call_breaks(
     files: Mapping[str, str],
     frames: Mapping[str, Frame],
 ) -> list[GraphBreak]:
-    """Mark the breaks that a second capture of the call no longer has; `frames` are by id.
+    """Mark the breaks that do not recur in a second capture of the call; `frames` are by id.
 
-    A capture ends at its first break: of the breaks behind that nothing is known, and none is marked.
+    The capture ends at its first break, so later breaks are unknown and stay unmarked.
     """
     args, kwargs = call.copied_arguments()
     with leave_no_trace(call), pause_observing():
         try:
             stack = first_break(call.fn, args, kwargs, dynamic)
-        except Exception:  # noqa: BLE001 - what can't be captured whole for another reason says nothing of breaks
+        except Exception:  # noqa: BLE001 - a capture that fails for another reason says nothing about breaks
             return list(breaks)
     return [replace(found, first_call=stack is None or _is_before(found, stack, files, frames)) for found in breaks]
 
@@ -55,7 +55,7 @@ def mark_first_call_breaks(
 def _is_before(
     found: GraphBreak, stack: Sequence[tuple[str, int]], files: Mapping[str, str], frames: Mapping[str, Frame]
 ) -> bool:
-    """Whether a break is on an earlier line than the first remaining one, in the first function of both."""
+    """Whether a break is on an earlier line than the first recurring one, in the outermost function."""
     if not found.chain or frames[found.frame].code != 0:
         return False
     file, line = files.get(found.chain[0].file, ""), found.chain[0].line

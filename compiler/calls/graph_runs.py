@@ -13,29 +13,29 @@ from torch.fx import GraphModule, Interpreter, Node
 from compiler.torch_api.pytrees import tree_map
 
 Hook = Callable[[Node, Callable[[], Any]], Any]
-"""Given a node and what computes its value; returns the value to go on with."""
+"""Called with a node and a function that computes its value; returns the value to use."""
 
 
 class HookedInterpreter(Interpreter):
-    """Runs a graph as eager would; the first hook is the outermost around each node."""
+    """Runs a graph in eager mode, with hooks around each node; the first hook is the outermost."""
 
     def __init__(self, module: GraphModule, *hooks: Hook) -> None:
         super().__init__(module)
-        self.extra_traceback = False  # it would be put into the message of the user's error
+        self.extra_traceback = False  # it would be added to the message of the user's error
         self._hooks = hooks
 
     def run_node(self, n: Node) -> Any:
         return self.run_hooked(n, partial(super().run_node, n))
 
     def run_hooked(self, node: Node, run: Callable[[], Any]) -> Any:
-        """The value that `run` computes for a node, with the hooks around it."""
+        """Compute a node's value by `run`, inside the hooks."""
         for hook in reversed(self._hooks):
             run = partial(hook, node, run)
         return run()
 
 
 def keep_values(into: dict[str, Any], wanted: Collection[str] | None = None) -> Hook:
-    """Keep copies of the values of nodes in `into`, by name: those that are `wanted`, or all."""
+    """A hook that stores copies of node values in `into`, by name: of all nodes, or of those in `wanted`."""
 
     def keep(node: Node, run: Callable[[], Any]) -> Any:
         value = run()
@@ -47,12 +47,12 @@ def keep_values(into: dict[str, Any], wanted: Collection[str] | None = None) -> 
 
 
 def copy_to_cpu(value: Any) -> Any:
-    """A copy of a tensor with its layout, on the CPU; other values as they are."""
+    """Copy a tensor to the CPU, with its layout; return other values unchanged."""
     return copy_tensor(value.detach().cpu()) if isinstance(value, Tensor) else value
 
 
 def copy_tensor(tensor: Tensor) -> Tensor:
-    """A detached copy of a tensor, with the same strides where each element has its own place in memory."""
+    """A detached copy of a tensor, with the same strides unless elements overlap in memory."""
     tensor = tensor.detach()
     if tensor.layout != torch.strided or tensor.is_conj() or 0 in tensor.stride():
         return tensor.clone()

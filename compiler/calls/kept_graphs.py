@@ -1,6 +1,6 @@
-"""Graphs, buffers and inputs of the user's call, kept so that kernels can be run again.
+"""Graphs, buffers and inputs of the user's call, kept to run kernels again.
 
-Tensors are not copied unless `copies` is set; with it, later changes by the user's code do not matter.
+Tensors are copied only if `copies` is set; otherwise later in-place changes by the user's code show in them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class KeptGraph:
 
 @dataclass(slots=True)
 class KeptFrame:
-    """One capture: its graphs, the arguments of the first call, and its gradients by output.
+    """One capture: its graphs, the arguments of its first call, and the gradients of its outputs, by index.
 
-    `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
-    again. `eager` is the same graph with its higher-order operators as eager runs them. `programs` are what our own
-    backend made of its graphs (`compiler.backend_record.rerun.KeptProgram`). `joint` is what AOTAutograd made of it,
-    before it was divided. `autocast` are the devices on which autocast was on around the call, and to which format.
-    With `keeps_stages`, `stages` are the graphs as AOTAutograd made them: "joint", "joint passes" (after Inductor's),
-    "forward", "backward", "inference"; `aot` is what it found about inputs and outputs, and in `halves` is the code
-    that was built. `around`, where it is set, makes every call after the first.
+    `captured` is the captured graph, and `book` the record's source files; both are needed to trace it again.
+    `eager` is the captured graph with higher-order operators replaced by their eager implementations.
+    `programs` are the lowered graphs of our own backend (`compiler.backend_record.rerun.KeptProgram`).
+    `joint` is AOTAutograd's joint graph, before partitioning. `autocast` are the call's autocast dtypes, by device.
+    With `keeps_stages`, `stages` are AOTAutograd's graphs: "joint", "joint passes" (after Inductor's), "forward",
+    "backward", "inference"; `aot` are its facts about inputs and outputs; `halves` is the built code.
+    `around`, if set, wraps every call after the first.
     """
 
     copies: bool = False
@@ -64,7 +64,7 @@ class KeptFrame:
     _hooks: list[RemovableHandle] = field(default_factory=list)
 
     def stage(self, name: str, module: GraphModule) -> None:
-        """Keep a copy of a graph that passes may change, if stages are kept."""
+        """Keep a copy of a graph, as passes may mutate it, if stages are kept."""
         if self.keeps_stages:
             self.stages[name] = fx.detached_copy(module)
 
@@ -78,7 +78,7 @@ class KeptFrame:
         self.graphs[kind].nodes.setdefault(kernel, set()).update(nodes)
 
     def keep_first_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `call` so that its first arguments, and the gradients of its outputs, are kept."""
+        """Wrap `call` to keep its first arguments and the gradients of its outputs."""
 
         def call_and_keep(*args: Any, **kwargs: Any) -> Any:
             if self.arguments is not None or kwargs:
@@ -102,7 +102,7 @@ class KeptFrame:
         for index, output in enumerate(outputs):
             if output.requires_grad:
                 self.trained.append(index)
-            # A hook on the tensor itself would be there when the user saves it; compiled autograd traces any hook.
+            # A hook on the tensor would be saved with it by torch.save; and compiled autograd traces any hook.
             if output.grad_fn is not None and not compiled_autograd.is_enabled():
                 self._hooks.append(output.grad_fn.register_prehook(self._hears(index, output.output_nr)))
 
@@ -117,5 +117,5 @@ class KeptFrame:
             if gradient is not None and index not in self.gradients:
                 self.gradients[index] = self._keep_value(gradient)
 
-        # The backward may run inside of the function that is compiled: this is not to be a frame of it.
+        # The backward may run inside the compiled function: the hook must not be traced as part of it.
         return torch.compiler.disable(hear)

@@ -1,7 +1,7 @@
-"""Apply a suggestion to the user's function during a block.
+"""Temporarily apply a suggestion to the user's function.
 
-Settings are set and restored. A rewrite temporarily swaps the code object of the function that has the lines for one
-compiled from the same file with these lines replaced. Globals, defaults and closure stay the function's own.
+Settings are set and restored. For a rewrite, the file is compiled with the lines replaced, and the function's code
+object is temporarily swapped. Globals, defaults and closure stay those of the function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CannotApplyError(Exception):
 
 
 def version(suggestion: Suggestion, fn: Any, files: Mapping[str, str]) -> Version | None:
-    """A context manager that applies a suggestion; None for one that has only words.
+    """A function that makes a context manager to apply a suggestion; None if it has neither rewrite nor settings.
 
     `files` maps file names of the record to paths. Raises CannotApplyError.
     """
@@ -52,7 +52,7 @@ def with_code(function: FunctionType, code: CodeType) -> Iterator[None]:
 
 
 def _function_and_code(suggestion: Suggestion, fn: Any, files: Mapping[str, str]) -> tuple[FunctionType, CodeType]:
-    """The function that contains the lines of a suggestion, and its code object with them replaced."""
+    """The function that contains the lines of a suggestion, and its new code object with these lines replaced."""
     path = files.get(suggestion.file, "")
     function = _holder(_functions(fn), path, suggestion)
     if function is None:
@@ -84,12 +84,12 @@ def _holder(functions: Iterable[FunctionType], path: str, suggestion: Suggestion
 
 
 def files_of(fn: Any) -> list[str]:
-    """Files of the user's functions that `fn` can call."""
+    """Source files of the user's functions that `fn` may call."""
     return list(dict.fromkeys(function.__code__.co_filename for function in _functions(fn)))
 
 
 def files_by_name(record: Record, paths: Iterable[str]) -> dict[str, str]:
-    """Files by the names that the record has for them: those with the same lines."""
+    """Paths of files by their names in the record; files are matched by their lines."""
     pairs = itertools.product(record.of_stage("source"), paths)
     return {artifact.title: path for artifact, path in pairs if _has_lines(artifact, linecache.getlines(path))}
 
@@ -104,7 +104,7 @@ def _has_lines(artifact: Artifact, lines: Sequence[str]) -> bool:
 
 
 def _functions(fn: Any) -> Iterator[FunctionType]:
-    """The user's functions that `fn` can call: itself and those that the names in its code stand for."""
+    """The user's functions that `fn` may call: itself, and functions that its code refers to by name."""
     todo, seen = [fn], set[int]()
     while todo:
         value = todo.pop()
@@ -119,7 +119,7 @@ def _functions(fn: Any) -> Iterator[FunctionType]:
 
 
 def _functions_named_by(function: FunctionType) -> Iterator[Any]:
-    """Values that a function wraps, closes over, or reads from its globals."""
+    """Yield the values that a function wraps, closes over, or reads from its globals."""
     yield from _functions_held_by(function)
     for code in nested_codes(function.__code__):
         yield from (function.__globals__.get(name) for name in code.co_names)
@@ -131,7 +131,7 @@ def _functions_held_by(function: FunctionType) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Functions of a module and its submodules, of a bound method, of a class, or wrapped by a decorator."""
+    """Yield functions of a module and its submodules, a bound method or a class, or wrapped by a decorator."""
     if isinstance(value, torch.nn.Module):
         for kind in dict.fromkeys(type(module) for module in value.modules()):
             yield from _methods(kind)

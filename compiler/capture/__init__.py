@@ -1,1 +1,1 @@
-"""TorchDynamo's half of the pipeline turned into artifacts: source, bytecode, FX graphs, breaks, guards."""
+"""TorchDynamo's stages as artifacts and facts: source, bytecode, FX graphs, breaks, guards."""

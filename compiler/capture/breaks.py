@@ -1,4 +1,4 @@
-"""Graph breaks as facts: the exact place, what it was, what torch says, what it cost, and what to change."""
+"""Graph breaks as facts: the source place, the construct, torch's explanation, the cost, and what to change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PARTS = {
     "each wrapped module is what to expect. ",
     "/optim/": "Optimizers keep their updates out of the graphs around them. ",
 }
-"""What to know of the parts of torch that break graphs on purpose, by their folders."""
+"""Notes on parts of torch that break graphs on purpose, by folder."""
 SITE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/"
 _EXPLANATION = re.compile(r"^ {2}Explanation: (.*(?:\n {4}.*)*)$", re.MULTILINE)
 _HINT = re.compile(r"^ {2}Hint: (.*(?:\n {4}.*)*)$", re.MULTILINE)
@@ -42,15 +42,15 @@ _FOLDERS = re.compile(r"(?<=[\s`'\"])/\S*/(?:site-packages|python3\.\d+)/")
 def graph_break(
     identity: str, frame: str, facts: BreakFacts, book: SourceBook, fullgraph: bool = False, outermost: bool = True
 ) -> GraphBreak:
-    """A break with its source span. The registry that ships with torch fills what the message leaves out.
+    """A break with its source span. Details missing from the message come from the registry that ships with torch.
 
-    `outermost` is whether the frame is of the function that the user compiled.
+    `outermost` is whether the frame runs the function that the user compiled.
     """
     known = break_registry().get(facts.kind, {})
     explanation, link = _EXPLANATION.search(facts.message), _LINK.search(facts.message)
     hints = [_one_line(hint) for hint in _HINT.findall(facts.message)]
     gb_id = f"GB{link[1]}" if link else str(known.get("id", ""))
-    # Without torch's own Python stand-ins for functions written in C.
+    # Without torch's Python replacements (polyfills) for functions written in C.
     places = [narrow_to_header(place) for place in facts.places if not fx.is_dynamo(place.file)]
     chain = tuple(span_of(place, book) for place in places)
     culprit = chain[-1] if chain else Span("", 0)
@@ -79,7 +79,7 @@ def graph_break(
 
 
 def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outermost: bool) -> Advice:
-    """Advice on the innermost line of the user's own code; nobody edits `copy.py`.
+    """Advice for the innermost line of the user's own code, as users don't edit installed packages.
 
     If a rule knows the user's call, its advice is used. Otherwise the advice explains what the package does inside the
     call, and suggests only settings.
@@ -113,14 +113,14 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outerm
 
 
 def _without_rewrite(item: Suggestion) -> Suggestion:
-    """A suggestion for code that nobody edits."""
+    """A suggestion without its rewrite, for code that users don't edit."""
     if not item.rewrite or item.settings:
         return replace(item, rewrite="")
     return replace(item, rewrite="", applicability="explanation", caveat="")
 
 
 def _whose(places: Sequence[Place]) -> Literal["user", "package", "torch"]:
-    """The owner of the code that the innermost place is in."""
+    """Owner of the code at the innermost place."""
     if not places or not is_installed(places[-1].file):
         return "user"
     return "torch" if places[-1].file.startswith(_TORCH) else "package"
@@ -143,7 +143,7 @@ def _of_library(places: Sequence[Place], book: SourceBook, part: str, goes_on: b
 
 
 def _owner(places: Sequence[Place], book: SourceBook) -> str:
-    """The owner of the code that the innermost place is in, in words: torch, the standard library or a package."""
+    """Owner of the code at the innermost place, in words: torch, the standard library or a package."""
     if _whose(places) == "torch":
         return "torch's own code"
     package = book.name(places[-1].file).partition("/")[0].removesuffix(".py")
@@ -160,7 +160,7 @@ def _outcome(facts: BreakFacts, fullgraph: bool) -> Literal["resumed", "plain", 
 
 
 def span_of(place: Place, book: SourceBook) -> Span:
-    """A place as a span of a file of the book; columns in characters."""
+    """Convert a place to a span in a file of the book, with columns in characters."""
     book.line(place.file, place.line)
     names = book.name(place.file), function_name(place.function), is_installed(place.file)
     last = place.end_line or place.line
@@ -174,12 +174,12 @@ def span_of(place: Place, book: SourceBook) -> Span:
 
 
 def _characters(line: str, column: int) -> int:
-    """The column in characters; `dis` counts UTF-8 bytes."""
+    """Convert a column from UTF-8 bytes, as in `dis`, to characters."""
     return len(line.encode()[:column].decode(errors="ignore"))
 
 
 def _one_line(text: str) -> str:
-    """The text in one line, without addresses and paths of this machine."""
+    """Join the text to one line, without addresses and paths of this machine."""
     return _FOLDERS.sub("", _ADDRESS.sub("", " ".join(text.split())))
 
 
@@ -190,7 +190,7 @@ def _first_sentence(text: str) -> str:
 
 @dataclass
 class EndedGraph:
-    """The graph before a break: its calls, and the tensors that it returns."""
+    """The graph before a break: its artifact, its number of calls, and the tensors that it returns."""
 
     artifact: str
     calls: int
@@ -200,7 +200,7 @@ class EndedGraph:
 
 @dataclass
 class BreakLog:
-    """The breaks of one exploration as they come; `finish` adds what is known only at the end."""
+    """Collects the breaks of one exploration; `finish` adds facts known only at the end."""
 
     builder: Builder
     book: SourceBook
@@ -208,7 +208,7 @@ class BreakLog:
     codes: dict[str, list[CodeType]] = field(default_factory=dict)
 
     def add(self, frame: str, facts: BreakFacts) -> None:
-        """Add a break. A frame may be traced more than once: the same break is listed once, with its last outcome."""
+        """Add a break. If a frame is traced again, the same break is listed once, with its last outcome."""
         mine = [found for found in self.builder.breaks if found.frame == frame]
         identity = f"break[{frame}].{len(mine)}"
         fullgraph, outermost = self.builder.options.fullgraph, self._is_outermost(frame)
@@ -230,7 +230,7 @@ class BreakLog:
         return True
 
     def graph(self, frame: str, artifact: str, module: GraphModule) -> None:
-        """Note the graph that a frame was compiled to, and the artifact where it ends."""
+        """Record the graph compiled for a frame, its artifact, and the tensors that it returns."""
         outputs = [value for node in module.graph.nodes if node.op == "output" for value in node.all_input_nodes]
         tensors = [fx.tensor_attrs(fx.value_of(node)) for node in outputs]
         calls = sum(node.op.startswith("call_") for node in module.graph.nodes)
@@ -240,18 +240,19 @@ class BreakLog:
         )
 
     def resumes(self, frame: str, codes: Sequence[CodeType]) -> None:
-        """Note the functions that resume a frame after its last break."""
+        """Record the functions that resume a frame after its last break."""
         mine = [found for found in self.builder.breaks if found.frame == frame]
         if mine:
             self.codes.setdefault(mine[-1].id, []).extend(codes)
 
     def break_before(self, code: CodeType) -> str:
-        """The break after which this code resumes, "" for any other code."""
+        """Id of the break after which this code resumes; "" for any other code."""
         return next((found for found, codes in self.codes.items() if any(code is mine for mine in codes)), "")
 
     def finish(self, codes: Mapping[str, CodeType]) -> None:
-        """Say of each break which graph it ended, which functions went on, and what that costs. `codes` are those of
-        the frames.
+        """Add to each break the graph that it ended, the frames that resume after it, and its cost.
+
+        `codes` are the frames' code objects.
         """
         resumed_by = {found.id: self._frames_resumed_by(found.id, codes) for found in self.builder.breaks}
         breaks: dict[str, list[str]] = {}
@@ -268,14 +269,14 @@ class BreakLog:
     def _unread_after_it(
         self, found: GraphBreak, after: Set[str], own: Mapping[str, tuple[int, int] | None]
     ) -> tuple[int, int] | None:
-        """The lines that a later break left to Python, where no graph follows before it."""
+        """Lines that a later break left untraced, if no graph follows this break."""
         if found.outcome != "resumed" or found.nodes[1]:
             return None
         later = (own[other.id] for other in self.builder.breaks if other.frame in after)
         return next((lines for lines in later if lines is not None), None)
 
     def _own_unread(self, found: GraphBreak, code: CodeType | None) -> tuple[int, int] | None:
-        """The lines of a frame's code that this break left to Python, untraced."""
+        """Range of lines of a frame's code that TorchDynamo did not trace because of this break."""
         if code is None or found.outcome == "error":
             return None
         lines = [line for *_, line in code.co_lines() if line is not None and line > code.co_firstlineno]
@@ -291,7 +292,7 @@ class BreakLog:
         return (first, last) if (found.outcome == "plain" or gave_up) and first <= last else None
 
     def _frames_resumed_by(self, identity: str, codes: Mapping[str, CodeType]) -> tuple[str, ...]:
-        """The frames compiled after a break, or those that an earlier call compiled for the same place."""
+        """Frames that resume after a break; if this call compiled none, those that an earlier call compiled there."""
         frames = [frame.id for frame in self.builder.frames.values() if frame.resumes == identity]
         own = self.codes.get(identity, ())
         return tuple(frames) or tuple(frame for frame, code in codes.items() if any(code is mine for mine in own))
@@ -314,7 +315,7 @@ class BreakLog:
 def _frames_after(
     identity: str, resumed_by: Mapping[str, Sequence[str]], breaks: Mapping[str, Sequence[str]]
 ) -> Set[str]:
-    """The frames that resume after a break, and those that resume after their breaks."""
+    """Frames that resume after a break, directly or after the breaks that follow."""
     seen: set[str] = set()
     todo = list(resumed_by[identity])
     while todo:

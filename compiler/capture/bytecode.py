@@ -1,4 +1,4 @@
-"""Python bytecode as artifacts: a frame's code, and the code that TorchDynamo rewrote it to."""
+"""Python bytecode as artifacts: a frame's original code, and Dynamo's rewritten code."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GENERATED = re.compile(
 )
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _JUMPING = frozenset(dis.hasjrel + dis.hasjabs)
-MOST_CHARACTERS = 120  # of an argument: Dynamo puts whole modules' globals among the constants
+MOST_CHARACTERS = 120  # of an argument: Dynamo's constants include the globals of whole modules
 
 
 class GeneratedNames:
-    """Renumbers generated functions for one exploration, as Dynamo counts them for the whole process."""
+    """Renumbers generated functions within one exploration, as Dynamo's counters are process-wide."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -54,10 +54,10 @@ def bytecode_artifact(
 ) -> Artifact:
     """The instructions of one code object, each linked to its source line. `attrs` has the function and its file.
 
-    An instruction that jumps has `jump`, the offset it jumps to, and one that is jumped to has the jumps as `inputs`.
-    `says` has, by offset, what an instruction is for: an attribute, and a comment in the text. Instructions that Dynamo
-    inserted are on no line. A resume function's code holds all of the function that broke: instructions that it never
-    reaches are left out.
+    A jump has the attribute `jump`, its target's offset; the target has the jumps as `inputs`. `says` describes the
+    purpose of instructions, by offset; it becomes an attribute, and a comment in the text. Instructions inserted by
+    Dynamo have no line. A resume function's code contains the whole function that broke; its unreachable instructions
+    are left out.
     """
     bytecode = dis.Bytecode(code)
     every = list(bytecode)
@@ -104,7 +104,7 @@ def _argument(text: str, book: SourceBook, names: GeneratedNames) -> str:
 def bytecode_artifacts(
     original: CodeType, modified: CodeType, *, graph: str, function: str, book: SourceBook, names: GeneratedNames
 ) -> tuple[Artifact, ...]:
-    """A frame's bytecode, the bytecode that Dynamo rewrote it to, and the latter as Python."""
+    """A frame's bytecode, Dynamo's rewritten bytecode, and the latter as Python."""
 
     def listing(code: CodeType, suffix: str, title: str, says: Mapping[int, str]) -> Artifact:
         return bytecode_artifact(
@@ -119,9 +119,9 @@ def bytecode_artifacts(
 
 
 def python_artifact(python: Rendering, *, graph: str, title: str) -> Artifact:
-    """The rendering as text: free variables, constants, the code, and the instruction that stopped it.
+    """The rendering as text: free variables, constants, the code, and the instruction at which rendering stopped.
 
-    Each line that stands for instructions is an entity that comes from them.
+    Each line rendered from instructions is an entity with these instructions as origins.
     """
     artifact_id = f"bytecode[{graph} as Python]"
     text = [f"# closes over: {', '.join(python.free)}"] if python.free else []
@@ -144,10 +144,10 @@ def python_artifact(python: Rendering, *, graph: str, title: str) -> Artifact:
 
 
 def _lines(instructions: Sequence[dis.Instruction]) -> dict[int, int | None]:
-    """The line of each instruction by offset: None for those that Dynamo inserted.
+    """Line of each instruction, by offset; None for instructions that Dynamo inserted.
 
-    Dynamo writes those on the line of the instruction before, without columns (`assemble` in
-    `torch._dynamo.bytecode_transformation`); Python's own compiler gives columns to all that have a line.
+    Dynamo gives an inserted instruction the line of the one before, without columns (`assemble` in
+    `torch._dynamo.bytecode_transformation`); Python's compiler gives columns to every instruction with a line.
     """
     places = {each.offset: each.positions for each in instructions}
     columns = any(place and place.col_offset is not None for place in places.values())

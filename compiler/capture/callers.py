@@ -1,4 +1,4 @@
-"""The caller of each frame that TorchDynamo looked at, compiled or plain."""
+"""The caller of each frame that TorchDynamo saw, compiled or plain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler.torch_api.fx import is_dynamo
 
 @dataclass
 class CallLog:
-    """Code objects of one exploration, original and rewritten, by frame."""
+    """Records code objects of one exploration, original and rewritten, to find the callers of frames."""
 
     builder: Builder
     book: SourceBook
@@ -25,9 +25,7 @@ class CallLog:
         self.codes[id(code)] = (code, frame)
 
     def with_caller(self, frame: Frame, stack: FrameType | None) -> Frame:
-        """The frame with the nearest caller on the Python stack; as it is, where only code outside of the exploration
-        called it.
-        """
+        """Add the nearest recorded caller on the Python stack to a frame; without one, return the frame unchanged."""
         while stack is not None and id(stack.f_code) not in self.codes:
             stack = stack.f_back
         if stack is None or is_dynamo(stack.f_code.co_filename):
@@ -37,7 +35,7 @@ class CallLog:
         return replace(frame, caller=caller, called_at=place)
 
     def finish(self, codes: Iterable[tuple[str, CodeType]]) -> None:
-        """Add to each frame the lines that ran as plain Python. `codes` are the frames' code objects."""
+        """Add to each frame its lines that ran as plain Python. `codes` are the frames' code objects."""
         frames = self.builder.frames
         for name, code in codes:
             frames[name] = replace(frames[name], plain=self._plain(frames[name], code))

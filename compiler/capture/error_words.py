@@ -1,4 +1,4 @@
-"""Explain errors that PyTorch raises while it compiles."""
+"""Explanations of errors that PyTorch raises during compilation."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LIMITS: Mapping[str, tuple[str, str]] = {
         "inside a checkpoint",
         "call it outside of the function given to torch.utils.checkpoint",
     ),
-    # The second is how torch 2.11 says it.
+    # The second pattern is torch 2.11's message.
     r"FakeTensorUpdater cannot update this argument|'int' object has no attribute 'meta'\s+target: while_loop": (
         "with a number of Python's among what it takes: TorchInductor can't update that",
         "carry a tensor, torch.tensor(0) in place of 0; backend='tcompile' takes numbers too",
     ),
 }
-"""What torch itself can't compile: what its error says -> where, and what to change. Each change is tried in a test."""
+"""Limits of torch itself: error pattern -> where, and what to change. Each change is tried in a test."""
 
 
 def inner_error(error: BaseException) -> BaseException:
@@ -45,7 +45,7 @@ def first_lines(error: BaseException, count: int = 4) -> str:
 def operator_limit(
     error: BaseException, operators: Sequence[str], *, needs_scalars: bool = False
 ) -> tuple[str, str] | None:
-    """The reason and what to change where torch alone can't compile higher-order `operators`; None of other errors."""
+    """Why torch can't compile higher-order `operators`, and what to change; None for any other error."""
     if not operators:
         return None
     text = SCALAR_OUTPUTS if needs_scalars else first_lines(error)

@@ -1,4 +1,4 @@
-"""FX graphs as artifacts: text, an entity for each node, and origins in the stage before."""
+"""FX graphs as artifacts: text, an entity for each node, and origins in the previous stage."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def graph_artifact(
     parent: Artifact | None = None,
     call_site: tuple[fx.SourceFrame, ...] = (),
 ) -> Artifact:
-    """An FX graph as an artifact. `origins` gives the ids, in the stage before, that a node came from.
+    """An FX graph as an artifact. `origins` returns the ids of a node's origins in the previous stage.
 
-    A node that torch gave no stack or module takes those of the node in `parent` that it came from, and in the first
-    stage the place of the call; `attrs["inherited"]` says so.
+    A node without a stack or module of its own inherits them from its origin in `parent`; in the first stage, it gets
+    the place of the user's call. `attrs["inherited"]` marks this.
     """
     source, names = fx.graph_code(module)
     known = {entity.id: entity for entity in parent.entities} if parent else {}
@@ -53,7 +53,7 @@ def graph_artifact(
 
 @dataclass(frozen=True, slots=True)
 class _Printing:
-    """The inputs of each entity's construction. `bodies` are all bodies in the graph."""
+    """Shared inputs for making entities. `bodies` are the bodies of all higher-order operators in the graph."""
 
     artifact_id: str
     book: SourceBook
@@ -65,7 +65,7 @@ class _Printing:
 
 
 def _entities(module: GraphModule, printing: _Printing, body: fx.Body | None) -> Iterator[Entity]:
-    """The nodes of a graph, and those of each body before the node that holds it."""
+    """Yield entities of a graph's nodes; the nodes of a body come before the node that holds it."""
     path = body.path if body is not None else ""
     for node in module.graph.nodes:
         for inner in printing.bodies:
@@ -75,8 +75,9 @@ def _entities(module: GraphModule, printing: _Printing, body: fx.Body | None) ->
 
 
 def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> Entity:
-    """A node as an entity. One that runs bodies takes what these return; in a body, inputs and outputs have kinds of
-    their own, and `attrs["subgraph"]` is the id of what holds the body.
+    """A node as an entity. Outputs of its bodies are among the inputs of a higher-order operator.
+
+    In a body, inputs and outputs have kinds of their own, and `attrs["subgraph"]` is the id of the body's holder.
     """
     bodies = [body for body in printing.bodies if node in body.callers]
     inputs = [printing.id_of(path, source.name) for source in node.all_input_nodes if not fx.body_at(module, source)]
@@ -100,7 +101,7 @@ def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> 
 
 
 def _with_all_callers(entities: list[Entity]) -> list[Entity]:
-    """Add the lines of all calls to the nodes of a body, which is traced once."""
+    """Add the lines of all calls of a body to its nodes, as a body is traced only once."""
     lines: dict[str, dict[str, None]] = {}
     for entity in entities:
         for body in entity.attrs.get("subgraphs", ()):
@@ -114,7 +115,7 @@ def _with_all_callers(entities: list[Entity]) -> list[Entity]:
 
 
 def _with_call_site(entity: Entity, frame: fx.SourceFrame, book: SourceBook) -> Entity:
-    """Give a call without a user's stack, as of torch.nn modules, the place of the user's call."""
+    """Give a call without a user stack, such as one in torch.nn modules, the place of the user's call."""
     if entity.kind != "call" or "line" in entity.attrs:
         return entity
     code = linecache.getline(frame.file, frame.line).strip()
@@ -134,8 +135,9 @@ def _inherit_attrs(entity: Entity, known: dict[str, Entity]) -> Entity:
 
 
 def _shared_modules(entities: list[Entity]) -> dict[str, str]:
-    """The paths of forward nodes that the backward computes again and other modules use: what those have in common.
-    A causal mask that two blocks use is then no part of either, and makes no cycle of them.
+    """Module paths of recomputed forward nodes in the backward that other modules use: the common prefix.
+
+    A causal mask used by two blocks then belongs to neither, and causes no cycle between them.
     """
     modules = {entity.id: str(entity.attrs["module"]) for entity in entities if "module" in entity.attrs}
     users: dict[str, set[str]] = {}
@@ -154,9 +156,10 @@ def _shared_modules(entities: list[Entity]) -> dict[str, str]:
 
 
 def _put_in_modules(entities: list[Entity], shared: dict[str, str]) -> tuple[Entity, ...]:
-    """Put the calls that have no module (a sum of gradients) into the module around the one that made their last
-    operand: a block's sums are then inside the block, and a block that is shown closed makes no cycle. `shared` has the
-    paths of those that belong elsewhere than torch says.
+    """Assign calls without a module (sums of gradients) to the parent of the module that made their last operand.
+
+    Sums of a block are then inside the block, and a collapsed block causes no cycle. `shared` are paths that override
+    torch's.
     """
     modules = {entity.id: str(entity.attrs.get("module", "")) for entity in entities if entity.kind == "call"} | shared
     place = {identity: index for index, identity in enumerate(modules)}
@@ -182,7 +185,7 @@ def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
     attrs: dict[str, Any] = {"op": node.op, "target": fx.target_name(node), **fx.tensor_attrs(value)}
     if isinstance(value, tuple | list) and node.op != "output":
         attrs["outputs"] = [fx.tensor_attrs(item) for item in value]
-    accumulates = bool(node.meta.get("is_gradient_acc"))  # torch gives a sum the module of one of its terms
+    accumulates = bool(node.meta.get("is_gradient_acc"))  # torch gives a sum the module of only one of its terms
     path, kind = ("", "") if accumulates else fx.module_path(node)
     if path:
         attrs |= {"module": path, "module_type": kind}
@@ -202,7 +205,7 @@ def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
 
 
 def line_origins(book: SourceBook, call_site: Iterable[fx.SourceFrame]) -> Origins:
-    """Origins of a captured graph's nodes: the lines of the user's stack, outermost first."""
+    """A function that returns a captured node's origins: the lines of the user's stack, outermost first."""
     outer = [book.line(frame.file, frame.line) for frame in call_site]
 
     def origins(node: Node) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a guard checks, in plain words, and which argument it is about."""
+"""Guards in plain words, and the arguments that they check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEY = re.compile(r"___dict_contains\(('[^']*'|[^,]*),|set\.__contains__\(.*?, (
 _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
 UNNAMED = "an intermediate value"
-"""What is on Python's stack at a graph break and was given no name: part of a larger expression."""
+"""A value on Python's stack at a graph break, without a name: part of a larger expression."""
 _VALUES = ("EQUALS_MATCH", "TRUE_MATCH", "FALSE_MATCH", "NONE_MATCH")
 _ATTRIBUTE = re.compile(r"\._modules\['\w+'\]\.[a-zA-Z]\w*$")
 _OF_PYTHON = re.compile(r"^G\['torch'\]|\btype\(|\.__(?:mro|defaults|kwdefaults|class|getattribute)__|__dict__\)")
@@ -34,13 +34,13 @@ _SWITCHES = {
     "num_threads": "the number of threads",
     "deterministic_algorithms": "deterministic algorithms",
 }
-# Which dtype a number in GLOBAL_STATE stands for is not in the guard.
+# The guard does not say which dtype a number in GLOBAL_STATE means.
 _ON = {True: "on", False: "off"}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMatch:
-    """What a TENSOR_MATCH guard requires of a tensor. A symbolic size or stride is None."""
+    """A TENSOR_MATCH guard's requirements on a tensor. A symbolic size or stride is None."""
 
     dtype: str
     device: str
@@ -50,14 +50,14 @@ class TensorMatch:
     type: str
 
     def words(self, names: Sequence[str] = ()) -> str:
-        """One line of words; `names` are names of symbolic sizes, "" for one without a name."""
+        """Describe the requirements in one line; `names` are names of symbolic sizes, "" for one without a name."""
         shape = shape_words(self.size, names)
         parts = [self.dtype, layout(self.size, self.stride), shape, f"on {self.device}"]
         return ", ".join(part for part in parts if part) + (", requires grad" if self.requires_grad else "")
 
 
 def tensor_match(code: str) -> TensorMatch | None:
-    """The parts of a TENSOR_MATCH guard's code; None if torch writes it some other way."""
+    """Parse a TENSOR_MATCH guard's code; None if its format is unknown."""
     found = _TENSOR.search(code)
     if found is None:
         return None
@@ -79,7 +79,7 @@ def shape_words(size: tuple[int | None, ...], names: Sequence[str] = ()) -> str:
 
 
 def layout(size: tuple[int | None, ...], stride: tuple[int | None, ...]) -> str:
-    """The word "contiguous", or the strides; "" if that depends on symbolic sizes."""
+    """The word "contiguous", or the strides; "" if it depends on symbolic sizes."""
     expected: int | None = 1
     same = True
     for length, step in zip(reversed(size), reversed(stride), strict=True):
@@ -95,7 +95,7 @@ def _strides(stride: tuple[int | None, ...]) -> str:
 
 
 def argument(source: str, owner: Any = None) -> str:
-    """A source as the user would write it: `x`, `self.drop.training`, `global SCALE`, `builtin len`."""
+    """A guard's source as the user would write it: `x`, `self.drop.training`, `global SCALE`, `builtin len`."""
     name = _without_stores(source)
     if owner is not None and (found := re.search(r"\.__closure__\[(\d+)\]\.cell_contents", name)):
         name = name[: found.start()] + f"'s {owner.__code__.co_freevars[int(found[1])]}" + name[found.end() :]
@@ -121,7 +121,7 @@ def _user_name(name: str) -> str:
 
 
 def quote(name: str) -> str:
-    """An argument as code: `x`, global `SCALE`."""
+    """An argument in backticks: `x`, global `SCALE`."""
     if name == UNNAMED:
         return name
     key, found, owner = name.partition(" of ")
@@ -132,9 +132,9 @@ def quote(name: str) -> str:
 
 
 def is_internal(kind: str, source: str, code: tuple[str, ...] = (), own: bool = False) -> bool:
-    """Whether a guard is about the internals of modules and of torch: there are many, and few ever fail.
+    """Whether a guard checks internals of modules or of torch; there are many such guards, and few ever fail.
 
-    `own` is whether a line of the user's code asked for it.
+    `own` is whether a line of the user's code caused the guard.
     """
     if kind in ("TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "DIMENSION_DYNAMIC_MARKING_GUARD"):
         return True
@@ -150,8 +150,8 @@ def is_internal(kind: str, source: str, code: tuple[str, ...] = (), own: bool = 
 
 
 def _without_dict(source: str) -> str:
-    """A source in which modules that write to their attributes look like others: `._modules` for the entry of their
-    `__dict__`.
+    """A source with `._modules` instead of the entry of `__dict__`, which torch uses for modules that set their
+    attributes in forward; both kinds of modules then look alike.
     """
     return re.sub(r"\.__dict__\['(_modules|_parameters|_buffers)'\]", r".\1", source)
 
@@ -160,7 +160,7 @@ def _without_dict(source: str) -> str:
 class SymbolNames:
     """Names of symbolic sizes and numbers: source (`L['x'].size()[0]`) -> symbol, or the number it was specialized to.
 
-    `own` has only the first source of each symbol, and none that was specialized.
+    `own` has only the first source of each symbol, and no specialized ones.
     """
 
     all: Mapping[str, str] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class SymbolNames:
         return [self.all.get(f"{source}.size()[{n}]", "") for n in range(count)]
 
     def symbols(self, kind: str, source: str, code: Sequence[str]) -> tuple[str, ...]:
-        """The symbols that a guard is about."""
+        """Symbols that occur in a guard."""
         match = tensor_match(code[0]) if kind == "TENSOR_MATCH" and code else None
         open_sizes = {f"{source}.size()[{n}]" for n, length in enumerate(match.size) if length is None} if match else ()
         shown = [self.all[size] for size in sorted(open_sizes) if size in self.all]
@@ -178,7 +178,7 @@ class SymbolNames:
         return tuple(dict.fromkeys(name for name in (*shown, *used) if name in self.own.values()))
 
     def used_sources(self, code: Sequence[str]) -> tuple[str, ...]:
-        """Sources of symbols in this code."""
+        """Sources of symbols that occur in this code."""
         return tuple(source for source in self.own if any(_whole_source(source).search(part) for part in code))
 
 
@@ -186,7 +186,7 @@ NO_SYMBOLS = SymbolNames()
 
 
 def words(kind: str, source: str, code: tuple[str, ...], names: SymbolNames = NO_SYMBOLS) -> str:
-    """One sentence: '`x` is float32, contiguous, 8×64, on cpu'."""
+    """Describe a guard in one sentence: '`x` is float32, contiguous, 8×64, on cpu'."""
     first = code[0] if code else ""
     if kind == "LAMBDA_GUARD":
         return _conditions(code, names)
@@ -201,7 +201,7 @@ def words(kind: str, source: str, code: tuple[str, ...], names: SymbolNames = NO
 
 
 def _conditions(code: Sequence[str], names: SymbolNames) -> str:
-    """'2 <= s77 <= 1024, where s77 is x.size(0)': each symbol is defined once."""
+    """Describe conditions: '2 <= s77 <= 1024, where s77 is x.size(0)'; each symbol is defined once."""
     used = names.used_sources(code)
     found: dict[str, None] = {}
     for part in code:
@@ -214,12 +214,12 @@ def _conditions(code: Sequence[str], names: SymbolNames) -> str:
 
 
 def strip_brackets(condition: str) -> str:
-    """Remove the brackets that torch puts around a side of a comparison."""
+    """Remove torch's brackets around one side of a comparison."""
     return re.sub(r"^\(([^()]*)\) (==|!=|<|<=|>|>=) ", r"\1 \2 ", condition)
 
 
 def _whole_source(source: str) -> re.Pattern[str]:
-    """A pattern for a source that is not the beginning of a longer one."""
+    """Pattern for a source that is not the prefix of a longer one."""
     return re.compile(re.escape(source) + r"(?![\[.\w])")
 
 
@@ -268,7 +268,7 @@ def short_type(name: str) -> str:
 
 
 def value_words(text: str) -> str:
-    """`3` is "the int 3"; what is no literal stays as it is."""
+    """Describe a literal: `3` is "the int 3"; return any other text unchanged."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -277,21 +277,21 @@ def value_words(text: str) -> str:
 
 
 def plain(condition: str) -> str:
-    """A condition in the user's names, without comments and addresses."""
+    """A condition with the user's names, without comments and addresses."""
     text = _OBJECT_ID.sub(")", condition.split("  #", 1)[0].strip())
-    text = re.sub(r"___as_tensor\(([^()]*)\)\.item\(\)", r"\1", text)  # a float, until torch 2.11
+    text = re.sub(r"___as_tensor\(([^()]*)\)\.item\(\)", r"\1", text)  # torch 2.11 writes a float like this
     text = re.sub(r"\.(size|stride)\(\)\[(\d+)\]", r".\1(\2)", text)
     return re.sub(r"[LG]\['(\w+)'\](?:\.\w+(?:\['\w+'\])?)*", lambda match: argument(match[0]), text)
 
 
 def state_of(code: str) -> dict[str, Any]:
-    """The state of torch that a GLOBAL_STATE guard asks for; {} if the guard does not say."""
+    """Torch's global state that a GLOBAL_STATE guard requires; {} if the guard does not say."""
     start = code.find("{")
     return json.loads(code[start:]) if start >= 0 else {}
 
 
 def switch_words(name: str, value: Any) -> str:
-    """One entry of that state in words."""
+    """Describe one entry of the global state."""
     if isinstance(value, bool):
         return _ON[value]
     if name == "autocast_state":

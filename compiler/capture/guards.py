@@ -1,4 +1,4 @@
-"""Guards as facts: the check in words, the source line that asked for it, its cost, and how often it failed."""
+"""Guards as facts: the check in words, the source line that caused it, its cost, and how often it failed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from compiler.torch_api.guards import GuardFacts
 _ASKED_BY = re.compile(r"\s*(?P<file>\S[^:]*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
 _GLOBAL = ("GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "LAMBDA_GUARD")
 Failed = Counter[tuple[str, str, str]]
-"""How often a guard failed in calls that recompiled, by its kind, source and the first part of its code."""
+"""Number of failures in calls that recompiled, by a guard's kind, source and the first part of its code."""
 _ENTRY = re.compile(r"L\['(___stack\d+)'\]")
 
 
 class Asked(NamedTuple):
-    """The line that made torch add a guard; ("", 0) if torch does not say."""
+    """The line that caused a guard; ("", 0) if torch does not say."""
 
     file: str = ""
     line: int = 0
     own: bool = False
-    """Whether it is the user's own line, not one of an installed package."""
+    """Whether the line is the user's own, not an installed package's."""
 
 
 def guards_of(
@@ -40,10 +40,10 @@ def guards_of(
     failed: Failed | None,
     stack: dict[str, str],
 ) -> tuple[Guard, ...]:
-    """Guards of one frame. torch abbreviates file names in its comments; `names` maps full paths to names.
+    """Guards of one frame. `names` maps full paths to names, as torch abbreviates file names in its comments.
 
-    `sizes` are the names of symbolic sizes, `failed` the known failures, `stack` the locals where values on the stack
-    are stored.
+    `sizes` are the names of symbolic sizes, `failed` the known failures, `stack` the locals that hold the values of the
+    stack.
     """
     tensors = {fact.source for fact in facts if fact.kind == "TENSOR_MATCH"}
     found = []
@@ -56,10 +56,10 @@ def guards_of(
 
 
 def _failures(facts: Sequence[GuardFacts], guards: Sequence[Guard], failed: Failed) -> list[int]:
-    """How often each guard has failed.
+    """Number of failures of each guard.
 
-    When other compiled code fits the call, torch counts failures by value, not by check: they go to the check on that
-    value with the most known failures, or else to the first.
+    If another cache entry fits the call, torch counts failures by value, not by check. They are attributed to the
+    value's check with the most known failures, or else to its first one.
     """
     known = [_known_failures(fact, failed) for fact in facts]
     by_source: dict[str, list[int]] = {}
@@ -78,8 +78,8 @@ def _known_failures(fact: GuardFacts, failed: Failed) -> int:
 
 
 def line_that_asked(comment: str, names: Mapping[str, str]) -> Asked | None:
-    """The line in torch's comment on a guard (`code  # …/file.py:3 in f`), None if it names none."""
-    asked = _ASKED_BY.fullmatch(comment.rpartition("#")[2])  # code can be very long, so it is not searched
+    """Parse the line in torch's comment on a guard (`code  # …/file.py:3 in f`); None if there is none."""
+    asked = _ASKED_BY.fullmatch(comment.rpartition("#")[2])  # search only the comment, as code can be very long
     if asked is None:
         return None
     end, line = asked["file"].lstrip("."), int(asked["line"])
@@ -110,7 +110,7 @@ def _guard(
 
 
 def _argument_of_guard(kind: str, source: str, code: Sequence[str]) -> str:
-    """The argument that a guard belongs to, "" where it is about the process or about several."""
+    """The argument that a guard checks; "" if it checks global state or several arguments."""
     if kind not in _GLOBAL:
         return argument(source)
     named = {name for part in code for name in re.findall(r"L\['(\w+)'\]", part)}
@@ -118,9 +118,9 @@ def _argument_of_guard(kind: str, source: str, code: Sequence[str]) -> str:
 
 
 def stack_names(code: CodeType) -> dict[str, str]:
-    """The local that the value on top of the stack is stored to first, by torch's name for it (`___stack0`).
+    """Map torch's name of the top of the stack (`___stack0`) to the local that it is first stored to.
 
-    A resume function loads the stack's entries, and jumps to the instruction after the one that broke the graph.
+    A resume function loads the stack's entries, and jumps to the instruction after the graph break.
     """
     if not code.co_name.startswith(RESUME_PREFIX):
         return {}
@@ -136,7 +136,7 @@ def stack_names(code: CodeType) -> dict[str, str]:
 
 
 def _stored_local(instruction: dis.Instruction) -> str:
-    """The local that an instruction stores the top of the stack to, "" if it does something else."""
+    """The local that an instruction stores the top of the stack to; "" for any other instruction."""
     if not instruction.opname.startswith("STORE_FAST"):
         return ""
     first = instruction.argval[0] if isinstance(instruction.argval, tuple) else instruction.argval
@@ -144,5 +144,5 @@ def _stored_local(instruction: dis.Instruction) -> str:
 
 
 def with_names(text: str, names: dict[str, str]) -> str:
-    """A guard's source or code with the locals' names in place of torch's."""
+    """A guard's source or code with names of locals in place of torch's names for the stack."""
     return _ENTRY.sub(lambda entry: f"L['{names.get(entry[1], entry[1])}']", text)

@@ -1,10 +1,10 @@
-"""A stack of Python expressions instead of values, and what each instruction does to it.
+"""A symbolic stack of Python expressions, and the effect of each bytecode instruction on it.
 
-An expression that does something waits on the stack until it is used; it is written inline only where Python then
-evaluates everything in the order of the bytecode, and gets a name (`v1`) of its own otherwise. Python's `dis` documents
-the instructions (3.11 to 3.13); the method of an instruction has its name in lower case, with an underscore in front.
+An expression with side effects stays pending on the stack until it is used. It is inlined only if Python then evaluates
+everything in the order of the bytecode; otherwise it is assigned to a variable (`v1`). Python's `dis` documents the
+instructions (3.11 to 3.13); an instruction's method is its name in lower case, after an underscore.
 """
-# ruff: noqa: ARG002 - handlers of instructions have one signature
+# ruff: noqa: ARG002 - all instruction handlers have the same signature
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
-_CLOSURE, _DEFAULTS = 8, 1  # what MAKE_FUNCTION is given, as flags
+_CLOSURE, _DEFAULTS = 8, 1  # flags of MAKE_FUNCTION's operands
 _INTRINSICS = {"INTRINSIC_LIST_TO_TUPLE": "(*{},)", "INTRINSIC_UNARY_POSITIVE": "(+{})"}
 EXPRESSIONS: Mapping[str, tuple[int, str]] = {
     "UNARY_NEGATIVE": (1, "(-{})"),
@@ -26,7 +26,7 @@ EXPRESSIONS: Mapping[str, tuple[int, str]] = {
     "LIST_TO_TUPLE": (1, "(*{},)"),
     "BINARY_SLICE": (3, "{}[{}:{}]"),
 }
-"""Instructions that only compute: how many values they take, and how Python writes that."""
+"""Instructions without effects: number of operands, and their Python expression."""
 _HALF = re.compile("(?:load|store)_fast")
 INSTALLED = re.compile(r"__(compiled_fn|resume_at|builtins_dict|import)_")
 _ROLES: Mapping[str, str] = {
@@ -43,7 +43,7 @@ STATEMENTS: Mapping[str, tuple[int, str, str]] = {
     "STORE_ATTR": (2, "{1}.{name} = {0}", "write back the attribute `{}`, which the function changes"),
     "DELETE_ATTR": (1, "del {}.{name}", ""),
 }
-"""Instructions that store or delete by name: how many values they take, their Python, and what they are for."""
+"""Instructions that store or delete by name: number of operands, their Python statement, and their purpose."""
 CONTAINERS: Mapping[str, Callable[..., str]] = {
     "BUILD_LIST": lambda *items: f"[{', '.join(items)}]",
     "BUILD_TUPLE": lambda *items: f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})",
@@ -52,15 +52,15 @@ CONTAINERS: Mapping[str, Callable[..., str]] = {
 
 
 class StoppedError(Exception):
-    """An instruction that can't be written as Python, with the reason in plain words."""
+    """An instruction that can't be rendered as Python; the message says why."""
 
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """A stack entry: Python text, whether a dot may follow it, and whether it is still to be evaluated.
+    """A stack entry: Python text, whether a dot may follow it, and whether its evaluation is pending.
 
-    `local` is the variable that it reads, `key` how it is written between brackets (`0:1` for a slice), `truth` what
-    it is the truth value of. `offsets` are those of the instructions that it stands for.
+    `local` is the variable that it reads. `key` is its form as a subscript (`0:1` for a slice). `truth` is the
+    expression whose truth value it is. `offsets` are the instructions that it was rendered from.
     """
 
     text: str
@@ -82,17 +82,18 @@ NULL = Value("NULL")
 
 
 def copy_values(values: Iterable[Value]) -> list[Value]:
-    """Copies of stack entries, for a side of a branch: an entry that is there twice stays one."""
+    """Copy stack entries for one side of a branch; an entry that occurs twice is copied once."""
     known = {id(NULL): NULL}
     return [known.setdefault(id(value), replace(value)) for value in values]
 
 
 @dataclass
 class SymbolicStack:
-    """`lines` is the Python so far, `stands_for` the offsets of the instructions behind each line.
+    """The state of rendering: the stack, and the Python lines so far.
 
-    `taken` are the names that the code itself uses, `offset` is the current instruction, `used` are the instructions
-    whose values it takes.
+    `stands_for` are the offsets of the instructions behind each line. `waiting` are the entries with pending
+    evaluation. `taken` are names used by the code itself. `offset` is the current instruction, `used` are the
+    instructions whose values it uses.
     """
 
     taken: frozenset[str]
@@ -125,7 +126,7 @@ class SymbolicStack:
         value.become_variable(name)
 
     def name_reads(self, variables: Collection[str] | None = None) -> None:
-        """Name the values that read a variable, or one of these, as the next block may change the variable."""
+        """Assign values that read a variable (or one of these) to names, as the next block may change the variable."""
         for value in self.stack:
             if value.local and (variables is None or value.local in variables):
                 self.name_it(value)
@@ -136,7 +137,7 @@ class SymbolicStack:
                 self.name_it(other)
 
     def flush(self, but: Value | None = None) -> None:
-        """Evaluate all waiting values in order. `but`, if it waits last, is left to the next statement."""
+        """Evaluate all pending values in order. `but`, if it is the last, is left to the next statement."""
         last = self.waiting.pop() if but is not None and self.waiting and self.waiting[-1] is but else None
         for value in self.waiting:
             self.name_it(value)
@@ -152,7 +153,7 @@ class SymbolicStack:
         return taken
 
     def from_top(self, depth: int) -> Value:
-        """The entry at this depth, 1 for the top, which stays on the stack."""
+        """The entry at this depth, 1 for the top; it stays on the stack."""
         if not 0 < depth <= len(self.stack):
             raise StoppedError(f"the instruction at {self.offset} reaches further down than there is")
         return self.stack[-depth]
@@ -161,7 +162,7 @@ class SymbolicStack:
         return any(value is other for other in self.stack)
 
     def consume(self, operands: list[Value]) -> None:
-        """Evaluate operands in this order; name the waiting ones if that is not the bytecode's order."""
+        """Evaluate operands in this order; assign pending values to names if the bytecode's order differs."""
         inline = [value for value in operands if value.waiting]
         tail = self.waiting[len(self.waiting) - len(inline) :] if inline else []
         in_order = len(inline) == len(tail) and all(a is b for a, b in zip(inline, tail, strict=True))
@@ -177,7 +178,7 @@ class SymbolicStack:
         self.stack.append(Value(text, primary, local=local, offsets=(self.offset,)))
 
     def push(self, text: str, *, primary: bool = True, truth: str = "") -> None:
-        """Push an expression that is still to be evaluated."""
+        """Push an expression with pending evaluation."""
         value = Value(text, primary, waiting=True, truth=truth, offsets=tuple(self.used))
         self.waiting.append(value)
         self.stack.append(value)
@@ -188,14 +189,14 @@ class SymbolicStack:
         self.push(text(*(value.text for value in operands)), primary=primary)
 
     def statement(self, operands: list[Value], text: Callable[..., str]) -> None:
-        """Write a statement that evaluates these operands in order, after everything that waits."""
+        """Write a statement that evaluates these operands in order, after all pending values."""
         self.consume(operands)
         self.flush()
         self.emit(text(*(value.text for value in operands)))
 
 
 def literal(value: Any) -> str | None:
-    """The text that spells a constant exactly, or None."""
+    """Exact Python literal for a constant; None if there is none."""
     if not isinstance(value, int | float | str | bytes | bool | tuple | frozenset | type(None) | type(...)):
         return None
     try:
@@ -208,10 +209,10 @@ def literal(value: Any) -> str | None:
 
 @dataclass
 class Instructions(SymbolicStack):
-    """The instructions without control flow: the next one follows.
+    """Instructions without control flow, after which the next instruction runs.
 
-    `says` has what an instruction (by offset) is for; `constants` are the objects that have a name in the text because
-    they have no literal. `names` gives generated names their canonical form.
+    `says` is the purpose of instructions, by offset. `constants` are objects without a literal, by their name in the
+    text. `names` canonicalizes generated names.
     """
 
     code: CodeType = field(kw_only=True)
@@ -231,7 +232,7 @@ class Instructions(SymbolicStack):
         self.says.setdefault(self.offset, words)
 
     def handle(self, instruction: dis.Instruction) -> None:
-        """Do an instruction that the next one follows. Raises StoppedError."""
+        """Render an instruction without control flow. Raises StoppedError."""
         name = instruction.opname
         if name in EXPRESSIONS:
             count, form = EXPRESSIONS[name]
@@ -258,7 +259,7 @@ class Instructions(SymbolicStack):
             self.load(self.constant(value, f"constant_{len(self.constants)}"))
 
     def constant(self, value: Any, wanted: str) -> str:
-        """The name of an object that has no literal."""
+        """Name of an object without a literal."""
         name = next((known for known, kept in self.constants.items() if kept is value), "")
         if not name:
             name = wanted
@@ -268,7 +269,7 @@ class Instructions(SymbolicStack):
         return name
 
     def _load_fast(self, instruction: dis.Instruction) -> None:
-        if instruction.argval in self.cells:  # Python 3.13 has no instruction of its own for a cell
+        if instruction.argval in self.cells:  # Python 3.13 has no separate instruction for a cell
             self._load_closure(instruction)
         else:
             name = self.names(instruction.argval)
@@ -315,7 +316,7 @@ class Instructions(SymbolicStack):
         self.emit(f"del {name}")
         self.say(f"clean up: `{name}` is needed no more")
 
-    # Python 3.13 joins two of them.
+    # Python 3.13 joins two of them into one instruction.
 
     def _load_fast_load_fast(self, instruction: dis.Instruction) -> None:
         for half, name in zip(_HALF.findall(instruction.opname.lower()), instruction.argval, strict=True):
@@ -354,7 +355,7 @@ class Instructions(SymbolicStack):
         self.compute(2, f"({{}} {operator} {{}})".format)
 
     def _change(self, operator: str) -> None:
-        """Write an operator that may change its left operand as a statement, on a new variable."""
+        """Render an in-place operator as a statement on a new variable, as it may mutate its left operand."""
         left, right = operands = self.pop(2)
         self.consume(operands)
         self.flush()
@@ -473,7 +474,7 @@ class Instructions(SymbolicStack):
     # Functions.
 
     def _kw_names(self, instruction: dis.Instruction) -> None:
-        # `dis` of Python 3.11 knows the constants of LOAD_CONST alone.
+        # In Python 3.11, `dis` resolves constants only for LOAD_CONST.
         self.keywords = self.code.co_consts[int(instruction.arg or 0)]
 
     def _call_kw(self, instruction: dis.Instruction) -> None:
@@ -492,7 +493,7 @@ class Instructions(SymbolicStack):
         self._push_call(callee, [*shown, *(f"{name}={value.text}" for name, value in named)])
 
     def _pop_callee(self) -> list[Value]:
-        """The callee, and the argument that it is bound to if a method takes the place of NULL."""
+        """Pop the callee, and the object of a method call if that is on the stack in place of NULL."""
         return [value for value in self.pop(2) if value is not NULL]
 
     def _call_function_ex(self, instruction: dis.Instruction) -> None:
@@ -510,7 +511,7 @@ class Instructions(SymbolicStack):
         self.push(f"{callee.text if callee.primary else f'({callee.text})'}({arguments})")
 
     def _make_function(self, instruction: dis.Instruction) -> None:
-        """Make a function from code, this module's globals, and cells."""
+        """Render making a function from code, this module's globals, and cells."""
         flags = int(instruction.arg or 0)
         if flags & ~(_CLOSURE | _DEFAULTS):
             raise self.stop(instruction, "annotations and defaults of keywords are set in ways of their own")
@@ -521,7 +522,7 @@ class Instructions(SymbolicStack):
         self._function(code.text, defaults, texts[0] if texts else "None")
 
     def _set_function_attribute(self, instruction: dis.Instruction) -> None:
-        """Python 3.13 adds a function's cells after making it; render both as one call."""
+        """Render making a function and setting its cells as one call; Python 3.13 has two instructions for it."""
         given, function = self.pop(2)
         if instruction.arg != _CLOSURE or not self.waiting or self.waiting[-1] is not function or not function.key:
             raise self.stop(instruction, "it changes a function that is there already")
@@ -550,7 +551,7 @@ def describe_installed(name: str) -> str:
 
 
 def describe_call(callee: str, arguments: str) -> str:
-    """Describe the purpose of a call of Dynamo's; "" for the user's own."""
+    """Describe the purpose of one of Dynamo's calls; "" for the user's own calls."""
     if callee.startswith("__compiled_fn_"):
         return f"call the compiled graph with {arguments or 'no inputs'}"
     if callee.startswith("__resume_at_"):

@@ -1,7 +1,7 @@
-"""Which lines of a function certainly ran as plain Python, once it is known that it returned.
+"""Lines of a function that certainly ran as plain Python, given that it returned.
 
-A line is certain if every way through the bytecode passes it: from the start to a return, or to or from an instruction
-that is known to have run. Of branches nothing is said.
+A line certainly ran if every path through the bytecode passes it: from the start to a return, or to or from an
+instruction that is known to have run. Lines on only some paths are left out.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from types import CodeType
 _NEVER_GOES_ON = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 _ALWAYS_JUMPS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 _RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
-_OPENING = {"RESUME", "COPY_FREE_VARS", "MAKE_CELL"}  # on the line of `def`, which is no line of the body
+_OPENING = {"RESUME", "COPY_FREE_VARS", "MAKE_CELL"}  # on the line of `def`, which does not belong to the body
 _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def lines_run(code: CodeType, known: Iterable[int] = (), *, whole: bool = True) -> tuple[int, ...]:
-    """The lines that certainly ran, in order. `known` are lines that did; `whole` says that all of the function was
-    plain Python, from its start to a return. Of generators and coroutines only what is known is said.
+    """Lines that certainly ran, in order.
+
+    `known` are lines known to have run. `whole` is whether the whole function was plain Python, from its start to a
+    return. For generators and coroutines, only `known` is returned.
     """
     known = set(known)
     if code.co_flags & _PAUSES or not (whole or known):
         return tuple(sorted(known))
-    import networkx  # a tenth of a second, that functions without graph breaks need not wait for
+    import networkx  # takes a tenth of a second, and functions without graph breaks do not need it
 
     listing = dis.Bytecode(code)
     instructions = list(listing)
@@ -40,7 +42,7 @@ def lines_run(code: CodeType, known: Iterable[int] = (), *, whole: bool = True) 
         trees.append(networkx.immediate_dominators(flow, 0) | {0: None})
     passed = _dominators(trees[-1], end) if whole else set()
     for line in known:
-        # A line may stand in the bytecode more than once, and which copy ran is not known.
+        # A line may occur in the bytecode more than once, and it is unknown which copy ran.
         copies = (number for number, other in enumerate(lines) if other == line)
         ways = [set[int]().union(*(_dominators(tree, number) for tree in trees)) for number in copies]
         passed |= set.intersection(*ways) if ways else set()
@@ -49,7 +51,7 @@ def lines_run(code: CodeType, known: Iterable[int] = (), *, whole: bool = True) 
 
 
 def _dominators(tree: Mapping[int, int | None], node: int) -> set[int]:
-    """The nodes on every path from the root of a tree of immediate dominators to `node`; none if there is no path."""
+    """Nodes on the path from a dominator tree's root to `node`; empty if `node` is not in the tree."""
     found: set[int] = set()
     place = node if node in tree else None
     while place is not None:
@@ -59,7 +61,7 @@ def _dominators(tree: Mapping[int, int | None], node: int) -> set[int]:
 
 
 def reachable_instructions(listing: dis.Bytecode, instructions: Sequence[dis.Instruction]) -> list[dis.Instruction]:
-    """The instructions that some way from the start leads to, in order."""
+    """Instructions that can be reached from the start, in order."""
     after = [*_successors_of_each(listing, instructions), ()]
     seen, todo = {0}, [0]
     while todo:
@@ -70,7 +72,7 @@ def reachable_instructions(listing: dis.Bytecode, instructions: Sequence[dis.Ins
 
 
 def _successors_of_each(listing: dis.Bytecode, instructions: Sequence[dis.Instruction]) -> list[tuple[int, ...]]:
-    """The indices that follow each instruction, exception handlers included; their number is the end of all returns."""
+    """Successors of each instruction by index, also exception handlers; the number of instructions means a return."""
     place = {each.offset: number for number, each in enumerate(instructions)}
     entries = listing.exception_entries  # type: ignore[attr-defined]  # new in 3.11, not in typeshed
     handlers = [(entry.start, entry.end, place[entry.target]) for entry in entries]

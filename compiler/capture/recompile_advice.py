@@ -1,4 +1,4 @@
-"""What to do about a recompilation, by what caused it."""
+"""Advice on recompilations, by their cause."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ _LEARNING_RATE = (
     "lr=torch.tensor(0.001)."
 )
 _SETTINGS = {_ADVICE["equal sizes"]: (DUCK,), _INT_OF_MODULE: (UNSPECIALIZED,)}
-"""Settings that do what an advice says."""
+"""Settings with the same effect as an advice."""
 _OF_TENSORS = ("type", "shape", "number of dimensions", "dtype", "stride", "device", "requires_grad")
 CAUSES = tuple(_ADVICE)
-"""Every class of cause, in the order of blame."""
+"""All classes of causes, in the order of blame."""
 
 
 def advise_on(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
-    """Advice in words, and settings that do the same; see `applicability`."""
+    """Advice in words, and settings with the same effect; see `applicability`."""
     text = _particular(failure) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
     names = {
@@ -145,7 +145,7 @@ def advise_on(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
 
 
 def _particular(failure: GuardFailure) -> str:
-    """Advice that fits better than that for the cause, "" where there is none."""
+    """Advice more specific than the cause's general advice; "" if there is none."""
     is_part = "." in failure.argument or "[" in failure.argument
     if re.search(r"\._(?:parameters|buffers)\[", failure.source) and failure.cause in _OF_TENSORS:
         return _OF_MODULE
@@ -162,13 +162,14 @@ def _particular(failure: GuardFailure) -> str:
 
 
 def applicability(settings: Sequence[str], others: str) -> Applicability:
-    """Applicability of advice: settings end a recompilation if nothing else has to stay the same."""
+    """Applicability of advice: settings alone prevent a recompilation only if no other conditions remain."""
     return "explanation" if not settings else "maybe" if others else "machine-applicable"
 
 
 def other_conditions(first: GuardFailure, nearest: Sequence[GuardFailure]) -> str:
-    """What else has to stay as it was for the advice to help; "" if nothing else has. Symbolic sizes and numbers count
-    as one cause, together with the conditions that follow from them.
+    """Describe other changes that would still recompile despite the advice; "" if there are none.
+
+    Symbolic sizes and numbers count as one cause, together with the conditions derived from them.
     """
     together = {*SIZES, *CONDITIONS} if first.cause in SIZES else {first.cause, *CONDITIONS}
     others = {item.cause: item for item in reversed(nearest) if item.cause not in together}
@@ -182,11 +183,11 @@ def other_conditions(first: GuardFailure, nearest: Sequence[GuardFailure]) -> st
 CONDITIONS = ("stride", "condition", "condition on sizes", "equal sizes")
 """Causes that may follow from another cause."""
 SIZES = ("shape", "number", "condition on sizes")
-"""Causes that come from the arguments of the compiled function, wherever they are seen."""
+"""Causes that originate in arguments of the compiled function, wherever they are detected."""
 
 
 def inner_advice(function: str, resumes: bool) -> str:
-    """Advice for a function that compiled code calls, or for one that resumes after a graph break."""
+    """Advice for a function called by compiled code, or for a resume function."""
     if resumes:
         return (
             f"This is the rest of `{function}` after a graph break, recompiled whenever `{function}` is. Remove the "

@@ -1,4 +1,4 @@
-"""Recompilations as facts: every guard that failed, the old and the new value, the argument to blame, what to do."""
+"""Recompilations as facts: all failed guards, old and new values, the argument to blame, and advice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TYPE = re.compile(r"type=<(?:class|enum) '([\w.<>]+)'>")
 _SOURCE = re.compile(r"[LG]\['\w+'\](?:\.(?!size\(|stride\()\w+|\[[^\]]*\])*")
 _HOLDS = re.compile(r"\.(?:_modules|_parameters|_buffers)$|(?<=\])\.(?:_size|_keys)$")
 _CHILDREN = re.compile(r"\._(?:modules|parameters|buffers)\)*(?:\[\d+\])?$")
-"""What holds the modules, parameters or buffers of a module: its length is the module's structure."""
+"""Sources of a module's dicts of modules, parameters or buffers: a changed length is a change of structure."""
 _SAME = re.compile(rf"(?:{_SOURCE.pattern}) is (?:{_SOURCE.pattern})")
 _VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
 SHOWN = 3
@@ -64,12 +64,11 @@ def recompile(
     stack: dict[str, str] | None = None,
     same_call: Container[str] = (),
 ) -> Recompile:
-    """Add all guards that failed, their cause and advice to a recompilation.
+    """Add all failed guards, their cause and advice to a recompilation.
 
-    `name` gives the id of the compilation that an entry is of, `state` is torch's global state now, as JSON.
-    `is_outermost` is whether it is of the compiled function itself, `resumes` whether the function resumes after a
-    graph break, `stack` the locals that values on the stack are stored to, and `same_call` the compilations of the call
-    under way.
+    `name` returns the id of an entry's compilation. `state` is torch's current global state, as JSON. `is_outermost` is
+    whether the compiled function itself recompiles, `resumes` whether it is a resume function. `stack` are the locals
+    that hold the values of the stack. `same_call` are the compilations of the current call.
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
     failures = [sorted(_failures(name(entry.key), entry, state, stack or {}), key=_rank) for entry in newest_first]
@@ -100,7 +99,7 @@ def recompile(
 
 
 def with_graph_changes(recompiles: Sequence[Recompile], graphs: Mapping[str, Artifact]) -> list[Recompile]:
-    """Recompilations with their change of the captured graph; `graphs` are by compilation."""
+    """Add to recompilations how their captured graph changed; `graphs` are by compilation."""
     return [
         replace(found, graph_change=graph_change(graphs[found.closest], graphs[found.frame]))
         if found.closest in graphs and found.frame in graphs
@@ -110,7 +109,7 @@ def with_graph_changes(recompiles: Sequence[Recompile], graphs: Mapping[str, Art
 
 
 def _rank(failure: GuardFailure) -> tuple[bool, int, str, str]:
-    """Torch checks what failed last time first; here the order is the same every time."""
+    """Sort key for a stable order of failures; torch first checks the guard that failed last."""
     is_unnamed = failure.argument == UNNAMED
     return is_unnamed, advice.CAUSES.index(failure.cause), failure.argument, failure.words
 
@@ -129,7 +128,7 @@ def _failures(entry: str, found: EntryFailures, state: str, stack: dict[str, str
 def _failure(
     cause: str, name: str, old: str, new: str, change: str = "", *, source: str = "", code: str = ""
 ) -> GuardFailure:
-    """A failure whose entry is filled in later."""
+    """A failure whose `entry` is set later."""
     return GuardFailure("", cause, name, old, new, change or f"{quote(name)} {_was(old, new)}", source, code)
 
 
@@ -162,7 +161,7 @@ def _failures_of_guard(guard: FailedGuard, state: str) -> Iterator[GuardFailure]
 
 
 def _module_contents(guard: FailedGuard) -> tuple[str, str, str] | None:
-    """Name, old and new count of a module's children if their number changed; None otherwise."""
+    """A module's name, and the old and new number of its children, if that changed; else None."""
     holder, count = _HOLDS.search(guard.source), _VALUE.match(_first_code(guard))
     if holder is None or count is None or not count[1].strip().isdigit():
         return None
@@ -176,7 +175,7 @@ def _first_code(guard: FailedGuard) -> str:
 
 
 def _value_change(name: str, guard: FailedGuard) -> tuple[str, str, str]:
-    """Old value, new value, and the change in words."""
+    """Old value, new value, and a description of the change."""
     subject = quote(name)
     if guard.kind == "ABSENT":
         return "there", "gone", f"{subject} is not there any more"
@@ -194,7 +193,7 @@ def _value_change(name: str, guard: FailedGuard) -> tuple[str, str, str]:
 
 
 def _old(guard: FailedGuard) -> str:
-    """The value that the guard asks for, from its own text: nothing else remembers it."""
+    """The required value, parsed from the guard's text, as torch does not keep it elsewhere."""
     code = _first_code(guard)
     if guard.kind in _MATCHES:
         return _MATCHES[guard.kind]
@@ -213,7 +212,7 @@ def _a(kind: str) -> str:
 
 
 def value_of(value: Any) -> str:
-    """A value of the user's in a few words; nothing of the user's code runs for that."""
+    """Describe a user's value in a few words, without running user code."""
     if value is None or isinstance(value, bool):
         return repr(value)
     if type(value) in (int, float, complex, str, bytes):
@@ -251,7 +250,7 @@ def _cause(guard: FailedGuard) -> str:
 
 
 def _value_cause(guard: FailedGuard) -> str:
-    """The cause for a changed plain value: flag, number, string, marking, object or value."""
+    """Cause of a changed plain value: flag, number, string, marking, object or value."""
     if guard.kind in _MATCHES or isinstance(guard.value, bool) or guard.value is None:
         return "flag"
     if isinstance(guard.value, int | float) and guard.kind == "EQUALS_MATCH":
@@ -274,7 +273,7 @@ def _state_failures(guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
 
 
 def _switched_settings(reason: str, now: dict[str, Any]) -> Iterator[GuardFailure]:
-    """Failures of the global state for older torch, which names only the parts that differ."""
+    """Yield failures of the global state for older torch, which names only the settings that differ."""
     for key in ("grad_mode", "autocast_state", "default_dtype", "deterministic_algorithms", "num_threads"):
         value = torch.is_grad_enabled() if key == "grad_mode" else now.get(key)
         if key in reason and isinstance(value, bool):
@@ -289,7 +288,7 @@ def _setting_failure(key: str, old: str, new: str, change: str = "") -> GuardFai
 
 
 def _tensor_failures(guard: FailedGuard) -> Iterator[GuardFailure]:
-    """Each property of a tensor that differs. Symbolic sizes in the guard can't."""
+    """Yield a failure for each property of a tensor that differs. Symbolic sizes can't fail here."""
     match, value = tensor_match(guard.code[0]), guard.value
     name, source = argument(guard.source, guard.owner), guard.source
     subject = quote(name)
@@ -325,7 +324,7 @@ def _tensor_failures(guard: FailedGuard) -> Iterator[GuardFailure]:
 
 
 def _kinds(guard: FailedGuard) -> tuple[str, str]:
-    """Old and new kind of a tensor that differs only in having been made in inference mode or not."""
+    """Old and new kind of a tensor whose properties are equal: it may be an inference tensor or not."""
     if guard.value.is_inference() != ("ADInplaceOrView" in guard.code[0]):
         return "a tensor of another kind", "a tensor of this kind"
     new, old = ("made in inference mode", "not made in inference mode")[:: 1 if guard.value.is_inference() else -1]
@@ -333,7 +332,7 @@ def _kinds(guard: FailedGuard) -> tuple[str, str]:
 
 
 def _condition_failure(guard: FailedGuard) -> GuardFailure:
-    """The failure of a condition on symbolic sizes and numbers, or on the identity of two objects."""
+    """Failure of a condition on symbolic sizes and numbers, or on the identity of two objects."""
     code = _first_code(guard)
     named = list(dict.fromkeys(argument(source) for source in _SOURCE.findall(code)))
     name = " and ".join(named) or "torch's state"
@@ -347,7 +346,7 @@ def _condition_failure(guard: FailedGuard) -> GuardFailure:
 
 
 def mark_limit_reached(builder: Builder, frame: Frame, limit: str) -> None:
-    """Record that a frame reached torch's recompile limit: calls that fail all its guards now run as plain Python."""
+    """Record that a frame reached the recompile limit: calls that fail all its guards now run as plain Python."""
     reason = f"it reached {limit}"
     builder.frames[frame.id] = replace(frame, outcome="skipped", reason=reason)
     builder.recompiles[:] = [
@@ -360,7 +359,7 @@ def mark_limit_reached(builder: Builder, frame: Frame, limit: str) -> None:
 
 
 def graph_change(before: Artifact, after: Artifact) -> str:
-    """'2 ops more (operator.add, operator.mul)', 'the same ops; s77 symbolic'."""
+    """Describe how a graph changed: '2 ops more (operator.add, operator.mul)', 'the same ops; s77 symbolic'."""
     first, second = _ops(before), _ops(after)
     parts = [_list_ops(second - first, "more"), _list_ops(first - second, "fewer")]
     if not any(parts):
@@ -377,7 +376,7 @@ def _ops(graph: Artifact) -> Counter[str]:
 
 
 def _list_ops(ops: Counter[str], word: str) -> str:
-    """'2 ops more (operator.add, operator.mul)'."""
+    """List ops: '2 ops more (operator.add, operator.mul)'."""
     count = ops.total()
     if not count:
         return ""
@@ -387,7 +386,7 @@ def _list_ops(ops: Counter[str], word: str) -> str:
 
 
 def _same(before: Artifact, after: Artifact) -> str:
-    """The difference of two graphs that call the same ops."""
+    """Describe the difference of two graphs with the same ops."""
     if before.text == after.text:
         return "the same graph"
     lines = [[_ANNOTATION.sub("", line) for line in _code(graph)] for graph in (before, after)]
@@ -397,7 +396,7 @@ def _same(before: Artifact, after: Artifact) -> str:
 
 
 def _code(graph: Artifact) -> Iterator[str]:
-    """The lines of calls in a graph's text; guards describe the inputs."""
+    """Yield the lines of calls in a graph's text; inputs are left out, as guards describe them."""
     calls = {entity.id for entity in graph.entities if entity.kind == "call"}
     for number, line in enumerate(graph.text.splitlines(), 1):
         if calls.intersection(graph.lines.get(number, ())):

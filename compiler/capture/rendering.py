@@ -1,8 +1,8 @@
-"""Bytecode that TorchDynamo wrote, read by a symbolic machine: the same thing as Python, and what each step is for.
+"""Render TorchDynamo's bytecode as Python by symbolic execution, and describe the purpose of each step.
 
-The machine runs the instructions on expressions instead of values (`compiler.capture.instructions`); this module adds
-control flow: branches, loops, and blocks that end in a `finally`. What Python has no words for stops it: nothing is
-guessed.
+Instructions are executed on expressions instead of values (`compiler.capture.instructions`); this module adds control
+flow: branches, loops, and `finally` blocks. Rendering stops at anything that has no Python equivalent, without
+guessing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _TESTS = {"IF_FALSE": "{}", "IF_TRUE": "not {}", "IF_NONE": "{} is not None", "I
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """`lines` of Python (the body is one function), `stopped` says which instruction ended it ("" if none did).
+    """Bytecode as Python. `lines` are the text (the body is one function). `stopped` is the instruction at which
+    rendering stopped, "" if it is complete.
 
-    `stands_for` has the offsets of the instructions that each line stands for, `says` what an instruction (by offset)
-    is for. `constants` are the objects that have a name in the text because they have no literal; `free` are the names
-    of the enclosing function that it uses.
+    `stands_for` are the offsets of the instructions behind each line. `says` is the purpose of instructions, by offset.
+    `constants` are objects without a literal, by their name in the text. `free` are the names that the code closes
+    over.
     """
 
     lines: tuple[str, ...]
@@ -42,7 +43,7 @@ class Rendering:
 
 
 def render(code: CodeType, names: Callable[[str], str] = str) -> Rendering:
-    """The code as Python, as far as that can be done faithfully. `names` gives generated names their canonical form."""
+    """Render code as Python, as far as that is exact. `names` canonicalizes generated names."""
     taken = frozenset({*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars})
     machine = _Machine(taken, code=code, names=names)
     stopped = ""
@@ -85,20 +86,20 @@ class _Machine(Instructions):
         if written := self._written_names("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.emit(f"global {', '.join(sorted(written))}", ())
         for name in sorted(set(code.co_cellvars) - stored - signature.parameters.keys()):
-            self.emit(f"{name}: object", ())  # which makes it a variable of this function
+            self.emit(f"{name}: object", ())  # the annotation makes it a local variable
 
     def _written_names(self, *opcodes: str) -> set[str]:
         return {each.argval for each in self.instructions if each.opname in opcodes}
 
     def run(self, start: int, stack: list[Value], indent: int) -> None:
-        """Run from this instruction to a return, in a branch of its own."""
+        """Render from this instruction to a return, as a separate branch."""
         self.stack, self.indent = stack, indent
         number: int | None = start
         while number is not None:
             number = self._step(number)
 
     def _step(self, number: int) -> int | None:
-        """Do one instruction; the number of the next one, None after a return."""
+        """Render one instruction; return the index of the next one, None after a return."""
         instruction = self.instructions[number]
         name, offset = instruction.opname, instruction.offset
         self.steps += 1
@@ -125,7 +126,7 @@ class _Machine(Instructions):
     # Control flow.
 
     def _branch(self, instruction: dis.Instruction, number: int) -> int | None:
-        """Write a branch; the number of the instruction where its sides meet, None if each goes on by itself."""
+        """Render a branch; return the index at which its sides join, None if they do not."""
         name = instruction.opname
         if "BACKWARD" in name or instruction.argval <= instruction.offset:
             raise self.stop(instruction, "it jumps back: a loop")
@@ -135,7 +136,7 @@ class _Machine(Instructions):
         end = self._find_meeting(instruction, number + 1, target)
         if end is not None and self._write_until_meeting(instruction, number + 1, target, end):
             return end
-        kept = self._condition(instruction)  # a branch may rename what is on its own stack
+        kept = self._condition(instruction)  # a branch may rename values on its own stack
         stack, indent = self.stack, self.indent
         self.run(number + 1, copy_values(stack), indent + 1)
         self.indent = indent
@@ -144,7 +145,7 @@ class _Machine(Instructions):
         return None
 
     def _find_meeting(self, instruction: dis.Instruction, start: int, target: int) -> int | None:
-        """Where both sides of a branch go on together; None if one jumps elsewhere or returns."""
+        """Index at which both sides of a branch join; None if one jumps elsewhere or returns."""
         last = self.instructions[target - 1]
         end = self.index[last.argval] if last.opname == "JUMP_FORWARD" else target
         sides = [each for each in self.instructions[start:end] if each is not last or end == target]
@@ -153,7 +154,7 @@ class _Machine(Instructions):
         return end if is_plain and not instruction.opname.endswith("OR_POP") else None
 
     def _write_until_meeting(self, instruction: dis.Instruction, start: int, target: int, end: int) -> bool:
-        """Write both sides of a branch; False, with nothing written, if they leave different values on the stack."""
+        """Render both sides of a branch; undo this and return False if they leave different values on the stack."""
         sides = self.instructions[start:end]
         written = {name for each in sides for name in self._names_written(each)}
         count, lines, made, indent = len(self.stack), len(self.lines), self.made, self.indent
@@ -183,7 +184,7 @@ class _Machine(Instructions):
         return True
 
     def _side(self, numbers: Iterable[int], stack: list[Value]) -> list[Value]:
-        """Write one side of a branch, one level in; the stack at its end."""
+        """Render one side of a branch, indented; return the stack at its end."""
         self.stack = stack
         self.indent += 1
         for number in numbers:
@@ -192,15 +193,15 @@ class _Machine(Instructions):
         return self.stack
 
     def _names_written(self, instruction: dis.Instruction) -> Iterator[str]:
-        """The local variables that an instruction stores or deletes."""
+        """Yield the local variables that an instruction stores or deletes."""
         if instruction.opname.startswith(("STORE_FAST", "DELETE_FAST")):
             names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
             yield from map(self.names, names)
 
     def _condition(self, instruction: dis.Instruction, written: Collection[str] | None = None) -> list[Value]:
-        """Write the `if`, before which reads of variables that a side has `written` get names, or all reads.
+        """Render the `if`. Pending reads of variables that a side has `written`, or all reads, get names before it.
 
-        Returns the value itself where the branch that is jumped to keeps it.
+        Returns the value of the condition if the jump keeps it on the stack.
         """
         name = instruction.opname
         keeps = name.endswith("OR_POP")
@@ -229,7 +230,7 @@ class _Machine(Instructions):
     # Blocks.
 
     def _block(self, header: str, offsets: Sequence[int], start: int, end: int) -> None:
-        """Render the instructions of a block, one after the other, up to `end`."""
+        """Render the instructions of a block in order, up to `end`."""
         self.emit(header, offsets)
         self.indent += 1
         before = len(self.lines)
@@ -244,7 +245,7 @@ class _Machine(Instructions):
         self.indent -= 1
 
     def _try(self, instruction: dis.Instruction, entry: Any) -> int:
-        """Render a block whose `finally` code is there twice: at its end and in the exception handler."""
+        """Render a block whose `finally` code occurs twice: at its end and in the exception handler."""
         start = self.index[entry.start]
         end = next(number for number, each in enumerate(self.instructions) if each.offset >= entry.end)
         again = self._of_handler(self.index[entry.target])
@@ -263,7 +264,7 @@ class _Machine(Instructions):
         return finally_end
 
     def _of_handler(self, number: int) -> list[tuple[str, Any]]:
-        """Instructions of an exception handler before it reraises; [] if it does not."""
+        """Instructions of an exception handler before it reraises; [] if it does not reraise."""
         found: list[tuple[str, Any]] = []
         if self.instructions[number].opname != "PUSH_EXC_INFO":
             return found
@@ -275,7 +276,7 @@ class _Machine(Instructions):
         return []
 
     def _same(self, number: int, wanted: list[tuple[str, Any]]) -> int | None:
-        """The index after instructions equal to `wanted`; None if they differ or write to variables."""
+        """Index after the instructions equal to `wanted`; None if they differ or write to variables."""
         rest = enumerate(self.instructions[number:], number + 1)
         found = [(after, each) for after, each in rest if each.opname not in _IGNORED][: len(wanted)]
         is_same = [(each.opname, each.argval) for _, each in found] == wanted
@@ -283,7 +284,7 @@ class _Machine(Instructions):
         return found[-1][0] if wanted and is_same and not writes else None
 
     def _loop(self, number: int) -> int:
-        """Render a `for` loop whose body has no branch."""
+        """Render a `for` loop without branches in its body."""
         head = self.instructions[number]
         end = self.index[head.argval]
         back = self.instructions[end - 1]

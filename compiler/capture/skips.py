@@ -1,4 +1,4 @@
-"""Code that TorchDynamo looked at and left to plain Python, and why, in plain words."""
+"""Functions that TorchDynamo skipped, and the reasons in plain words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compiler.capture.sources import is_installed
 
 EMPTY = "there is no operation on tensors in it"
 NO_TENSORS = "no tensor-related objects found in frame"
-# Said of torch's own output, and of code that is not compiled because its caller is.
+# Reasons for torch's own output, and for code whose caller is being compiled.
 NOISE = ("frame is already Dynamo-generated code", "frame has already started executing")
 _WORDS = {
     NO_TENSORS: "no tensor and no module is among its arguments or in what it refers to",
@@ -22,14 +22,14 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A function that was not compiled."""
+    """A function that was not compiled, and torch's reason."""
 
     code: CodeType
     why: str
 
     @property
     def words(self) -> str:
-        """The reason; of an error of Dynamo's, its type and explanation."""
+        """The reason in words; for an error in Dynamo, its type and explanation."""
         if self.why in _WORDS:
             return _WORDS[self.why]
         if "No ops traced" in self.why:
@@ -41,7 +41,7 @@ class Skip:
 
 @dataclass
 class SkipLog:
-    """Functions of the user that TorchDynamo left alone in one exploration."""
+    """The user's functions that TorchDynamo skipped in one exploration."""
 
     found: list[Skip] = field(default_factory=list)
 
@@ -51,5 +51,5 @@ class SkipLog:
             self.found.append(Skip(code, why))
 
     def worth_showing(self) -> list[Skip]:
-        """The skipped functions without helpers that have nothing to do with tensors."""
+        """Skipped functions, without those that do not use tensors."""
         return [skip for skip in self.found if skip.why and skip.why != NO_TENSORS]

@@ -1,7 +1,7 @@
-"""Python source that a compilation touched: one artifact per file, cut to the functions that matter.
+"""Source files of a compilation: one artifact per file, reduced to the relevant functions.
 
-A cell or a short file is shown whole; of a long one (torch.nn.functional has 6,000 lines) only the definitions that
-hold a referenced line are shown, with the file's own line numbers in `attrs["numbers"]`.
+A cell or a short file is shown whole. Of a long one (torch.nn.functional has 6,000 lines) only the definitions around
+referenced lines are shown, with the file's own line numbers in `attrs["numbers"]`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _CELL = re.compile(r"(ipykernel_\d+[/\\]\d+\.py$)|(^<ipython-input-)|(^<stdin>)|
 
 
 def is_cell(file: str) -> bool:
-    """Whether a code object's file name is a notebook cell's or a prompt's."""
+    """Whether a code object's file name is that of a notebook cell or a prompt."""
     return bool(_CELL.search(file))
 
 
 class SourceBook:
-    """Collects the lines that compilations refer to, and prints the files they are in.
+    """Collects the lines that compilations refer to, and makes artifacts of their files.
 
-    `names` are those that files have already, by path.
+    `names` are existing names of files, by path.
     """
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
@@ -47,7 +47,7 @@ class SourceBook:
         self._made: dict[str, tuple[tuple[int, int], Artifact]] = {}
 
     def line(self, file: str, number: int) -> str:
-        """The id of a source line; adds its file to the book."""
+        """Id of a source line; adds its file to the book."""
         self.lines.setdefault(file, set()).add(number)
         return f"{self.artifact_id(file)}.L{number}"
 
@@ -59,14 +59,14 @@ class SourceBook:
         return Span(self.name(file), number, number, function=name, code=text, installed=installed)
 
     def call(self, file: str, number: int, inner: str) -> None:
-        """Note that a line calls a function in which the line with the id `inner` ran, in the same graph."""
+        """Record that a line calls a function in which the line with id `inner` ran, in the same graph."""
         self.calls.setdefault(file, {}).setdefault(self.line(file, number), {})[inner] = None
 
     def artifact_id(self, file: str) -> str:
         return f"source[{self.name(file)}]"
 
     def name(self, file: str) -> str:
-        """A short name that does not depend on this machine: `cell`, `cell 2`, `torch/nn/functional.py`."""
+        """Short name of a file that does not depend on this machine: `cell`, `cell 2`, `torch/nn/functional.py`."""
         if file not in self._names:
             wanted = "cell" if is_cell(file) else importable_path(file)
             taken = set(self._names.values())
@@ -78,7 +78,7 @@ class SourceBook:
         return self._names[file]
 
     def path(self, name: str) -> str:
-        """The path of a file of this name, "" for none."""
+        """Path of the file with this name; "" if there is none."""
         return next((path for path, known in self._names.items() if known == name), "")
 
     def shorten(self, text: str) -> str:
@@ -88,12 +88,12 @@ class SourceBook:
         return text
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """One artifact a file: cells first, then the user's files, then installed packages."""
+        """One artifact for each file: cells first, then the user's files, then installed packages."""
         present = [file for file in self.lines if linecache.getlines(file)]
         return tuple(self._cached_artifact(file) for file in sorted(present, key=self._rank))
 
     def _cached_artifact(self, file: str) -> Artifact:
-        """The file's artifact, cached until more of its lines or calls are known."""
+        """The file's artifact, cached until more of its lines or calls are added."""
         wanted = (len(self.lines[file]), sum(map(len, self.calls.get(file, {}).values())))
         known, artifact = self._made.get(file, (wanted, None))
         if artifact is None or known != wanted:
@@ -125,7 +125,7 @@ class SourceBook:
 
 
 def _shown_lines(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
-    """The line numbers to show, 0 where something is left out."""
+    """Yield the line numbers to show; 0 marks a gap."""
     if len(source) <= (WHOLE_CELL_LINES if is_cell(file) else WHOLE_FILE_LINES):
         yield from range(1, len(source) + 1)
         return
@@ -140,7 +140,7 @@ def _shown_lines(file: str, source: list[str], wanted: set[int]) -> Iterator[int
 
 
 def _enclosing_ranges(source: list[str], wanted: set[int]) -> list[tuple[int, int]]:
-    """Line ranges of the functions around the wanted lines, and the header line of each class around those."""
+    """Line ranges of the functions around the wanted lines, and the header lines of their classes."""
     last: dict[int, int] = {}
     found: set[tuple[int, int]] = set()
     for number in wanted:
@@ -158,19 +158,19 @@ def _enclosing_ranges(source: list[str], wanted: set[int]) -> list[tuple[int, in
 
 
 def function_around(source: list[str], number: int) -> tuple[int, int] | None:
-    """First and last line of the innermost function around a line, with its decorators; None where there is none."""
+    """First and last line of the innermost function around a line, with decorators; None if there is none."""
     first = _opening_line(source, number, _DEF)
     return _block(source, first, number) if first else None
 
 
 def _block(source: list[str], first: int, number: int) -> tuple[int, int]:
-    """The lines of the definition that begins at `first`, as far as `number` at least."""
+    """Range of lines of the definition that begins at `first`, at least up to `number`."""
     end = first - 1 + len(inspect.getblock([f"{line}\n" for line in source[first - 1 :]]))
     return _first_decorator_line(source, first), max(end, number)
 
 
 def _opening_line(source: list[str], number: int, pattern: re.Pattern[str]) -> int:
-    """The nearest line at or above `number`, indented less than it (or itself), that opens a definition; 0 if none."""
+    """The line itself or the nearest less indented line above it that opens a definition; 0 if there is none."""
     if pattern.match(source[number - 1]):
         return number
     indent = _indent(source[number - 1])
@@ -193,7 +193,7 @@ def _indent(line: str) -> int:
 
 @lru_cache(maxsize=1)
 def _installed_roots() -> tuple[str, ...]:
-    """The folders of installed code, longest first."""
+    """Folders of installed code, longest first."""
     paths = {*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     if site.ENABLE_USER_SITE:
         paths.add(site.getusersitepackages())
@@ -214,24 +214,24 @@ def is_installed(file: str) -> bool:
 
 @lru_cache(maxsize=1)
 def torch_folder() -> Path:
-    """The folder of the package torch: a clone's where torch was built from source for development."""
-    found = find_spec("torch")  # not imported: `tcompile show` starts without it
+    """Folder of the torch package, which is a clone's if torch is a development build."""
+    found = find_spec("torch")  # torch is not imported: `tcompile show` starts without it
     return Path(str(found and found.origin)).resolve().parent
 
 
 def package_folders_on_path() -> list[str]:
-    """Folders of packages on Python's path: PYTHONPATH, which clusters set, and .pth files add to Python's own."""
+    """Package folders in `sys.path`, as added by PYTHONPATH (on clusters) and .pth files."""
     return [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
 
 
 def is_standard(file: str) -> bool:
-    """Whether a file is of the standard library."""
+    """Whether a file belongs to the standard library."""
     return is_installed(file) and "site-packages" not in file and "dist-packages" not in file
 
 
 @lru_cache(maxsize=1024)
 def importable_path(file: str) -> str:
-    """A path relative to the `sys.path` entry it was imported from; its own name where there is none."""
+    """Path relative to the `sys.path` entry that contains the file; its base name if there is none."""
     roots = {str(Path(entry or ".").resolve()) for entry in sys.path} | set(_installed_roots())
     path = str(Path(file).resolve()) if not file.startswith("<") else file
     inside = [path[len(root) + 1 :] for root in roots if path.startswith(f"{root}/")]

@@ -12,7 +12,7 @@ from compiler.torch_api.stepping import StepFacts, observe_steps
 
 MIB = 1 << 20
 MOST_MIB = 128
-"""So much memory the steps of one exploration take, if the user does not say: about 130,000 instructions."""
+"""Default memory limit for the steps of one exploration, in MiB: about 130,000 instructions."""
 
 
 @contextmanager
@@ -24,9 +24,9 @@ def recorded_steps(
     names: GeneratedNames,
     most: int,
 ) -> Iterator[None]:
-    """Record every instruction that Dynamo reads in the block; `keep` gets the steps at its end.
+    """Record every instruction that Dynamo traces in the block; `keep` is called with the steps at its end.
 
-    Steps beyond `most` bytes are left out, and a Problem says so. The lines are added to the book.
+    Steps beyond `most` bytes are dropped, and a Problem says so. The lines are added to the book.
     """
     taken: list[StepFacts] = []
     watch = None

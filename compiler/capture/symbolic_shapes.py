@@ -1,4 +1,4 @@
-"""Symbolic sizes and numbers as facts: their hints, their ranges, and the line that specialized one."""
+"""Symbolic sizes and numbers as facts: hints, ranges, and the lines that specialized them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def names_of(facts: Sequence[SymbolFacts]) -> SymbolNames:
 
 
 def symbol_of(frame: str, fact: SymbolFacts, book: SourceBook) -> Symbol:
-    """One symbol of a compilation."""
+    """Convert one symbol of a compilation to a fact."""
     names = {file: book.name(file) for file in book.lines}
     first, *also = map(plain, fact.sources)
     return Symbol(
@@ -39,7 +39,7 @@ def symbol_of(frame: str, fact: SymbolFacts, book: SourceBook) -> Symbol:
 
 
 def _line(stack: Sequence[traceback.FrameSummary], book: SourceBook) -> Span | None:
-    """The innermost line of the user's own, or the innermost of all."""
+    """The innermost line of the user's own code, or else the innermost line."""
     own = [entry for entry in stack if not is_installed(entry.filename)]
     chosen = (own or list(stack))[-1:]
     if not chosen:
@@ -48,7 +48,7 @@ def _line(stack: Sequence[traceback.FrameSummary], book: SourceBook) -> Span | N
 
 
 def _line_in_comment(comment: str, names: Mapping[str, str]) -> Span | None:
-    """The same from torch's comment, which holds the line's code and cuts file names short."""
+    """The line in torch's comment, which contains the line's code and an abbreviated file name."""
     asked = line_that_asked(comment, names)
     return Span(asked.file, asked.line, asked.line, code=_code(comment)) if asked else None
 

@@ -1,1 +1,1 @@
-"""Observe torch.export, and try each way to save a compiled module."""
+"""Record torch.export's view of a call, and try each way to save a compiled module."""

@@ -1,7 +1,7 @@
-"""torch.export, strict and not: the exported program as a graph, or the card of what stopped it.
+"""torch.export, strict and non-strict: the exported program as a graph, or a card for the failure.
 
-Strict export reads the code with TorchDynamo, as torch.compile with `fullgraph=True` does; non-strict export runs it
-with Python, on tensors without data (torch.export.export, `strict`).
+Strict export traces the code with TorchDynamo, as torch.compile with `fullgraph=True` does; non-strict export runs it
+in Python, on fake tensors (torch.export.export, `strict`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from compiler.torch_api.traced_lines import Place, place_of, places_of, watch_re
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of torch.export in a mode, "strict" or "non-strict": the program, or its failure as a card or problem.
+    """The result of torch.export in mode "strict" or "non-strict": the program, or its failure as a card or problem.
 
-    `inputs` and `outputs` say what each is in the user's terms, by its name in the graph; `ranges` are the ranges of
-    symbolic sizes, `{"s77": "2 <= s77"}`.
+    `inputs` and `outputs` describe each input and output in the user's terms, by name in the graph. `ranges` are the
+    ranges of symbolic sizes, `{"s77": "2 <= s77"}`.
     """
 
     mode: str
@@ -58,26 +58,26 @@ def export_program(
     dynamic_shapes: Any = None,
     book: SourceBook | None = None,
 ) -> Exported:
-    """Export a module, or a function as the forward of one. What export can't do is in the result, not raised.
+    """Export a module, or a function as the forward of a module. Failures are returned in the result, not raised.
 
-    The user's Python code runs once, on tensors without data: what it prints is printed.
+    The user's Python code runs once, on fake tensors; its output is printed.
     """
     module = fn if isinstance(fn, nn.Module) else _Called(fn)
     book, mode = book or SourceBook(), "strict" if strict else "non-strict"
     try:
-        # Restarts are watched only for the places of errors.
+        # Restarts are observed only to find the source places of errors.
         with preserve_state(), careful_export(), watch_restarts(lambda *_: None, lambda *_: None):
             program = torch.export.export(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
             )
-    except Exception as error:  # noqa: BLE001 - whatever the user's code or export raises is the result
+    except Exception as error:  # noqa: BLE001 - any error of the user's code or of export is the result
         return _failed_export(error, mode, book)
     found = Exported(mode, program, inputs=_inputs(program), outputs=_outputs(program), ranges=_ranges(program))
     return replace(found, artifact=_artifact(program, found, book))
 
 
 class _Called(nn.Module):
-    """A module whose forward is a function, as torch.export takes only modules."""
+    """A module with a given function as its forward, as torch.export accepts only modules."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def _artifact(program: ExportedProgram, found: Exported, book: SourceBook) -> Ar
 
 
 def _appendix(found: Exported) -> str:
-    """The signature and the ranges, as comments under the graph."""
+    """The signature and the ranges, as comments below the graph."""
     lines = ["", "# inputs", *(f"#   {name}: {words}" for name, words in found.inputs.items())]
     lines += ["# outputs", *(f"#   {name}: {words}" for name, words in found.outputs.items())]
     lines += ["# symbolic sizes", *(f"#   {words}" for words in found.ranges.values())] if found.ranges else []
@@ -153,7 +153,7 @@ def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
 
 
 def _places(error: BaseException) -> list[Place]:
-    """Places of the user's code in a traceback below torch's call of forward, outermost first."""
+    """User code frames of a traceback, below torch's call of forward, outermost first."""
     frames = list(traceback.extract_tb(error.__traceback__))
     inside = next((index for index, frame in enumerate(frames) if _is_torch(frame.filename)), len(frames))
     own = [frame for frame in frames[inside:] if not _is_torch(frame.filename)]
@@ -166,7 +166,7 @@ def _is_torch(file: str) -> bool:
 
 
 def add_exported(builder: Builder, call: Call, book: SourceBook) -> None:
-    """Put a call as torch.export sees it into a record, strict and not. A failure is a problem that names the line."""
+    """Add torch.export's view of a call to a record, strict and non-strict. A failure becomes a Problem."""
     builder.start("exported")
     for strict in (False, True):
         found = export_program(call.fn, call.args, call.kwargs, strict=strict, book=book)

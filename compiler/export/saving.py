@@ -1,8 +1,8 @@
-"""Ways to save a model that is compiled, each tried: saved to a file, loaded, called, and compared.
+"""Ways to save a compiled model; each is tried: save to a file, load, call, and compare.
 
-`torch.compile(model)` wraps: the model is its attribute `_orig_mod`, which is why the names in its `state_dict` begin
-with that. `model.compile()` compiles in place, and changes no name. Neither puts compiled code into a file; what does
-is `torch.export` with AOTInductor.
+`torch.compile(model)` wraps the model as the attribute `_orig_mod`, so the keys of its `state_dict` start with that.
+`model.compile()` compiles in place and changes no keys. Neither saves compiled code to a file; only `torch.export`
+with AOTInductor does.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from compiler.torch_api.pytrees import tree_leaves
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to save, and what came of it. `outcome` is "equal", "close", "differs", "fails" or "not tried".
+    """One way to save a model, and its result. `outcome` is "equal", "close", "differs", "fails" or "not tried".
 
-    `code` is what to write, `size` the bytes of the file, `seconds` what saving and loading took, `words` what there is
-    to know. `difference` is the largest absolute difference of the outputs, None where they can't be subtracted.
+    `code` is the code to write. `size` is the file's bytes, `seconds` the time to save and load. `words` explain the
+    result. `difference` is the largest absolute difference of the outputs; None if they can't be subtracted.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Inputs of each way to save: the model in eval mode, a copy with other weights, the call, a file."""
+    """Inputs for each way to save: the model in eval mode, a copy with other weights, the arguments, a file."""
 
     model: nn.Module
     blank: nn.Module
@@ -69,7 +69,7 @@ class _Trial:
         return torch.export.export(self.model, self.args, dict(self.kwargs))
 
     def move_weights(self, source: nn.Module, target: nn.Module, edit: Callable[[Any], Any] = lambda _: None) -> Any:
-        """Load the file with the weights of `source` into `target`; `edit` changes what was loaded in between."""
+        """Load the weights of `source` through the file into `target`; `edit` may change the loaded state."""
         torch.save(source.state_dict(), self.file)
         state = torch.load(self.file)
         edit(state)
@@ -80,10 +80,10 @@ class _Trial:
 def ways_to_save(
     model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, backend: str = "aot_eager"
 ) -> list[Way]:
-    """Try every way with a copy of `model` in evaluation mode; the model stays as it is, and files are removed.
+    """Try every way to save on a copy of `model` in eval mode. The model is not changed, and files are removed.
 
-    `backend` is torch.compile's: names and files are the same for all. Raises TypeError for what is no module,
-    ValueError for a model that can't be copied.
+    `backend` is torch.compile's; names and files do not depend on it. Raises TypeError if `model` is not a module,
+    ValueError if it can't be copied.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"saving is about modules; got {type(model).__name__}")
@@ -104,7 +104,7 @@ def ways_to_save(
 
 
 def _forget(model: nn.Module) -> None:
-    """Overwrite the weights, so that a load that does nothing is noticed."""
+    """Overwrite the weights, so that a load without effect is detected."""
     for value in model.state_dict().values():
         value.fill_(0.5 if value.is_floating_point() else 0)
 
@@ -117,7 +117,7 @@ def _try_way(name: str, code: str, words: str, save: Callable[[_Trial], Any], tr
         loaded = save(trial)
         seconds = time.perf_counter() - start
         check = compare_outputs(trial.call(loaded), trial.call(trial.model))
-    except Exception as error:  # noqa: BLE001 - that a way fails is what is to be shown
+    except Exception as error:  # noqa: BLE001 - a failure is a result to show
         reason = f"{type(error).__name__}: {one_line(first_lines(error, 2))[:300]}"
         return Way(name, code, "fails", f"{words} It fails: {reason}", seconds=time.perf_counter() - start)
     if check.verdict == "differs":
@@ -126,7 +126,7 @@ def _try_way(name: str, code: str, words: str, save: Callable[[_Trial], Any], tr
 
 
 def compare_outputs(mine: Any, own: Any) -> Check:
-    """Compare the tensors of two outputs; the check with the worst verdict."""
+    """Compare the tensors of two outputs; return the check with the worst verdict."""
     theirs, ours = ([leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)] for value in (mine, own))
     if len(theirs) != len(ours):
         return Check("outputs", None, None, "differs", f"{len(theirs)} tensors instead of {len(ours)}")

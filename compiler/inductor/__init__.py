@@ -1,1 +1,1 @@
-"""TorchInductor's half as artifacts: scheduler IR, fusion decisions, code and kernels."""
+"""TorchInductor's stages as artifacts: scheduler IR, fusion decisions, code and kernels."""

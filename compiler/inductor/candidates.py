@@ -1,7 +1,7 @@
 """max-autotune's candidates as an artifact: a table for each operation, and Triton code.
 
-Candidates of one template differ in a few numbers only, so its code is printed once, and `candidate_source` gives that
-of any other: an entity's `edits` are the rows that differ, from 0.
+Candidates of one template differ in few lines, so its code is printed once. `candidate_source` returns the code of any
+candidate: an entity's `edits` are the lines that differ, from 0.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from compiler.record import Artifact, Decision, Entity
 from compiler.torch_api.kernel_choices import Candidate, Selection
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
-"""What a configuration is named by; templates of other operations have some of these, or none."""
+"""Configuration keys shown in a candidate's label; templates of other operations have only some of them, or none."""
 
 MOST_EDITS = 16
-"""Up to this many rows that differ, a candidate's code is given as edits of another's."""
+"""If up to this many lines differ, a candidate's code is stored as edits of another's."""
 
 PICKS = "'test_configs.autotune_choice_desc_regex'"
-"""Inductor's own setting that leaves candidates out by what they are described with."""
+"""Inductor's own setting that filters candidates by a pattern for their descriptions."""
 
 
 def autotuning_decision(selection: Selection, graph: str, post_grad: str) -> Decision:
-    """The decision which candidate of an operation is shown. `post_grad` is the id of the operation's artifact."""
+    """The decision that says which candidate of an operation is shown. `post_grad` is the id of its artifact."""
     shown = selection.candidates[selection.shown]
     templates = sum(candidate.kind == "template" for candidate in selection.candidates)
     return Decision(
@@ -37,13 +37,13 @@ def autotuning_decision(selection: Selection, graph: str, post_grad: str) -> Dec
 
 
 def label(candidate: Candidate) -> str:
-    """A candidate in one line: "triton_mm BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=3"."""
+    """A one-line label: "triton_mm BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=3"."""
     settings = (f"{name}={candidate.config[name]}" for name in TILE if name in candidate.config)
     return " ".join((candidate.name, *settings))
 
 
 def _by_name(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Each template once, with its configurations: "triton_mm BLOCK_M×BLOCK_N: 64×64, …"."""
+    """Yield each template with all its configurations: "triton_mm BLOCK_M×BLOCK_N: 64×64, …"."""
     for name in dict.fromkeys(candidate.name for candidate in candidates):
         configs = [candidate.config for candidate in candidates if candidate.name == name]
         keys = [key for key in TILE if key in configs[0]]
@@ -53,14 +53,14 @@ def _by_name(candidates: Sequence[Candidate]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Page:
-    """A text under construction, and the entities on its lines."""
+    """A text under construction, with the entities of its lines."""
 
     rows: list[str] = field(default_factory=list)
     lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
     entities: list[Entity] = field(default_factory=list)
 
     def add(self, text: str, entity: str = "") -> int:
-        """Append lines; gives the number of the first."""
+        """Append lines; return the number of the first one."""
         first = len(self.rows) + 1
         self.rows.extend(text.split("\n"))
         if entity:
@@ -71,7 +71,7 @@ class _Page:
 def candidates_artifact(
     selections: Sequence[Selection], *, artifact_id: str, title: str, graph: str, post_grad: str
 ) -> Artifact:
-    """Tables and code of all candidates; operations of equal sizes are shown once."""
+    """Tables and code of all candidates; operations of equal sizes share a table."""
     groups: dict[tuple[object, ...], list[Selection]] = {}
     for selection in selections:
         labels = tuple(map(label, selection.candidates))
@@ -101,7 +101,7 @@ def _add_group(page: _Page, identity: str, group: Sequence[Selection], origins: 
 
 
 def _table(selection: Selection) -> Iterator[str]:
-    """A heading, and a row for each candidate, without columns that are the same in all."""
+    """Yield a header and one row for each candidate; settings equal in all candidates are left out."""
     configs = [candidate.config for candidate in selection.candidates]
     names = dict.fromkeys(name for config in configs for name in (*(key for key in TILE if key in config), *config))
     varying = [name for name in names if name in TILE or len({c[name] for c in configs if name in c}) > 1]
@@ -114,7 +114,7 @@ def _table(selection: Selection) -> Iterator[str]:
 
 
 def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate]) -> list[dict[str, object]]:
-    """Print each distinct code; returns each candidate's place, and what differs there."""
+    """Print each distinct source; return each candidate's line, number of rows, and edits."""
     bases: list[tuple[int, list[str]]] = []
     found: list[dict[str, object]] = []
     for name, candidate in zip(ids, candidates, strict=True):
@@ -135,7 +135,7 @@ def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate
 
 
 def candidate_source(artifact: Artifact, name: str) -> str:
-    """A candidate's Triton code by its entity's id or name; "" for ATen's. Raises KeyError."""
+    """A candidate's Triton code, by its entity's id or name; "" for an ATen kernel. Raises KeyError."""
     attrs = artifact.entity(name).attrs
     if "line" not in attrs:
         return ""

@@ -1,8 +1,8 @@
-"""Plain words for every reason that Inductor has for not fusing two scheduler nodes.
+"""Plain words for each of Inductor's reasons for not fusing two scheduler nodes.
 
-`REASONS` has the texts of torch 2.11 to 2.15 as they stand in its source (torch._inductor: scheduler.py, choices.py,
-codegen/simd.py and codegen/cutlass/scheduling.py), with `%s` for what is filled in. A test compares it with the source
-of the torch that is installed.
+The keys of `REASONS` are the texts in the source of torch 2.11 to 2.15 (torch._inductor: scheduler.py, choices.py,
+codegen/simd.py and codegen/cutlass/scheduling.py), with `%s` as placeholder. A test compares them with the source
+of the installed torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REASONS: Final[dict[str, str]] = {
     "as after a transpose, a shift or a reduction",
     "node1 and node2 uses different buf layouts": "the kernel and what follows lay the tensor out differently",
     "Split scan cannot fuse with reductions": "a scan that is split over blocks can't be joined with a reduction",
-    # Reductions whose rows are worked through in groups of the same kernel, and strict numerics: torch 2.15
+    # Nested reductions (rows and groups within them, in one kernel), and strict numerics: torch 2.15
     "nested reduction append planning failed": "the first reduces rows, and groups within them, in one kernel: "
     "Inductor finds no way to compute the second in it too",
     "nested reduction append producer placement mismatch": "the first reduces rows, and groups within them, in one "
@@ -56,7 +56,7 @@ REASONS: Final[dict[str, str]] = {
     "mode's order (config.numerics)",
     "template fusion does not preserve strict reduction ordering": "the second has to add in eager mode's order, "
     "which a template does not keep (config.numerics)",
-    # Limits that keep kernels good
+    # Limits on fusion that keep kernels fast
     "exceeds max fusion": "together they are more operations than one kernel may have (config.max_fusion_size)",
     "Fusion will increase peak memory": "together they would keep more in memory at once",
     "Nodes are too far away. Fusing them may increase peak memory.": "they are far apart in the program: "
@@ -66,7 +66,7 @@ REASONS: Final[dict[str, str]] = {
     "register spilling of the first kernel": "measured: the first alone needs more registers than there are",
     "register spilling of the second kernel": "measured: the second alone needs more registers than there are",
     "register spilling of the fused kernel": "measured: together they need more registers than there are",
-    # What kind of node it is
+    # Kinds of nodes
     "node1 is extern or nop": "the first is an extern call, or no code at all",
     "node2 is extern or nop": "the second is an extern call, or no code at all",
     "node1 is nop": "the first is no code at all",
@@ -97,7 +97,7 @@ REASONS: Final[dict[str, str]] = {
     "lists of tensors can't be joined with a reduction",
     "candidate consumer is a reduction, foreach ops cannot be fused with reductions currently": "operations on "
     "lists of tensors can't be joined with a reduction",
-    # Templates: matrix products and attention that Inductor writes itself
+    # Templates: matmuls and attention with Inductor's own kernels
     "template epilogue not satisfied": "what follows the template (a product, an attention) can't be computed at its "
     "end: it is no pointwise operation on its result, or that is switched off (config.epilogue_fusion)",
     "multi-output template epilogue requires ComputedBuffer": "what follows the template is no computed tensor",
@@ -132,11 +132,11 @@ REASONS: Final[dict[str, str]] = {
     "Cannot fuse epilogue node %s into %s, likely due to unsupported operation: %s": "CUTLASS has not this operation",
     "Cannot fuse epilogue node %s into %s. Reason: %s": "CUTLASS can't compute what follows",
 }
-"""Inductor's text, with `%s` for what it fills in -> plain words."""
+"""Inductor's text, with `%s` as placeholder -> plain words."""
 
 
 def reason_words(text: str) -> str:
-    """A reason that Inductor gave, in plain words; its own text where that is not known."""
+    """Inductor's reason in plain words; its own text if it is unknown."""
     known = REASONS.get(text)
     if known is not None:
         return known
@@ -145,6 +145,6 @@ def reason_words(text: str) -> str:
 
 @cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """The reasons with placeholders, as patterns, with their plain words."""
+    """Regular expressions for the reasons with placeholders, and their plain words."""
     filled = ((text, words) for text, words in REASONS.items() if "%s" in text)
     return tuple((re.compile(re.escape(text).replace("%s", ".*"), re.DOTALL), words) for text, words in filled)

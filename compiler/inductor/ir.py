@@ -1,4 +1,4 @@
-"""Scheduler nodes as artifacts: Inductor's loops and calls, before and after fusion."""
+"""Scheduler nodes as artifacts: Inductor's loops and extern calls, before and after fusion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FxOriginIds = Callable[[FxOrigins], tuple[str, ...]]
 def ir_artifact(
     nodes: Sequence[IrFacts], *, artifact_id: str, stage: str, title: str, graph: str, origins: Origins
 ) -> Artifact:
-    """One entity a scheduler node, in schedule order; `inputs` follow the buffers."""
+    """One entity for each scheduler node, in schedule order; `inputs` are the writers of the buffers it reads."""
     writers: dict[str, str] = {}
     text: list[str] = []
     lines: dict[int, tuple[str, ...]] = {}
@@ -43,16 +43,16 @@ def _attrs(node: IrFacts) -> dict[str, Any]:
 
 
 def fx_origins(post_grad: Artifact | None) -> FxOriginIds:
-    """Ids of the nodes in the post-grad graph."""
+    """A function that returns ids of nodes in the post-grad graph."""
     ids = {entity.label: entity.id for entity in post_grad.entities} if post_grad else {}
     return lambda origins: tuple(ids[name] for name in origins if name in ids)
 
 
 def lowered_origins(post_grad: Artifact | None, nodes: Sequence[IrFacts]) -> Origins:
-    """A function that finds a loop's or call's origins in the post-grad graph.
+    """A function that returns a scheduler node's origins in the post-grad graph.
 
-    The origins of an operator with bodies include what is in these, unless that is lowered to nodes of its own. A
-    template has a score_mod inside.
+    The origins of a higher-order operator include the nodes in its subgraphs, as in a template with a score_mod, unless
+    these are lowered to scheduler nodes of their own.
     """
     find = fx_origins(post_grad)
     known = {entity.id: entity for entity in post_grad.entities} if post_grad else {}
@@ -71,6 +71,6 @@ def lowered_origins(post_grad: Artifact | None, nodes: Sequence[IrFacts]) -> Ori
 
 
 def part_origins(ir: Artifact | None) -> Origins:
-    """Origins of a fused node: the scheduler nodes it was made of."""
+    """Origins of a fused node: the scheduler nodes that it consists of."""
     ids = {entity.label: entity.id for entity in ir.entities} if ir else {}
     return lambda node: tuple(ids[name] for name in (node.parts or (node.name,)) if name in ids)

@@ -1,4 +1,4 @@
-"""Inductor's generated code, kernels and the wrapper that calls them, as an artifact."""
+"""Inductor's generated code as an artifact: kernels, and the wrapper that calls them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler.torch_api.inductor import IrFacts
 _AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
 _KERNEL_PATH = re.compile(r"^# kernel path: .*\n", re.MULTILINE)
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
-WRAPPER_PARAMETERS = (["args"], ["self", "args"])  # parameters of `call`, and of what it calls: partitions and branches
+WRAPPER_PARAMETERS = (["args"], ["self", "args"])  # parameters of `call`, and of the partitions and branches it calls
 _EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b[\w.]*")
 
 
@@ -30,9 +30,9 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Fused:
-    """What the kernels stage needs of the fused_ir stage.
+    """Lookup tables from the fused_ir stage, for the kernels stage.
 
-    `ids` are the nodes' ids, by their names and those of their parts; `writers` the ids by the buffers that they write.
+    `ids` are node ids by node name, also by names of parts. `writers` are node ids by the buffer that the node writes.
     """
 
     ids: dict[str, str]
@@ -57,9 +57,9 @@ def kernels_artifact(
     fused: list[IrFacts],
     fused_id: str,
 ) -> tuple[Artifact, tuple[Kernel, ...]]:
-    """Output code as an artifact, and its kernels as facts.
+    """The output code as an artifact, and its kernels as facts.
 
-    It has an entity for each kernel, each of its lines and each call.
+    The artifact has entities for each kernel, each line of a kernel, and each call.
     """
     text = canonical(code, graph)
     tree = ast.parse(text)
@@ -85,7 +85,7 @@ def kernels_artifact(
 
 
 def canonical(code: str, graph: str) -> str:
-    """Output code without what changes from run to run: cache paths and process-wide counters."""
+    """Output code without parts that vary between runs: cache paths and process-wide counters."""
     code = _KERNEL_PATH.sub("", _AOT_ID.sub(f"# AOT ID: ['{graph}']", code))
     return _CACHE_PATH.sub(r"\1\2\1", code)
 
@@ -116,7 +116,7 @@ def _unique(definitions: list[Definition], spans: dict[str, tuple[int, int]]) ->
 
 
 def _calls(tree: ast.Module, text: str, kernels: set[str], buffers: set[str]) -> Iterator[_Call]:
-    """Statements of the wrapper that launch a kernel or call ATen, in order."""
+    """Yield the wrapper's statements that launch a kernel or call ATen, in order."""
     rows = text.split("\n")
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and [a.arg for a in function.args.args] in WRAPPER_PARAMETERS:
@@ -159,7 +159,7 @@ def _kernel_entity(kernel: Kernel) -> Entity:
 
 
 def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fused, artifact_id: str) -> list[Entity]:
-    """Entities of calls; repeated launches of a kernel are distinguished by their buffers."""
+    """Entities of the wrapper's calls; launches of the same kernel are told apart by their buffers."""
     entities: list[Entity] = []
     written: dict[str, str] = {}
     done: set[str] = set()
@@ -170,7 +170,7 @@ def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fu
         if call.kernel:
             candidates = known.nodes_of(call.kernel, definitions)
             origins = tuple(node for node in candidates if node in fresh) or candidates
-        else:  # the last uncalled node whose output buffer it writes
+        else:  # the last extern node not yet called that writes one of these buffers
             origins = tuple([node for node in fresh if known.facts[node].kind in ("extern", "template")][-1:])
         done.update(origins)
         inputs = dict.fromkeys(written[buffer] for buffer in call.buffers if buffer in written)

@@ -24,10 +24,10 @@ Ids = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A kernel of Inductor's, its fused nodes' names, and the origins of its lines as ids.
+    """A kernel of Inductor's, the names of its fused nodes, and the origins of its lines as ids.
 
-    They are found by `line_key`, by a name in the line or its function, and, in a template, for lines that have
-    none of these. Of C++, `rows` are lines and the ids of what they come from, in order.
+    For Triton, a line's origins are looked up by its function's name, by its key (`lines`, see `line_key`), then by
+    `names` in it; `whole` is the default in a template. For C++, `rows` are lines and their origins, in order.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """`rows` are line numbers in the artifact, from 1."""
+    """A statement of a kernel. `rows` are line numbers in the artifact, from 1."""
 
     rows: tuple[int, ...]
     text: str
@@ -49,7 +49,7 @@ class _Statement:
 
 
 def definition(facts: KernelFacts, ids: Callable[[FxOrigins], Ids]) -> Definition:
-    """A kernel's definition from what was observed, with the ids of the FX nodes."""
+    """A kernel's definition from observed facts, with the ids of the FX nodes."""
     lines = {key: ids(origins) for key, origins in facts.lines.lines.items()}
     names = {name: ids(origins) for name, origins in facts.lines.names.items()}
     rows = tuple((row, ids(origins)) for row, origins in facts.lines.rows)
@@ -57,7 +57,7 @@ def definition(facts: KernelFacts, ids: Callable[[FxOrigins], Ids]) -> Definitio
 
 
 def kernel_lines(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]) -> dict[int, Entity]:
-    """An entity for each line of the kernel's functions, by line number in `rows`."""
+    """An entity for each line of the kernel's functions, by line number (from 1) in `rows`."""
     languages = {"triton": _triton_origins, "cpp": _cpp_origins}
     if kernel.language not in languages:
         return {}
@@ -72,9 +72,9 @@ def kernel_lines(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Defi
 def _triton_origins(
     kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]
 ) -> Iterator[tuple[int, Ids]]:
-    """Line numbers in the artifact, and origins, of the lines of `@triton.jit` functions.
+    """Yield line numbers in the artifact, and origins, for the lines of `@triton.jit` functions.
 
-    `rows` are the artifact's. A source that was defined for several groups of nodes computes all of them.
+    `rows` are the artifact's. If several groups of nodes define the same source, the kernel computes all of them.
     """
     first, last = kernel.lines
     source = dict(enumerate(rows[first : last - 1], first + 1))
@@ -85,7 +85,7 @@ def _triton_origins(
 
 
 def _with_shared_arguments(definition: Definition, rows: Iterable[str]) -> Definition:
-    """The definition with lines as they stand where one name is an argument of each tensor in turn (torch 2.15)."""
+    """Add lines with the actual names where one argument name stands for several tensors in turn (torch 2.15)."""
     lines: dict[str, Ids] = {}
     for name, argument in (found.groups() for found in map(_SHARED_ARGUMENT.fullmatch, rows) if found):
         word = re.compile(rf"\b{argument}\b")
@@ -97,7 +97,7 @@ def _with_shared_arguments(definition: Definition, rows: Iterable[str]) -> Defin
 
 
 def _cpp_origins(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]) -> Iterator[tuple[int, Ids]]:
-    """Line numbers in the artifact, and origins, of the lines of the kernel's C++ function."""
+    """Yield line numbers in the artifact, and origins, for the lines of the kernel's C++ function."""
     first, last = kernel.lines
     opening = next((number for number in range(first, last) if rows[number].startswith('extern "C"')), last)
     inside = [number for number in range(opening + 1, last) if rows[number - 1].strip()]
@@ -109,9 +109,9 @@ def _cpp_origins(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Defi
 
 
 def _place_rows(inside: Sequence[int], rows: Sequence[str], definition: Definition) -> Iterator[tuple[int, Ids]]:
-    """The artifact's lines for the rows of a definition, each after the one before.
+    """Match the rows of a definition to the artifact's lines, in order.
 
-    Stores that turned out not to be needed are missing.
+    Rows of stores that were eliminated have no line, and are skipped.
     """
     start = 0
     for text, ids in definition.rows:
@@ -122,7 +122,7 @@ def _place_rows(inside: Sequence[int], rows: Sequence[str], definition: Definiti
 
 
 def _statements(source: Mapping[int, str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The statements of `@triton.jit` functions: the function's name, and the lines."""
+    """Yield the statements of `@triton.jit` functions: the function's name, and the line numbers."""
     function = ""
     jitted = False
     depth = 0
@@ -155,7 +155,7 @@ def _statement_of(
 
 
 def _resolve_temporaries(statements: Sequence[_Statement]) -> list[_Statement]:
-    """Give a temporary without origins the origins of the statement that uses it."""
+    """Give each temporary without origins the origins of the statement that uses it."""
     users: dict[str, Ids] = {}
     found = []
     for statement in reversed(statements):

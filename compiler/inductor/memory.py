@@ -1,7 +1,7 @@
-"""The bytes in use over forward and backward, by the generated code's own lines.
+"""Memory in use over forward and backward, from the allocations in the generated code.
 
-The caller's parameters, inputs and results stay. Saved tensors live until the backward's last use. Allocations inside
-of an operator that are gone when it returns are not seen.
+Parameters, inputs and results of the caller are never freed. Saved tensors live until their last use in the backward.
+Temporary allocations inside an operator are not seen.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from compiler.record.measure_facts import Half, MemoryEvent, Role
 from compiler.torch_api.memory_lines import MemoryFacts, MemoryLine
 
 CALLER, AUTOGRAD = "caller", "autograd"
-"""Who holds memory besides the names in generated code; autograd holds the gradients that it hands to the backward too,
-until that has returned (`CompiledFunction.backward` in torch._functorch._aot_autograd.runtime_wrappers).
+"""Holders of memory besides names in generated code. Autograd also holds the incoming gradients of the backward, until
+that returns (`CompiledFunction.backward` in torch._functorch._aot_autograd.runtime_wrappers).
 """
 _ASSIGNED = re.compile(r"^\s+(?P<name>\w+) = ")
 _DELETED = re.compile(r"\bdel (?P<names>[\w, ]+)")
@@ -23,7 +23,7 @@ _DELETED = re.compile(r"\bdel (?P<names>[\w, ]+)")
 
 @dataclass(slots=True)
 class _Storage:
-    """One piece of memory, and its holders: buffer names, the caller, autograd."""
+    """One allocation and its holders: buffer names, the caller, autograd."""
 
     bytes: int
     holders: set[str] = field(default_factory=set)
@@ -31,9 +31,9 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class HalfMemory:
-    """A half's wrapper, the ids behind its buffers, and the outer names of its outputs.
+    """One half's wrapper facts, the entity ids of its buffers, and its outputs.
 
-    `outputs` are names of FX nodes by position, of which the first `results` go to the caller.
+    `outputs` are names of FX nodes by position; the first `results` of them are returned to the caller.
     """
 
     half: Half
@@ -45,7 +45,7 @@ class HalfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Lines of the wrapper, from 1: where each buffer gets its name, and where that is deleted."""
+    """Line numbers in the wrapper, from 1, at which each buffer name is assigned and deleted."""
 
     assigned: Mapping[str, int]
     deleted: Mapping[str, int]
@@ -55,7 +55,7 @@ class Places:
 
 
 def wrapper_places(text: str) -> Places:
-    """Where the generated code names and deletes buffers."""
+    """Find the lines of the generated code at which buffers are assigned and deleted."""
     assigned: dict[str, int] = {}
     deleted: dict[str, int] = {}
     for number, row in enumerate(text.partition("\ndef get_args")[0].split("\n"), start=1):
@@ -67,7 +67,7 @@ def wrapper_places(text: str) -> Places:
 
 
 class GraphMemory:
-    """The memory in use in one graph, forward and then backward."""
+    """Tracks the memory in use by one graph, in the forward and then the backward."""
 
     def __init__(self, graph: str) -> None:
         self.graph = graph
@@ -78,9 +78,9 @@ class GraphMemory:
         self.places = Places({}, {})
 
     def events(self, half: HalfMemory, places: Places) -> Iterator[MemoryEvent]:
-        """Events of this half, in order; the next half starts with what it leaves.
+        """Yield the events of a half, in order; call it for the forward first, then for the backward.
 
-        `places` are the lines of the wrapper that name and delete each buffer.
+        `places` are the wrapper's lines that assign and delete each buffer.
         """
         self.named, self.places = {}, places
         for name, size in half.facts.inputs:
@@ -122,7 +122,7 @@ class GraphMemory:
             yield self._event(half, line)
 
     def _free(self, half: HalfMemory, line: MemoryLine) -> Iterator[MemoryEvent]:
-        """Free a name; the memory is freed with its last holder."""
+        """Drop a name; the memory is freed when its last holder is gone."""
         storage = self.named.pop(line.buffer, None)
         if storage is None:
             return
@@ -144,7 +144,7 @@ class GraphMemory:
             yield self._event(half, MemoryLine("allocate", buffer, storage.bytes, name), what="output", role=role)
 
     def _free_rest(self, half: HalfMemory) -> Iterator[MemoryEvent]:
-        """Free what nobody deleted when the code returns, and saved tensors after a backward."""
+        """Free the remaining buffers at the end of the code, and incoming gradients after a backward."""
         for name in list(self.named):
             yield from self._free(half, MemoryLine("free", name))
         lent, self.lent = self.lent, {}

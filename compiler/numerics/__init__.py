@@ -1,1 +1,1 @@
-"""Comparing numbers with eager's: one policy, and the results of calls, stages and kernels that it is applied to."""
+"""Compare the results of calls, stages and kernels with eager's, by one policy."""

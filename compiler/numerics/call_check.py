@@ -27,7 +27,7 @@ EAGERS_DRAWS = {
     "inductor": ("Inductor", "torch._inductor.config.fallback_random = True draws eager's"),
     "tcompile": ('backend="tcompile"', 'options={"random": "eager"} draws eager\'s'),
 }
-"""By backend, its name, and the setting that makes random numbers those of eager."""
+"""Backend -> its name, and the setting with which it draws eager's random numbers."""
 OWN_DRAWS = (
     "compared with the results of the same graph run by eager with random numbers of {name}: by design those are "
     "others than eager's"
@@ -39,7 +39,7 @@ NARROW = (torch.bfloat16, torch.float16)
 
 @dataclass
 class CallCheck:
-    """Checks one call against eager and float64. `kept` are its captures by graph id, `heard` those that it runs."""
+    """Checks one call against eager and float64. `kept` are its captures by graph id, `heard` those that were run."""
 
     call: Call
     kept: Mapping[str, KeptFrame]
@@ -73,10 +73,10 @@ class CallCheck:
 
     @cached_property
     def exact(self) -> CallResults | str:
-        """Results of the call in float64, or the reason why there are none."""
+        """Results of the call in float64, or why there are none."""
         try:
             found = exact(self.call, record_draws(self.call))
-        except Exception as error:  # noqa: BLE001 - what works in one format only fails in many ways
+        except Exception as error:  # noqa: BLE001 - code written for one dtype can fail in many ways
             return f"{type(error).__name__}: {first_line(error)}"
         if not found.has_same_results(self.eager):
             return "in float64 the call gives other outputs or gradients"
@@ -85,7 +85,7 @@ class CallCheck:
 
     @property
     def called(self) -> dict[str, KeptFrame]:
-        """The captures that the call runs."""
+        """The captures that were run by the call."""
         return {name: self.kept[name] for name in self.heard}
 
     def _own_checks(self) -> Iterator[Check]:
@@ -107,7 +107,7 @@ class CallCheck:
         return any(map(draws_its_own, self.kept.values()))
 
     def _draws_words(self, words: str) -> str:
-        """`words` with the name of the code that draws, and the setting with which it draws eager's numbers."""
+        """`words` with the name of the code that draws, and the setting to draw eager's random numbers."""
         is_ours = any(frame.programs for frame in self.kept.values())
         name, setting = EAGERS_DRAWS["tcompile" if is_ours else "inductor"]
         return f"{words.format(name=name)} ({setting})"
@@ -137,10 +137,10 @@ class CallCheck:
         return replace(whole, note="; ".join(filter(None, notes)))
 
     def _casts(self, own: Sequence[Check]) -> str:
-        """For a call in 16-bit formats that is not equal to eager: why, and the setting that makes it equal.
+        """Explain 16-bit results that are not equal to eager's, with the setting that makes them equal.
 
-        Eager rounds to bfloat16 or float16 after each operation. A fused kernel loads these, computes in float32 and
-        rounds where it stores. The setting puts the rounding in between back.
+        Eager rounds to bfloat16 or float16 after each operation. A fused kernel computes in float32 and rounds only
+        when it stores. The setting restores eager's intermediate rounding.
         """
         dtype = self._narrowest()
         has_kernels = any(frame.graphs for frame in self.kept.values())
@@ -152,20 +152,20 @@ class CallCheck:
         )
 
     def _narrowest(self) -> torch.dtype | None:
-        """The narrowest 16-bit dtype that the graphs compute in; None if there is none."""
+        """The narrowest 16-bit dtype in the graphs; None if there is none."""
         stages = (stage for frame in self.kept.values() for stage in stages_of(frame))
         nodes = (node for stage in stages for graph in stage.graphs.values() for node in graph.graph.nodes)
         found = {node.meta.get("dtype") for node in nodes}
         return next((dtype for dtype in NARROW if dtype in found), None)
 
     def _captured_checks(self) -> tuple[Check, ...]:
-        """Checks of the call with its captured graphs, all of them at once."""
+        """Checks of the call with all its captured graphs in place of compiled code."""
         graph = self.heard[0] if len(self.heard) == 1 else ""
         if not self.heard or any(frame.eager is None for frame in self.called.values()):
             return ()
         try:
             found = with_captured_graphs(self.call, self.called)
-        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other checks don't care
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other checks are independent
             reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
             return (not_comparable(CAPTURED, graph, reason),)
         if not found.has_same_results(self.eager):

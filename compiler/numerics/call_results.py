@@ -22,9 +22,9 @@ SEED = 0
 class CallResults:
     """Tensors that a call returns or changes, by name.
 
-    `state` holds buffers and arguments after the call, `before` their values before it. Gradients are of the outputs
-    weighted by fixed normal random numbers (1 for a single number): gradients of a plain sum would vanish behind a
-    softmax or a normalization. `draws` is whether the call drew random numbers.
+    `state` holds buffers and arguments after the call, `before` their values before it. Gradients are those of a
+    weighted sum of the outputs, with fixed normal random weights (1 for a single number): gradients of a plain sum
+    would vanish behind a softmax or a normalization. `draws` is whether the call drew random numbers.
     """
 
     outputs: Mapping[str, Tensor]
@@ -42,7 +42,7 @@ class CallResults:
         )
 
     def with_names(self, changed: Sequence[str]) -> list[tuple[str, Tensor | None]]:
-        """Pairs of name and tensor of all parts."""
+        """Pairs of name and tensor, of all parts."""
         return [item for part in self.parts(changed) for item in part.items()]
 
     def changed_names(self) -> set[str]:
@@ -50,14 +50,14 @@ class CallResults:
         return {name for name, value in self.state.items() if not torch.equal(value, self.before[name])}
 
     def has_same_results(self, other: CallResults) -> bool:
-        """Whether another call has outputs and gradients of the same names."""
+        """Whether another call has outputs and gradients with the same names."""
         ours = {name: value is None for name, value in self.gradients.items()}
         theirs = {name: value is None for name, value in other.gradients.items()}
         return self.outputs.keys() == other.outputs.keys() and ours == theirs
 
 
 def results(call: Call, run: Callable[..., Any]) -> CallResults:
-    """Repeat the call with `run` in place of its function and leave no trace. Raises what `run` raises."""
+    """Repeat the call without side effects, with `run` in place of its function. Raises what `run` raises."""
     with leave_no_trace(call):
         return _repeat(call, run, call.copied_arguments(), call.parameters(), call.buffers())
 
@@ -70,9 +70,9 @@ def record_draws(call: Call) -> list[Drawn]:
 
 
 def exact(call: Call, draws: Sequence[Drawn]) -> CallResults:
-    """Results of the call in float64 with these random numbers.
+    """Results of the call in float64, with the given random numbers.
 
-    Raises whatever the call raises: not all code accepts other dtypes.
+    Raises whatever the call raises, as not all code supports other dtypes.
     """
     with leave_no_trace(call):
         arguments, parameters, buffers = tree_map(
@@ -104,13 +104,13 @@ def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[
     roots = [output for output in outputs if output.requires_grad]
     if not roots or not leaves:
         return ()
-    generator = np.random.default_rng(SEED)  # torch's own random operators are listened to
+    generator = np.random.default_rng(SEED)  # NumPy's, as torch's random operators are being recorded
     weights = [_weights(root, generator) for root in roots]
     return torch.autograd.grad(roots, leaves, weights, allow_unused=True)
 
 
 def _weights(output: Tensor, generator: np.random.Generator) -> Tensor:
-    """Weights of an output: the same on every run and device, and exact in every dtype of 16 bits or more."""
+    """Weights for an output: the same on every run and device, and exact in every dtype of at least 16 bits."""
     if output.numel() == 1:
         return torch.ones_like(output)
     weights = np.round(32 * generator.standard_normal(tuple(output.shape))).clip(-128, 128) / 32
@@ -118,7 +118,7 @@ def _weights(output: Tensor, generator: np.random.Generator) -> Tensor:
 
 
 def outputs_of(value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Tensors in the value that a call returned, named `output`, `output 1`, `logits`, `past_key_values[0][1]`."""
+    """Yield tensors in a call's return value, named `output`, `output 1`, `logits`, `past_key_values[0][1]`."""
     if isinstance(value, Tensor):
         yield "output", value
     elif isinstance(value, tuple | list) and not hasattr(value, "_fields"):
@@ -138,7 +138,7 @@ def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Elements of a container, each with the Python expression that reaches it.
+    """Yield the elements of a container, each with the Python expression to access it.
 
     A ModelOutput of transformers is both a dict and a dataclass.
     """
@@ -154,7 +154,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _argument_names(call: Call) -> list[str]:
-    """Parameter names of the positional arguments; `argument 0` where the function takes `*args`."""
+    """Parameter names of the positional arguments; `argument 0` if the function takes `*args`."""
     function = call.fn.forward if isinstance(call.fn, torch.nn.Module) else call.fn
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -166,7 +166,7 @@ def _argument_names(call: Call) -> list[str]:
 
 
 def _tensors(names: Sequence[str], arguments: Any, *, wants: bool) -> dict[str, Tensor]:
-    """Tensors passed to a call, each once: leaves that require grad if `wants`, else tensors that do not."""
+    """Distinct tensors passed to a call: leaves that require grad if `wants`, else tensors that do not."""
     args, kwargs = arguments
     every = [found for name, value in [*zip(names, args, strict=True), *kwargs.items()]
              for found in _tensors_in(name, value)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Results of a compiled call against eager's and against float64: errors by the policy, and what they mean in words."""
+"""Describe the errors of a compiled call against eager and float64, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from compiler.numerics.policy.judge import (
 from compiler.record import Check
 
 SAMPLE = 1 << 20
-"""Quantiles are of so many values, evenly spread over those that there are."""
+"""Quantiles are computed from at most this many values, evenly spaced."""
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def check_result(name: str, mine: Tensor | None, eager: Tensor | None, exact: Tensor | None, scope: Scope) -> Check:
-    """One result of a call against eager's, with its errors in numbers and words; `exact` is the same in float64."""
+    """Compare one result with eager's, in numbers and words; `exact` is the result in float64."""
     check = judge(name, mine, eager, exact, scope)
     if mine is None or eager is None or check.tolerance is None:
         return replace(check, words=_words_without_errors(check), note="")
@@ -52,7 +52,7 @@ def _with_statistics(check: Check, mine: Tensor, eager: Tensor, exact: Any) -> C
 
 
 def check_call(checks: Sequence[Check], unknown: str = "") -> Check:
-    """One `Check` for all results of a call; `unknown` is why there is no float64 to compare with."""
+    """Summarize all results of a call as one `Check`; `unknown` is why there are no results in float64."""
     most = worst(checks)
     note = f"float64 is not known: {unknown}" if unknown else ""
     return replace(most, subject="the call", words=_call_words(checks, most), note=note)
@@ -117,7 +117,7 @@ def _nearness(check: Check) -> str:
 
 
 def _largest(values: Tensor) -> float | None:
-    """The largest; None where that is not finite."""
+    """Largest value; None if it is not finite."""
     found = float(values.max()) if values.numel() else 0.0
     return found if found < float("inf") else None
 
@@ -137,8 +137,10 @@ def _short(number: float | None) -> str:
 
 
 def ulps(mine: Tensor, theirs: Tensor) -> Tensor:
-    """Elementwise, as float64: 0 where equal, 1 for neighbours. Both are of one floating-point format and shape;
-    across zero the distances to zero add up. NaN where exactly one is NaN, 0 where both are.
+    """Elementwise distance in units in the last place, as float64: 0 if equal, 1 for neighbours.
+
+    Both tensors have the same floating-point dtype and shape. Across zero, the distances to zero are added. NaN if
+    exactly one element is NaN, 0 if both are.
     """
     (sign, size), (other_sign, other_size) = _sign_and_magnitude(mine), _sign_and_magnitude(theirs)
     apart = torch.where(sign == other_sign, (size - other_size).abs().double(), size.double() + other_size.double())
@@ -147,7 +149,7 @@ def ulps(mine: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _sign_and_magnitude(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Signs, and magnitudes as whole numbers: IEEE formats are ordered as their bits are."""
+    """Signs, and magnitudes as integers, which order IEEE numbers by value."""
     bits = numbers.contiguous().view(_WORDS[numbers.element_size()])
     highest = torch.iinfo(bits.dtype).max
     return bits < 0, (bits & highest).long()

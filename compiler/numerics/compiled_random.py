@@ -1,10 +1,10 @@
-"""Run graphs with the random numbers that compiled CPU code draws from its seeds: Inductor's or our backend's.
+"""Run graphs with the random numbers that compiled CPU code draws from its seeds, Inductor's or our backend's.
 
-Of Inductor, in torch/csrc/inductor/cpp_prefix.h: `normalized_rand_cpu`, `randn_cpu` and `randint64_cpu` take an
-element's place as the counter of Philox 4x32-10, and 32 bits of the seed as its key. Seeds are drawn by `aten.randint`
-from all of int64 (`RandomSeeds` in torch/_inductor/ir.py), where the operator that stands for them in the graph takes
-half of that. Our own backend draws what Triton does (compiler/backend/ir/philox.py), of which the reference interpreter
-of graphs knows all but the seeds (compiler/backend/lower/graph.py, `draw_seeds`).
+Inductor's are in torch/csrc/inductor/cpp_prefix.h: `normalized_rand_cpu`, `randn_cpu` and `randint64_cpu` use an
+element's index as the counter of Philox 4x32-10, and 32 bits of the seed as its key. `aten.randint` draws seeds from
+the whole range of int64 (`RandomSeeds` in torch/_inductor/ir.py); the graph's own operator for them uses half of it.
+Our backend draws as Triton does (compiler/backend/ir/philox.py). The reference interpreter of graphs implements this,
+except for the seeds (compiler/backend/lower/graph.py, `draw_seeds`).
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ RANDOM, INTEGERS = "prims.inductor_random.default", "prims.inductor_randint.defa
 
 
 def draws_its_own(frame: KeptFrame) -> bool:
-    """Whether the code of a capture draws other random numbers than eager."""
+    """Whether a capture's generated code draws different random numbers from eager's."""
     return any(
         fx.target_name(node) in (RANDOM, INTEGERS) for graph in _graphs(frame).values() for node in graph.graph.nodes
     )
 
 
 def drawing(frame: KeptFrame) -> dict[Kind, Callable[[], Reference]]:
-    """For each half of a capture, a factory of interpreters that draw as its generated code does."""
+    """Map each half of a capture to a function that makes an interpreter with its code's random numbers."""
     draw = _draw_as_tcompile if frame.programs else _draw_as_inductor
     return {kind: partial(draw, graph) for kind, graph in _graphs(frame).items()}
 
 
 def _graphs(frame: KeptFrame) -> dict[Kind, GraphModule]:
-    """The graphs that code was generated from."""
+    """The graphs from which code was generated."""
     if frame.programs:
         return {kind: frame.stages[kind] for kind in frame.programs if kind in frame.stages}
     return {kind: graph.module for kind, graph in frame.graphs.items()}
 
 
 def _draw_as_inductor(module: GraphModule) -> Reference:
-    """Draw as the code for the CPU that Inductor generates."""
+    """An interpreter that draws random numbers as Inductor's CPU code does."""
     return Reference(module, (), special={SEEDS: _seeds, RANDOM: _random, INTEGERS: _integers})
 
 
 def _draw_as_tcompile(module: GraphModule) -> Reference:
-    """Draw as the code for the CPU that our backend generates: all seeds first, in one call."""
+    """An interpreter that draws random numbers as our backend's CPU code does: all seeds first, in one call."""
     count = sum(fx.target_name(node) == SEED for node in module.graph.nodes)
     seeds = iter(torch.randint(0, torch.iinfo(torch.int64).max, [count]) if count else ())
     return Reference(module, (), special={SEED: lambda _device: next(seeds)})
@@ -79,6 +79,6 @@ def _uniform(word: Tensor) -> Tensor:
 
 
 def _normal(first: Tensor, second: Tensor) -> Tensor:
-    """By Box and Muller; in C++ the root is taken in float32, and the cosine in float64."""
+    """Box-Muller transform; C++ computes the root in float32, and the cosine in float64."""
     radius = torch.sqrt(-2.0 * torch.log(1 - first).double())
     return (radius * torch.cos(2.0 * math.pi * (1 - second).double())).float()

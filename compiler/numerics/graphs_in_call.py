@@ -29,9 +29,9 @@ def with_captured_graphs(call: Call, kept: Mapping[str, KeptFrame]) -> CallResul
 
 
 def with_own_draws(call: Call, kept: Mapping[str, KeptFrame]) -> CallResults:
-    """Results of the call with the graphs that code was generated from, and the random numbers of that code.
+    """Results of the call, run with the graphs from which code was generated and with that code's random numbers.
 
-    Raises NotComparableError where the code draws on a GPU, or was not generated from these graphs.
+    Raises NotComparableError if the code draws on a GPU, or was not generated from these graphs.
     """
     with ExitStack() as stack:
         for frame in kept.values():
@@ -44,7 +44,7 @@ def with_own_draws(call: Call, kept: Mapping[str, KeptFrame]) -> CallResults:
 
 @contextmanager
 def replace_graph_calls(kept: Mapping[str, KeptFrame], calls: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Replace calls of compiled graphs by `call(compiled, *arguments)` for the length of a block."""
+    """Replace calls of compiled graphs by `call(compiled, *arguments)` during a block."""
     try:
         for name, call in calls.items():
             kept[name].around = call
@@ -56,7 +56,7 @@ def replace_graph_calls(kept: Mapping[str, KeptFrame], calls: Mapping[str, Calla
 
 @contextmanager
 def _replace_halves(frame: KeptFrame, runs: Mapping[Kind, Boxed]) -> Iterator[None]:
-    """Replace the compiled halves of a capture for the length of a block."""
+    """Replace the compiled halves of a capture during a block."""
     try:
         for kind, half in frame.halves.items():
             half.instead = runs[kind]
@@ -67,7 +67,7 @@ def _replace_halves(frame: KeptFrame, runs: Mapping[Kind, Boxed]) -> Iterator[No
 
 
 def _run_boxed(runs: Callable[[], Reference]) -> Boxed:
-    """A callable that runs a graph on the CPU and takes boxed arguments as compiled code does."""
+    """A callable that runs a graph on the CPU, with boxed arguments like compiled code."""
 
     def half(arguments: list[Any]) -> list[Any]:
         inputs = [*arguments]
@@ -93,7 +93,7 @@ def _run_captured(frame: KeptFrame) -> Callable[..., Any]:
 
 @contextmanager
 def _no_autocast() -> Iterator[None]:
-    """Turn autocast off for a block: graphs below the captured one contain its casts already."""
+    """Disable autocast during a block: graphs after capture already contain its casts."""
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

@@ -1,7 +1,7 @@
-"""`--check kernels`: every Triton kernel of an exploration, run in the interpreter on the real inputs, against eager.
+"""`--check kernels`: run every Triton kernel in the interpreter on the real inputs, and compare with eager.
 
-One `Check` a kernel. Its first launch is checked, with all that it stores for which eager has a value; what is part of
-a value (the first half of a split reduction, say) is checked where it is put together.
+There is one `Check` for each kernel. It covers the first launch, and all stored buffers with a value in eager. Partial
+results, such as those of a split reduction, are checked after the kernel that combines them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compiler.triton_interpreter.program import Launch, ProgramError
 from compiler.triton_interpreter.wrapper import fill_value
 
 MOST_PROGRAMS = 2000
-"""So many programs of one launch are run where the others would not change them."""
+"""At most this many programs of a launch are run, if the others do not affect their results."""
 
 _ROUNDED = (
     "some numbers are those of float32 throughout: eager rounds to 16 bits on the way, the kernel only at the end"
@@ -31,7 +31,7 @@ _ROUNDED = (
 
 
 def check_kernels(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
-    """Check the Triton kernels that the builder has. An interrupt leaves the checks that are done, and no process."""
+    """Check the builder's Triton kernels. An interrupt keeps the finished checks, and leaves no process."""
     record = builder.record()
     if not any(kernel.language == "triton" for kernel in record.kernels):
         builder.problem(Problem("timing", *_why_none()))
@@ -42,7 +42,7 @@ def check_kernels(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
                 builder.checks.append(check)
     except InterpreterError as error:
         builder.problem(Problem("timing", f"kernels could not be checked: {error}", "see that `import triton` works"))
-    except Exception as error:  # noqa: BLE001 - the user's own call has gone well, and its value is still to come
+    except Exception as error:  # noqa: BLE001 - the user's call has succeeded, and its value must still be returned
         reason = f"not all kernels could be checked: {type(error).__name__}: {error}"
         builder.problem(Problem("timing", reason, "what was checked before is there; please report this"))
 
@@ -54,9 +54,9 @@ def _why_none() -> tuple[str, str]:
 
 
 def kernel_checks(record: Record, kept: Mapping[str, KeptFrame], interpreter: Interpreter) -> Iterator[Check]:
-    """A `Check` for each Triton kernel of the record, as soon as it is known; `kept` is by capture ("0/0").
+    """Yield a `Check` for each Triton kernel of the record as it completes; `kept` is by capture ("0/0").
 
-    Raises InterpreterError where the interpreter can't be started.
+    Raises InterpreterError if the interpreter can't be started.
     """
     record.require_trust()
     interpreter.start()
@@ -104,19 +104,19 @@ class _Found:
 
 
 class _Checking:
-    """Makes the launches of one program, and compares."""
+    """Runs the launches of one program in the interpreter, and compares their stores."""
 
     def __init__(self, kernels: Mapping[str, Kernel], interpreter: Interpreter) -> None:
         self.inputs = ""
         self.found: dict[str, _Found] = {}
         self._kernels = kernels
         self._interpreter = interpreter
-        self._makers: dict[int, str] = {}  # memory that holds a part of a value, and the kernel that wrote it
+        self._makers: dict[int, str] = {}  # memory that holds a partial result -> the kernel that wrote it
 
     def launch(self, launch: Launch) -> None:
         known_results = all(value is not None for value in launch.written.values())
         if launch.kernel in self.found and known_results and not self._unchecked_makers(launch):
-            return  # its code has been checked, and nothing depends on its being run
+            return  # its code has been checked, and no other check needs this launch
         known, waiting = self.found.setdefault(launch.kernel, _Found()), self._unchecked_makers(launch)
         most = _programs_to_run(launch)
         before = {index: launch.arguments[index].clone() for index in launch.written} if most else {}
@@ -133,12 +133,12 @@ class _Checking:
             else:
                 self._makers.pop(launch.arguments[index].data_ptr(), None)
                 known.checks.append(_comparison(launch, index, value, None if outcome.is_whole else before[index]))
-        for maker in waiting if known.checks else ():  # parts are checked with what is made of them
+        for maker in waiting if known.checks else ():  # partial results get the check of the final one
             self.found[maker].checks.append(known.checks[-1])
             self.found[maker].notes.append(f"it stores parts of a value; compared after {launch.kernel}")
 
     def _unchecked_makers(self, launch: Launch) -> list[str]:
-        """Kernels that wrote partial values which this launch reads, and that are not compared yet."""
+        """Kernels that wrote partial results which this launch reads, and that have not been compared yet."""
         tensors = [argument for argument in launch.arguments if isinstance(argument, Tensor)]
         makers = dict.fromkeys(self._makers.get(tensor.data_ptr(), "") for tensor in tensors)
         return [name for name in makers if name and name != launch.kernel and not self.found[name].checks]
@@ -149,13 +149,13 @@ class _Checking:
 
 
 def _programs_to_run(launch: Launch) -> int | None:
-    """Number of programs to run; None for all, as where programs add to the same memory."""
+    """Number of programs to run; None for all, if programs add to the same memory or write partial results."""
     whole = any(value is None for value in launch.written.values()) or "atomic_" in launch.source
     return None if whole else MOST_PROGRAMS
 
 
 def _comparison(launch: Launch, index: int, value: Tensor, before: Tensor | None) -> Check:
-    """One buffer against eager's value; with `before`, only elements that the launch has changed."""
+    """Compare one buffer with eager's value; with `before`, only the elements that the launch has changed."""
     mine, name = launch.arguments[index], launch.names[index] or f"argument {index}"
     changed = _changed_elements(mine, before) if before is not None else torch.ones_like(mine, dtype=torch.bool)
     scope = replace(Scope.of_results(launch.written.values()), rounded_comparisons=True)
@@ -182,7 +182,7 @@ def _changed_elements(now: Tensor, before: Tensor) -> Tensor:
 
 
 def _summary(kernel: Kernel, found: _Found, inputs: str) -> Check:
-    """The worst of a kernel's comparisons, with what one should know."""
+    """Summarize a kernel's comparisons as the worst one, with notes."""
     if not found.checks:
         note = "it stores parts of values that eager has not" if found.partial else "it stores nothing that is known"
         return Check(kernel.id, None, None, "not comparable", _join_notes([*found.notes, note]))

@@ -1,8 +1,8 @@
-"""Replay the random numbers of one graph in graphs that draw them in another way.
+"""Replay the random numbers of one graph in graphs with other random operators.
 
-Inductor draws dropout's mask as `rand > p` from a generator of its own (torch/_inductor/decomposition.py,
-torch/_inductor/fx_passes/replace_random.py), so the same seed gives other numbers than in eager. Where the mask is
-known, a `rand` that produces that mask is substituted: 1 where a value is kept, 0 where it is dropped.
+Inductor draws dropout's mask as `rand > p` from its own generator (torch/_inductor/decomposition.py,
+torch/_inductor/fx_passes/replace_random.py), so the same seed gives other numbers than in eager. If the mask is known,
+its `rand` is replaced by values that produce this mask: 1 for a kept value, 0 for a dropped one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _VALUES = ("aten.rand", "aten.randn", "aten.randint", "aten.rand_like", "aten.ra
 
 @dataclass(slots=True)
 class Draws:
-    """Results of random calls in the order of the calls, as pairs of operator and results.
+    """Recorded results of random calls, in order, as pairs of operator and results.
 
-    `of` returns the results for a node of another graph. `reason` says why a node could not get them, "" if all did.
+    `results_for` returns the results for a node of another graph. `reason` says why a node could not be given its
+    results; it is "" if all were.
     """
 
     made: Sequence[tuple[str, tuple[Any, ...]]]
@@ -43,14 +44,14 @@ class Draws:
 
     @contextmanager
     def check_count(self) -> Iterator[None]:
-        """Run a graph in a block; `reason` then says whether it drew as often as eager."""
+        """Run a graph in this block; `reason` then says if it did not draw as often as eager."""
         self._seen, self.reason = set(), ""
         yield
         if not self.reason and len(self._seen) != len(self.made):
             self.reason = f"it draws random numbers {len(self._seen)} times, eager {len(self.made)} times"
 
     def results_for(self, node: Node, own: Any) -> Any:
-        """The recorded results for a node that drew `own`.
+        """The recorded results for a node that itself drew `own`.
 
         A node of the same name in a later graph, or recomputed by a checkpoint's backward, gets the same results.
         """
@@ -77,7 +78,7 @@ def _converted_draw(operator: str, results: tuple[Any, ...], target: str, own: A
 
 
 def _uniform_for(operator: str, results: tuple[Any, ...], target: str) -> Tensor | None:
-    """The draw of `target` from which the operator's results follow; None where that is not known."""
+    """Values of `target` that reproduce the operator's results; None if they are unknown."""
     if operator == "aten.native_dropout.default" and target in _UNIFORM:
         return results[1].double()
     if operator.startswith("aten.bernoulli.") and target in _UNIFORM:
@@ -86,7 +87,7 @@ def _uniform_for(operator: str, results: tuple[Any, ...], target: str) -> Tensor
 
 
 def replay(draws: Draws) -> Hook:
-    """Give the random operators of a graph the results in `draws`."""
+    """A hook that replaces the results of a graph's random operators by those in `draws`."""
 
     def give(node: Node, run: Callable[[], Any]) -> Any:
         target = fx.target_name(node)
@@ -104,7 +105,7 @@ def replay(draws: Draws) -> Hook:
 def run_with_draws(
     graph: GraphModule, inputs: Sequence[Any], draws: Draws, values: dict[str, Any] | None = None
 ) -> list[Any]:
-    """The outputs of a graph, run on the CPU with these random numbers; values of its nodes are kept in `values`."""
+    """Run a graph on the CPU with these random numbers; return outputs, and store values of its nodes in `values`."""
     runs = Reference(graph, () if values is None else [node.name for node in graph.graph.nodes], hooks=[replay(draws)])
     outputs = list(runs.run(*inputs))
     if values is not None:
@@ -113,7 +114,7 @@ def run_with_draws(
 
 
 def draws_of(graph: GraphModule, drawn: Values) -> Draws:
-    """The draws of a graph in the order of its nodes."""
+    """Random draws of a graph, in node order."""
     nodes = [node for node in graph.graph.nodes if node.name in drawn]
     return Draws([(_drawing(node), tuple(tree_leaves(drawn[node.name]))[saves_state(node) :]) for node in nodes])
 

@@ -1,7 +1,7 @@
-"""Compare every stage of a capture with eager and float64 on the inputs of its call, and find where numbers diverge.
+"""Compare every stage of a capture with eager and float64 on the inputs of its call, and find where values diverge.
 
-Eager means here the captured graph run by torch; `compiler.numerics.call_check` compares that with the user's code.
-Random numbers are eager's at every stage that draws in the same way.
+Here, eager means the captured graph run by torch; `compiler.numerics.call_check` compares that with the user's code.
+Random numbers are eager's at every stage that draws them in the same way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NodeValues = Mapping[str, Any]
 
 
 def check_stages(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
-    """Add a `Check` for each stage of each capture that was called to a record under construction."""
+    """Add a `Check` for each stage of each called capture to a record under construction."""
     for captured in [item for item in builder.artifacts.values() if item.stage == CAPTURED]:
         frame = kept.get(captured.graph)
         if frame is None or frame.arguments is None:
@@ -48,11 +48,11 @@ def check_stages(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
 
 
 class StageCheck:
-    """The stages of one capture. Raises LevelError where the captured graph can't be traced or run again."""
+    """Checks the stages of one capture. Raises LevelError if the captured graph can't be traced or run again."""
 
     def __init__(self, captured: Artifact, kept: KeptFrame, levels: LevelGraphs) -> None:
         self.graph, self._captured_artifact, self._kept, self._levels = captured.graph, captured, kept, levels
-        assert kept.eager is not None  # LevelGraphs asks for it
+        assert kept.eager is not None  # LevelGraphs requires it
         self._module, self._inputs = kept.eager, input_names(captured)
         self._values: dict[str, Any] = {}
         try:
@@ -67,7 +67,7 @@ class StageCheck:
         self._runner = StageRunner(kept, self._eager, made[0])
 
     def checks(self) -> Iterator[Check]:
-        """Checks of each stage; the first stage that differs names the node where it does."""
+        """Checks of each stage; the first stage that differs names the first differing node."""
         stages = {stage.name: stage for stage in stages_of(self._kept)}
         post_grad = stages.pop("post_grad", None)
         named = False
@@ -91,14 +91,14 @@ class StageCheck:
             found = run()
         except NotComparableError as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages don't care
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages are independent
             reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
         else:
             return self._compare(stage, found)
         return (not_comparable(stage, self.graph, reason),)
 
     def _compare(self, stage: str, mine: Results) -> tuple[Check, ...]:
-        """One `Check` for each dtype."""
+        """Compare a stage's results with eager's: one `Check` for each dtype."""
         changed = sorted(mine.changed | self._eager.changed)
         own, eager = (
             self._named_results(mine, changed),
@@ -108,7 +108,7 @@ class StageCheck:
         return stage_checks(own, eager, exact, stage, self.graph)
 
     def _named_results(self, found: Results, changed: Sequence[int]) -> Named:
-        """Pairs of name and result on the CPU, with the user's names of inputs."""
+        """Pairs of name and result on the CPU, with the user's names for inputs."""
         return on_cpu([(rename_input(name, self._inputs), value) for name, value in found.with_names(changed)])
 
     def _run_level(self) -> Results:
@@ -120,7 +120,7 @@ class StageCheck:
         return self._run_level()
 
     def _node(self, name: str, stages: Mapping[str, Stage], post_grad: Stage | None) -> str:
-        """Id of the first node of a stage that differs from the stage before; "" where it is not known."""
+        """Id of the first node of a stage that differs from the previous stage; "" if unknown."""
         if name.startswith("decomposed "):
             return self._node_of_level(name.removeprefix("decomposed "))
         order = [*stages.values(), *([post_grad] if post_grad else [])]
@@ -143,7 +143,7 @@ class StageCheck:
     def _node_after_captured(self, stage: Stage, kind: str, values: Mapping[str, Any]) -> str:
         """The first node that differs from the captured graph.
 
-        Gradients have no node there: for those, the node that returns the first wrong gradient.
+        That graph has no nodes for gradients; for those, the node that returns the first wrong gradient.
         """
         self._know_captured()
         origins = self._origins(self._kept.stages[kind])
@@ -177,7 +177,7 @@ class StageCheck:
         return ""
 
     def _node_of_aten(self) -> str:
-        """Id of the first node of the ATen graphs that should have the value of a captured node and has another."""
+        """Id of the first node of the ATen graphs whose value differs from its captured node's."""
         self._know_captured()
         for kind, graph in self._levels.aot.graphs.items():
             inputs = self._levels.half(self._levels.id_of("ATen", kind)).inputs
@@ -191,7 +191,7 @@ class StageCheck:
         return ""
 
     def _origins(self, graph: GraphModule) -> Callable[[Node], Sequence[str]]:
-        """A function that returns the names of the captured nodes that a forward node of a graph comes from."""
+        """A function that maps a forward node to the names of the captured nodes it originates from."""
         known = Provenance(graph, self._captured_artifact, fx.homes(self._module), same_names=False)
         names = {entity.id: entity.label for entity in self._captured_artifact.entities}
         forward = [node for node in graph.graph.nodes if not node.meta.get("autograd_backward")]
@@ -203,7 +203,7 @@ class StageCheck:
             self._levels.run_captured(HookedInterpreter(self._module, keep_values(self._values)).run)
 
     def _id(self, stage: Stage, kind: str, name: str) -> str:
-        """Id of the entity of a node. Nodes that Inductor's joint passes added are found in the halves."""
+        """Entity id of a node. Nodes that Inductor's joint passes added are looked up in the halves."""
         if stage.name == "post_grad":
             return f"post_grad[{self.graph} {kind}].{name}"
         if stage.name != "joint passes":
@@ -214,20 +214,20 @@ class StageCheck:
 
 
 def _with_gradients_of(mine: Results, other: Results) -> Results:
-    """`other` with only those gradients that `mine` has."""
+    """`other` with only the gradients that `mine` has."""
     return replace(other, gradients={place: other.gradients[place] for place in mine.gradients})
 
 
-# The first node of a graph whose value differs from the stage before
+# Find the first node of a graph whose value differs from the previous stage.
 
 
 def departs(mine: Any, before: Any) -> bool:
-    """Whether two values are tensors that differ by the policy of comparison."""
+    """Whether two values are tensors that differ by the policy."""
     return isinstance(mine, Tensor) and isinstance(before, Tensor) and judge("", mine, before).verdict == "differs"
 
 
 def by_name(graph: GraphModule, mine: NodeValues, before: NodeValues) -> str:
-    """The first node whose value differs from the node of the same name in the stage before; "" if there is none."""
+    """The first node whose value differs from the node of the same name in the previous stage; "" if there is none."""
     names = (node.name for node in graph.graph.nodes if node.name in mine and node.name in before)
     return next((name for name in names if departs(mine[name], before[name])), "")
 
@@ -235,10 +235,10 @@ def by_name(graph: GraphModule, mine: NodeValues, before: NodeValues) -> str:
 def by_origin(
     graph: GraphModule, mine: NodeValues, before: NodeValues, origins: Callable[[Node], Iterable[str]]
 ) -> str:
-    """The first node that should have the value of a node of the stage before and has another.
+    """The first node whose value differs from its origin's in the previous stage.
 
-    A node is decomposed into several: the last of them with its shape and dtype holds its value. `origins` returns the
-    names of the nodes of the stage before that a node comes from.
+    A node is decomposed into several; the last one with its shape and dtype holds its value. `origins` returns the
+    names of a node's origins in the previous stage.
     """
     holders: dict[str, list[str]] = {}
     for node in graph.graph.nodes:
@@ -252,7 +252,7 @@ def by_origin(
 
 
 def by_holder(mine: NodeValues, before: NodeValues, holders: Mapping[str, Sequence[str | None]]) -> str:
-    """The first node whose value differs from the node of the stage before that it was traced from."""
+    """The first node whose value differs from the node of the previous stage that it was traced from."""
     for name, value in before.items():
         places = holders.get(name, ())
         whole = value if isinstance(value, tuple | list) else (value,)

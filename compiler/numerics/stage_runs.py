@@ -1,4 +1,4 @@
-"""Run the graphs that AOTAutograd and Inductor made of one capture, on the CPU with the inputs of its call."""
+"""Run AOTAutograd's and Inductor's graphs of one capture, on the CPU with the inputs of its call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN = ("non_alias", "unsafe_view_alias", "custom_function_view")
 
 
 class NotComparableError(RuntimeError):
-    """The results of a stage can't be compared with eager's; the message says why."""
+    """A stage's results can't be compared with eager's; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Stage:
 
 
 def stages_of(kept: KeptFrame) -> list[Stage]:
-    """The stages that were kept, in the order of the pipeline; "post_grad" last."""
+    """The kept stages in pipeline order, "post_grad" last."""
     found = [_stage(name, {"joint": kept.stages[name]}) for name in ("joint", "joint passes") if name in kept.stages]
     if {"forward", "backward"} <= kept.stages.keys():
         found.append(_stage("forward + backward", {kind: kept.stages[kind] for kind in ("forward", "backward")}))
@@ -57,17 +57,19 @@ def _stage(name: str, graphs: Graphs) -> Stage:
 
 
 class StageRunner:
-    """Runs stages of one capture on the inputs of its call; `eager` are the captured graph's results, `draws` the
-    random numbers that came with them. A graph without a backward gives no gradients: those of views are autograd's.
+    """Runs stages of one capture on the inputs of its call.
+
+    `eager` are the captured graph's results, `draws` the random numbers of that run. A graph without a backward returns
+    no gradients: autograd computes those of views.
     """
 
     def __init__(self, kept: KeptFrame, eager: Results, draws: Draws) -> None:
         self._kept, self._eager, self._draws = kept, eager, draws
 
     def run(self, stage: Stage, values: dict[str, dict[str, Any]] | None = None) -> Results:
-        """The results of a stage; the values of its nodes are kept in `values`, by graph and name.
+        """Run a stage; return its results, and store values of its nodes in `values`, by graph and name.
 
-        Raises NotComparableError where the graphs' inputs or results are not those of the call.
+        Raises NotComparableError if the graphs' inputs or results do not match the call's.
         """
         arguments = [copy_to_cpu(value) for value in self._kept.arguments or ()]
         versions = [version(value) for value in arguments]
@@ -88,7 +90,7 @@ class StageRunner:
         return self._results(arguments, changed, forward, gradients)
 
     def _halves(self, stage: Stage, run: Callable[..., list[Any]]) -> tuple[list[Any], list[Any]]:
-        """Outputs of the call and gradients of its inputs; `run` runs a graph."""
+        """Outputs of the call and gradients of its inputs; `run` runs one of the graphs."""
         if "inference" in stage.graphs:
             return run("inference"), []
         if "joint" in stage.graphs:
@@ -101,7 +103,7 @@ class StageRunner:
         return outputs[:count], run("backward", outputs[count:])
 
     def _inputs(self, layouts: Sequence[InputLayout], arguments: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
-        """Inputs of a graph. Saved values come in the partitioner's order: sizes first."""
+        """Inputs of a graph. Saved values are in the partitioner's order: sizes first."""
         handed = iter(sorted(saved, key=lambda value: isinstance(value, Tensor | Unknown)))
         tangents = iter(self._tangents(sum(layout.name.startswith("tangents") for layout in layouts)))
         found = []
@@ -112,7 +114,7 @@ class StageRunner:
         return found
 
     def _tangents(self, count: int) -> list[Tensor]:
-        """Gradients of the outputs: those of the user's backward, else ones."""
+        """Gradients of the outputs: those from the user's backward, or else ones."""
         if not count:
             return []
         facts, trained = self._kept.aot, self._kept.trained

@@ -1,4 +1,4 @@
-"""Summarize a stage's numbers for a record: one `Check` for the results of each dtype, and the user's input names."""
+"""Summarize a stage's results for a record: one `Check` for each dtype, with the user's names of inputs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from compiler.record import Artifact, Check
 
 _OWN = re.compile(r"\._(?:parameters|buffers)\['[^']+'\]$")
 _CALLED = re.compile(r"^(self|fn|mod|module|model)\.")
-"""What torch and its users call the module whose forward it is; others are named."""
+"""Usual names for the module that is called, which are dropped; other names are kept."""
 
 
 def stage_checks(mine: Named, eager: Named, best: Named | None, stage: str, graph: str) -> tuple[Check, ...]:
-    """Compare the results of a stage with eager's and with `best`, the same in float64: one `Check` for each dtype.
+    """Compare a stage's results with eager's and with `best`, the results in float64: one `Check` for each dtype.
 
-    Integers and booleans that are equal to eager's are counted with the first dtype.
+    Integers and booleans equal to eager's are counted with the first dtype.
     """
     found = numbers(mine, eager, best)
     whole = [item for item in found if item.verdict == "equal" and not _is_floating(item.dtype)]
@@ -36,7 +36,7 @@ def _is_floating(dtype: str) -> bool:
 
 
 def _stage_check(found: Numbers, stage: str, graph: str, others: Sequence[Numbers] = ()) -> Check:
-    """The `Check` of one dtype; results in `others` are equal to eager's."""
+    """The `Check` of one dtype; `others` are results equal to eager's."""
     count = found.count + sum(item.count for item in others)
     formats = " and ".join(item.dtype for item in (found, *others))
     subject = f"{count} results, {formats}" if count > 1 else f"{found.worst}, {formats}"
@@ -55,7 +55,7 @@ def _stage_check(found: Numbers, stage: str, graph: str, others: Sequence[Number
 
 
 def not_comparable(stage: str, graph: str, reason: str) -> Check:
-    """The `Check` of a stage whose numbers can't be compared, with the reason."""
+    """The `Check` of a stage whose results can't be compared, with the reason."""
     return Check("outputs and gradients", None, None, "not comparable", reason, stage, graph)
 
 
@@ -64,19 +64,19 @@ def on_cpu(named: Named) -> list[tuple[str, Any]]:
 
 
 def input_names(captured: Artifact) -> list[str]:
-    """The user's names of a captured graph's inputs, in order; "" where one has none."""
+    """The user's names of a captured graph's inputs, in order; "" for one without a name."""
     inputs = [entity for entity in captured.entities if entity.kind == "placeholder"]
     return [input_name(str(entity.attrs.get("source") or "")) for entity in inputs]
 
 
 def rename_input(text: str, names: Sequence[str]) -> str:
-    """`gradient of input 3` with the user's name of that input, where it has one."""
+    """Replace the input in `gradient of input 3` by the user's name, if it has one."""
     found = re.search(r"\binput (\d+)$", text)
     name = "".join(names[int(found[1]) :][:1]) if found else ""
     return text[: found.start()] + name if found and name else text
 
 
 def input_name(source: str) -> str:
-    """`L['self']._modules['layer1']._parameters['weight']` is `layer1.weight`, `L['x']` is `x`."""
+    """Map `L['self']._modules['layer1']._parameters['weight']` to `layer1.weight`, `L['x']` to `x`."""
     name = argument(source).removeprefix("global ")
     return _CALLED.sub("", name) if _OWN.search(source) else name

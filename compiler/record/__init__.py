@@ -1,10 +1,10 @@
-"""The record: what one exploration found, as plain data.
+"""The record: the results of one exploration, as plain data.
 
-Two nouns carry everything. An `Entity` is one thing in one stage (a source line, an FX node, a kernel); an `Artifact`
-is one stage's printable value. A `Record` holds artifacts in pipeline order plus the facts that are not a stage's
-text. Links are not stored twice: the closure of `Entity.origins`, in both directions, is the selection.
+There are two main types. An `Entity` is one object in one stage (a source line, an FX node, a kernel). An `Artifact` is
+the printable text of one stage, with its entities. A `Record` holds artifacts in pipeline order, and facts that belong
+to no stage's text. Links are stored only as `Entity.origins`: the selection is their closure in both directions.
 
-A record is JSON in and out, exactly: `Record.from_json(record.to_json()) == record`. Loading executes nothing.
+Records round-trip through JSON: `Record.from_json(record.to_json()) == record`. Loading executes no code.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from compiler.record.plain_text import did_you_mean
 
 SCHEMA = 3
 READABLE = (1, 2, SCHEMA)
-"""Before schema 2 ids alone said the half of a graph; before 3 the index of a code object and a kernel's variant."""
+"""Schema 1 stored the half of a graph only in ids; schema 2, the index of a code object and a kernel's variant."""
 
 OWN_STAGES: tuple[str, ...] = (
     "lowered", "simplified", "fold_padding", "inlined", "split", "fused", "fission",
     "one_hot", "recompute", "matmuls", "ordered", "combined", "reordered", "scheduled",
 )  # fmt: skip
-"""What the passes of our own backend make. One that is not listed comes after these, before the kernels."""
+"""Stages of our own backend's passes. A stage not listed comes after these, before the kernels."""
 
 STAGES: tuple[str, ...] = (
     "source",
@@ -77,16 +77,16 @@ STAGES: tuple[str, ...] = (
 )
 
 MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]
-"""What a Triton kernel is compiled to, step by step: made when it is asked for, one artifact for each kernel."""
+"""Stages of a Triton kernel's compilation, in order; made on request, one artifact for each kernel."""
 
 
 def stage_rank(stage: str) -> float:
-    """The rank of a stage in the pipeline; an unknown stage counts as a pass of our own backend."""
+    """Rank of a stage in the pipeline; an unknown stage ranks as a pass of our own backend."""
     return STAGES.index(stage) if stage in STAGES else STAGES.index("kernels") - 0.5
 
 
 def ordered_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[str]:
-    """Each stage once, in pipeline order; an unknown stage stays behind the one before it."""
+    """Distinct stages in pipeline order; an unknown stage follows the one before it."""
     ranks: dict[str, float] = {}
     before = known.index("kernels") - 0.5
     for stage in stages:
@@ -101,21 +101,21 @@ GraphHalf = Literal["", "forward", "backward", "inference"]
 
 
 class UntrustedError(RuntimeError):
-    """Code of a loaded record would have to be executed, and the user has not agreed to that."""
+    """Code of a loaded record would be executed without the user's consent."""
 
 
 class RecordError(ValueError):
-    """A record file that can't be read: the message names the field and what was expected there."""
+    """A record file can't be read; the message names the field and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One thing in one stage.
+    """One object in one stage.
 
-    `id` is canonical (`forward[0/0].mul_2`): the same input gives the same id. `attrs` holds JSON values only: for a
-    tensor-valued node `dtype`, `shape`, `stride`, `device`, `bytes`; for an FX node also `op`, `target`, `module`
-    (the `nn.Module` path), `file`, `line`, `checkpoint`; in a higher-order operator's body `subgraph`, the id of
-    what holds the body; the operator has `subgraphs`. `inputs` are ids in this artifact, `origins` in earlier stages.
+    `id` is canonical (`forward[0/0].mul_2`): the same input gives the same id. `attrs` holds JSON values only. A node
+    with a tensor value has `dtype`, `shape`, `stride`, `device`, `bytes`. An FX node also has `op`, `target`, `module`
+    (the `nn.Module` path), `file`, `line`, `checkpoint`. A higher-order operator has `subgraphs`; a node in its body
+    has `subgraph`, the operator's id. `inputs` are ids in this artifact, `origins` ids in earlier stages.
     """
 
     id: str
@@ -128,13 +128,13 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Artifact:
-    """One stage's printable value. `lines` maps a 1-based line of `text` to the ids of the entities on it.
+    """The printable text of one stage. `lines` maps a 1-based line of `text` to the ids of the entities on it.
 
-    `graph` is the capture it belongs to (`0/0`: frame 0, compilation 0, numbered within this exploration), a part of
-    it (`0/0 submod_1`, where DDPOptimizer split it) or "". `half` is which half of the graph: "forward", "backward",
-    "inference", or "" where it is all of it.
-    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none) and `path`; of source also
-    `calls`: for the id of a line that calls functions inlined there, ids of lines that ran in these.
+    `graph` is the capture (`0/0`: frame 0, compilation 0, numbered within this exploration), a part of it
+    (`0/0 submod_1`, if DDPOptimizer split it) or "". `half` is the half of the graph: "forward", "backward",
+    "inference", or "" for the whole graph.
+    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none) and `path`. Source also has
+    `calls`: it maps the id of a line with inlined calls to the ids of lines that ran in the called functions.
     """
 
     id: str
@@ -155,7 +155,7 @@ class Artifact:
         return f"<{self.id}: {self.title}, {len(self.lines)} linked lines; print it to read it>"
 
     def calls_inside(self, entity: Entity) -> tuple[str, ...]:
-        """The ids of the calls in the subgraphs that a node of this graph runs, and in the subgraphs of those."""
+        """Ids of the calls in the subgraphs that a node of this graph runs, including nested subgraphs."""
         return tuple(
             identity
             for other in self.entities
@@ -164,7 +164,7 @@ class Artifact:
         )
 
     def entity(self, name: str) -> Entity:
-        """The entity with this id, or with this name inside the artifact (`mul_2`). Raises KeyError."""
+        """The entity with this id, or with this name within the artifact (`mul_2`). Raises KeyError."""
         wanted = {name, f"{self.id}.{name}"}
         for candidate in self.entities:
             if candidate.id in wanted:
@@ -174,7 +174,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a pass decided about some entities: `pass_name` ("fusion"), `verdict` ("fused", "refused"), and why."""
+    """A pass's decision about some entities: `pass_name` ("fusion"), `verdict` ("fused", "refused"), and the reason."""
 
     pass_name: str
     graph: str
@@ -188,10 +188,10 @@ class Decision:
 class Kernel:
     """One generated kernel. `id` is the id of its entity in the kernels artifact; `lines` its first and last line.
 
-    `category` says what it is ("pointwise", "reduction", "extern", "template", "user": the user's own); `bytes` is what
-    it reads and writes in one call, as Inductor counts it (0 where it does not); `nodes` are ids of fused_ir entities.
-    `half` is the half of its graph that it computes: "forward", "backward" or "inference". `variant` tells apart
-    kernels of one half that may share a name: "Triton" and "C++" where a half has both, "edited" in the kernel lab.
+    `category` is "pointwise", "reduction", "extern", "template" or "user" (the user's own kernel).
+    `bytes` are the bytes read and written in one call, by Inductor's count (0 if it has none).
+    `nodes` are ids of fused_ir entities. `half` is the half of its graph: "forward", "backward" or "inference".
+    `variant` tells apart kernels of one half that may share a name: "Triton" and "C++", "edited" in the kernel lab.
     """
 
     id: str
@@ -209,7 +209,7 @@ class Kernel:
 
     @property
     def place(self) -> str:
-        """The graph, the half of it and the variant that the kernel belongs to: `0/0 forward`."""
+        """Graph, half and variant of the kernel: `0/0 forward`."""
         return " ".join(filter(None, (self.graph, self.half, self.variant)))
 
 
@@ -218,14 +218,14 @@ class Binary:
     """One Triton kernel as machine code for one GPU, in one launch configuration.
 
     `kernel` is the id of a `Kernel`, `target` names a GPU of `compiler.targets`. `config` holds block sizes,
-    `num_warps` and `num_stages`; `configs` are all that Inductor's heuristics would try, in their order.
+    `num_warps` and `num_stages`; `configs` are all candidates of Inductor's heuristics, in their order.
 
-    `registers` are those of one thread (vector registers with AMD), `spill_bytes` of one thread, `shared_memory` the
-    bytes and `threads` the threads of one block, `programs` the blocks of one launch (0 where sizes are symbolic).
-    `occupancy` is resident warps over the most a multiprocessor holds, and `limiter` what keeps it there. `mix` counts
-    instructions by class; `load_bits` and `store_bits` are the widest global access of one thread. `bytes` and `flops`
-    are by formula, for one launch; `bound_seconds` is the least time the target's peak rates allow, and `bound` which
-    of them ("memory", "compute"). None stands for what could not be had.
+    `registers` (vector registers on AMD) and `spill_bytes` are per thread, `shared_memory` (bytes) and `threads` per
+    block. `programs` are the blocks of one launch (0 if sizes are symbolic). None means not available.
+    `occupancy` is the share of a multiprocessor's warps that are resident; `limiter` is the resource that limits it.
+    `mix` counts instructions by class. `load_bits` and `store_bits` are the widest global access of one thread.
+    `bytes` and `flops` are by formula, for one launch. `bound_seconds` is the least time at the target's peak rates;
+    `bound` is the rate that limits it ("memory", "compute").
     """
 
     kernel: str
@@ -250,11 +250,11 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor that a node of the eager autograd graph (`node`, an entity's id) keeps for its backward.
+    """A tensor that a node of the eager autograd graph (`node`, an entity's id) saves for its backward.
 
-    `of` says what it is: "leaf w", "result of addmm_1", "" if unknown. Tensors of one `storage` ("s3") share memory, of
-    `storage_bytes` in all. `free` marks memory of leaves, there saved or not. `version` counts writes in place, `view`
-    marks views; `problem` says why the tensor can't be had or used.
+    `of` names the tensor: "leaf w", "result of addmm_1", "" if unknown. Tensors with the same `storage` ("s3") share
+    memory, of `storage_bytes` in all. `free` marks memory of leaves, which exists anyway. `version` counts in-place
+    writes, `view` marks views. `problem` says why the tensor is not available or can't be used.
     """
 
     node: str
@@ -274,7 +274,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A measured duration in seconds. `subject` is an artifact id or a candidate's name; `what` says what was timed."""
+    """A measured duration in seconds. `subject` is an artifact id or a candidate's name; `what` describes it."""
 
     subject: str
     what: str
@@ -286,19 +286,20 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Numbers against eager's. `subject` is "the call", a result of it ("logits", "gradient of layer1.weight"), or says
-    which results of a stage are meant.
+    """A comparison with eager's results. `subject` is "the call", one of its results ("logits", "gradient of
+    layer1.weight"), or a description of a stage's results.
 
-    Errors are absolute, and relative to the largest magnitude; None where they are not finite. `verdict` is "equal",
-    "close" (within the dtype's tolerance, or as near to float64 as eager), "differs" or "not comparable"; `words` say
-    it in a sentence. `stage` and `graph` are those whose graphs were run, "" where it is the compiled code; of a stage
-    that is run in the whole call, `graph` is "". `max_absolute_float64` and `max_relative_float64` are errors against
-    the same computation in float64, None where that is not known; there, a tensor's magnitude counts as a thousandth of
-    the largest one at least. `node` is the id of the first node whose value departs.
+    Errors are absolute, and relative to the largest magnitude; None if not finite.
+    `verdict` is "equal", "close" (within the dtype's tolerance, or as near to float64 as eager), "differs" or "not
+    comparable"; `words` is the verdict as a sentence.
+    `stage` and `graph` name the graphs that were run. Both are "" for compiled code; `graph` is "" if a stage was run
+    in the whole call. `node` is the id of the first node whose value differs.
+    `max_absolute_float64` and `max_relative_float64` are errors against the same computation in float64, None if
+    unknown. For these, a tensor's magnitude is at least a thousandth of the largest one.
 
-    Of results of the call: `tolerance` is the relative error that is allowed, `max_ulps` and `p99_ulps` (99 of 100
-    values are within) are in units in the last place of the result's own format, and `eager_absolute_float64` is
-    eager's own largest error against float64.
+    For results of the call, `tolerance` is the allowed relative error. `max_ulps` and `p99_ulps` (the 99th percentile)
+    are in units in the last place of the result's dtype. `eager_absolute_float64` is eager's largest error against
+    float64.
     """
 
     subject: str
@@ -323,7 +324,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A stage that could not be had: why, and what to do about it, in the user's terms."""
+    """A stage that is not available: the reason, and what to do about it, in the user's terms."""
 
     stage: str
     reason: str
@@ -333,8 +334,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where the record was made. `threads` are those of the CPU that torch uses, `matmul_precision` is what
-    torch.get_float32_matmul_precision() says.
+    """Where the record was made. `threads` is torch's number of CPU threads, `matmul_precision` the value of
+    torch.get_float32_matmul_precision().
     """
 
     python: str = ""
@@ -351,11 +352,11 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class ExploredCall:
-    """Which call of a cell is explored: the callee as it is written where it is called, and that line of the cell.
+    """The call of a cell that is explored: the callee's text at the call, and that line of the cell.
 
-    `inside` is the cell's own call that made this one, "" where the cell makes it. `others` are callees of the cell
-    that could have been explored; `scripts` are those that train, build or evaluate a model: calling one once more
-    would change it.
+    `inside` is the cell's own call that led to this one, "" if the cell makes it directly. `others` are callees of the
+    cell that could have been explored instead. `scripts` are callees that train, build or evaluate a model: calling
+    them again would change it.
     """
 
     callee: str
@@ -367,13 +368,14 @@ class ExploredCall:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Record:
-    """Everything one exploration found, in pipeline order.
+    """The results of one exploration, in pipeline order.
 
-    `target` is what code was written for: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device that was here.
-    `calls` is how often the explored function was called. `versus` is what another backend made of the same call.
+    `target` is the target of code generation: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device of this
+    machine. `calls` is the number of calls of the explored function. `versus` is the record of another backend for the
+    same call.
 
-    `trust` is unset for a record that was made in this process. One that was loaded is untrusted, whatever its file
-    says, until the user agrees that its kernels' code is executed (`as_trusted`). It is never written to a file.
+    `trust` is unset for a record made in this process. A loaded record is untrusted, whatever its file says, until the
+    user agrees to execute its kernels' code (`as_trusted`). `trust` is never written to a file.
     """
 
     title: str
@@ -413,7 +415,7 @@ class Record:
         return f"<Record of {self.title or 'nothing'}: {stages or 'no stages'}>"
 
     def __getitem__(self, name: str) -> Artifact:
-        """The artifact with this id, or the first of this stage. Raises KeyError that says what there is."""
+        """The artifact with this id, or the first of this stage. Raises KeyError with the reason."""
         for candidate in self.artifacts:
             if name in (candidate.id, candidate.stage):
                 return candidate
@@ -429,11 +431,11 @@ class Record:
         return f"no artifact or stage {name!r} in this record{meant}; it has: {', '.join(stages) or 'nothing'}"
 
     def of_stage(self, stage: str) -> tuple[Artifact, ...]:
-        """The artifacts of a stage, one for each graph (and half of it)."""
+        """The artifacts of a stage, one for each graph or half of a graph."""
         return tuple(artifact for artifact in self.artifacts if artifact.stage == stage)
 
     def last_graphs(self) -> tuple[Artifact, ...]:
-        """The graphs that code is made of: Inductor's after its passes, else those of AOTAutograd."""
+        """The graphs that code is generated from: Inductor's after its passes, or else AOTAutograd's."""
         halves = (artifact for stage in ("forward", "backward", "inference") for artifact in self.of_stage(stage))
         return self.of_stage("post_grad") or tuple(halves)
 
@@ -443,7 +445,7 @@ class Record:
             yield from artifact.entities
 
     def linked_ids(self, entity_id: str) -> frozenset[str]:
-        """The ids linked to an entity: itself, all it came from, and all that came from it."""
+        """Ids linked to an entity: itself, its direct and indirect origins, and all entities that derive from it."""
         up = {entity.id: entity.origins for entity in self.entities()}
         down: dict[str, list[str]] = {}
         for child, parents in up.items():
@@ -452,16 +454,17 @@ class Record:
         return frozenset(_reach(entity_id, up) | _reach(entity_id, down))
 
     def to_json(self) -> str:
-        """The record as JSON, from which `from_json` makes an equal one."""
+        """Convert the record to JSON; `from_json` restores an equal record."""
         return msgspec.json.encode(self.with_trust(msgspec.UNSET)).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Record:
-        """Read a record. Raises RecordError naming the field that is wrong, and nothing else.
+        """Read a record. Raises RecordError, which names the wrong field, and no other error.
 
-        Its size is bounded (`compiler.record.limits`), and what views read of it is checked (`compiler.record.checks`).
+        Its size is limited (`compiler.record.limits`), and fields that views read are checked
+        (`compiler.record.checks`).
         """
-        from compiler.record.checks import DamagedError, check_record, upgrade  # most programs read no record
+        from compiler.record.checks import DamagedError, check_record, upgrade  # imported lazily: rarely needed
 
         unreadable = (msgspec.MsgspecError, UnicodeError, RecursionError, DamagedError)
         try:
@@ -486,25 +489,25 @@ class Record:
 
     @classmethod
     def decode(cls, data: bytes) -> Record:
-        """Decode a record without checking its fields; it is untrusted. Raises what msgspec does."""
+        """Decode an untrusted record without checking its fields. Raises msgspec's errors."""
         return msgspec.json.decode(data, type=cls).with_trust("untrusted")
 
     @classmethod
     def load(cls, path: str | Path) -> Record:
-        """Read a `.json` record from disk. Raises RecordError, or OSError when the file can't be read."""
+        """Read a `.json` record from disk. Raises RecordError, or OSError if the file can't be read."""
         return cls.from_json(Path(path).read_bytes())
 
     def with_trust(self, trust: Trust | msgspec.UnsetType) -> Record:
-        """A copy that is trusted, or not; so is what another backend made of the same call."""
+        """A copy with this trust; the other backend's record (`versus`) gets it too."""
         return replace(self, trust=trust, versus=self.versus and self.versus.with_trust(trust))
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it comes from a file, so that others may have written what it holds."""
+        """Whether the record comes from a file, so that others may have written its content."""
         return self.trust is not msgspec.UNSET
 
     def require_trust(self) -> None:
-        """Raise UntrustedError if the record was loaded, and the user has not agreed that its code is executed."""
+        """Raise UntrustedError if the record was loaded and the user has not agreed to execute its code."""
         if self.trust == "untrusted":
             names = [kernel.name for kernel in self.kernels if kernel.language in ("triton", "cpp")]
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -515,7 +518,7 @@ class Record:
             )
 
     def with_fields(self, **changes: Any) -> Record:
-        """A copy with these fields changed."""
+        """A copy with the given fields replaced."""
         return replace(self, **changes)
 
 
@@ -525,7 +528,7 @@ class _Versioned:
 
 
 def captured_by_frame(frames: Iterable[Frame], artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
-    """The captured graph of each frame; the first part of a graph that DDPOptimizer split."""
+    """The captured graph of each frame; if DDPOptimizer split the graph, its first part."""
     captured = {artifact.id: artifact for artifact in artifacts if artifact.stage == "captured"}
     return {frame.id: captured[name] for frame in frames for name in frame.graphs[:1] if name in captured}
 

@@ -1,4 +1,4 @@
-"""A record under construction: artifacts arrive one by one, and a listener hears of each."""
+"""A record under construction: artifacts are added one by one, and a listener is notified of each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from compiler.record.options import Options
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a listener hears: a stage has started, an artifact is there (or a newer version of it), a stage could not
-    be had, something is done for long, or the exploration has finished. `seconds` is what PyTorch spent on the stage,
-    `words` say what is being done.
+    """An event for listeners: a stage has started, an artifact was added or updated, a stage is not available,
+    something slow is in progress, or the exploration has finished. `seconds` is PyTorch's time for the stage, `words`
+    describe the progress.
     """
 
     kind: Literal["started", "progress", "artifact", "problem", "finished"]
@@ -33,7 +33,7 @@ Listener = Callable[[Event], None]
 
 @dataclass
 class Builder:
-    """Collects the parts of a `Record`; `record()` gives what is there so far, in pipeline order."""
+    """Collects the parts of a `Record`; `record()` returns the record so far, in pipeline order."""
 
     title: str
     options: Options
@@ -67,13 +67,13 @@ class Builder:
     versus: Record | None = None
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
-        """Add an artifact; of a stage that `options.stages` leaves out keep only the origins, which links need.
+        """Add an artifact. If `options.stages` excludes its stage, keep only the origins, which links need.
 
-        Returns the artifact: the next stage's origins are found in it.
+        Returns the artifact, from which the next stage finds its origins.
         """
         if not self.keeps(artifact.stage):
             self.hidden.update((entity.id, self._visible(entity.origins)) for entity in artifact.entities)
-            if artifact.stage == "kernels":  # what is compiled of them may be wanted all the same
+            if artifact.stage == "kernels":  # their compiled stages may still be requested
                 self.hidden_kernels[artifact.id] = artifact
             return artifact
         if self.hidden:
@@ -122,7 +122,7 @@ _IN_RECORD = {field.name for field in fields(Builder)} & {field.name for field i
 
 
 def _freeze(value: Any) -> Any:
-    """A list or dict of the builder as a tuple; other values as they are."""
+    """Convert a list or dict of the builder to a tuple; return other values unchanged."""
     return tuple(value) if isinstance(value, list) else tuple(value.values()) if isinstance(value, dict) else value
 
 
@@ -133,7 +133,7 @@ def in_pipeline_order(artifacts: Iterable[Artifact]) -> list[Artifact]:
 
 
 def in_kernel_order(record: Record) -> Record:
-    """The record with binaries and their artifacts and problems in the order of its kernels."""
+    """The record with its binaries, and their artifacts and problems, in the order of its kernels."""
     place = {kernel.id: index for index, kernel in enumerate(record.kernels)}
     artifacts = sorted(record.artifacts, key=lambda artifact: place.get(artifact.attrs.get("kernel", ""), -1))
     late = [problem for problem in record.problems if problem.stage in MACHINE_STAGES]
@@ -147,13 +147,13 @@ def in_kernel_order(record: Record) -> Record:
 
 
 class Clock:
-    """Seconds since the last lap, less what tcompile itself spent in between."""
+    """Measures PyTorch's time for a stage, without tcompile's own time in between."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Seconds since `resume`, when PyTorch last took over."""
+        """Seconds since `resume`, when PyTorch last continued."""
         return time.perf_counter() - self._last
 
     def resume(self) -> None:

@@ -10,16 +10,16 @@ from typing import Literal
 class Frame:
     """One compilation of one code object by TorchDynamo. `id` is canonical (`0/1`); `graphs` are artifact ids.
 
-    `code` is the index of the code object among those that TorchDynamo read, -1 for one that it left alone, and
-    `compilation` the index of the compilation among those of that code object, both from 0.
+    `code` is the index of the code object among those that TorchDynamo traced, -1 for a skipped one. `compilation` is
+    the index of the compilation among those of the code object. Both count from 0.
 
-    `caller` is the frame whose call, at `called_at`, led here ("" for the call that is explored). `plain` are the lines
-    that certainly ran as plain Python: not those that only may have.
+    `caller` is the frame that called this one, at `called_at`; "" for the explored call. `plain` are the lines that
+    certainly ran as plain Python; lines that only may have are left out.
 
-    `restarts` is why torch read the code anew in this compilation; `resumes` is the id of the break after which this
-    code goes on, if it is one of the functions that torch makes for that. `call_number` is in which call of the
-    explored function it was compiled, from 1. `guard_seconds` is what one check of all its guards takes with the CPU's
-    caches emptied before, as torch measures it once, when it has made them.
+    `restarts` are torch's reasons to restart the analysis in this compilation. `resumes` is the id of a break, if the
+    code is a resume function for it. `call_number` is the number of the explored function's call in which it was
+    compiled, from 1. `guard_seconds` is the time of one check of all guards with cold CPU caches, as torch measures it
+    when it creates them.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Frame:
 class Span:
     """A piece of Python source. Columns count characters from 0, the end is exclusive; `code` is the piece's text.
 
-    `end_column` is 0 where only the line is known.
+    `end_column` is 0 if only the line is known.
     """
 
     file: str
@@ -58,17 +58,17 @@ class Span:
 
 
 Applicability = Literal["machine-applicable", "maybe", "explanation"]
-"""How far advice of a class was tried. "machine-applicable": the tests apply the edit as it is offered, the break is
-gone and the result is the same. "maybe": the edit helps in the tests, and the caveat says what it may lead to in other
-code. "explanation": words, and no edit.
+"""How reliable a class of advice is. "machine-applicable": tests apply the edit as offered, the break is gone, and the
+result is the same. "maybe": the edit helps in the tests, and the caveat names possible effects in other code.
+"explanation": words without an edit.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """What to change. `rewrite` is what lines `line` to `end_line` of `file` may be replaced by ("" if no such text is
-    known), `settings` are statements to run before the function is compiled. `caveat` is what the edit may lead to, ""
-    unless it is a "maybe".
+    """A suggested change. `rewrite` replaces lines `line` to `end_line` of `file` ("" if there is no such text).
+    `settings` are statements to run before compilation. `caveat` names possible effects of the edit; it is "" unless
+    the applicability is "maybe".
     """
 
     text: str
@@ -83,28 +83,29 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
-    """A point where TorchDynamo ended a graph. `kind`, `explanation` and `hints` are torch's own words.
+    """A point at which TorchDynamo ended a graph. `kind`, `explanation` and `hints` are torch's own words.
 
     `what` is one plain sentence. `chain` leads from the line of the compiled function through inlined calls to the
-    culprit, whose place `file`, `line`, `function` and `code` give. `link` is torch's page on this kind.
+    culprit, at `file`, `line`, `function` and `code`. `link` is torch's page on this kind of break.
 
-    `outcome` says what followed: "resumed" (the function goes on in resume functions: `resumed_by` are their frames'
-    ids), "plain" (the rest of the function ran as plain Python), "skipped" (all of the function did), "error"
-    (torch.compile raises, or torch.export where `of_export` is set). `consequence` is the kind of a second break that
-    the first one led to.
+    `outcome` is the consequence: "resumed" (the function continues in resume functions; `resumed_by` are the ids of
+    their frames), "plain" (the rest of the function ran as plain Python), "skipped" (the whole function did), "error"
+    (torch.compile raises, or torch.export if `of_export` is set). `consequence` is the kind of a second break caused by
+    this one.
 
-    `ended` is the captured graph before the break ("" if there is none). `nodes` are the calls in it and in the graphs
-    after the break; it hands `crossing` tensors, of `crossing_bytes`, back to Python because it ends here.
+    `ended` is the captured graph before the break ("" if there is none). `nodes` are the numbers of calls in it and in
+    the graphs after the break. `crossing` is the number of tensors that it returns to Python because of the break, and
+    `crossing_bytes` their bytes.
 
-    `unread` are the first and last line of the frame's code that TorchDynamo did not read because of the break: breaks
-    may follow there that nobody knows of. None where it read on. `whose` says whose code the culprit is in: the user's,
-    an installed package's, or torch's own.
+    `unread` is the range of lines of the frame's code that TorchDynamo did not trace because of the break; it may
+    contain unknown breaks. None if tracing continued. `whose` is the owner of the culprit's code: the user, an
+    installed package, or torch.
 
-    `first_call` says that capturing the call once more, after it, met no break here: the code is run in a first call
-    only, such as lazy initialisation under a lock.
+    `first_call` is set if a second capture, after the call, did not meet this break: the code runs only in a first
+    call, such as lazy initialisation under a lock.
 
-    `lost_seconds` is by how much a call takes longer than without the break, measured if the user asked for times; None
-    where it was not, and `lost_note` says why, or what it was compared with.
+    `lost_seconds` is the time that the break adds to a call, if the user asked for times; None if it was not measured.
+    `lost_note` says why not, or what it was compared with.
     """
 
     id: str
@@ -140,14 +141,14 @@ class GraphBreak:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One check that compiled code makes before it is reused. `source` is what is guarded (`L['x']`).
+    """One check that compiled code makes before it is reused. `source` is the guarded value (`L['x']`).
 
-    `words` says it plainly; `argument` is what it is about, as the user wrote it (`x`, `self.training`,
-    `global SCALE`); `internal` marks those about the insides of modules and of torch. `symbols` are the names of sizes
-    and numbers left open that it is about.
+    `words` is the check in plain words. `argument` is its subject, as the user wrote it (`x`, `self.training`,
+    `global SCALE`). `internal` marks guards on the internals of modules and of torch. `symbols` are names of the
+    symbolic sizes and numbers in it.
 
-    `seconds` is what this check alone takes, the value at hand and caches warm (measured by calling it); None where it
-    can't be called alone. `failed` is how many calls it has turned away from this code.
+    `seconds` is the time of this check alone, with warm caches (measured by calling it); None if it can't be called
+    alone. `failed` is the number of calls that it rejected for this code.
     """
 
     id: str
@@ -167,8 +168,8 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What torch assumed of a symbol (`s77 <= 1024`), and the line that asked for it. `default` marks what no line
-    asked for: torch makes code of its own for the sizes 0 and 1, and names the line that used the size first.
+    """Torch's assumption about a symbol (`s77 <= 1024`), and the line that caused it. `default` marks an assumption
+    that no line caused: torch specializes sizes 0 and 1, and names the line that first used the size.
     """
 
     words: str
@@ -180,11 +181,11 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size or number that compiled code leaves open: what it stands for, the value it was traced with, its range.
+    """A symbolic size or number of compiled code: its source, the value at tracing, its range.
 
-    `low` and `high` are inclusive; None stands for no bound. `also` are others that had the same value at first: torch
-    takes them for the same symbol. `became` is the number or expression that it was found to be, "" while it is open,
-    and `specialized_by` the line that needed that. `conditions` are what it was assumed to be.
+    `low` and `high` are inclusive; None means no bound. `also` are other sources with the same value at first: torch
+    uses the same symbol for them. `became` is the number or expression that it was specialized to, "" if it is still
+    symbolic, and `specialized_by` the line that caused this. `conditions` are assumptions about it.
     """
 
     name: str
@@ -201,9 +202,9 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class GuardFailure:
-    """A guard of a cache entry (the compilation `entry`) that did not hold, and what differed.
+    """A guard of a cache entry (the compilation `entry`) that failed, and the difference.
 
-    `argument` is the name to blame, as the user wrote it; `old` and `new` are its values then and now; `cause` is the
+    `argument` is the name to blame, as the user wrote it; `old` and `new` are its values then and now. `cause` is the
     class of change: "shape", "dtype", "stride", "device", "requires_grad", "grad mode", "number", ...
     """
 
@@ -221,13 +222,13 @@ class GuardFailure:
 class Recompile:
     """A compilation of code that had been compiled before, and the guards that failed.
 
-    `reasons` are torch's words: the first failed guard of each cache entry. `failures` are all that failed.
-    `cause` and `argument` are those of the entry that came closest. `limit` says which limit kept torch from
-    compiling ("" if it did), `call` which line made the call, `call_number` which call of the explored function it was,
-    from 1. `closest` is the compilation that came closest, and `graph_change` what is different in the graph captured
-    now ("" where one of the two is not in the record). `plain_calls` are the calls, from a limit on, in which all of
-    the function ran as plain Python; not known where code is built to run. `applicability` says how far the
-    advice was tried.
+    `reasons` are torch's words: the first failed guard of each cache entry. `failures` are all failed guards.
+    `closest` is the compilation with the closest cache entry; `cause` and `argument` are of that entry.
+    `limit` is the recompile limit that prevented a compilation ("" if none did). `call` is the line of the call, and
+    `call_number` the number of the explored function's call, from 1.
+    `graph_change` compares the captured graph with that of `closest` ("" if one of the two is not in the record).
+    `plain_calls` are the calls, from a limit on, in which the whole function ran as plain Python; unknown if code is
+    built to run. `applicability` is how reliable the advice is.
     """
 
     id: str
@@ -252,14 +253,14 @@ class Recompile:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One bytecode instruction as TorchDynamo read it, with the state it came to it with, told as what changed since
-    the last step of the same call.
+    """One bytecode instruction that TorchDynamo traced, with the state before it, as changes since the last step of the
+    same call.
 
-    `attempt` counts from 1 how often the frame was begun anew, `depth` the calls it was inlined through; `first` marks
-    the first step of a call. The lowest `kept` entries of the symbolic stack are still there, `pushed` came on top;
-    `changed` are locals, "" for one that is gone. `nodes` (FX, by their names then: a store may rename them) and
-    `guards` were added until the next step began.
-    `ended` is the error that the instruction ended in, "" if it went on.
+    `attempt` is the number of the attempt to trace the frame, from 1. `depth` is the depth of inlined calls. `first`
+    marks the first step of a call.
+    The lowest `kept` entries of the symbolic stack are unchanged; `pushed` are new entries on top. `changed` are
+    locals, "" for a deleted one. `nodes` (FX, by their names at the time: a store may rename them) and `guards` were
+    added before the next step. `ended` is the error that ended the instruction, "" if there was none.
     """
 
     frame: str

@@ -1,6 +1,6 @@
-"""Checks of a loaded record, so that every view can be made: references, cycles, types of attributes.
+"""Checks that a loaded record is safe to show: references, cycles, types of attributes.
 
-The decoder has checked the fields; here is checked what stands in their values.
+The decoder has checked the fields' types; this module checks their values.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 MOST_LINES = 10_000_000
 MOST_BYTES = 2**50
-"""No tensor and no device has more; sums of them fit a column of 64-bit integers."""
+"""More than any tensor or device has; sums of such numbers fit a 64-bit integer column."""
 MOST_ORIGINS = 300
-"""An entity leads back through so many others at most: stages are fewer."""
+"""Maximum length of a chain of origins; there are fewer stages."""
 
 Line = Annotated[int, msgspec.Meta(ge=0, le=MOST_LINES)]
 Size = Annotated[int, msgspec.Meta(ge=0)]
@@ -33,11 +33,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class DamagedError(ValueError):
-    """A record that can't be shown; the message names the field."""
+    """A record can't be shown; the message names the field."""
 
 
 class _Launch(TypedDict, total=False):
-    """How a kernel of our own backend is compiled and launched. Triton evaluates the text of some types."""
+    """Compilation and launch data of our backend's kernels. `types` are restricted, as Triton evaluates their text."""
 
     aligned: list[str]
     arguments: list[int | tuple[_Word, list[Size], list[Size]]]
@@ -49,7 +49,7 @@ class _Launch(TypedDict, total=False):
 
 
 class _EntityAttrs(TypedDict, total=False):
-    """Attributes of entities that views read; others may be anything."""
+    """Types of the entity attributes that views read; other attributes may have any type."""
 
     bytes: Size
     category: str
@@ -88,7 +88,7 @@ class _ArtifactAttrs(TypedDict, total=False):
 
 
 def check_record(record: Record, path: str = "$") -> None:
-    """Check a record that was decoded. Raises DamagedError naming the field, TooLargeError."""
+    """Check a decoded record. Raises DamagedError naming the field, or TooLargeError."""
     check_counts(record)
     _check_unique((artifact.id for artifact in record.artifacts), f"{path}.artifacts")
     for place, artifact in enumerate(record.artifacts):
@@ -158,7 +158,7 @@ def _check_artifact(artifact: Artifact, path: str) -> None:
 
 
 def _check_launch(launch: Mapping[str, Any], attrs: Mapping[str, Any], path: str) -> None:
-    """Check that a kernel of our backend has all that its compilation and launch need; C++ has arguments alone."""
+    """Check that a kernel of our backend has all fields that its launch needs; C++ kernels need only arguments."""
     _expect("line" in attrs, "a kernel with `launch` has none", f"{path}.line")
     if not _TRITON_LAUNCH & launch.keys():
         return
@@ -188,7 +188,7 @@ def _check_kernel(kernel: Kernel, lengths: Mapping[str, int], path: str) -> None
 
 
 def _check_origins(record: Record, path: str) -> None:
-    """Check that the origins and inputs of an entity never lead back to it."""
+    """Check that origins and inputs of entities have no cycles."""
     edges = {entity.id: entity.origins for entity in record.entities()}
     depths: dict[str, int] = {}
     for name in _in_order(edges, f"{path}.artifacts", "origins"):
@@ -206,7 +206,7 @@ def _check_no_cycle(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -
 
 
 def _in_order(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> Iterator[Any]:
-    """Names in topological order. Raises DamagedError for a cycle."""
+    """Yield names in topological order. Raises DamagedError for a cycle."""
     try:
         yield from TopologicalSorter(edges).static_order()
     except CycleError as error:
@@ -216,7 +216,7 @@ def _in_order(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> Iter
 
 
 def upgrade(record: Record, schema: int) -> Record:
-    """Convert a record of an earlier schema: facts that only ids told become fields."""
+    """Convert a record of an earlier schema: fill the fields that were once only parts of ids."""
     kernels, artifacts = record.kernels, record.artifacts
     if record.schema == 1:
         artifacts = tuple(
@@ -234,7 +234,7 @@ def upgrade(record: Record, schema: int) -> Record:
 
 
 def _words_after(graph: str, artifact: str) -> list[str]:
-    """Words of an artifact's id after its graph: `kernels[0/0 submod_1 forward Triton]`."""
+    """Words in an artifact's id after its graph: `kernels[0/0 submod_1 forward Triton]`."""
     return artifact.partition(f"[{graph} ")[2].rstrip("]").split(" ")
 
 
@@ -247,7 +247,7 @@ def _variant_of(kernel: Kernel) -> str:
 
 
 def _with_numbers(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Frames with the numbers of code object and compilation: functions of one name and place are one code object."""
+    """Number code objects and compilations of frames; the same function name and place mean the same code object."""
     compilations: dict[tuple[str, str, int], int] = {}
     for frame in frames:
         was_read = frame.outcome != "skipped" or frame.call_number > 0

@@ -1,7 +1,7 @@
-"""Limits of a record's size, checked before it is decoded.
+"""Size limits of a record, checked before it is decoded.
 
-A record of 100 MB is read in seconds, and in less than 1 GiB of memory with all that is made of it. JSON of a few bytes
-can stand for objects of many more, so these are counted in the text; and views take as long as a record has entities.
+A record of 100 MB is read in seconds, and in less than 1 GiB of memory including all that is built from it. A few bytes
+of JSON can decode to much larger objects, so values are counted in the text; views take time in proportion to entities.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from compiler.record import Record
 
 MOST_BYTES = 128 * 2**20
-"""A file has at most so many bytes, and a page unpacks to at most so many."""
+"""Maximum bytes of a file, and of a page after unpacking."""
 MOST_MEMORY = 600 * 2**20
 MOST_ENTITIES = 200_000
 MOST_FACTS = 100_000
-"""At most so many of each kind: guards, decisions, steps, …"""
+"""Maximum number of facts of each kind: guards, decisions, steps, …"""
 
 _BYTES_OF = {b"{": 240, b"[": 120, b",": 32}
 _BYTES_OF_TEXT = 56
@@ -28,11 +28,11 @@ _LONG_NUMBER = re.compile(rb"(?<![.\d])\d{%d}" % _DIGITS)
 
 
 class TooLargeError(ValueError):
-    """A file that would take more memory, or time to show, than is allowed. The message has the numbers."""
+    """A file exceeds the limit of memory or of time to show it. The message has the numbers."""
 
 
 def check_json(data: bytes) -> None:
-    """Check that decoding JSON stays below the limit of memory. Raises TooLargeError."""
+    """Check that decoding JSON stays below the memory limit. Raises TooLargeError."""
     if len(data) > MOST_BYTES:
         raise TooLargeError(f"it has {len(data) / 1e6:,.0f} MB; at most {MOST_BYTES / 1e6:,.0f} MB are read")
     needed = _memory_for(data)
@@ -55,7 +55,7 @@ def check_counts(record: Record) -> None:
 
 
 def _memory_for(data: bytes) -> int:
-    """An upper bound of the bytes that JSON's values take in Python."""
+    """Upper bound of the bytes that the JSON values take in Python."""
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
     texts = unescaped.count(b'"') // 2
     fixed = texts * _BYTES_OF_TEXT + len(data) * _bytes_a_character(data)
@@ -71,7 +71,7 @@ def _memory_for(data: bytes) -> int:
 
 
 def _outside_texts(data: bytes) -> Iterator[bytes]:
-    """The JSON outside of strings, in pieces, as all at once would take many times the memory."""
+    """Yield the JSON outside of strings in pieces, as splitting it at once would take many times the memory."""
     inside = 0
     for start in range(0, len(data), _PIECE):
         pieces = data[start : start + _PIECE].split(b'"')
@@ -80,7 +80,7 @@ def _outside_texts(data: bytes) -> Iterator[bytes]:
 
 
 def _bytes_a_character(data: bytes) -> int:
-    """The bytes that Python stores for each character of a text: those of the widest one."""
+    """Bytes that Python stores for each character of a string, by its widest character."""
     if data.isascii() and rb"\u" not in data:
         return 1
     is_wide = any(bytes([lead]) in data for lead in range(0xF0, 0xF5)) or rb"\ud" in data.lower()

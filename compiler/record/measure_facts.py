@@ -1,6 +1,6 @@
 """Measured facts: candidates, their host time, times of kernels and lines, memory.
 
-Seconds are of one call, unless a field says otherwise. None stands for what could not be measured or was not asked for.
+Seconds are for one call, unless a field says otherwise. None means not measured, or not requested.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MemoryWhat = Literal["input", "allocate", "reuse", "alias", "free", "output"]
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """Where the host's time of one call goes, in seconds: checking guards (the CPU's caches warm), the generated
-    wrapper and all else in Python and torch, launching what the GPU is to do; and how long the GPU was busy with it.
+    """How one call spends its time, in seconds: checking guards (with warm CPU caches), the generated wrapper and all
+    other Python and torch code, launching GPU work, and the time that the GPU was busy.
 
-    `gpu` overlaps with the others: the GPU works while the host goes on.
+    `gpu` overlaps with the others, as the GPU runs asynchronously.
     """
 
     guards: float | None = None
@@ -32,15 +32,16 @@ class HostTime:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to run the user's call, and what was measured of it.
+    """One way to run the user's call, and its measurements.
 
     `name` is "eager", a backend ("aot_eager", "inductor") or a backend with a mode ("inductor reduce-overhead").
-    `what` says what one call is. `seconds` is the median over `rounds`, each of `calls_a_round` calls (their mean, on a
-    GPU their median); `low` and `high` are the quartiles. `stream_seconds` is one call in a stream of calls that
-    nothing is done between, where `seconds` is of calls with the L2 cache emptied before each. `compile_seconds` is the
-    first call's, with empty caches. `peak_bytes` is the most memory in use during one call, less what was in use
-    before. `kernels` are different generated ones, `launches` are of one call: of kernels and libraries' routines.
-    `graphs` are those that were compiled. `notes` are in words, `problem` says why there are no numbers.
+    `what` describes one call.
+    `seconds` is the median over `rounds`, each of `calls_a_round` calls (their mean; on a GPU, their median); `low` and
+    `high` are the quartiles. The L2 cache is emptied before each call, except for `stream_seconds`: the time of a call
+    in a back-to-back stream. `compile_seconds` is for the first call, with empty caches.
+    `peak_bytes` is the peak memory during one call, less the memory in use before.
+    `kernels` counts distinct generated kernels, `launches` the launches of one call (library kernels, too), and
+    `graphs` the compiled graphs. `notes` are sentences; `problem` says why there are no numbers.
     """
 
     name: str
@@ -68,10 +69,10 @@ class Candidate:
 class Measurement:
     """How the candidates of a record were measured.
 
-    `device` is "cpu" or "cuda", `device_name` its model, `threads` those of the CPU that torch uses. `method` is one
-    sentence. `noise` are notes on how far the numbers can be relied on. `left_out` says which candidates were not tried
-    though they could be, and how to have them. `interrupted` is true where candidates or rounds are missing because the
-    user stopped it.
+    `device` is "cpu" or "cuda", `device_name` its model, `threads` torch's number of CPU threads. `method` is one
+    sentence. `noise` are notes on the reliability of the numbers. `left_out` names possible candidates that were not
+    timed, and how to include them. `interrupted` is set if candidates or rounds are missing because the user
+    interrupted.
     """
 
     device: str
@@ -87,14 +88,14 @@ class Measurement:
 class KernelTime:
     """Profiled time of one call of a generated kernel, or of one function of eager's.
 
-    Seconds are the median over the profiled calls, in each of which they are the sum of its `launches` (their mean).
-    `device` says whose time it is: "cuda", or "cpu" where the code ran there. `kernel` is the id of a `Kernel`, `call`
-    of the entity that calls it in the generated code. Both are "" for eager, and for what ran in the compiled call and
-    was matched to no kernel of the record: there `name` is the device's function, on a CPU the operator. `op` is the
-    operator that launched it, `functions` are the device's functions that ran. `bytes` and `flops` are by formula, for
-    all launches; `memory_share` and `compute_share` say how much of the GPU's peak bandwidth and peak rate that is,
-    from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak is not known. `nodes` are ids of
-    what it does the work of in the post-grad graph, `lines` of source lines.
+    Seconds are the median over the profiled calls; for each call, its `launches` (their mean number) are summed.
+    `device` is where the time was spent: "cuda", or "cpu".
+    `kernel` is the id of a `Kernel`, and `call` the id of the entity that calls it in the generated code. Both are ""
+    for eager, and for functions in the compiled call that match no kernel of the record: then `name` is the device
+    function, or on a CPU the operator. `op` is the operator that launched it, `functions` are the device functions that
+    ran. `bytes` and `flops` are by formula, for all launches. `memory_share` and `compute_share` are the achieved
+    shares of the GPU's peak bandwidth and peak rate, from 0 to 1 (more if the cache serves traffic), None if the peak
+    is unknown. `nodes` are ids of the post-grad nodes that it computes, `lines` ids of source lines.
     """
 
     name: str
@@ -117,11 +118,11 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """Seconds of one call that go to a line of Python, by the profiler; `line` is the id of its entity.
+    """Seconds of one call attributed to a line of Python, by the profiler; `line` is the id of its entity.
 
-    `seconds` are of what stands on the line itself, `total` with all that it calls. What computes several places, each
-    a line with the lines that called it, counts for each of them by an equal share. Where `line` is "", `seconds` are
-    those that could not be matched to any. `device` says whose time it is.
+    `seconds` are for operations on the line itself, `total` includes the functions that it calls. A kernel that
+    computes several places, each a line with its calling lines, is shared equally among them. If `line` is "",
+    `seconds` could not be matched to any line. `device` is where the time was spent.
     """
 
     line: str
@@ -134,17 +135,17 @@ class LineTime:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvent:
-    """One step of a graph that changes what is in memory, in the order in which it runs.
+    """One step of a graph that changes the memory in use, in execution order.
 
-    `what` says what happens to `buffer`: "input" (it is there before the half begins), "allocate", "reuse" (it takes
-    over the memory of `of`), "alias" (another name for the memory of `of`), "free", "output" (it stays when the half
-    has ended; outside it is called `of`). `role` says what an input or output is. `bytes` are its own, `live` those in
-    use after it: of the graph's inputs and of all that it allocated, each memory once.
+    `what` is what happens to `buffer`: "input" (exists before the half begins), "allocate", "reuse" (takes over the
+    memory of `of`), "alias" (another name for the memory of `of`), "free", "output" (stays after the half; its outer
+    name is `of`). `role` is the role of an input or output. `bytes` are the buffer's own. `live` are the bytes in use
+    after the step: the graph's inputs and all its allocations, each memory counted once.
 
-    `side` "compiled" is the generated code as it was planned: `entity` is the node that writes the buffer, `at` the
-    line of the wrapper. `side` "eager" are the operators of the captured graph as eager runs them: `entity` is the node
-    of the captured graph that allocates it, or of whose derivative that is part. `side` "measured" is what came and
-    went while the call ran, by the allocator of the GPU or the profiler on the CPU: without names, graphs and halves.
+    `side` "compiled" is the generated code as planned: `entity` is the node that writes the buffer, `at` the line of
+    the wrapper. `side` "eager" are the captured graph's operators run in eager mode: `entity` is the captured node that
+    allocates the buffer, or whose derivative does. `side` "measured" are allocations and frees during the call, from
+    the GPU's allocator or the CPU profiler: without names, graphs and halves.
     """
 
     graph: str
@@ -164,9 +165,9 @@ class MemoryEvent:
 class Merge:
     """One step of Inductor's fusion: scheduler nodes `first` and `second`, by name, became `name` in `round`, from 1.
 
-    `kind` is the half of the graph ("forward", "backward", "inference"); a name that no `Merge` has made is that of a
-    node of the `ir` stage. `saved` are bytes by Inductor's own score of the pair (`Scheduler.score_fusion_memory`):
-    those that both touch. `reordered` marks the last round, in which loops may be reordered.
+    `kind` is the half of the graph ("forward", "backward", "inference"). A name that no `Merge` made is a node of the
+    `ir` stage. `saved` are the bytes of Inductor's score of the pair (`Scheduler.score_fusion_memory`): the bytes that
+    both access. `reordered` marks the last round, in which loops may be reordered.
     """
 
     graph: str
@@ -181,7 +182,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Seconds that torch spent in a phase of compiling, by its own events; `parent` is the phase around it."""
+    """Seconds that torch spent in a phase of compilation, by its own events; `parent` is the enclosing phase."""
 
     name: str
     seconds: float
@@ -192,12 +193,12 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Advice (by its id) that was tried: the call as it is, and with the change, timed in turns on `device`.
+    """A trial of advice (by its id): the call without and with the change, timed in turns on `device`.
 
-    `before` and `after` are the medians of seconds a call, `gained` the median over `rounds` of what a call took less,
-    `low` and `high` its quartiles; the compile seconds are those of the first call, with empty caches. `expected` is
-    what the advice had claimed, "call" or "compile" says of which (`of`). `same` is the verdict on the results, and
-    `numbers` says in words by how much they differ. `problem` says why there are no numbers.
+    `before` and `after` are median seconds of a call. `gained` is the median over `rounds` of the time saved, `low` and
+    `high` its quartiles. The compile seconds are for the first call, with empty caches. `expected` is the gain that the
+    advice claimed, of a "call" or of "compile" time (`of`). `same` is the verdict on the results, and `numbers` their
+    difference in words. `problem` says why there are no numbers.
     """
 
     advice: str

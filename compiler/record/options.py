@@ -7,27 +7,27 @@ from typing import Any, Literal
 
 
 class OptionError(ValueError):
-    """An option that does not exist or a value it can't have. The message names the valid ones."""
+    """An option does not exist or has an invalid value. The message names the valid ones."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one exploration; see `%tcompile?` for each in words.
+    """Options of one exploration; `%tcompile?` explains each.
 
-    `target` is a device of this machine ("cpu", "cuda"), a GPU that need not be here ("h100": see
-    `compiler.targets`), or "": the GPU that the tensors are on, or else an H100 that need not be here, unless something
-    is to be run (`time`, `check`). `mode`, `dynamic`, `fullgraph`, `backend` and `options` are torch.compile's.
-    `stages` is () (all that come without extra work), a tuple of stage names, or ("all",): kernels compiled too, which
-    also happens where a stage after "kernels" is named. "decomposed" comes only where it is named.
-    `grad` is None (as the inputs say), True or False (explore under `torch.no_grad`). `check` compares with eager: True
-    what the built code returns, "kernels" what each Triton kernel stores, in Triton's interpreter, which needs no GPU.
-    `time` measures the call where its tensors are, eager and compiled: True (the candidates that make sense there),
-    "all", or names of modes and backends ("default,aot_eager").
-    `vs` names another backend that writes code, to compile the same call with and show beside the first.
-    `step` records how TorchDynamo read the function, instruction by instruction: True, or how many MiB of that to keep.
+    `target` is a device of this machine ("cpu", "cuda"), a GPU that need not be present ("h100": see
+    `compiler.targets`), or "": the GPU of the tensors, or else an H100 that need not be present, unless something has
+    to run (`time`, `check`). `mode`, `dynamic`, `fullgraph`, `backend` and `options` are torch.compile's.
+    `stages` is () (all stages without extra work), a tuple of stage names, or ("all",), which also compiles kernels.
+    Naming a stage after "kernels" also compiles them. "decomposed" is recorded only if it is named.
+    `grad` is None (as the inputs require), True or False (explore under `torch.no_grad`). `check` compares with eager:
+    True, the results of the built code; "kernels", each Triton kernel's stores in Triton's interpreter, which needs no
+    GPU. `time` measures the call on the device of its tensors, eager and compiled: True (the useful candidates), "all",
+    or names of modes and backends ("default,aot_eager").
+    `vs` names another backend that generates code, to compile the same call and show side by side.
+    `step` records how TorchDynamo traces the function, instruction by instruction: True, or the MiB to keep.
 
-    `compiler.option_checks.parse_options` checks what a user wrote. Options read from a record are not checked: another
-    machine made them.
+    `compiler.option_checks.parse_options` validates the user's options. Options read from a record are not validated,
+    as they may be from another machine.
     """
 
     target: str = ""
@@ -44,14 +44,14 @@ class Options:
     vs: str = ""
 
     def with_objects(self, asked: Options) -> Options:
-        """These options with the user's own objects: a backend may be a function."""
+        """These options with the user's own objects, as a backend may be a function."""
         if self != asked:
-            # A record is JSON, which can't hold a backend that is a function. Not a field: not compared, not written.
+            # A record is JSON, which can't hold a function. This is not a field, so it is neither compared nor written.
             object.__setattr__(self, "_asked", asked)
         return self
 
     def compile_arguments(self) -> dict[str, Any]:
-        """The keyword arguments of torch.compile that these options stand for."""
+        """Keyword arguments of torch.compile for these options."""
         asked: Options = getattr(self, "_asked", self)
         chosen: dict[str, Any] = {"fullgraph": self.fullgraph, "dynamic": self.dynamic, "backend": asked.backend}
         if asked.options:

@@ -1,4 +1,4 @@
-"""Pieces of plain text: counts, bytes, one line, the name that was meant."""
+"""Plain-text helpers: counts, bytes, one line, suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from difflib import get_close_matches
 
 
 def pluralize(count: float, noun: str, plural: str = "") -> str:
-    """`1 kernel`, `3 kernels`; `2 launches` where the plural is given."""
+    """`1 kernel`, `3 kernels`; `2 launches` if the plural is given."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def one_line(text: str) -> str:
-    """The text with each run of white space as one space."""
+    """The text with each run of whitespace replaced by one space."""
     return " ".join(text.split())
 
 
 def size_text(count: float) -> str:
-    """A number of bytes: `512 B`, `2.0 KiB`, `3.4 MiB`."""
+    """Format a number of bytes: `512 B`, `2.0 KiB`, `3.4 MiB`."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -27,6 +27,6 @@ def size_text(count: float) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], before: str = "; ", after: str = "") -> str:
-    """`; did you mean 'x'?`, with the known name that is nearest to a wrong one; "" where none is near."""
+    """`; did you mean 'x'?`, with the known name nearest to a wrong one; "" if none is near."""
     near = get_close_matches(name, list(known), n=1)
     return f"{before}did you mean {near[0]!r}?{after}" if near else ""

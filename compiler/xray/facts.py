@@ -1,4 +1,4 @@
-"""What an x-ray finds: sites of graph breaks, and where the values in them came from."""
+"""Results of an x-ray: sites of graph breaks, and the origins of the values in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compiler.record import Span, Suggestion
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a name in a breaking expression got its value: `span` is the assignment, the loop or the argument."""
+    """The origin of a name in a breaking expression: `span` is its assignment, loop or argument."""
 
     name: str
     span: Span
@@ -18,14 +18,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """An expression that breaks the graph even where nothing before it does.
+    """An expression that breaks the graph even if nothing before it does.
 
-    `file`, `line` and `span` are the place in the user's code (or in a package that is not torch); `chain` leads there
-    from the explored function. `branch` are the headers of the blocks around it, outermost first. `origins` follow its
-    value backwards. `kind` and `reason` are torch's words, `what` is one plain sentence.
+    `file`, `line` and `span` are its place in the user's code (or in a package other than torch). `chain` leads there
+    from the explored function. `branch` are the headers of the enclosing blocks, outermost first. `origins` trace its
+    value back. `kind` and `reason` are torch's words, `what` is one plain sentence.
 
-    `as_it_is` is whether TorchDynamo saw the break in the program as it is; else `behind` is the id of a site that hid
-    it. `passed` is whether the x-ray could go on behind it; `note` says why not, or what stood in its place.
+    `as_it_is` is whether TorchDynamo reported the break in the unchanged program; else `behind` is the id of the site
+    that hid it. `passed` is whether the x-ray could continue after it; `note` says why not, or which expression was
+    replaced.
     """
 
     id: str
@@ -46,7 +47,7 @@ class Site:
 
     @property
     def function(self) -> str:
-        """The function that the expression is in."""
+        """Name of the function that contains the expression."""
         return self.span.function
 
 
@@ -55,9 +56,9 @@ FixState = Literal["verified", "changes when a side effect happens", "moves the 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A fix of a site that was tried. `words` say what was seen; `moved_to` is where it breaks then.
+    """A fix that was tried for a site. `words` describe the result; `moved_to` is the place of a new break.
 
-    `together` is whether it is among the fixes that hold together.
+    `together` is whether it is one of the fixes that work together.
     """
 
     site: str
@@ -70,9 +71,9 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class XRay:
-    """The sites of a call, in the order in which they were found, and what kept the x-ray from more.
+    """The sites of a call, in the order in which they were found, and what prevented the x-ray from finding more.
 
-    `consequences` are places where the program as it is breaks only because it broke before: they are no sites.
+    `consequences` are breaks of the unchanged program that only follow from an earlier break; they are not sites.
     """
 
     sites: tuple[Site, ...]

@@ -1,8 +1,8 @@
-"""Try fixes: apply an edit, capture and run again, and compare what the call gives and what it does.
+"""Try fixes: apply an edit, capture and run again, and compare results and side effects of the call.
 
-A fix is tried alone, with values in the place of all other sites: is its break gone, and does another one come of it?
-Then the edited program runs eagerly and compiled. Results and gradients are compared by the one policy of numbers; what
-is printed, logged and warned of, and what the user's objects hold, is compared too.
+A fix is first tried alone, with values in place of all other sites, to see if its break is gone and if it causes
+another one. Then the edited program is run eagerly and compiled. Results and gradients are compared by the numerics
+policy; output, logs, warnings, and the contents of the user's objects are compared too.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from compiler.xray.state import State
 from compiler.xray.substitution import Change, Edit, Noted, Program, Spot, edit_lines, parse_edited
 
 SEEDS = 3
-"""On so many other inputs a change is compared too."""
+"""Number of other random inputs on which a change is also compared."""
 _NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _WORST = ("verified", "changes when a side effect happens", "moves the break", "no fix known")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call gave and did: results and gradients, what it said, what the user's objects held after it."""
+    """Results and side effects of a call: results and gradients, output, and the contents of the user's objects."""
 
     results: Sequence[Result] = ()
     said: tuple[tuple[str, str], ...] = ()
@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Tried:
-    """The best fix of each site, the change that is all of those that hold together, and what that leaves."""
+    """The best fix of each site, the combined change of those that work together, and the sites that remain."""
 
     fixes: tuple[Fix, ...]
     change: Change = field(default_factory=Change)
@@ -58,7 +58,7 @@ class Tried:
 
 
 def _selections(fixes: Sequence[Fix]) -> list[list[Fix]]:
-    """Fixes to put together: all that hold, and, as settings act everywhere, those without settings."""
+    """Sets of fixes to combine: all that work, and those without settings, as settings affect all code."""
     holding = [fix for fix in fixes if fix.state in _WORST[:2]]
     edits = [fix for fix in holding if fix.suggestion and not fix.suggestion.settings]
     return [each for each in (holding, edits, []) if each is not edits or len(edits) < len(holding)]
@@ -66,12 +66,12 @@ def _selections(fixes: Sequence[Fix]) -> list[list[Fix]]:
 
 @dataclass
 class Trials:
-    """Tries the fixes of the sites of one search, on its first call."""
+    """Tries fixes for the sites of one search, on their calls."""
 
     search: Search
 
     def run(self) -> Tried:
-        """Try the fixes of each site alone, then those that hold together, and search what they leave."""
+        """Try the fixes of each site alone, then combine those that work, and search for the remaining sites."""
         with apart.forget_compilations(lambda _seconds: None):
             fixes = [self._best(site) for site in self.search.sites]
             found = [self._choose_together(fixes, candidates) for candidates in _selections(fixes)]
@@ -79,7 +79,7 @@ class Trials:
         return min(tried, key=lambda each: (bool(each.left.problems), len(each.left.sites)))
 
     def _best(self, site: Site) -> Fix:
-        """The fix of a site that holds, or that comes nearest to it."""
+        """The first fix of a site that works, or else the best one."""
         call = self.search.call_of(site)
         if call is None:
             return Fix(
@@ -95,7 +95,7 @@ class Trials:
         return min(tried, key=lambda fix: _WORST.index(fix.state), default=_unknown(site))
 
     def _choose_together(self, fixes: Sequence[Fix], candidates: Sequence[Fix]) -> Tried:
-        """The candidates that hold together: all, or as many as can be added one after the other."""
+        """Combine the candidates that work together: all, or as many as can be added one by one."""
         chosen = self._without_overlaps(candidates)
         if not self._hold(chosen):
             chosen = self._one_by_one(chosen)
@@ -120,7 +120,7 @@ class Trials:
         return sum((change_of(self.search, fix.suggestion) for fix in fixes), Change())
 
     def _hold(self, fixes: Sequence[Fix]) -> bool:
-        """Whether fixes hold together, in every call."""
+        """Whether fixes work together, in every call."""
         change, mended = self._sum(fixes), {fix.site for fix in fixes}
         for call in (self.search.call, *self.search.call.later):
             with repeatable(call) as restore:
@@ -131,17 +131,17 @@ class Trials:
 
 @dataclass
 class _Trial:
-    """Trials on one bench."""
+    """Tries changes on one bench."""
 
     search: Search
     bench: Bench
     _moved: dict[Spot, int] = field(default_factory=dict)
 
     def holds(self, change: Change, mended: set[str]) -> bool:
-        """Whether a change mends these sites, and the call does the same."""
+        """Whether a change removes the breaks of these sites, and the call's results and side effects stay the same."""
         try:
             tried = self._difference(change, mended) if self._break_with(change, mended) is None else ("breaks", "")
-        except Exception:  # noqa: BLE001 - what fixes that hold alone do together
+        except Exception:  # noqa: BLE001 - fixes that work alone may raise anything together
             return False
         return not tried[0]
 
@@ -155,7 +155,7 @@ class _Trial:
             why, when = ("", "") if moved else self._difference(change, {site.id})
         except SyntaxError as error:
             return Fix(site.id, suggestion, "no fix known", f"the file can't be compiled with it: {error.msg}")
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises with the edit
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything with the edit
             words = f"with it the call raises {type(error).__name__}: {error}"
             return Fix(site.id, suggestion, "no fix known", words.splitlines()[0])
         if moved is not None:
@@ -166,14 +166,14 @@ class _Trial:
         return Fix(site.id, suggestion, state, when or "the break is gone, results and side effects are the same")
 
     def _spots(self, mended: set[str]) -> dict[Spot, int]:
-        """The spots of all sites but some."""
+        """Spots of all sites except the mended ones."""
         own = {self.search.number_of(site) for site in self.search.sites if site.id in mended}
         return {spot: number for spot, number in self.search.spots.items() if number not in own}
 
     def _break_with(self, change: Change, mended: set[str]) -> tuple[Span, str] | None:
-        """Place and kind of the break that is left, or comes of a change; None where there is none.
+        """Place and kind of the break that remains or is caused by a change; None if there is none.
 
-        All other sites have values in their place. One that is on an edited line has moved: it is found again.
+        All other sites have values in their place. A site on an edited line has moved, and is found again.
         """
         self._moved = {}
         while True:
@@ -201,10 +201,10 @@ class _Trial:
         return any((site.file, site.line) == (span.file, span.line) for site in others)
 
     def _difference(self, change: Change, mended: set[str]) -> tuple[str, str]:
-        """What is different with a change, compiled, and what only happens at another time.
+        """The difference that a change makes, compiled, and a difference in order only.
 
-        All sites that are not mended have values in their place, so that the mended code is in a graph. Then the
-        change runs eagerly on other inputs.
+        All sites that are not mended have values in their place, so that the mended code is in a graph. Then the change
+        is also run eagerly on other inputs.
         """
         why, when = self._compare(change, mended, compiled=True)
         if why:
@@ -218,18 +218,18 @@ class _Trial:
     def _compare(
         self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None
     ) -> tuple[str, str]:
-        """What is different with a change; what differs from run to run without it (times) says nothing."""
+        """Difference that a change makes, apart from differences between two runs without it, such as times."""
         before = self._outcome(Change(), mended, seed=seed)
         after = self._outcome(change, mended, compiled=compiled, seed=seed)
         why, when = _compare(before, before, after)
         if why or when:
             why, when = _compare(before, self._outcome(Change(), mended, seed=seed), after)
-        if why and compiled:  # with all sites replaced: what compiling itself changes, such as NumPy's random numbers
+        if why and compiled:  # compare with a compiled run with all sites replaced: compiling may change random numbers
             why, when = _compare(before, self._outcome(Change(), set(), compiled=True), after)
         return why, when
 
     def _outcome(self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None) -> Outcome:
-        """Run the call with a change; its gradients are those of the sum of all results that have some."""
+        """Run the call with a change; its gradients are those of the sum of all differentiable results."""
         bench, heard, state, noted = self.bench, Heard(), State.of(self.bench.roots), Noted()
         left_out = frozenset(self.search.left_out)
         self._moved = self._moved if change.edits else {}
@@ -246,14 +246,14 @@ class _Trial:
                 value = bench.call_once(compiled=compiled)
                 results = results_of(value, _gradients(value, state))
             return Outcome(results, tuple(heard.said), State.of(bench.roots).values())
-        except (Exception, OutsideError) as error:  # noqa: BLE001 - whatever the user's code raises
+        except (Exception, OutsideError) as error:  # noqa: BLE001 - the user's code may raise anything
             return Outcome(said=tuple(heard.said), raised=f"{type(error).__name__}: {error}")
         finally:
             bench.restore()
 
 
 def change_of(search: Search, suggestion: Suggestion | None) -> Change:
-    """The change that a suggestion proposes."""
+    """Convert a suggestion to a change."""
     if suggestion is None:
         return Change()
     if not suggestion.rewrite:
@@ -270,9 +270,9 @@ def _moved_fix(site: Site, suggestion: Suggestion, span: Span, kind: str) -> Fix
 
 
 def _compare(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
-    """What a changed call gives or does that is different, and what is only said at another time.
+    """The difference in results or side effects of a changed call `mine`, and a difference in the order of output only.
 
-    The others are two runs of the call as it is: what differs between them says nothing.
+    `first` and `second` are two runs of the unchanged call; differences between them are ignored.
     """
     if mine.raised != first.raised:
         return f"the call raises {mine.raised or 'nothing, where it raised'}".splitlines()[0], ""
@@ -290,7 +290,7 @@ def _compare(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
 
 
 def _gradients(value: Any, state: State) -> list[torch.Tensor | None]:
-    """Gradients of the sum of all results that have some."""
+    """Gradients of the sum of all differentiable results."""
     outputs = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     floats = [leaf.float().sum() for leaf in outputs if leaf.is_floating_point() and leaf.grad_fn is not None]
     if floats:
@@ -303,14 +303,14 @@ def _lines(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _mask_numbers(first: Any, second: Any, said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What was said; without its numbers, where two runs of the program as it is said different ones (times)."""
+    """The output of a call; numbers are masked if two runs of the unchanged program differ (times)."""
     if first == second:
         return list(said)
     return [(kind, _NUMBERS.sub("#", text)) for kind, text in said]
 
 
 def _differences_held(first: Mapping[str, Any], second: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[str]:
-    """Attributes and items that hold something else, but for those that do so in every run."""
+    """Yield attributes and items with other values, unless they differ in every run."""
     for name, value in first.items():
         if name not in mine:
             yield f"`{name}` is not there"
@@ -327,7 +327,7 @@ def _unknown(site: Site) -> Fix:
 
 
 def patched_files(change: Change, search: Search) -> dict[str, tuple[list[str], list[str]]]:
-    """The lines of each changed file, before and after, by its name. Settings come after the imports."""
+    """Lines of each changed file, before and after, by file name. Settings are added after the imports."""
     edits = list(change.edits)
     first = next((search.book.path(site.file) for site in search.sites), "")
     if change.settings and first:
@@ -340,7 +340,7 @@ def patched_files(change: Change, search: Search) -> dict[str, tuple[list[str], 
 
 
 def _with_settings(edits: list[Edit], file: str, settings: Sequence[str]) -> list[Edit]:
-    """Edits, and one that adds statements after the last import of a file."""
+    """Add an edit that inserts settings after the last import of a file."""
     lines = linecache.getlines(file)
     imports = [node for node in parse_edited(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.asname or alias.name for node in imports for alias in node.names}

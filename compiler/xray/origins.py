@@ -1,4 +1,4 @@
-"""Where the values in an expression came from: assignments, loops and arguments, followed backwards."""
+"""Trace the values in an expression back: to assignments, loops and arguments."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MOST = 6
 
 @dataclass(frozen=True)
 class _Use:
-    """A name that is read in a function, and the line where."""
+    """A name that is read in a function, and its line."""
 
     name: str
     line: int
     depth: int
-    """The function's place in the chain of calls."""
+    """Index of the function in the chain of calls."""
 
 
 def origins(places: Sequence[Place], node: ast.AST, book: SourceBook) -> tuple[Origin, ...]:
-    """Where the names in the node at the last of these places got their values, nearest first."""
+    """Find the origins of the names in a node at the last of these places, nearest first."""
     found: dict[Place, Origin] = {}
     todo = [_Use(name, places[-1].line, len(places) - 1) for name in _names(node)]
     seen = set(todo)
@@ -44,7 +44,7 @@ def origins(places: Sequence[Place], node: ast.AST, book: SourceBook) -> tuple[O
 
 
 def branch(place: Place) -> tuple[str, ...]:
-    """The headers of the blocks around a place, in its function, outermost first: `for step in range(3)`."""
+    """Headers of the blocks around a place, within its function, outermost first: `for step in range(3)`."""
     around = nodes_around(_tree(place.file), place)
     inner = max((n for n, node in enumerate(around) if isinstance(node, _FUNCTIONS)), default=-1)
     blocks = [node for node in around[inner + 1 :] if isinstance(node, _BLOCKS)]
@@ -67,7 +67,7 @@ def _header(node: ast.stmt, line: int) -> str:
 
 
 def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AST, int]]:
-    """The last assignment before a use, or the argument that the caller passed."""
+    """Yield the last assignment before a use, or the argument passed by the caller."""
     place = places[use.depth]
     function = _function(place)
     if function is None:
@@ -86,7 +86,7 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
 
 
 def _argument_of(parameters: ast.arguments, name: str, call: ast.Call) -> ast.expr | None:
-    """The argument of a call for a parameter. Methods have one parameter that no call passes."""
+    """The argument of a call for a parameter; `self` and `cls` are not passed by the call."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -98,7 +98,7 @@ def _argument_of(parameters: ast.arguments, name: str, call: ast.Call) -> ast.ex
 
 
 def _assignments(function: ast.AST, name: str) -> Iterator[tuple[ast.stmt | ast.expr, ast.AST]]:
-    """Statements that give a name its value, with what the value is computed from."""
+    """Yield statements that assign to a name, with the expression of the value."""
     for node in ast.walk(function):
         match node:
             case ast.Assign(targets=targets, value=value):
@@ -135,7 +135,7 @@ def _function(place: Place) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lamb
 
 
 def _place(around: Place, node: ast.stmt | ast.expr) -> Place:
-    """A node's place; of a loop its header."""
+    """Place of a node; for a loop, of its header."""
     if isinstance(node, ast.For):
         node_end = node.iter
         end = node_end.end_lineno, node.col_offset, node_end.end_col_offset

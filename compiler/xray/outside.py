@@ -1,7 +1,7 @@
-"""What a call does outside of the process: found before it happens again, and kept from happening.
+"""Detect and prevent side effects of a repeated call outside the process.
 
-Python tells of each file that is opened, each process and each connection (audit events) before it is made. While a
-program is repeated, those that would change something raise.
+Python reports each opened file, started process and connection in advance (audit events). While a program is repeated,
+events that would change something raise an error.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _hooked: list[None] = []
 
 
 class OutsideError(BaseException):
-    """The program would change something outside of the process. Not an `Exception`: the user's code would catch it."""
+    """The program would change something outside the process. Not an `Exception`, as user code could catch it."""
 
 
 @contextmanager
 def inside_the_process() -> Iterator[None]:
-    """Raise OutsideError in the block for what would change files, start processes or use the network."""
+    """Raise OutsideError in the block for any attempt to change files, start processes or use the network."""
     if not _hooked:
         sys.addaudithook(_hear)
         _hooked.append(None)
@@ -55,25 +55,25 @@ def inside_the_process() -> Iterator[None]:
 
 @dataclass
 class Heard:
-    """What a call said, in order: what it printed, logged and warned of."""
+    """Output of a call, in order: printed text, logs and warnings."""
 
     said: list[tuple[str, str]] = field(default_factory=list)
 
     def write(self, kind: str, text: str) -> None:
-        """Add what was said; texts that are printed one after the other are one."""
+        """Add output; consecutive printed texts are joined."""
         if self.said and self.said[-1][0] == kind == "printed":
             self.said[-1] = kind, self.said[-1][1] + text
         else:
             self.said.append((kind, text))
 
     def log(self, _handlers: Callable[..., None], logger: logging.Logger, record: logging.LogRecord) -> None:
-        """Add a message, of whatever level: it may be shown elsewhere. Those of torch are not the user's."""
+        """Add a log message of any level, as it may be shown elsewhere; torch's own messages are ignored."""
         if not logger.name.startswith("torch"):
             self.write(f"logged at {record.levelname}", record.getMessage())
 
     @staticmethod
     def is_enabled(original: Callable[..., bool], logger: logging.Logger, level: int) -> bool:
-        """Whether a logger makes a message: all do but torch's, which have their own levels."""
+        """Whether a logger emits a message: always, except for torch's loggers, which keep their levels."""
         return original(logger, level) if logger.name.startswith("torch") else True
 
 
@@ -88,9 +88,9 @@ class _Stream(io.TextIOBase):
 
 @contextmanager
 def unheard(heard: Heard | None = None) -> Iterator[None]:
-    """Run code without output, logs and saved files, which are noted in `heard`.
+    """Run code without output, logs and saved files; record output in `heard`.
 
-    Not for finding breaks: TorchDynamo would read the functions that stand in for torch.save and the rest.
+    Not for finding breaks, as TorchDynamo would trace the replacements of torch.save and others.
     """
     heard = heard or Heard()
     stream = _Stream(heard)
@@ -120,7 +120,7 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_torchs_own(frame: FrameType | None) -> bool:
-    """Whether the innermost frame outside of the standard library is torch's: it makes folders for its caches."""
+    """Whether the innermost frame outside the standard library is torch's, which creates folders for its caches."""
     while frame is not None and is_standard(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_TORCH)
@@ -135,5 +135,5 @@ def _is_written(path: Any, mode: Any, flags: Any) -> bool:
 
 
 def _save(_value: Any, where: Any, *_args: Any, **_kwargs: Any) -> None:
-    """In the place of torch.save, whose files are opened where Python does not see it."""
+    """Replacement for torch.save, which opens files without audit events."""
     raise OutsideError(f"it writes {where!r}")

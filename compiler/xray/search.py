@@ -1,4 +1,4 @@
-"""Find every site: capture, note where it broke, put the value there, and capture again."""
+"""Find every site: capture, record the break, replace its expression by a value, and capture again."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from compiler.xray.state import Restore, State, same_random_numbers
 from compiler.xray.substitution import Change, Kind, Noted, Program, Spot, StandIn, all_functions
 
 MOST_CAPTURES = 120
-"""So many captures are made at most: a program has one for each site, and one for each call that is then whole."""
+"""Maximum number of captures: a program needs one for each site, and one for each call without further breaks."""
 _TORCH = str(Path(torch.__file__).parent)
 
 
 def find_sites(call: Call, record: Record) -> XRay:
-    """Find the sites of an explored call and of its later calls; `record` is that of the exploration."""
+    """Find the sites of an explored call and of its later calls; `record` is the exploration's."""
     return search_sites(call, record).found
 
 
 def search_sites(call: Call, record: Record) -> Search:
-    """Search for the sites of a call; the search knows what it takes to try fixes too."""
+    """Search for the sites of a call; the search object can also be used to try fixes."""
     start = time.perf_counter()
     functions = all_functions()
     files = files_by_name(record, [path for path in functions if not is_installed(path)])
@@ -57,7 +57,7 @@ def search_sites(call: Call, record: Record) -> Search:
 
 @dataclass
 class Search:
-    """The search for the sites of one call: its spots so far, and what was found at them."""
+    """The search for the sites of one call: the spots replaced so far, and the sites found."""
 
     call: Call
     record: Record
@@ -75,7 +75,7 @@ class Search:
     _calls: dict[str, Call] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Search each of the calls until nothing of it breaks, or nothing more can be passed."""
+        """Search each of the calls until it has no more breaks, or one that can't be passed."""
         for each in (self.call, *self.call.later):
             quietly = apart.forget_compilations(lambda _seconds: None)
             with repeatable(each) as restore, quietly, self.change.apply_settings():
@@ -87,36 +87,36 @@ class Search:
         self._add_unreached()
 
     def sites_after(self, change: Change) -> XRay:
-        """The sites that are there with a change; their lines are those of the files as they are."""
+        """The sites that remain with a change; their lines are those of the unchanged files."""
         again = Search(self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change)
         again.run()
         return again.found
 
     @property
     def found(self) -> XRay:
-        """What was found."""
+        """The results of the search."""
         consequences = tuple(dict.fromkeys(self.consequences))
         return XRay(tuple(self.sites), consequences, tuple(self.problems), self.captures, self.seconds)
 
     def call_of(self, site: Site) -> Call | None:
-        """The call in which a site was found; None for one that was only seen before."""
+        """The call in which a site was found; None if only the exploration reached it."""
         return self._calls.get(site.id)
 
     def number_of(self, site: Site) -> int:
-        """The number of the spot that stands for a site; -1 for one that was only seen."""
+        """Number of the spot that replaces a site; -1 if only the exploration reached it."""
         return self._numbers.get(site.id, -1)
 
     def is_of_site(self, place: Place) -> bool:
-        """Whether a place may be that of a site: in the user's code or a package, not in torch or the library."""
+        """Whether a place can be a site: in the user's code or a package, but not in torch or the standard library."""
         return not (fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file))
 
     def _go_on(self, bench: Bench) -> bool:
-        """Capture once more; whether another break was found, and can be passed."""
+        """Capture once more; return whether another break was found that can be passed."""
         noted = self._note_values(bench)
         self.captures += 1
         try:
             facts = bench.first_break(self._program(self.spots), noted.stand_ins(), frozenset(self.left_out))
-        except Exception as error:  # noqa: BLE001 - whatever the user's code, or torch in a capture, raises
+        except Exception as error:  # noqa: BLE001 - the user's code, or torch in a capture, may raise anything
             first = next(iter(str(error).splitlines()), "")
             self._tell(f"the search ended at a {type(error).__name__} of a capture: {first}")
             return False
@@ -144,7 +144,7 @@ class Search:
         return Program(self.functions, spots, self.change.edits)
 
     def _note_values(self, bench: Bench) -> Noted:
-        """Run the program once, and note the values at the spots. A spot that writes is left out."""
+        """Run the program once, and record the values at the spots. A spot with outside effects is left out."""
         noted = Noted()
         why = bench.run_noting(self._program(self.spots), noted, frozenset(self.left_out))
         if isinstance(why, OutsideError):
@@ -158,7 +158,7 @@ class Search:
         return noted
 
     def _add_site(self, facts: BreakFacts, steps: Sequence[tuple[Spot, Place]], noted: Noted) -> None:
-        """Add the site of a break; one that breaks again is known already."""
+        """Add the site of a break, unless it is known already."""
         place = narrow_to_header(steps[0][1])
         span = span_of(place, self.book)
         if any(site.span == span for site in self.sites) or self._is_again(steps[0][0], facts.kind, noted):
@@ -177,7 +177,7 @@ class Search:
         ))  # fmt: skip
 
     def _add_unreached(self) -> None:
-        """Add breaks of the exploration that are in code which the calls, made again, do not run."""
+        """Add the exploration's breaks in code that the repeated calls do not reach."""
         known = [site.span for site in self.sites]
         breaks = {_users_span(item): item for item in reversed(self.record.breaks)}
         missed = {span: item for span, item in breaks.items() if span and span.end_column and span not in known}
@@ -202,13 +202,13 @@ class Search:
         ))  # fmt: skip
 
     def _is_again(self, spot: Spot, kind: str, noted: Noted) -> bool:
-        """Whether the value at a known spot breaks again around it: an object that TorchDynamo takes nowhere."""
+        """Whether a known spot inside this one breaks again, as TorchDynamo does not support its value."""
         inner = [number for other, number in self.spots.items() if other.is_inside(spot)]
         objects = [number for number in inner if not noted.is_plain(number)]
         return bool(objects) and any(site.kind == kind for site in self.sites[-1:])
 
     def _site_hiding(self, span: Span) -> str:
-        """The id of the site that kept torch from reading a span: one that left its lines to Python, else the last."""
+        """Id of the site whose break left a span untraced; if none did, of the last site that left lines untraced."""
         evicting = [item for item in self.record.breaks if item.unread is not None or item.outcome != "resumed"]
         covering = [item for item in evicting if item.unread and item.file == span.file
                     and item.unread[0] <= span.line <= item.unread[1]]  # fmt: skip
@@ -217,7 +217,7 @@ class Search:
                     self.sites[-1].id if self.sites else "")  # fmt: skip
 
     def _mark(self, note: str) -> None:
-        """Note something of the site that was found last."""
+        """Set the note of the site found last."""
         if self.sites:
             self.sites[-1] = replace(self.sites[-1], note=note)
 
@@ -238,25 +238,25 @@ class Search:
 
 @dataclass(frozen=True)
 class Bench:
-    """One call that is repeated with changed programs; `restore` puts the user's objects back before each time."""
+    """Repeats one call with changed programs; `restore` restores the user's objects before each run."""
 
     call: Call
     restore: Restore
 
     @property
     def roots(self) -> list[tuple[str, Any]]:
-        """The objects that the call begins with, by name."""
+        """Objects from which the call's state is reached, by name."""
         return roots_of(self.call)
 
     def call_once(self, *, compiled: bool) -> Any:
-        """Make the call, eagerly or compiled; returns its value."""
+        """Make the call, eagerly or compiled; return its value."""
         function = self._function
         if compiled:
             function = dynamo.compile_function(function, dynamo.named_backend("eager"), dynamic=None, fullgraph=False)
         return function(*self.call.args, **self.call.kwargs)
 
     def draw_inputs(self, seed: int | None) -> None:
-        """Put other numbers into the tensors of floats among the arguments; none for no seed."""
+        """Fill floating-point tensors among the arguments with random numbers; do nothing without a seed."""
         if seed is None:
             return
         generator = torch.Generator().manual_seed(seed)
@@ -268,13 +268,13 @@ class Bench:
     def run_noting(
         self, program: Program, noted: Noted, left_out: frozenset[int], seed: int | None = None
     ) -> BaseException | None:
-        """Run the call eagerly and note values; what it raised, if it did. With a seed, on other inputs."""
+        """Run the call eagerly and record values; return the exception, if any. With a seed, inputs are random."""
         self.restore()
         try:
             with program.with_notes(noted, left_out), self.in_its_modes(), unheard():
                 self.draw_inputs(seed)
                 self._function(*self.call.args, **self.call.kwargs)
-        except (Exception, OutsideError) as error:  # noqa: BLE001 - whatever the user's code raises
+        except (Exception, OutsideError) as error:  # noqa: BLE001 - the user's code may raise anything
             return error
         finally:
             self.restore()
@@ -283,7 +283,7 @@ class Bench:
     def first_break(
         self, program: Program, stand_ins: Mapping[int, StandIn], left_out: frozenset[int] = frozenset()
     ) -> BreakFacts | None:
-        """The first break of the call with values in the place of spots; None where it is captured whole."""
+        """First break of the call with values in place of spots; None if it is captured as one graph."""
         self.restore()
         try:
             with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process():
@@ -297,7 +297,7 @@ class Bench:
 
     @contextmanager
     def in_its_modes(self) -> Iterator[None]:
-        """The modes of the call."""
+        """Run a block in the call's modes."""
         with self.call.surroundings.restore(), without_compiled_call(self._function), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
@@ -305,7 +305,7 @@ class Bench:
 
 @contextmanager
 def repeatable(call: Call) -> Iterator[Function]:
-    """Yields a function that puts back what a call changed, objects and random numbers; at the end it is called too."""
+    """Yield a function that undoes a call's changes to objects and random state; it is also called at the end."""
     state = State.of(roots_of(call))
     with same_random_numbers() as restore_random:
 
@@ -320,12 +320,12 @@ def repeatable(call: Call) -> Iterator[Function]:
 
 
 def roots_of(call: Call) -> list[tuple[str, Any]]:
-    """The objects that a call begins with, by name."""
+    """Objects from which a call's state is reached, by name."""
     return [("self", call.fn), ("args", call.args), ("kwargs", dict(call.kwargs))]
 
 
 def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
-    """What can be replaced to pass a break, from the expression itself outwards to the caller's."""
+    """Yield spots that can be replaced to pass a break, from the expression itself outwards to its callers."""
     for place in reversed(facts.places):
         if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file):
             continue
@@ -341,7 +341,7 @@ def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
 
 
 def _can_be_replaced(node: ast.expr) -> bool:
-    """Whether a node is a value of its own: not a target of an assignment, a starred part or a yield."""
+    """Whether a node is a replaceable value, not the target of an assignment, a starred part or a yield."""
     is_target = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
     return not is_target and not isinstance(node, ast.Starred | ast.Slice | ast.Yield | ast.YieldFrom | ast.Await)
 

@@ -1,7 +1,7 @@
-"""The state of the user's objects that a call can reach, saved before it is repeated and restored afterwards.
+"""Save the state of the user's objects that a call can reach, and restore it after the call is repeated.
 
-Copies would do as well, if all could be copied: locks, files and modules that hold them can't be. So the program runs
-on the user's own objects, and tensors, containers, attributes, closure variables and globals are put back.
+Copies would not do, as locks, files and modules that hold them can't be copied. So the program runs on the user's own
+objects, and tensors, containers, attributes, closure variables and globals are restored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Restore = Callable[[], None]
 
 @dataclass
 class State:
-    """Everything that is reachable from some objects, as it was; `restore` puts it back, any number of times."""
+    """The saved state of all objects reachable from some roots; `restore` can be called any number of times."""
 
     _restores: list[Restore] = field(default_factory=list)
     _objects: list[tuple[str, Any]] = field(default_factory=list)
@@ -38,7 +38,7 @@ class State:
 
     @classmethod
     def of(cls, roots: Iterable[tuple[str, Any]]) -> State:
-        """The state of objects, which are given with their names."""
+        """Save the state of objects, given as pairs of name and object."""
         state, todo = cls(), collections.deque(roots)
         while todo and len(state._seen) < MOST_OBJECTS:
             name, value = todo.popleft()
@@ -50,22 +50,22 @@ class State:
         return state
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore the saved state."""
         with torch.no_grad():
             for restore in self._restores:
                 restore()
 
     def values(self) -> dict[str, Any]:
-        """Copies of the tensors and plain values that the same objects hold now, by their names."""
+        """Copies of the tensors and plain values that these objects hold now, by name."""
         return {name: _copy_of(value) for owner, each in self._objects for name, value in _values(owner, each)}
 
     def tensors(self) -> list[torch.Tensor]:
-        """Tensors that require grad, each once."""
+        """Distinct leaves that require grad."""
         found = (value for _, value in self._objects if isinstance(value, torch.Tensor))
         return [value for value in found if value.is_leaf and value.requires_grad]
 
     def _save(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Save one object; yields what it holds."""
+        """Save one object; yield the objects that it holds, with names."""
         if isinstance(value, torch.Tensor):
             self._restores.append(_restore_of_tensor(value))
             yield f"{name}.grad", value.grad if value.is_leaf else None
@@ -95,7 +95,7 @@ class State:
         yield from ((f"{name}[{n}]", item) for n, item in enumerate(value))
 
     def _save_function(self, function: FunctionType) -> Iterator[tuple[str, Any]]:
-        """Save closure variables of a function of the user's, and the globals that its code names."""
+        """Save closure variables of a user's function, and the globals that its code uses."""
         if is_installed(function.__code__.co_filename):
             return
         for cell in function.__closure__ or ():
@@ -112,7 +112,7 @@ class State:
 
 
 def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds itself: its numbers, or its items and attributes that are tensors, numbers and texts."""
+    """Yield an object's own values: an array itself, or items and attributes that are tensors, numbers or strings."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield owner, value
     elif isinstance(value, dict):
@@ -187,7 +187,7 @@ def _restore_of_set(value: set[Any]) -> Restore:
 
 @contextmanager
 def same_random_numbers() -> Iterator[Restore]:
-    """Restore the random state of torch, NumPy and Python after the block; yields a function that does it at once."""
+    """Restore the random state of torch, NumPy and Python after the block; yield a function to restore it earlier."""
     of_torch, of_numpy, of_python = torch.get_rng_state(), np.random.get_state(), random.getstate()
 
     def restore() -> None:

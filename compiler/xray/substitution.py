@@ -1,9 +1,9 @@
-"""A program in which some expressions are replaced: by the value that they had, or by one that is noted as it runs.
+"""A program with some expressions replaced: by a recorded value, or by code that records the value.
 
-The files are parsed, nodes replaced in the trees, and functions get the code that comes out. Every instruction keeps
-its place in the user's file, so that what TorchDynamo says of the changed program is about the user's lines. An
-expression stays behind `... if True else expression`: Python leaves it out of the code, and its names are still those
-of the function.
+The files are parsed, nodes are replaced in the syntax trees, and functions get the resulting code. Every instruction
+keeps its place in the user's file, so that TorchDynamo's messages about the changed program refer to the user's lines.
+A replaced expression stays in `... if True else expression`: Python generates no code for it, but its names remain
+names of the function.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _CONSTANTS = (type(None), bool, int, float, str, bytes)
 _LONGEST_INT = 2**62
 
 Kind = Literal["value", "truth", "context", "statement"]
-"""What is noted of a spot: its value, whether it is true (a tensor is, or is not), or what a `with` gets of it."""
+"""What is recorded at a spot: its value, its truth value, the value that a `with` binds, or that a statement ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """An expression that is replaced, the context manager of a `with`, or a statement, by its place in a file."""
+    """An expression, a context manager of a `with`, or a statement to replace, by its place in a file."""
 
     file: str
     start: tuple[int, int]
@@ -53,24 +53,24 @@ class Spot:
 
     @classmethod
     def of_place(cls, place: Place) -> Spot:
-        """The value at a place that has columns."""
+        """The spot of the value at a place with columns."""
         start = (place.line, place.column or 0)
         return cls(place.file, start, (place.end_line or place.line, place.end_column or 0))
 
     def is_at(self, node: ast.AST) -> bool:
-        """Whether a node of the file is what is replaced."""
+        """Whether a node of the file is at this spot."""
         if not isinstance(node, ast.stmt if self.kind == "statement" else ast.expr):
             return False
         return (node.lineno, node.col_offset) == self.start and (node.end_lineno, node.end_col_offset) == self.end
 
     def is_inside(self, other: Spot) -> bool:
-        """Whether this spot is a part of another."""
+        """Whether this spot is inside another one."""
         return self.file == other.file and other.start <= self.start and self.end <= other.end and self != other
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Lines of a file that are replaced by a text."""
+    """Lines of a file, and the text that replaces them."""
 
     file: str
     line: int
@@ -83,7 +83,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Change:
-    """What is changed to mend sites: edits of files, and settings of torch."""
+    """A change that should remove breaks: edits of files, and torch settings."""
 
     edits: tuple[Edit, ...] = ()
     settings: tuple[str, ...] = ()
@@ -93,25 +93,25 @@ class Change:
         return Change((*self.edits, *(each for each in other.edits if each not in self.edits)), tuple(settings))
 
     def fits(self, other: Change) -> bool:
-        """Whether no line is edited by both, unless in the same way."""
+        """Whether both changes can be combined: no line is edited in two different ways."""
         pairs = ((mine, its) for mine in self.edits for its in other.edits if mine != its)
         return not any(mine.overlaps(its) for mine, its in pairs)
 
     @contextmanager
     def apply_settings(self) -> Iterator[None]:
-        """Set the settings for a block."""
+        """Apply the settings during a block."""
         with with_settings(self.settings) if self.settings else nullcontext():
             yield
 
 
 @dataclass
 class Noted:
-    """The values that expressions had in one run, by the number of their spot, in order."""
+    """Values of expressions recorded in one run, in order, by the number of their spot."""
 
     values: dict[int, list[Any]] = field(default_factory=dict)
 
     def note(self, number: int, value: Any) -> Any:
-        """Keep a value; returns it, or what stands for it where taking it down used it up."""
+        """Record a value and return it; an iterator, which recording consumes, is replaced by an equal one."""
         if hasattr(value, "__next__"):
             value = list(value)
             self.values.setdefault(number, []).append(list(value))
@@ -120,7 +120,7 @@ class Noted:
         return value
 
     def truth(self, number: int, value: Any) -> bool:
-        """Keep whether a value is true; returns that."""
+        """Record and return whether a value is true."""
         return bool(self.note(number, bool(value)))
 
     def enter(self, number: int, manager: Any) -> Any:
@@ -134,25 +134,25 @@ class Noted:
         return enter_noted()
 
     def is_plain(self, number: int) -> bool:
-        """Whether the values at a spot are tensors and constants, which TorchDynamo knows, in containers or not."""
+        """Whether the values at a spot consist of tensors and constants, which TorchDynamo supports."""
         leaves = tree_leaves(self.values.get(number, []))
         return all(isinstance(leaf, (torch.Tensor, *_CONSTANTS)) for leaf in leaves)
 
     def stand_ins(self) -> dict[int, StandIn]:
-        """What stands in the place of each spot that was reached."""
+        """The replacement for each spot that was reached."""
         return {number: _stand_in(values) for number, values in self.values.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """What a spot is replaced by: one constant, or a list whose items are taken one by one, the last one kept."""
+    """The replacement for a spot: one constant, or items that are used one by one, with the last one repeated."""
 
     constant: Any = None
     items: tuple[Any, ...] = ()
 
     @property
     def words(self) -> str:
-        """The value, or the values, in a few words."""
+        """Describe the value or values in a few words."""
         if not self.items:
             return repr(self.constant)
         kinds = dict.fromkeys(_short(item) for item in self.items)
@@ -167,7 +167,7 @@ def _short(value: Any) -> str:
 
 
 def _stand_in(values: Sequence[Any]) -> StandIn:
-    """One constant where all are the same; tensors that only differ in their numbers are one."""
+    """One constant if all values are equal; one tensor if all tensors differ only in their numbers; else all items."""
     first = values[0]
     if _is_constant(first) and all(type(value) is type(first) and value == first for value in values):
         return StandIn(first)
@@ -184,11 +184,11 @@ def _kind(tensor: Any) -> tuple[Any, ...]:
 def _is_constant(value: Any) -> bool:
     if isinstance(value, int) and abs(value) > _LONGEST_INT:
         return False
-    return isinstance(value, _CONSTANTS) and value == value  # NaN is not
+    return isinstance(value, _CONSTANTS) and value == value  # False for NaN
 
 
 def _copy_of(value: Any) -> Any:
-    """A value that later changes of it do not reach: tensors are copied, with a graph of their own if they have one."""
+    """A copy that later changes of the value do not affect; a tensor that requires grad gets a grad_fn of its own."""
 
     def copy(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter) or leaf.is_sparse:
@@ -201,7 +201,7 @@ def _copy_of(value: Any) -> Any:
 
 
 class _Replace(ast.NodeTransformer):
-    """Replaces the spots of one file. Without stand-ins, each value is noted instead; `left_out` is not even run."""
+    """Replaces the spots of one file. Without stand-ins, values are recorded instead; `left_out` spots are not run."""
 
     def __init__(
         self, spots: Mapping[Spot, int], stand_ins: Mapping[int, StandIn] | None, left_out: frozenset[int]
@@ -234,7 +234,7 @@ class _Replace(ast.NodeTransformer):
         return value
 
     def _statement(self, node: ast.stmt, number: int) -> ast.stmt | list[ast.stmt]:
-        """A statement is left out; one that computes a name in place (`x += y`) assigns what came of it."""
+        """Drop a statement; for one that updates a name in place (`x += y`), assign the recorded result instead."""
         target = node.target if isinstance(node, ast.AugAssign) else None
         never = _place_at(ast.If(ast.Constant(False), [node], []), node)
         if number in self.left_out:
@@ -263,7 +263,7 @@ def _value(number: int, stand_in: StandIn) -> ast.expr:
 
 
 def _place_at(new: Any, old: ast.AST) -> Any:
-    """A node with all its parts that have no place of the file where the old one is."""
+    """Give a new node, and those of its parts that are not from the file, the location of the old node."""
     for node in ast.walk(new):
         if node is old:
             continue
@@ -273,13 +273,13 @@ def _place_at(new: Any, old: ast.AST) -> Any:
 
 
 def _is_of_file(node: ast.AST, old: ast.AST) -> bool:
-    """Whether a node is a part of the old one, whose place it keeps."""
+    """Whether a node is part of the old one, so that it keeps its location."""
     return any(node is part for part in ast.walk(old))
 
 
 @dataclass(frozen=True)
 class Program:
-    """Functions by their files, the spots in them that are replaced, with their numbers, and lines that are edited."""
+    """A program to change: functions by file, numbers of the spots to replace, and edits of lines."""
 
     functions: Mapping[str, Sequence[FunctionType]]
     spots: Mapping[Spot, int] = field(default_factory=dict)
@@ -287,7 +287,7 @@ class Program:
 
     @contextmanager
     def with_notes(self, noted: Noted, left_out: frozenset[int] = frozenset()) -> Iterator[None]:
-        """Run the block with a program that notes the values of its spots; those left out are None, and not run."""
+        """Run the block with a program that records the values of its spots; `left_out` spots are not run, but None."""
         with self._with_changes(None, left_out, {NOTE: noted.note, TRUTH: noted.truth, ENTER: noted.enter}):
             yield
 
@@ -295,7 +295,7 @@ class Program:
     def with_stand_ins(
         self, stand_ins: Mapping[int, StandIn], left_out: frozenset[int] = frozenset()
     ) -> Iterator[None]:
-        """Run the block with values in the place of the spots."""
+        """Run the block with values in place of the spots."""
         names = {f"{PREFIX}{number}": list(each.items) for number, each in stand_ins.items() if each.items}
         with self._with_changes(stand_ins, left_out, {**names, f"{PREFIX}manager": nullcontext}):
             yield
@@ -315,7 +315,7 @@ class Program:
 
 
 def parse_edited(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
-    """The tree of an edited file, made anew; what is not edited keeps its place. Raises SyntaxError."""
+    """Parse an edited file; unedited code keeps its location. Raises SyntaxError."""
     lines = linecache.getlines(file)
     if not lines:
         raise SyntaxError(f"there is no source of {file}")
@@ -328,7 +328,7 @@ def parse_edited(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
 
 
 def edit_lines(lines: Sequence[str], edits: Sequence[Edit]) -> tuple[list[str], list[int]]:
-    """The lines of an edited file, and for each of them the line of the file that it was, or that it replaces."""
+    """The lines of an edited file, and the line number of each in the original file."""
     text, origin = list(lines), list(range(1, len(lines) + 1))
     for edit in sorted(edits, key=lambda edit: edit.line, reverse=True):
         new = [f"{line}\n" for line in edit.text.split("\n")]
@@ -342,7 +342,7 @@ CodeKey = tuple[str, str, int]
 
 
 def codes_of(file: str, tree: ast.Module) -> dict[CodeKey, CodeType]:
-    """The code of every function of a changed file."""
+    """Code objects of all functions of a changed file."""
     module = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
     return {key_of(code): code for code in nested_codes(module)}
 
@@ -355,7 +355,7 @@ def key_of(code: CodeType) -> CodeKey:
 def swap_code(
     functions: Iterable[FunctionType], codes: Mapping[CodeKey, CodeType], names: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Give functions their new code, and the names that it uses, for a block."""
+    """Temporarily swap the code of functions, and add the names that it uses to their globals."""
     with contextlib.ExitStack() as stack:
         for function in functions:
             new = codes.get(key_of(function.__code__))
@@ -369,9 +369,9 @@ def swap_code(
 
 
 def all_functions() -> dict[str, list[FunctionType]]:
-    """All functions that there are, by their files: none is out of reach, as methods of plain objects would be.
+    """All existing functions by file, found through the garbage collector, so that methods of any object are included.
 
-    Objects that were frozen (`gc.freeze`) are found through their modules.
+    Frozen objects (`gc.freeze`) are found through their modules.
     """
     found: dict[str, dict[int, FunctionType]] = {}
     for each in (*gc.get_objects(), *_functions_of_modules()):
@@ -381,7 +381,7 @@ def all_functions() -> dict[str, list[FunctionType]]:
 
 
 def _functions_of_modules() -> Iterator[Any]:
-    """Functions of the user's modules, and those of the classes there."""
+    """Yield the functions of the user's modules, and of their classes."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) or "<unknown>"
         for value in () if is_installed(file) else list(vars(module).values()):

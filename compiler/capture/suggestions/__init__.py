@@ -1,6 +1,6 @@
 """Suggestions that remove a graph break: rules on torch's type of break and the user's own line.
 
-Each rule is tested by applying it to code that breaks, and seeing that it no longer does.
+Each rule is tested by applying it to code with a break and checking that the break is gone.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ RULES: tuple[Rule, ...] = (*calls.ASKED_FOR, *values.RULES, *training.RULES, *ca
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One plain sentence on what a break was ("" if no rule knows it), and what to change."""
+    """A sentence that describes a break ("" if no rule knows it), and suggestions to change."""
 
     what: str = ""
     suggestions: tuple[Suggestion, ...] = ()
 
 
 def advise(case: Case, of_calls: bool = False) -> Advice:
-    """The advice of the first rule that matches; with `of_calls`, of the rules about calls alone."""
+    """Advice of the first rule that matches; with `of_calls`, only rules about calls are considered."""
     rules = (rule for rule in RULES if rule.calls or not of_calls)
     rule = next((rule for rule in rules if rule.matches(case)), None)
     return Advice(rule.words(case), rule.suggestions(case)) if rule is not None else Advice()

@@ -1,4 +1,4 @@
-"""Breaks at calls that leave the graph: those that ask for a break, output, clocks, files, libraries written in C."""
+"""Rules for breaks at calls that leave the graph: requested breaks, output, clocks, files, C libraries."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ OPERATOR = (
 
 PASS_IN = "Or draw it before the compiled function and pass it in."
 MOVES = "Python needs the value here: a tensor in its place would only move the break."
-"""Said where a rewrite is not offered because the code around the value asks for it as a Python number."""
+"""Explanation if no rewrite is offered because the surrounding code needs the value as a Python number."""
 _LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
 _ONCE = ("warning_once", "info_once")
-"""What transformers adds to loggers."""
+"""Logger methods that transformers adds."""
 _LOGGER = ("logging.Logger method not supported for non-export cases",)
 
 
@@ -88,7 +88,7 @@ ASKED_FOR: tuple[Rule, ...] = (
         kinds=DISABLED,
     ),
 )
-"""Breaks that the user, or torch, asks for."""
+"""Rules for breaks that the user, or torch, requests."""
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -1,4 +1,4 @@
-"""The view of a graph break that rules get: torch's message and the user's expression and statement."""
+"""The facts about a graph break that rules check: torch's message, and the user's expression and statement."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _METHOD = re.compile(r"^call_method \w+\(<class '(?P<owner>[\w.]+)'>\) (?P<name>
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One graph break. `span` is the innermost piece of the user's own code, `node` its expression, `statement` the
-    statement it is in, `around` the statements that is nested in, outermost first. `source` are the lines of the file,
-    `depth` is how many calls further in, in installed packages, torch gave up. `inlined` is whether the code is
-    in a function that TorchDynamo inlines into the one that is compiled, or would without other breaks.
+    """One graph break. `span` is the innermost piece of the user's own code, and `node` its expression.
+
+    `statement` contains the expression; `around` are the enclosing statements, outermost first. `source` are the lines
+    of the file. `depth` is the number of calls from there, in installed packages, to the line of the break. `inlined`
+    is whether TorchDynamo inlines the function into the compiled one, or would without other breaks.
     """
 
     kind: str
@@ -48,18 +49,18 @@ class Case:
 
     @property
     def target(self) -> str:
-        """The callee in torch's words (`posix.stat`); "" if torch names none."""
+        """The callee as named in torch's message (`posix.stat`); "" if it names none."""
         if found := _TARGET.match(self.context):
             return f"{found['module']}.{found['name']}"
         found = _METHOD.match(self.context)
         return f"{found['owner']}.{found['name']}" if found else ""
 
     def text(self, node: ast.AST | None) -> str:
-        """The source of a node inside this file."""
+        """Source text of a node in this file."""
         return (node and ast.get_source_segment("".join(self.source), node)) or ""
 
     def lines_with(self, old: ast.expr | ast.stmt, new: str) -> str:
-        """The lines of `old` with its text replaced by `new`, all else on them kept."""
+        """The lines of `old` with its text replaced by `new`; other text on them is kept."""
         first, last = self.source[old.lineno - 1], self.source[(old.end_lineno or old.lineno) - 1]
         before = first.encode()[: old.col_offset].decode()
         after = last.encode()[old.end_col_offset or 0 :].decode()
@@ -67,7 +68,7 @@ class Case:
 
 
 def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, inlined: bool = False) -> Case:
-    """The case of a break at `place`, with only torch's words if the source does not parse."""
+    """Make the case of a break at `place`; it has only torch's message if the source does not parse."""
     source = tuple(linecache.getlines(place.file))
     tree = parse("".join(source))
     path = nodes_around(tree, place) if tree is not None else ()
@@ -87,7 +88,7 @@ def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, i
 
 
 def kind_in_rules(kind: str, message: str) -> str:
-    """The type of a break as rules know it: torch 2.15 has one type for what had several before."""
+    """The type of a break as rules name it; torch 2.15 has one type for several earlier ones."""
     if kind == "Unsupported function call (delayed)" and "RNN, GRU, or LSTM" in message:
         return "Attempted to wrap RNN, GRU, or LSTM"
     if kind == "C-implemented special method without VariableTracker model":
@@ -140,7 +141,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if hasattr(child, "lineno"):
             yield child
-        else:  # `withitem`, `arguments`: no place of their own
+        else:  # `withitem` and `arguments` have no position
             yield from _children(child)
 
 

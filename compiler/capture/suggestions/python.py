@@ -1,4 +1,4 @@
-"""Breaks at parts of Python itself that TorchDynamo does not read."""
+"""Rules for breaks at parts of Python that TorchDynamo does not support."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rewrites of the user's own lines: each returns the new text, or None.
 
-`print` becomes a node of the graph that prints the same, with format specifications and conversions.
+A `print` becomes a graph node that prints the same text, including format specifications and conversions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compiler.torch_api.dynamo import PRINT_OPERATOR
 
 _KIND = re.compile(r"variables\.\w+\.(\w+)'>")
 _PRINTABLE = ("TensorVariable", "ConstantVariable", "SymNodeVariable", "StringFormatVariable")
-"""What torch's operator can print, as TorchDynamo calls it; it raises for lists, tuples and torch.Size."""
+"""Kinds of values, in TorchDynamo's names, that torch's operator can print; it fails for lists, tuples, torch.Size."""
 _TUPLES = ("size", "stride", "tolist", "split", "chunk", "unbind", "keys", "values", "items")
 
 
@@ -25,8 +25,8 @@ def _put(case: Case, old: ast.expr | ast.stmt, new: str) -> Lines:
 
 
 def expression(template: str) -> Rewrite:
-    """The culprit's call becomes `template`, with `{0}` its first argument, `{self}` what a method is called on, and
-    `{arguments}` all arguments. Keywords are carried by `{arguments}` alone: without it, a call with some is no case.
+    """Rewrite the culprit's call as `template`: `{0}` is its first argument, `{self}` the object of a method call,
+    `{arguments}` all arguments. Without `{arguments}`, a call with keyword arguments is not rewritten.
     """
 
     def rewrite(case: Case) -> Lines | None:
@@ -47,7 +47,7 @@ def expression(template: str) -> Rewrite:
 
 
 def without_call(case: Case) -> Lines | None:
-    """`y.sum().item()` and `float(y.sum())` become `y.sum().detach()`: no gradient flows through a number either."""
+    """Rewrite `y.sum().item()` and `float(y.sum())` as `y.sum().detach()`, which has no gradient either."""
     match case.node:
         case (
             ast.Call(func=ast.Attribute(value=tensor, attr="item"), keywords=[])
@@ -58,7 +58,7 @@ def without_call(case: Case) -> Lines | None:
 
 
 def _as_number(case: Case, tensor: ast.expr) -> str:
-    """A tensor in the place of its number: without gradient and, if it may have some, without dimensions."""
+    """Code for a tensor in place of its number: detached, and reshaped to no dimensions if it may have some."""
     text = case.text(tensor)
     if not isinstance(tensor, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
         text = f"({text})"
@@ -74,7 +74,7 @@ def without_statement(case: Case) -> Lines | None:
 
 
 def branch_to_where(case: Case) -> Lines | None:
-    """`if c: y = a` (`else: y = b`) and `a if c else b` become `torch.where(c, a, b)`."""
+    """Rewrite `if c: y = a` (`else: y = b`) and `a if c else b` as `torch.where(c, a, b)`."""
     owner, name = case.statement, ""
     if isinstance(owner, ast.If) and case.node in _operands(owner.test):
         choice: ast.If | ast.IfExp | None = owner
@@ -92,26 +92,26 @@ def branch_to_where(case: Case) -> Lines | None:
 
 
 def _operands(test: ast.expr) -> list[ast.expr]:
-    """A condition, and its operands in `and`, `or` and `not`."""
+    """A condition, and the operands of `and`, `or` and `not` in it."""
     parts = test.values if isinstance(test, ast.BoolOp) else [test.operand] if isinstance(test, ast.UnaryOp) else []
     return [test, *(inner for part in parts for inner in _operands(part))]
 
 
 def _can_combine(test: ast.expr) -> bool:
-    """Whether a condition can be a tensor: `&` and `|` replace `and` and `or` only between booleans."""
+    """Whether a condition can be a tensor: `&` and `|` can replace `and` and `or` only between booleans."""
     return not isinstance(test, ast.BoolOp) or is_boolean(test)
 
 
 def _choices(statement: ast.If) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """The assignments of both branches, as pairs of name and value."""
+    """The assignments in both branches, as pairs of name and value."""
     yes = _only_assignment(statement.body)
     no = _only_assignment(statement.orelse) if statement.orelse else yes and (yes[0], yes[0])
     return (yes, no) if yes is not None and no is not None else None
 
 
 def chooses_alike(case: Case) -> bool:
-    """Whether both sides of a choice are the same tensor, added to or multiplied with whole numbers: they have one
-    shape and one dtype, and no side can fail where the other is meant.
+    """Whether both sides of a choice are the same tensor with integers added or multiplied: their shape and dtype are
+    then equal, and computing both sides can't fail.
     """
     statement = case.statement
     if isinstance(statement, ast.If):
@@ -133,7 +133,7 @@ def _is_scaled(node: ast.expr) -> bool:
 
 
 def _only_assignment(body: list[ast.stmt]) -> tuple[str, str] | None:
-    """Name and value of the one assignment in a block."""
+    """Name and value if a block is a single assignment; else None."""
     match body:
         case [ast.Assign(targets=[ast.Name(id=name)], value=value)]:
             return name, ast.unparse(value)
@@ -141,7 +141,7 @@ def _only_assignment(body: list[ast.stmt]) -> tuple[str, str] | None:
 
 
 def _condition(case: Case, test: ast.expr) -> str:
-    """A condition as a tensor: `and`, `or`, `not` and `a < b < c` ask Python for truth."""
+    """A condition as tensor code, as `and`, `or`, `not` and `a < b < c` need Python booleans."""
     if isinstance(test, ast.BoolOp):
         operator = " & " if isinstance(test.op, ast.And) else " | "
         return operator.join(f"({_condition(case, value)})" for value in test.values)
@@ -155,7 +155,7 @@ def _condition(case: Case, test: ast.expr) -> str:
 
 
 def negation(case: Case) -> Lines | None:
-    """`not c` becomes `torch.logical_not(c)`."""
+    """Rewrite `not c` as `torch.logical_not(c)`."""
     node = case.node
     return _put(case, node, _condition(case, node)) if isinstance(node, ast.UnaryOp) else None
 
@@ -165,7 +165,7 @@ def _expressions(case: Case) -> list[ast.AST]:
 
 
 def logical(case: Case) -> Lines | None:
-    """`a and b` becomes `(a) & (b)`, `a or b` `(a) | (b)`, outside of the header of a block."""
+    """Rewrite `a and b` as `(a) & (b)`, `a or b` as `(a) | (b)`, except in the header of a block."""
     if isinstance(case.statement, ast.If | ast.While | ast.Assert):
         return None
     for node in _expressions(case):
@@ -175,7 +175,7 @@ def logical(case: Case) -> Lines | None:
 
 
 def assert_in_graph(case: Case) -> Lines | None:
-    """`assert c, message` and `if c: raise ...` become `torch._assert_async(c, "message")`, a node of the graph."""
+    """Rewrite `assert c, message` and `if c: raise ...` as the graph node `torch._assert_async(c, "message")`."""
     match case.statement:
         case ast.Assert(test=test, msg=message):
             condition = _condition(case, test)
@@ -206,7 +206,7 @@ def branches(case: Case) -> bool:
 
 
 def _message(case: Case, message: ast.expr | None, test: ast.expr) -> str:
-    """The message of an assert as a constant: as written, or else the condition."""
+    """The message of an assert as a constant: the user's own, or else the condition."""
     if isinstance(message, ast.Constant) and isinstance(message.value, str):
         return case.text(message)
     return ast.unparse(ast.Constant(" ".join(case.text(test).split())))
@@ -219,7 +219,7 @@ def _negate(case: Case, test: ast.expr) -> str:
 
 
 def data_to_copy(case: Case) -> Lines | None:
-    """`y.data = v` becomes `y.detach().copy_(v)`."""
+    """Rewrite `y.data = v` as `y.detach().copy_(v)`."""
     match case.statement:
         case ast.Assign(targets=[ast.Attribute(value=owner, attr="data")], value=value):
             return _put(case, case.statement, f"{case.text(owner)}.detach().copy_({case.text(value)})")
@@ -227,20 +227,20 @@ def data_to_copy(case: Case) -> Lines | None:
 
 
 def clone(case: Case) -> Lines | None:
-    """`copy.deepcopy(y)` becomes `y.detach().clone()` if y is a tensor, not a container of tensors."""
+    """Rewrite `copy.deepcopy(y)` as `y.detach().clone()` if y is a tensor, not a container of tensors."""
     return expression("{0}.detach().clone()")(case) if case.depth == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A format string, and the code of the values in it."""
+    """A format string, and the code of the values for it."""
 
     text: str
     values: tuple[str, ...] = ()
 
 
 def print_in_graph(case: Case) -> Lines | None:
-    """`print("mean", m)` becomes `torch._higher_order_ops.print("mean {!s}", m)`, which is a node of the graph."""
+    """Rewrite `print("mean", m)` as the graph node `torch._higher_order_ops.print("mean {!s}", m)`."""
     node = _print_call(case)
     if node is None or node.keywords or not node.args:
         return None
@@ -254,7 +254,7 @@ def print_in_graph(case: Case) -> Lines | None:
 
 
 def write_in_graph(case: Case) -> Lines | None:
-    r"""`sys.stdout.write("...\n")` as a print in the graph: text, with the new line that print adds at its end."""
+    r"""Rewrite `sys.stdout.write("...\n")` as a print in the graph, which adds the newline itself."""
     node = case.node
     if not isinstance(node, ast.Call) or node.keywords or len(node.args) != 1 or case.callee != "sys.stdout.write":
         return None
@@ -270,24 +270,24 @@ def _call(case: Case, node: ast.Call, template: str, parts: list[Printed]) -> Li
 
 
 def _print_call(case: Case) -> ast.Call | None:
-    """The call of `print` that the culprit is, or is in."""
+    """The call of `print` that is, or contains, the culprit."""
     calls = (node for node in ast.walk(case.statement or ast.Pass()) if isinstance(node, ast.Call))
     prints = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print")
     return next((call for call in prints if any(case.node is inner for inner in ast.walk(call))), None)
 
 
 def is_printed(case: Case) -> bool:
-    """Whether the culprit is in the text of a `print` that can be written as a node of the graph."""
+    """Whether the culprit is inside a `print` that can be rewritten as a graph node."""
     return case.node is not None and print_in_graph(case) is not None
 
 
 def kinds(case: Case) -> list[str]:
-    """TorchDynamo's kind of each argument of the call (`TensorVariable`)."""
+    """TorchDynamo's kind of each argument of the call (`TensorVariable`), from its message."""
     return _KIND.findall(case.context)
 
 
 def can_be_printed(case: Case) -> bool:
-    """Whether all arguments are of kinds that torch's operator, and a print that torch moves, take."""
+    """Whether torch's print operator and its reordering of prints support the kinds of all arguments."""
     node = case.node
     if not isinstance(node, ast.Call) or node.keywords:
         return False
@@ -296,15 +296,15 @@ def can_be_printed(case: Case) -> bool:
 
 
 def can_be_moved(case: Case) -> bool:
-    """Whether torch can move the print to the end of the graph, with the same text.
+    """Whether torch can move the print to the end of the graph with the same text.
 
-    Of a function that is inlined (a module's forward, a helper, before Python 3.12 a comprehension) it drops the print.
+    It drops the print in an inlined function (a module's forward, a helper, a comprehension before Python 3.12).
     """
     return not case.inlined and can_be_printed(case) and "SizeVariable" not in kinds(case)
 
 
 def holds_single_values(case: Case) -> bool:
-    """Whether each f-string value is a single value by its syntax, not a list or tuple."""
+    """Whether the syntax shows that each f-string value is a single value, not a list or tuple."""
     node = case.node
     formatted = (part for part in ast.walk(node or ast.Pass()) if isinstance(part, ast.FormattedValue))
     return all(part.format_spec is not None or _is_single(part.value) for part in formatted)
@@ -324,14 +324,14 @@ def _is_single(node: ast.expr) -> bool:
 
 
 def _argument(case: Case, node: ast.expr, kind: str) -> Printed | None:
-    """One argument of `print`; None where there is no way to print it in the graph."""
+    """Format one argument of `print`; None if it can't be printed in the graph."""
     if isinstance(node, ast.Starred):
         return None
     if kind == "SizeVariable":
         return Printed("{}", (f"f{'{' + ast.unparse(node) + '}'!r}",))
     if isinstance(node, ast.Constant) or (isinstance(node, ast.JoinedStr) and kind != "ConstantVariable"):
         return _format_parts(node)
-    if kind in ("", "StringFormatVariable"):  # of an unknown kind, or text by the time it is printed
+    if kind in ("", "StringFormatVariable"):  # unknown kind, or already formatted text
         return None
     return Printed("{}" if kind == "ConstantVariable" else "{!s}", (case.text(node),))
 
@@ -348,7 +348,7 @@ def _format_parts(node: ast.expr) -> Printed | None:
 
 
 def _value(part: ast.FormattedValue) -> Printed | None:
-    """A value in an f-string, with its conversion and its format specification, which has to be a constant."""
+    """Format a value of an f-string, with its conversion and its format specification, which must be constant."""
     spec = _specification(part.format_spec)
     if spec is None or any(isinstance(inner, ast.JoinedStr | ast.Await | ast.Yield) for inner in ast.walk(part.value)):
         return None
@@ -369,8 +369,8 @@ def _specification(node: ast.expr | None) -> str | None:
 
 
 def _without_item(node: ast.expr) -> ast.expr | None:
-    """A tensor with no dimensions is formatted as its number: `loss.mean().item()` as `loss.mean()`. None for other
-    code that asks for a number, which breaks the graph by itself.
+    """Drop `.item()`, as a tensor without dimensions is formatted as its number: `loss.mean().item()` -> `loss.mean()`.
+    None for other code that needs a number, as it breaks the graph by itself.
     """
     match node:
         case ast.Call(func=ast.Attribute(value=inner, attr="item")):

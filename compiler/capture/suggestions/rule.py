@@ -1,4 +1,4 @@
-"""A rule: the breaks that it matches, what they are in plain words, and what to change."""
+"""A rule: the breaks that it matches, their description, and what to change."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from compiler.capture.suggestions.case import Case
 from compiler.record import Applicability, Suggestion
 
 Lines = tuple[int, int, str]
-"""First line, last line, and the text to put there."""
+"""First line, last line, and their new text."""
 Rewrite = Callable[[Case], Lines | None]
-"""None where this very code can't be rewritten by rule."""
+"""Rewrites the code of a case; None if this code can't be rewritten."""
 Condition = Callable[[Case], bool]
 
 
@@ -28,8 +28,8 @@ def holds_never(_case: Case) -> bool:
 class Change:
     """One fix: in words, as a rewrite of the user's lines, or as settings. `{code}` stands for the user's code.
 
-    `caveat` is what the edit may lead to where the code is not `safe`; by default no code is. A change is offered only
-    `when` its condition holds and not where `unless` holds; there, `otherwise` is offered if it is set.
+    `caveat` names possible effects of the edit, unless the code is `safe`; by default no code is. A change is offered
+    if `when` holds and `unless` does not; else `otherwise` is offered, if it is set.
     """
 
     text: str
@@ -42,22 +42,22 @@ class Change:
     otherwise: str = ""
 
     def offer(self, case: Case) -> Change | None:
-        """Return this change, the one in its place, or None, as the conditions say."""
+        """Return this change, its alternative, or None, by its conditions."""
         if self.when(case) and not self.unless(case):
             return self
         return Change(self.otherwise) if self.otherwise else None
 
     def applicability(self, case: Case) -> Applicability:
-        """Applicability of an edit of this class."""
+        """How reliable the edit is for this case."""
         is_safe = not self.caveat or (self.safe is not None and self.safe(case))
         return "machine-applicable" if is_safe else "maybe"
 
 
 class Rule:
-    """What a kind of break is in plain words (`what`), what to change, and which breaks it is about.
+    """The description of a kind of break (`what`), the changes to suggest, and the conditions for a match.
 
-    It matches torch's type exactly (any of `kinds`), the callee as the user wrote it or as torch names it (`calls`, a
-    regular expression), the user's code (`text`) and torch's context (`context`). Without one of these, it matches
+    It matches torch's type exactly (any of `kinds`), the callee as written by the user or named by torch (`calls`, a
+    regular expression), the user's code (`text`) and torch's context (`context`). A condition that is not given matches
     everything; `when` is a condition on the user's code.
     """
 
@@ -88,7 +88,7 @@ class Rule:
         return words[:1].upper() + words[1:]
 
     def suggestions(self, case: Case) -> tuple[Suggestion, ...]:
-        """Every change that fits, without rewrites that do not apply to this code unless there is nothing else."""
+        """All changes that apply. A rewrite that is impossible for this code is kept only if nothing else applies."""
         changes = (Change(change) if isinstance(change, str) else change for change in self.changes)
         offered = filter(None, (change.offer(case) for change in changes))
         rewritten = [(change, change.rewrite(case) if change.rewrite else None) for change in offered]
@@ -109,12 +109,12 @@ def _suggestion(change: Change, lines: Lines | None, case: Case, is_first: bool)
 
 
 def code_of(case: Case) -> str:
-    """The user's code in one short line."""
+    """The user's code, shortened to one line."""
     return quoted_code(case.span.code)
 
 
 def quoted_code(code: str) -> str:
-    """Code in backticks, cut to one short line before any backtick of its own; `this line` for none."""
+    """Code in backticks, shortened to one line without backticks; `this line` if it is empty."""
     text = " ".join(code.split())
     if not text:
         return "this line"

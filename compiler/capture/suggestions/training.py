@@ -1,4 +1,4 @@
-"""Breaks around gradients, parameters, modules and random numbers."""
+"""Rules for breaks at gradients, parameters, modules and random numbers."""
 
 from __future__ import annotations
 

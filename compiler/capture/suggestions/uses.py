@@ -11,7 +11,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _METADATA = {"size", "stride", "dim", "numel", "shape", "dtype", "device", "ndim"}
 _NOT_TENSORS = {"item", "tolist", "numpy", "data_ptr"} | _METADATA
 REDUCTIONS = ("sum", "mean", "max", "min", "norm", "std", "var", "prod", "median", "amax", "amin")
-"""Methods that, without arguments, give one number of all."""
+"""Methods that, without arguments, reduce a tensor to one number."""
 
 
 def is_reduction(node: ast.expr) -> bool:
@@ -23,13 +23,13 @@ def is_reduction(node: ast.expr) -> bool:
 
 
 _TAKES_TENSORS = frozenset({"append", "add", "sub", "mul", "div", "pow", "abs", "min", "max", "sum", "where"})
-"""Functions and methods that take a tensor with one element where they take a number, among them lists' own."""
+"""Functions and methods, also of lists, that accept a tensor with one element in place of a number."""
 _BOOLEAN_CALLS = {"any", "all", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not", "isinstance"}
 
 
 def is_combined_with_its_tensor(case: Case) -> bool:
-    """Whether every use of the value is arithmetic with a tensor that it was computed from: there, a tensor with one
-    element gives what its number gives.
+    """Whether every use of the value is arithmetic with a tensor that it was computed from; a tensor with one element
+    then gives the same result as its number.
     """
     uses = list(_uses(case))
     tensors = _tensors(case)
@@ -37,15 +37,15 @@ def is_combined_with_its_tensor(case: Case) -> bool:
 
 
 def needs_python(case: Case) -> bool:
-    """Whether Python itself needs the value: a branch, a loop, range(), text. A tensor, or a symbol, in its place only
-    moves the break there.
+    """Whether Python itself needs the value: a branch, a loop, range(), text. A tensor or symbol in its place would
+    only move the break there.
     """
     return any(_asks(user, use) for user, use in _uses(case))
 
 
 def needs_number(case: Case) -> bool:
-    """Whether a symbol can stand for the value, and a tensor can't: an index, a slice, a key, the argument of a
-    function that is not known to take a tensor, such as Python's `math`, `round` and torch.full.
+    """Whether a symbol can replace the value, but a tensor can't: an index, a slice, a key, or an argument of a
+    function not known to accept a tensor, such as Python's `math`, `round` and torch.full.
     """
     return any(_takes_number(user, use) for user, use in _uses(case))
 
@@ -58,18 +58,18 @@ def _takes_number(user: ast.AST, use: ast.expr) -> bool:
 
 
 def last_name(call: ast.Call) -> str:
-    """The last name of the callee: `append` of `self.losses.append`."""
+    """Last part of the callee's name: `append` of `self.losses.append`."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def is_int_of_truth(case: Case) -> bool:
-    """Whether the culprit is `int()` of a bool, which TorchDynamo can't hold as a symbol."""
+    """Whether the culprit is `int()` of a bool, which TorchDynamo can't represent as a symbol."""
     node = case.node
     return isinstance(node, ast.Call) and case.callee == "int" and any(map(is_boolean, node.args))
 
 
 def is_boolean(node: ast.expr) -> bool:
-    """Whether an expression gives a bool, or a tensor of them, by the way it is written."""
+    """Whether the syntax shows that an expression returns a bool or a tensor of bools."""
     if isinstance(node, ast.BoolOp):
         return all(map(is_boolean, node.values))
     if isinstance(node, ast.UnaryOp):
@@ -95,7 +95,7 @@ def _function(case: Case) -> ast.AST | None:
 
 
 def _uses(case: Case) -> Iterator[tuple[ast.AST, ast.expr]]:
-    """Each use of the culprit's value, or after it of the names that it is assigned to, with the node that uses it."""
+    """Yield the uses of the culprit's value, and later uses of names assigned from it, with the node that uses them."""
     function = _function(case)
     if function is None or case.node is None or case.statement is None:
         return
@@ -116,7 +116,7 @@ def _assigned_names(case: Case) -> set[str]:
 
 
 def _tensors(case: Case) -> set[str]:
-    """Names of tensors that the value depends on, and of values computed from those."""
+    """Names of tensors that the value depends on, and of tensors computed from them."""
     found = {node.id for node in ast.walk(case.node or ast.Pass()) if isinstance(node, ast.Name)} - {"torch", "float"}
     function = _function(case)
     assignments = [node for node in ast.walk(function or ast.Pass()) if isinstance(node, ast.Assign)]
@@ -128,7 +128,7 @@ def _tensors(case: Case) -> set[str]:
 
 
 def _is_tensor(node: ast.expr, tensors: set[str]) -> bool:
-    """Whether an expression gives a tensor, as far as its text says so."""
+    """Whether the syntax shows that an expression returns a tensor."""
     if isinstance(node, ast.Name):
         return node.id in tensors
     if isinstance(node, ast.BinOp):

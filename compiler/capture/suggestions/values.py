@@ -1,4 +1,4 @@
-"""Breaks where Python needs the value or the size of a tensor, which is not known until the graph runs."""
+"""Rules for breaks where Python needs a tensor's value or size, which is unknown until the graph runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SIZE = Change(
 
 
 def _comparison_change(function: str, method: str, words: str) -> Change:
-    """The change for a comparison that returns a Python bool."""
+    """Suggest comparing in the graph instead, for a comparison that returns a Python bool."""
     return Change(
         "Compare inside the graph.",
         lambda case: rewrites.expression(function if case.callee.startswith("torch.") else method)(case),

@@ -1,1 +1,1 @@
-"""When numbers are equal to eager's, close, or different: the one policy, which knows of records alone."""
+"""The policy that decides if results are equal to eager's, close, or different. It depends on records only."""

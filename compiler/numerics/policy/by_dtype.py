@@ -10,16 +10,16 @@ from compiler.numerics.policy.judge import AS_NEAR_AS_EAGER, CANCELLATION, UNDER
 from compiler.record import Check
 
 Named = Sequence[tuple[str, Any]]
-"""Results with the names that a person has for them."""
+"""Results with the user's names for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The results of one dtype, `count` of them, against eager's.
+    """The comparison of the `count` results of one dtype with eager's.
 
-    Errors are the largest, absolute and relative to the scale of their tensor, None where they are not finite; the last
-    two are against float64, None where that is not known. `tolerance` is relative. `worst` names the result that is
-    farthest off. `beyond` counts those that are "close" beyond the tolerance, as near to float64 as eager.
+    Errors are the largest ones, absolute and relative to their tensor's scale, None if not finite; the last two are
+    against float64, None if unknown. `tolerance` is relative. `worst` names the result with the largest error. `beyond`
+    is the number of results that exceed the tolerance but are "close", as they are as near to float64 as eager.
     """
 
     dtype: str
@@ -36,9 +36,9 @@ class Numbers:
 
 
 def numbers(mine: Named, eager: Named, exact: Named | None = None) -> tuple[Numbers, ...]:
-    """Compare results with eager's: one `Numbers` for each dtype, in the order in which they come.
+    """Compare results with eager's: one `Numbers` for each dtype, in order of appearance.
 
-    `exact` is what the same computation gives in float64, where that is known.
+    `exact` are the results in float64, if known.
     """
     scope = Scope.of_results(value for _, value in eager)
     found: dict[str, list[Check]] = {}
@@ -68,16 +68,16 @@ def _summarize(dtype: str, checks: Sequence[Check]) -> Numbers:
 
 
 def _largest(errors: Iterable[float | None]) -> float | None:
-    """The largest; None where one is not known."""
+    """Largest error; None if any is unknown."""
     known = list(errors)
     return None if any(error is None for error in known) else max(error for error in known if error is not None)
 
 
 def not_comparable(dtype: str, reason: str) -> Numbers:
-    """Results that can't be compared, and why."""
+    """Results that can't be compared, and the reason."""
     return Numbers(dtype, 0, None, None, 0.0, "not comparable", note=reason)
 
 
 def worst_verdict(found: Iterable[Numbers]) -> str:
-    """The worst verdict among some; "equal" of none."""
+    """The worst verdict; "equal" if there is none."""
     return max((item.verdict for item in found), key=VERDICTS.index, default="equal")

@@ -1,28 +1,28 @@
-"""The policy by which numbers are compared with eager's: whether they are equal, close, or differ, and why.
+"""The policy for comparing results with eager's: whether they are equal, close, or differ, and why.
 
 - "equal": the same values, with NaN at the same places.
-- "close": floating-point numbers whose largest difference rounding explains, by one of four rules.
+- "close": floating-point numbers whose largest difference is explained by rounding, by one of four rules.
 - "differs": another dtype, shape or value.
 
 Rounding explains a difference that is
 
-1. at most the tolerance of the format times the tensor's scale. `TOLERANCE` is the relative tolerance of
-   `torch.testing.assert_close`, by dtype; of 8-bit formats, which have none there, one unit in the last place. Where a
-   call computes in a narrower format on the way, it is that format's. The scale is the largest magnitude in eager's
-   tensor, not each element's: the error of a sum is in proportion to its terms, also where they cancel. It is at least
-   `FLOOR` of the largest magnitude among the results that are compared together (`Scope`), as a tensor of what should
-   be zeros has no scale of its own. Where everything is zero, the error itself is at most `ZERO_TOLERANCE`, the
-   absolute tolerance of `assert_close` for float32;
-2. at most `AS_NEAR` times as far from the same computation in float64 as eager is, where that is known: two correct
-   orders of summation differ from each other by more than from the exact result. `torch._dynamo.utils.same` allows 2 to
+1. at most the dtype's tolerance times the tensor's scale. `TOLERANCE` is the relative tolerance of
+   `torch.testing.assert_close`, by dtype; for 8-bit dtypes, which it does not list, one unit in the last place. If a
+   call computes in a narrower dtype on the way, that dtype's tolerance applies. The scale is the largest magnitude in
+   eager's tensor, not each element's: the error of a sum is proportional to its terms, even if they cancel. The scale
+   is at least `FLOOR` of the largest magnitude among the results compared together (`Scope`), as a tensor that should
+   be zero has no scale of its own. If everything is zero, the error itself is at most `ZERO_TOLERANCE`, the absolute
+   tolerance of `assert_close` for float32;
+2. at most `AS_NEAR` times as far from the same computation in float64 as eager is, if that is known: two correct
+   orders of summation differ more from each other than from the exact result. `torch._dynamo.utils.same` allows 2 to
    10 times;
 3. at most `ROUNDINGS` units in the last place of the largest magnitude in the scope, and within the tolerance of that
-   magnitude: what is left where terms as large as other results cancel. Errors of n roundings add up like sqrt(n), so
-   this is a sum of 256 terms. Where the result in float64 is known, the difference is that from it;
-4. at most `FLUSHED`, the smallest normal number of float32: GPUs may flush what is smaller to zero.
+   magnitude: the remainder if terms as large as other results cancel. Errors of n roundings add up like sqrt(n), so
+   this allows a sum of 256 terms. If the result in float64 is known, the difference is measured from it;
+4. at most `FLUSHED`, the smallest normal number of float32: GPUs may flush smaller numbers to zero.
 
-A float64 result is no reference where eager is farther from it than `FAR` of the scale (`is_reference`): then the
-computation took another branch, or nothing but noise is left.
+A float64 result is no reference if eager is farther from it than `FAR` of the scale (`is_reference`): then the
+computation took another branch, or only noise is left.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ AS_NEAR = 3.0
 ROUNDINGS = 16
 FAR = 0.1
 FLIPPED = 1e-4
-"""Share of booleans that may differ where rounded numbers were compared (`Scope.rounded_comparisons`)."""
+"""Share of booleans that may differ if they come from comparing rounded numbers (`Scope.rounded_comparisons`)."""
 
 VERDICTS = ("equal", "close", "differs", "not comparable")
-"""From best to worst."""
+"""Verdicts, from best to worst."""
 NOT_FINITE = "NaN or infinities at other places"
 AS_NEAR_AS_EAGER = "as near to float64 as eager"
 UNDERFLOW = "below the smallest normal number of float32, which a GPU may flush to zero"
@@ -58,8 +58,8 @@ CANCELLATION = "rounding, where terms as large as other results cancel"
 class Scope:
     """Results that are compared together.
 
-    `largest` is the largest finite magnitude of eager's results, `narrowest` the narrowest dtype that was used to
-    compute them. `rounded_comparisons`: booleans compare numbers that may be rounded differently.
+    `largest` is the largest finite magnitude of eager's results, `narrowest` the narrowest dtype used to compute them.
+    `rounded_comparisons` is whether booleans come from comparing numbers with different rounding.
     """
 
     largest: float = 0.0
@@ -68,20 +68,20 @@ class Scope:
 
     @classmethod
     def of_results(cls, eager: Iterable[Any], narrowest: torch.dtype | None = None) -> Scope:
-        """The scope of eager's results; values that are no tensors of floats don't count."""
+        """The scope of eager's results; only floating-point tensors count."""
         tensors = (plain(value) for value in eager if isinstance(value, Tensor))
         return cls(max(map(largest, tensors), default=0.0), narrowest)
 
     def scale(self, eager: Tensor) -> float:
-        """The magnitude that errors of a tensor are relative to; 0 where everything is zero."""
+        """The magnitude to which a tensor's errors are relative; 0 if everything is zero."""
         return max(largest(eager), FLOOR * self.largest)
 
 
 def judge(name: str, mine: Any, eager: Any, exact: Any = None, scope: Scope | None = None) -> Check:
-    """Compare a result with eager's. `exact` is the same in float64, None where that is not known.
+    """Compare a result with eager's. `exact` is the result in float64, None if unknown.
 
-    The `Check` has the errors, the tolerance and the verdict; `note` says what is allowed, or which rule made a result
-    "close" beyond that, or why it has no error in numbers. Values that are no tensors have to be equal.
+    The `Check` has the errors, the tolerance and the verdict. `note` is the allowed error, the rule by which a result
+    beyond it is "close", or the reason why there is no numeric error. Values other than tensors must be equal.
     """
     if not isinstance(mine, Tensor) or not isinstance(eager, Tensor):
         return _judge_values(name, mine, eager)
@@ -150,7 +150,7 @@ def is_as_near(check: Check) -> bool:
 
 
 def is_reference(eager: Sequence[Any], exact: Sequence[Any]) -> bool:
-    """Whether results in float64 say something about eager's: none of them is farther from eager's than `FAR`."""
+    """Whether results in float64 are a valid reference: none is farther from eager's than `FAR` of the scale."""
     scope = Scope.of_results(exact)
     pairs = [
         (plain(own), plain(best))
@@ -163,7 +163,7 @@ def is_reference(eager: Sequence[Any], exact: Sequence[Any]) -> bool:
 
 
 def worst(checks: Iterable[Check]) -> Check:
-    """The check with the worst verdict, and of those the one with the largest relative error."""
+    """The check with the worst verdict; among several, the one with the largest relative error."""
 
     def badness(check: Check) -> tuple[int, float]:
         return VERDICTS.index(check.verdict), float("inf") if check.max_relative is None else check.max_relative
@@ -172,13 +172,13 @@ def worst(checks: Iterable[Check]) -> Check:
 
 
 def errors(mine: Tensor, other: Tensor) -> Tensor:
-    """Elementwise differences as float64; 0 for infinities of one sign, and where both are NaN."""
+    """Elementwise absolute differences, as float64; 0 for equal infinities, and if both are NaN."""
     same = (mine == other) | (mine.isnan() & other.isnan())
     return torch.where(same, 0.0, (mine.double() - other.double()).abs())
 
 
 def largest(tensor: Tensor) -> float:
-    """The largest finite magnitude of floating-point numbers, 0 of none."""
+    """Largest finite magnitude of floating-point numbers; 0 if there is none."""
     if not tensor.is_floating_point():
         return 0.0
     known = tensor[tensor.isfinite()]
@@ -186,12 +186,12 @@ def largest(tensor: Tensor) -> float:
 
 
 def relative(error: float | None, scale: float) -> float | None:
-    """An error relative to a scale; where that is 0, the error itself."""
+    """An error relative to a scale; if the scale is 0, the error itself."""
     return None if error is None else error / (scale or 1.0)
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """`float32` of `torch.float32`."""
+    """Name of a dtype: `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -208,19 +208,19 @@ def _rounding_error(dtype: torch.dtype, magnitude: float) -> float:
 
 
 def _finite(values: Tensor) -> float | None:
-    """The largest; None where that is not finite, 0 of none."""
+    """Largest value; None if it is not finite, 0 if there is none."""
     found = float(values.max()) if values.numel() else 0.0
     return found if found < float("inf") else None
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """A tensor on the CPU, complex numbers as pairs of real ones, and 8-bit formats as float32, which holds them."""
+    """A tensor moved to the CPU, complex numbers as pairs of real ones, and 8-bit dtypes as float32 (exact)."""
     tensor = real(tensor)
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
 
 
 def real(tensor: Tensor) -> Tensor:
-    """A tensor on the CPU, complex numbers as pairs of real ones."""
+    """A tensor moved to the CPU, with complex numbers as pairs of real ones."""
     tensor = tensor.detach().cpu()
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
