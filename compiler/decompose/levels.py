@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # it imports torch, which tables of a loaded record do without
+if TYPE_CHECKING:  # imports torch, which tables of a loaded record do not need
     from compiler.torch_api.decomposition_tables import TableName
 
 LEVELS: tuple[str, ...] = ("torch", "ATen", "core ATen", "Inductor", "prims")
@@ -24,7 +24,7 @@ _ALSO = {"captured": "torch", "core": "core ATen", "coreaten": "core ATen", "ind
 
 
 def level_named(name: str) -> str:
-    """The level with this name, in any case: `core aten`, `core`, `inductor`. Raises ValueError."""
+    """The level with this name, case-insensitive: `core aten`, `core`, `inductor`. Raises ValueError."""
     known = {level.lower(): level for level in LEVELS} | _ALSO
     wanted = name.strip().lower().replace("_", " ")
     level = known.get(wanted) or known.get(wanted.replace(" ", ""))
