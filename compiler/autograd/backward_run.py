@@ -17,7 +17,7 @@ from compiler.autograd.eager_graph import EagerGraph
 from compiler.autograd.values import SHOWN, Value
 
 CHECKED = 4096
-"""Most elements of a tensor that is kept to check formulas and sums."""
+"""Maximum number of elements of a tensor kept to check formulas and sums."""
 
 Tensors = tuple[torch.Tensor | None, ...]
 

@@ -23,9 +23,9 @@ from compiler.autograd.words import second_order, stop_words
 from compiler.torch_api import autograd_nodes
 
 JACOBIAN = 64
-"""Most elements of an input and an output for which a Jacobian is computed."""
+"""Maximum number of elements of an input and of an output for which a Jacobian is computed."""
 WHOLE_GRAPH = 400
-"""Most nodes of a graph for which Jacobians are computed."""
+"""Maximum number of nodes of a graph for which Jacobians are computed."""
 
 
 @dataclass(frozen=True, slots=True)

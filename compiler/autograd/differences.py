@@ -21,7 +21,7 @@ from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.widened import wide
 
 EACH = 64
-"""Most elements of a leaf that is moved element by element; a bigger one is moved along random directions."""
+"""Maximum number of elements perturbed one by one; a larger leaf is perturbed along random directions."""
 DIRECTIONS = 4
 STEP = 2.0**-17
 _CONVERTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)

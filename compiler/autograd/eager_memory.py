@@ -27,7 +27,7 @@ from compiler.torch_api.pytrees import tree_leaves
 
 HINT = "the memory of the generated code is there"
 _SPECIAL = {"NestedTensor": "nested tensors", "DTensor": "DTensors"}
-"""Kinds of tensors that are made of others."""
+"""Types of tensors that wrap other tensors, with their names in messages."""
 
 
 def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[MemoryEvent, ...]:

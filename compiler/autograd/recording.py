@@ -37,7 +37,7 @@ _HOOKS = {
 }
 
 _CREATE_GRAPH = {torch.autograd.grad: 4, torch.Tensor.backward: 3}
-"""Functions that run a backward pass, and the place of `create_graph` among their arguments."""
+"""Functions that run a backward pass, with the position of `create_graph` among their arguments."""
 
 
 @dataclass(frozen=True, slots=True)

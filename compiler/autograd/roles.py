@@ -18,7 +18,7 @@ from compiler.torch_api import fx
 from compiler.torch_api.aot import AotFacts
 
 Attrs = dict[str, dict[str, Any]]
-"""By the name of a node, what to add to the attributes of its entity."""
+"""Attributes to add to a node's entity, by node name."""
 
 _RANDOM = ("inductor_random", "inductor_randint", "inductor_seed", "inductor_seeds", "philox_rand", "rand_like")
 PASS = "functionalization"

@@ -18,7 +18,7 @@ MADE_OUTSIDE = "made outside of the graph"
 
 
 MOST_NAMED = 8
-"""Most tensors that are named as sharing memory; the name of the storage identifies all."""
+"""Maximum number of names listed as sharing memory; the storage's name identifies all."""
 
 
 @dataclass(frozen=True, slots=True)

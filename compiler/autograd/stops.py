@@ -20,7 +20,7 @@ from compiler.torch_api.pytrees import tree_leaves
 Kind = Literal["detached", "no_grad", "frozen"]
 _DETACHES = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
 MOST = 64
-"""Most stops that are followed through one tensor; a frozen network has more parameters than that."""
+"""Maximum number of stops tracked for one tensor; a frozen network may have more parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Taken:
 
 
 Where = Callable[[], tuple[str, tuple[SourceFrame, ...], str]]
-"""Returns the called function, the user's stack and the module; called only for calls that are kept."""
+"""Returns the called function's name, the user's stack and the module; called only for recorded calls."""
 
 
 class Stops:

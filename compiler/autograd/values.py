@@ -11,7 +11,7 @@ import torch
 from compiler.torch_api.fx import dtype_name
 
 SHOWN = 64
-"""Most elements of a tensor whose numbers are shown."""
+"""Maximum number of elements of a tensor shown as numbers."""
 
 
 @dataclass(frozen=True, slots=True)

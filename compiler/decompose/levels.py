@@ -9,8 +9,8 @@ if TYPE_CHECKING:  # imports torch, which tables of a loaded record do not need
 
 LEVELS: tuple[str, ...] = ("torch", "ATen", "core ATen", "Inductor", "prims")
 TABLES: tuple[TableName, ...] = ("core ATen", "Inductor", "prims")
-"""The levels that a decomposition table makes; each is traced from ATen, as compilers do, and not from the one above:
-Inductor's table keeps some operators that core ATen's takes apart.
+"""Levels made by a decomposition table. Each is traced from ATen, as compilers do, not from the level above: Inductor's
+table keeps some operators that core ATen's decomposes.
 """
 
 ABOUT: dict[str, str] = {

@@ -23,7 +23,7 @@ from compiler.torch_api.dynamo import BreakCounter
 from compiler.torch_api.pytrees import tree_leaves
 
 TRIED = 8
-"""So many breaks are timed: each takes a compilation of its own."""
+"""Maximum number of breaks to time: each needs its own compilation."""
 NO_VERSION = "its advice is in words only: there is no version without this break to time"
 
 

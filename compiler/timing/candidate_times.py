@@ -34,13 +34,13 @@ from compiler.timing.work import Job, MakeOptimizer, Work, job, mark_steps, opti
 
 ALONE_ROUNDS = 5
 ROUNDS = (7, 101)
-"""At least and at most so many rounds, where the user does not say how many."""
+"""Minimum and maximum number of rounds, if the user gives no number."""
 IN_TURNS_SECONDS = 6.0
-"""About so long are candidates called in turns: the speed of a machine changes by the second."""
+"""Approximate duration of the interleaved rounds: a machine's speed changes within seconds."""
 LEAST_CALLS = {"cpu": 1, "cuda": 5}
-"""So many calls a round: on a GPU each is timed, and the median is taken."""
+"""Minimum number of calls per round; on a GPU each is timed, and the median counts."""
 IN_TURNS = "all in turns"
-"""What `Progress.candidate` is from then on that all are timed."""
+"""Value of `Progress.candidate` during the interleaved rounds."""
 ALONE = "timed by itself, not in turns with the others: the measurement was stopped"
 NO_CALL = Problem(
     "timing",
@@ -48,7 +48,7 @@ NO_CALL = Problem(
     "call the model or function itself, without torch.compile, in the cell",
 )
 LEAST_ROUNDS = 3
-"""So many rounds in turns are worth more than those alone, when the user stops the measurement."""
+"""Minimum number of interleaved rounds to use if the user interrupts; with fewer, the times measured alone count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from compiler.timing.line_chains import Chain, Works
 from compiler.timing.spent import Spent, Trace
 
 Placed = tuple[KernelTime, tuple[Chain, ...]]
-"""A time, and the chains of lines that it is for."""
+"""A time with its chains of lines."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _OPERATION = profiled.__name__
 _FILE = re.compile(r"<tcompile (\w+) (\d+)>")
 _MADE = re.compile(r"(?:[\w\[\], ]+ = )?(launch\(\w+|\w+)")
 Found = tuple[FunctionType, Sequence[str], Mapping[int, str]]
-"""A function, the lines of its source, and by line the id of the call that is made there."""
+"""A function, its source lines, and the ids of its calls by line number."""
 LINE_MARK = "tcompile line "
 
 

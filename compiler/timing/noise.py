@@ -13,7 +13,7 @@ from compiler.record.measure_facts import Candidate
 from compiler.timing.spread import Spread, speed_up_spread
 
 TOLERATED = 0.05
-"""By so much of the median may rounds vary, or one half of them differ from the other, without a note."""
+"""Variation of rounds, or difference of their halves, relative to the median, above which a note is added."""
 USELESS = 0.5
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits")
 

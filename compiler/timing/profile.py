@@ -27,11 +27,11 @@ WARM_UP_CALLS = 3
 MOST_CALLS = 10
 FEWEST_CALLS = 3
 SECONDS = 1.0
-"""So long the profiled calls are to take, eager and compiled in turns; in number between the fewest and the most."""
+"""Target duration of all profiled calls, eager and compiled; their number has a minimum and a maximum."""
 
 
 NOISY = 0.5
-"""The range between the quartiles of the calls' times, as a share of their median, from which on it is told of."""
+"""Interquartile range of the calls' times, relative to their median, above which a problem is added."""
 
 
 @dataclass(frozen=True, slots=True)

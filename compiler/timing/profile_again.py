@@ -17,7 +17,7 @@ from compiler.record.options import Options
 from compiler.timing.profile import Profile, kernel_and_line_times
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-"""What a mode with CUDA graphs is without them: of a graph that is replayed, nobody knows which call ran what."""
+"""Modes with CUDA graphs, and the same modes without: a replay does not show which call launched a kernel."""
 Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 
 
