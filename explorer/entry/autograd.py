@@ -64,7 +64,7 @@ def autograd(
 def autograd(
     target: Any = None, /, *args: Any, kwargs: Mapping[str, Any] | None = None, health: bool = False
 ) -> AutogradRun | AutogradRecording:
-    """Show the graph that autograd built behind a tensor, and what it saves for backward.
+    """Show the autograd graph of a tensor, with the tensors that it saves for backward.
 
     >>> print(tcompile.autograd(model, x))   # calls the model, so lines and modules are known
     >>> print(tcompile.autograd(loss))       # a graph that exists already
