@@ -23,7 +23,7 @@ Tensors = tuple[torch.Tensor | None, ...]
 
 
 class FreedGraphError(ValueError):
-    """The graph's saved tensors were freed by an earlier backward pass."""
+    """Raised if an earlier backward pass freed the graph's saved tensors."""
 
 
 @dataclass

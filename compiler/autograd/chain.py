@@ -292,7 +292,7 @@ class _Steps:
         is_complex = [each.is_complex() for each in grads if each is not None] + [
             each[1].is_complex for each in inputs if each
         ]
-        if any(is_complex):  # the rules are those of real numbers
+        if any(is_complex):  # the rules are for real numbers only
             return None
         return Local(autograd_nodes.saved_values(node.function), grads, inputs)
 

@@ -60,7 +60,7 @@ class Checkpoints:
         return next((self._known[graph] for _, graph in fx.sources(node) if graph in self._known), None)
 
     def reason_of(self, node: Node) -> str:
-        """Why the backward recomputes a node; "" if no checkpoint is the cause."""
+        """The reason why the backward recomputes a node; "" if no checkpoint causes it."""
         found, policy = self.checkpoint_of(node), fx.checkpoint_policy(node)
         if found is None or not policy:
             return ""

@@ -128,7 +128,7 @@ def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
 
 
 class _InDouble(TorchFunctionMode):
-    """Runs each torch call on float64 tensors, and on copies of tensors from outside."""
+    """Converts the arguments of each torch call to float64; copies tensors made outside of the block."""
 
     def __init__(self, moved: Sequence[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class _InDouble(TorchFunctionMode):
         return self.run(torch.Tensor.double if func in _CONVERTS else func, args, kwargs or {})
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The result of a call in float64."""
+        """Run a call in float64 and return its result."""
         args, kwargs = tree_map(self._wide_argument, (args, dict(kwargs)))
         return tree_map(self._wide_result, function(*args, **kwargs))
 

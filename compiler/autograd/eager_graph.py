@@ -70,7 +70,7 @@ class GraphNode:
 
     @property
     def leaf(self) -> torch.Tensor | None:
-        """The tensor whose `.grad` an `accumulate` node adds to."""
+        """The leaf tensor of an `accumulate` node, else None."""
         return autograd_nodes.leaf_of(self.function) if self.kind == "accumulate" else None
 
 

@@ -31,7 +31,7 @@ _SPECIAL = {"NestedTensor": "nested tensors", "DTensor": "DTensors"}
 
 
 def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[MemoryEvent, ...]:
-    """Memory events of one call of this graph; with `trains`, of its backward too. Changes no state of the user's.
+    """Memory events of one call of this graph; with `trains`, also of its backward. Has no side effects.
 
     Raises any exception of an operation that can't run without data.
     """
@@ -215,7 +215,7 @@ class _Log:
 def _tell(log: _Log, mode: Any) -> Hook:
     """A hook that gives the log the current node and the sequence numbers of its autograd nodes.
 
-    The hook makes tensors that the graph itself holds fake, such as an optimizer's state, and logs them as inputs.
+    Tensors that the graph itself holds, such as an optimizer's state, become fake tensors and are logged as inputs.
     """
 
     def tell(node: Node, run: Callable[[], Any]) -> Any:
@@ -241,7 +241,7 @@ class EagerSaved:
 
 
 def saved_by_eager(captured: GraphModule) -> EagerSaved:
-    """Count the tensors that a forward call of this graph saves, on fake tensors. Changes no state of the user's.
+    """Count the tensors that a forward call of this graph saves, on fake tensors. Has no side effects.
 
     Uses torch.autograd.graph.saved_tensors_hooks. Raises any exception of an operation that can't run without data.
     """

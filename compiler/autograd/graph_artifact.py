@@ -36,7 +36,7 @@ _SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "int": "i", "uint": "u"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The title of the artifact and the text above it."""
+    """Id, title and graph of the artifact, and the subject named in its text."""
 
     artifact_id: str = "autograd"
     title: str = "the graph that autograd built"

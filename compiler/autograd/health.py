@@ -23,7 +23,7 @@ NAMED = 5
 class NodeHealth:
     """Values at one node: the forward result, its gradient, and the gradients of the inputs.
 
-    `made` lists the kinds of values ("value", "gradient") that are non-finite first at this node.
+    `made` lists which of "value" and "gradient" first become non-finite at this node.
     """
 
     node: str

@@ -132,12 +132,12 @@ class AutogradStage:
                 yield name.removeprefix("self.").removeprefix("global "), self.captured.entity(node.name), value
 
     def _makers(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
-        """For each autograd node, the captured graph's node that made it, or for a leaf the input."""
+        """Map each autograd node to the captured graph's node that made it, or a leaf to its input."""
         found = {node.name: self._maker(node, inputs) for node in graph.nodes}
         return {name: entity for name, entity in found.items() if entity is not None}
 
     def _cutters(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
-        """For each stop, the frozen input, or the captured graph's node that detached the tensor."""
+        """Map each stop to the frozen input, or to the captured graph's node that detached the tensor."""
         return {
             found.name: inputs[found.name] if found.stop.kind == "frozen" else self.captured.entity(found.stop.module)
             for found in graph.stops

@@ -44,7 +44,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Stops that the nodes numbered `first` to `end` (exclusive) read tensors from."""
+    """The gradient stops of tensors that the nodes numbered `first` to `end` (exclusive) read."""
 
     first: int
     end: int

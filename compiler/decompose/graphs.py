@@ -71,7 +71,7 @@ class LevelGraphs:
         return (*aten.values(), *lower)
 
     def half(self, artifact_id: str) -> HalfGraph:
-        """The graph of one of these artifacts, with its inputs in this run. Raises KeyError."""
+        """The graph of a `decomposed` artifact, with its inputs in this run. Raises KeyError."""
         places = {self.id_of(level, kind): (level, kind) for kind in self.aot.graphs for level in ("ATen", *TABLES)}
         level, kind = places[artifact_id]
         return HalfGraph(self._module_at(level, kind), self._inputs_of(kind))
@@ -148,7 +148,7 @@ class LevelGraphs:
         try:
             with seed_and_restore():
                 mine = self.results(self.aot.call, self.own_arguments())
-        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other levels don't care
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways; the other levels continue
             return (not_comparable("", f"it can't be run: {type(error).__name__}: {first_line(error)}"),)
         changed = sorted(mine.changed | eager.changed)
         return numbers(
@@ -161,11 +161,11 @@ class LevelGraphs:
             return self.results(call or self._eager, self.own_arguments()), recording.drawn
 
     def run_exact(self, eager: Results, draws: Sequence[Drawn]) -> Results | None:
-        """The captured graph's results in float64 with these random numbers; None if they are no reference."""
+        """The captured graph's results in float64 with these draws; None if they can't serve as a reference."""
         try:
             with autocast(self._kept.autocast), Widened(draws):
                 found = self.results(self._eager, [wide_leaf(value) for value in self.own_arguments()])
-        except Exception:  # noqa: BLE001 - what works in one format only fails in many ways
+        except Exception:  # noqa: BLE001 - code for one dtype fails in many ways in another
             return None
         if not found.has_same_results(eager):
             return None
@@ -212,7 +212,7 @@ class LevelGraphs:
 
 @dataclass(frozen=True, slots=True)
 class HalfGraph:
-    """One half of a capture at one level, and its inputs."""
+    """The forward, backward or inference graph of a capture at one level, with its inputs."""
 
     module: GraphModule
     inputs: Sequence[Any]

@@ -1,4 +1,4 @@
-"""The levels of a computation, from the functions that the user called to prims."""
+"""The decomposition levels, from the torch functions that the user called to prims."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class _ProgressReporter:
 
 
 class _Bench:
-    """One measurement."""
+    """Runs one measurement of all candidates."""
 
     def __init__(self, call: Call, options: Options, plan: Plan, tell: _ProgressReporter, device: torch.device) -> None:
         self.call, self.options, self.plan, self.tell, self.device = call, options, plan, tell, device

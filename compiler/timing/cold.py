@@ -49,7 +49,7 @@ class ColdCompiler:
 
     @contextmanager
     def isolate(self) -> Iterator[None]:
-        """Restore the user's compiled code, caches and settings at the end of a block."""
+        """Run a block with empty caches, then restore the user's compiled code, caches and settings."""
         with ExitStack() as stack:
             self._folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.empty_caches(self._folder))

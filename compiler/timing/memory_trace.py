@@ -23,7 +23,7 @@ def with_measured_memory(record: Record, call: Callable[[], object]) -> Record:
 
 
 def measured_events(changes: Sequence[int]) -> list[MemoryEvent]:
-    """Allocations and frees as events; `live` counts bytes beyond what was in use before."""
+    """Convert allocations and frees to events; `live` is the bytes in use, relative to the start."""
     live, events = 0, []
     for change in changes:
         live += change

@@ -37,12 +37,12 @@ class Spent:
 
 
 def phase(side: Side, half: Half) -> AbstractContextManager[Any]:
-    """Mark a block as one phase of a call."""
+    """Mark a block as one phase of a call by a profiler range."""
     return record_function(f"{PHASE}{side} {half}")
 
 
 def profile_events(run: Callable[[], None], calls: int, *, gpu: bool) -> Sequence[Any]:
-    """Profiler events of `calls` calls of `run`, which marks its phases with `phase`."""
+    """Profile `calls` calls of `run`, which marks its phases with `phase`, and return the events."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     profiler = profile(activities=activities, acc_events=True)  # otherwise torch warns about discarded events
     with quiet():

@@ -76,7 +76,7 @@ class ShownStep:
 
 
 class ChainRule(AutogradRun):
-    """The chain rule on a graph: prints its steps, displays a stepper in a notebook, and saves as a page.
+    """The chain rule on a graph: prints its steps, displays a stepper, saves as a page.
 
     `data` has the steps as dataclasses. As an `AutogradRun` it also has the graph's `nodes`, `saved`, `leaves` and
     `health`.
@@ -116,7 +116,7 @@ class ChainRule(AutogradRun):
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per step: the forward value, the backward gradients, formula, norm, and source line."""
+        """One row per step: forward value, backward gradients, formula, norm, source line."""
         from explorer.reading.data_frames import frame_of
 
         return frame_of([_row(step) for step in self.data], STEPS)

@@ -1,4 +1,4 @@
-"""`tcompile.check`: graph breaks and recompilations as a failing test."""
+"""`tcompile.check`: fail a test on graph breaks and recompilations."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Choice:
         self._compile_one = _raise_closed
 
     def choose_again(self) -> tuple[str, Call] | None:
-        """Choose the best call of those that the cell made; None if one was chosen before or none was made."""
+        """Choose the best call that the cell made; None if a call is already chosen or there is none."""
         if self.chosen or not self.calls:
             return None
         name, (_, call) = max(reversed(self.calls.items()), key=lambda named: named[1][0])

@@ -50,14 +50,14 @@ def _parser() -> argparse.ArgumentParser:
 
 @magics_class
 class KernelMagics(Magics):
-    """`%tkernel` and `%%tkernel`."""
+    """The magics `%tkernel` and `%%tkernel`."""
 
     shell: Any
 
     @no_var_expand
     @line_cell_magic
     def tkernel(self, line: str, cell: str | None = None) -> None:
-        """Put a kernel's source in a new cell (`%tkernel RUN KERNEL`), or compile an edited kernel (`%%tkernel`).
+        """Put a kernel in a new cell to edit (`%tkernel`), or compile the edited kernel (`%%tkernel`).
 
         RUN is a variable with the result of an exploration. KERNEL is a kernel's name or a part of it; the kernel is in
         Triton, or in C++ of our own backend. `%%tkernel` shows the facts and times of the edited kernel beside the

@@ -45,7 +45,10 @@ def exploration_options(magic: Any) -> Any:
 
 @magics_class
 class TcompileMagics(Magics):
-    """The magics of tcompile. `output` makes an `Output` from the parsed arguments; the default suits the shell."""
+    """The magics `%tcompile` and `%%tcompile`.
+
+    `output` makes an `Output` from the parsed arguments; the default depends on the shell.
+    """
 
     shell: Any
 
@@ -70,7 +73,7 @@ class TcompileMagics(Magics):
               help="For %%tcompile on one line: what to run, such as f(x, w). Options come before it.")
     @line_cell_magic
     def tcompile(self, line: str, cell: str | None = None) -> Any:
-        """Run a cell (or a line) unchanged, and explore its compilation by torch.compile, stage by stage.
+        """Run a cell (or a line) unchanged, and explore every stage of its compilation.
 
         The last call of a model (an nn.Module with parameters) in the cell is compiled, also in loops and in functions
         that train, evaluate or build a model. If there is none, the last call of one of your Python functions is

@@ -130,7 +130,7 @@ class GuardedOutput(Output):
     def _guard(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 told in `end`: here it would be raised inside torch.compile
+        except Exception as error:  # noqa: BLE001 reported in `end`; here it would be raised inside torch.compile
             self._error = self._error or error
 
 

@@ -68,7 +68,7 @@ class Session:
         return self._value
 
     def _compile(self, callee: Any) -> Any:
-        """Compile `callee` for exploration, discarding an exploration of another callee."""
+        """Compile `callee` for the exploration; discard an earlier exploration of another callee."""
         if self._has_compiled:
             self._start_again()
         self._has_compiled = True

@@ -223,7 +223,7 @@ def _facts_of(binary: Binary) -> dict[str, Any]:
 def try_edit(
     run: Run, kernel: Kernel, edited: str, target: str, config: int, chosen: Mapping[str, int], *, check: bool
 ) -> KernelTrial:
-    """Compile an edited source and check it against the original; its first line replaces the cell's magic.
+    """Compile an edited source, whose first line stands in for the cell's magic, and check it against the original.
 
     `chosen` are parameters of the user's own launch configuration. Errors in the edit are in the result.
     Raises UntrustedError for a loaded run that the user has not trusted.

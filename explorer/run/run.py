@@ -297,7 +297,7 @@ class Run(RecordHolder):
 
     @cached_property
     def partitions(self) -> Partitions:
-        """Other partitions into forward and backward: `run.partitions.table()`, `.plot()`, `.control()`.
+        """Other partitions into forward and backward: `.table()`, `.plot()`, `.control()`.
 
         They need the run's graphs, which a loaded run does not have.
         """

@@ -55,7 +55,7 @@ class XRayed:
 
     @property
     def cards(self) -> list[str]:
-        """Each site as text."""
+        """The card of each site as text."""
         return card_texts(site_cards(self.found, SourceLines(self._record), self.fixes))
 
     @property
