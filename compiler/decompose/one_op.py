@@ -120,7 +120,7 @@ class _Eager:
 
 
 class _Call:
-    """The call as a function of only its tensors."""
+    """The call as a function of its tensor arguments only."""
 
     def __init__(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name, self.function, self.args, self.kwargs = name, function, args, kwargs

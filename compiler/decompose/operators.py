@@ -19,7 +19,7 @@ class OperatorError(ValueError):
 
 
 def operator_named(what: str | Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
-    """The display name and the callable for a name or a callable.
+    """The display name and the callable of an operator or function, given by name or directly.
 
     `aten.gelu` is the operator, whose overload depends on the arguments; `aten.add.Tensor` is one overload. `gelu` is
     looked up in torch.ops.aten. `torch.…` and `F.…` are functions.

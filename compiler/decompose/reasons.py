@@ -1,4 +1,4 @@
-"""Reasons in words why an operator is not decomposed at a level, from the tables and Inductor's lowerings."""
+"""Explain why an operator is not decomposed at a level, from the tables and Inductor's lowerings."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Estimate:
 
     @property
     def bound(self) -> str:
-        """The bound of the minimum time: "launches" or "kernels"."""
+        """The limiting part: "launches" or "kernels"."""
         return "launches" if self.launch_seconds > self.kernel_seconds else "kernels"
 
 

@@ -54,7 +54,7 @@ class CpuClock:
 
 @dataclass
 class GpuClock:
-    """CUDA events. Writes `flush_bytes` before each call; 0 does not flush the L2 cache."""
+    """Times calls by CUDA events. Writes `flush_bytes` before each call to flush the L2 cache; 0 for no flush."""
 
     device: torch.device
     flush_bytes: int = 0

@@ -18,7 +18,7 @@ from explorer.entry.training_code import training_code
 
 
 class Rank(IntEnum):
-    """How likely the user means a call, in ascending order.
+    """Ranks of calls, by ascending likelihood that the user wants to explore them.
 
     A script is a function that trains, builds or evaluates a model; the model that it runs is explored instead.
     """

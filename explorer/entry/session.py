@@ -19,7 +19,7 @@ from explorer.run.run import Run
 
 
 class Session:
-    """Context manager to run a cell in, with `run_cell`; `keep` receives the `Run`, also if the cell fails."""
+    """Context manager for one run of a cell (`run_cell`); `keep` receives the `Run`, also if the cell fails."""
 
     def __init__(self, cell: Cell, options: Options, output: Output, keep: Callable[[Run], None]) -> None:
         self._cell = cell

@@ -28,7 +28,7 @@ def read(path: str | Path) -> Record:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a regular file. Raises RecordError for any other file, OSError.
+    """The bytes of a regular file. Raises RecordError for other kinds of files, and OSError.
 
     The file is opened without blocking and checked first, because opening a FIFO would wait for a writer.
     """

@@ -37,7 +37,7 @@ $data
 
 
 def page(record: Record) -> str:
-    """The page of a record as HTML; deterministic for a record."""
+    """The HTML page of a record. The same record gives the same page."""
     payload = Payload(record, pending=KernelCompiler(record).pending_stages())
     style = frontend.css()
     script = frontend.page_loader()

@@ -33,7 +33,7 @@ _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 
 
 def with_facts(page: str, record: Record) -> str:
-    """Add the record's fields that the parts lack to a page, in a data block that no browser runs."""
+    """Add a data block to a page, with the record's fields that are not in the page's parts."""
     plain = msgspec.to_builtins(record.with_trust(msgspec.UNSET))
     facts = Part.pack("", "facts", plain | {"artifacts": [_outline(artifact) for artifact in record.artifacts]})
     data = base64.b64encode(facts.data).decode()
