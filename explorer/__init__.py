@@ -2,13 +2,13 @@
 
 %load_ext explorer          in a notebook: then %%tcompile above a cell
 explorer.explore(f, x, w)   in Python
-explorer.autograd(loss)     the graph behind a tensor: what a backward pass runs, and what is kept for it
-explorer.decompose("gelu", x)  what an operator becomes, level by level
-explorer.chain_rule(loss)   the chain rule on it, step by step, with numbers
-explorer.check(f, x, w)     in tests: fails where the graph breaks or is compiled anew
+explorer.autograd(loss)     the autograd graph of a tensor, with its saved tensors
+explorer.decompose("gelu", x)  decompositions of an operator, level by level
+explorer.chain_rule(loss)   the chain rule on the graph, step by step, with numbers
+explorer.check(f, x, w)     in tests: fails if the graph breaks or a call recompiles
 explorer.export(model, x)   with torch.export; explorer.save_and_load(model, x) tries each way to save it
 tcompile explore f.py:f     in a terminal
-explorer.targets()          the GPUs that `target=` (--target) may name
+explorer.targets()          the GPUs that `target=` (--target) accepts
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Called by `%load_ext explorer`: gives the shell `%%tcompile` and `%tcompile`."""
+    """Add the magics to an IPython shell. Called by `%load_ext explorer`."""
     from explorer.entry import magics
 
     magics.load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """Called by `%unload_ext explorer`: leaves the shell without the magics."""
+    """Remove the magics from an IPython shell. Called by `%unload_ext explorer`."""
     from explorer.entry import magics
 
     magics.unload(ipython)

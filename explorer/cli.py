@@ -1,4 +1,4 @@
-"""The `tcompile` command: explore a function in a file, show a saved record, make its page."""
+"""The `tcompile` command: explore a function in a file, show a saved record, write its page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
 
 
 class UsageError(ValueError):
-    """The user asked for something that can't be done; the message is one line."""
+    """Raised for an invalid request of the user; the message is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,15 +41,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code: 0, 1 when the user's code raised, 2 for wrong use."""
+    """Run the command. Returns the exit code: 0, 1 if the user's code raised, 2 for wrong usage."""
     words = sys.argv[1:] if argv is None else argv
     args = _parser().parse_args(join_values(words))
     try:
         args.command(args)
-    except (ValueError, UntrustedError) as error:  # of what was asked for; errors of the user's code are UserError
+    except (ValueError, UntrustedError) as error:  # an invalid request; errors of the user's code are UserError
         return _complain(" ".join(str(error).split()), WRONG_USE)
     except BrokenPipeError:
-        # The reader (`| head`) has all it wants; Python would complain again when it flushes at exit.
+        # The reader (`| head`) has closed the pipe; without this, Python would raise again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _complain(f"{error.strerror}: {error.filename}" if error.filename else str(error), WRONG_USE)
@@ -187,7 +187,7 @@ def _decompose(args: argparse.Namespace) -> None:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given, checked before the user's file is run. Raises OptionError."""
+    """The given options, checked before the user's file runs. Raises OptionError."""
     from compiler.option_checks import parse_options
 
     asked = asked_options(args)
@@ -219,14 +219,14 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _with_stage(record: Record, name: str) -> Record:
-    """The record with the named stage, for which kernels are compiled or findings made if it needs that."""
+    """The record with the named stage; compiles kernels or makes findings if necessary."""
     stage = name.partition("[")[0]
     made = KernelCompiler(record)
     if made.has_yet_to_make(stage):
         return made.compile()
     if record.of_stage(stage):
         return record
-    # They import what a stage that is there does without.
+    # Imported here because findings import modules that a stored stage does not need.
     from explorer.findings import with_findings
 
     found = with_findings(record)
@@ -234,7 +234,7 @@ def _with_stage(record: Record, name: str) -> Record:
 
 
 def _find_artifacts(record: Record, name: str) -> Sequence[Artifact]:
-    """All artifacts of a stage, or the one with this id."""
+    """All artifacts of a stage, or the artifact with this id."""
     try:
         first = record[name]
     except KeyError as error:
@@ -243,7 +243,7 @@ def _find_artifacts(record: Record, name: str) -> Sequence[Artifact]:
 
 
 def _artifact_text(record: Record, artifact: Artifact, raw: bool, titled: bool) -> str:
-    if raw or artifact.language == "text":  # what a finding says has no lines to number
+    if raw or artifact.language == "text":  # a finding's text has no line numbers
         body = artifact.text.removesuffix("\n")
     else:
         body = text.listing(record, artifact, text.wants_colour(sys.stdout))

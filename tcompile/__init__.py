@@ -1,4 +1,4 @@
-"""See every stage of torch.compile on your own code: in a notebook, in Python, in a terminal, in a test.
+"""Explore every stage of torch.compile on your own code: in a notebook, in Python, in a terminal, in a test.
 
 In a notebook, load the magics once and write `%%tcompile` above a cell:
 
@@ -10,7 +10,7 @@ In Python, `explore` calls a function or model under torch.compile and returns a
     run = tcompile.explore(model, x)
     print(run)
 
-In a test, `check` fails where the graph breaks or a call recompiles:
+In a test, `check` fails if the graph breaks or a call recompiles:
 
     tcompile.check(model, x, breaks=0, recompiles=0)
 
@@ -59,11 +59,11 @@ _HOMES = {
     "backend": ("compiler.backend", "tcompile"),
     "open": ("compiler.backend.inspect.inspection", "open"),
 }
-"""The module and attribute of each public name that `explorer` does not have."""
+"""Module and attribute of each public name that is not in `explorer`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Import a public name at its first use."""
     if name not in __all__:
         raise AttributeError(_new_name(name) or f"module 'tcompile' has no attribute {name!r}")
     if name in _HOMES:
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _new_name(name: str) -> str:
-    """What to write instead of an old name; "" for what is none, and for names that tools of Python probe."""
+    """The message with the replacement of an old name; "" for other names and for names with an underscore."""
     if name.startswith("_"):
         return ""
     from explorer.run.old_names import new_name
@@ -91,14 +91,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Add the magics to an IPython shell: called by `%load_ext tcompile`."""
+    """Add the magics to an IPython shell. Called by `%load_ext tcompile`."""
     from explorer.entry import magics
 
     magics.load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """Remove the magics from an IPython shell: called by `%unload_ext tcompile`."""
+    """Remove the magics from an IPython shell. Called by `%unload_ext tcompile`."""
     from explorer.entry import magics
 
     magics.unload(ipython)

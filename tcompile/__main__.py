@@ -1,4 +1,4 @@
-"""The command `tcompile`, also as `python -m tcompile`."""
+"""Run the `tcompile` command by `python -m tcompile`."""
 
 from explorer.cli import main
 

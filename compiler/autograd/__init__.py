@@ -1,1 +1,1 @@
-"""Autograd's graphs: the one that eager code builds, and AOTAutograd's joint, forward and backward graphs."""
+"""Autograd graphs: eager mode's, and AOTAutograd's joint, forward and backward graphs."""

@@ -1,4 +1,4 @@
-"""Run one backward pass over an eager graph and record the gradients that go into and come out of each node.
+"""Run one backward pass over an eager graph and record each node's incoming and outgoing gradients.
 
 The pass is `torch.autograd.grad`: nothing is added to any `.grad`. As in any backward pass, the user's hooks and the
 backward of their custom functions run. Our own hooks are removed afterwards.
@@ -17,21 +17,21 @@ from compiler.autograd.eager_graph import EagerGraph
 from compiler.autograd.values import SHOWN, Value
 
 CHECKED = 4096
-"""Most elements of a tensor that is kept to check formulas and sums."""
+"""Maximum number of elements of a tensor kept to check formulas and sums."""
 
 Tensors = tuple[torch.Tensor | None, ...]
 
 
 class FreedGraphError(ValueError):
-    """The graph's saved tensors were freed by an earlier backward pass."""
+    """Raised if an earlier backward pass freed the graph's saved tensors."""
 
 
 @dataclass
 class BackwardRun:
-    """The gradients of one backward pass, by the name of a node.
+    """The gradients of one backward pass, by node name.
 
-    `incoming` has one for each result of the forward operation, `outgoing` one for each input, None where there is
-    none. `leaves` has the gradient of each leaf. `tensors_in` and `tensors_out` hold the small ones as tensors.
+    `incoming` has one gradient for each result of the forward operation, `outgoing` one for each input; None if there
+    is none. `leaves` has the gradient of each leaf. `tensors_in` and `tensors_out` hold small gradients as tensors.
     """
 
     shown: int = SHOWN
@@ -48,16 +48,16 @@ class BackwardRun:
         return tuple(None if each is None else Value.of_tensor(each, self.shown) for each in tensors)
 
     def small(self, tensors: Sequence[torch.Tensor | None]) -> Tensors:
-        """Copies of the small tensors, as autograd may accumulate a gradient in place."""
+        """Copies of the small tensors, because autograd may accumulate gradients in place."""
         return tuple(None if each is None or each.numel() > self.checked else _copy(each) for each in tensors)
 
     def note_incoming(self, node: str, grads: Sequence[torch.Tensor | None]) -> None:
-        """Record the gradients that go into a node."""
+        """Record a node's incoming gradients."""
         self.order.append(node)
         self.incoming[node], self.tensors_in[node] = self.values(grads), self.small(grads)
 
     def note_outgoing(self, node: str, grads: Sequence[torch.Tensor | None], _: object) -> None:
-        """Record the gradients that come out of a node."""
+        """Record a node's outgoing gradients."""
         self.outgoing[node], self.tensors_out[node] = self.values(grads), self.small(grads)
 
 
@@ -75,8 +75,8 @@ def run_backward(
 ) -> BackwardRun:
     """Run the backward pass and record its gradients. The graph can be run again afterwards.
 
-    `gradients` are those of the outputs, by default ones. Raises FreedGraphError if an earlier pass freed the graph,
-    and what the user's own hooks and functions raise.
+    `gradients` are the gradients of the outputs, by default ones. Raises FreedGraphError if an earlier pass freed the
+    graph, and any exception of the user's hooks and custom functions.
     """
     watched = BackwardRun(shown, checked)
     leaves = [node for node in graph.nodes if node.leaf is not None]
@@ -96,7 +96,7 @@ def run_backward(
 def differentiate(
     outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor] | None = None
 ) -> Tensors:
-    """Call `torch.autograd.grad` with these gradients of the outputs, by default ones, and keep the graph.
+    """Call `torch.autograd.grad` and retain the graph; gradients of the outputs are ones by default.
 
     Raises FreedGraphError if the graph was freed.
     """

@@ -1,7 +1,7 @@
-"""The chain rule on a real graph, step by step: forward with the values, then backward node by node.
+"""The chain rule on a real graph, step by step: the forward with its values, then the backward node by node.
 
-Every gradient was computed by torch's own backward pass and read by hooks. With it come our formula for the node, the
-result of that formula on the same numbers, and the Jacobian, which is the node applied to unit vectors.
+torch's own backward pass computes every gradient, and hooks read it. For comparison each step has our formula for the
+node, the formula's error on the same numbers, and the Jacobian, found by applying the node to unit vectors.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from compiler.autograd.words import second_order, stop_words
 from compiler.torch_api import autograd_nodes
 
 JACOBIAN = 64
-"""Most elements of an input and an output for which a Jacobian is computed."""
+"""Maximum number of elements of an input and of an output for which a Jacobian is computed."""
 WHOLE_GRAPH = 400
-"""Most nodes of a graph for which Jacobians are computed."""
+"""Maximum number of nodes of a graph for which Jacobians are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An input of a forward operation: its name in the rule, where it came from ("" for a constant), its value."""
+    """An input of a forward operation: its name in the rule, its source node ("" for a constant), its value."""
 
     name: str
     source: str
@@ -39,7 +39,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A gradient that arrives at a node, from the input `name` of the node `source` ("" where backward begins)."""
+    """A gradient that arrives at a node, from input `name` of the node `source` ("" at the start of backward)."""
 
     source: str
     name: str
@@ -48,12 +48,11 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A gradient that leaves a node, for the input `name` of its forward operation, to the node or leaf `target`.
+    """An outgoing gradient of a node: for input `name` of its forward operation, to the node or leaf `target`.
 
-    `formula` is the rule for it. `derivative` is what the incoming gradient is multiplied by, where each element
-    depends on one element; `jacobian` has a row for each element of the result and a column for each of the input;
-    None where there is none, or it is not small. `error` is the largest error of our formula on the same numbers,
-    relative to the largest gradient that goes in or out; None where it was not run.
+    `formula` is the rule. `derivative` is the factor of an elementwise operation. `jacobian` has a row for each element
+    of the result and a column for each element of the input; None if it is unknown or large. `error` is the largest
+    error of our formula on the same numbers, relative to the largest incoming or outgoing gradient; None if not run.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class NoGradient:
-    """An input that gets no gradient: what it is ("detached", "no_grad", "frozen"), its name in the graph, and why."""
+    """An input without gradient: its name in the graph, its kind ("detached", "no_grad", "frozen"), and the reason."""
 
     name: str
     kind: str
@@ -76,12 +75,13 @@ class NoGradient:
 
 @dataclass(frozen=True, slots=True)
 class ChainStep:
-    """One step. Forward: `operands`, `settings` (dim, alpha) and `value`. Backward: `arrivals`, which add up to
-    `gradient`, `departures`, and `stops`, the inputs that get none. Leaf: `arrivals` and `gradient`, which is what
-    `.grad` gets.
+    """One step of the chain rule.
 
-    `adds_exactly` says whether the arrivals, added in their order, are the gradient to the last bit; None where that
-    was not kept, as it is not small. `rule` is "" where the formula is not in the table.
+    Forward: `operands`, `settings` (dim, alpha) and `value`. Backward: `arrivals`, which add up to `gradient`,
+    `departures`, and `stops`, the inputs without gradient. Leaf: `arrivals` and `gradient`, which is added to `.grad`.
+
+    `adds_exactly` says whether the arrivals, added in order, equal the gradient bitwise; None if they are too large to
+    keep. `rule` is "" if the table has no formula.
     """
 
     index: int
@@ -112,12 +112,11 @@ def chain_steps(
     values: Mapping[tuple[str, int], Value] | None = None,
     shown: int = SHOWN,
 ) -> tuple[ChainStep, ...]:
-    """All steps of the chain rule behind these tensors.
+    """All steps of the chain rule for the graph of these outputs.
 
-    `run` is a backward pass over this graph; without it one is run, which changes no `.grad`. `values` are the known
-    results of forward operations, as from `known_values`.
-
-    Raises FreedGraphError, and what the user's hooks and custom functions raise.
+    `run` is a backward pass over this graph; by default a new one, which changes no `.grad`. `values` are the known
+    results of forward operations, by default from `known_values`.
+    Raises FreedGraphError, and any exception of the user's hooks and custom functions.
     """
     run = run or run_backward(graph, outputs, shown=shown)
     values = known_values(graph, outputs, recording, shown) if values is None else values
@@ -136,7 +135,7 @@ def chain_steps(
 def known_values(
     graph: EagerGraph, outputs: Sequence[torch.Tensor], recording: Recording | None, shown: int = SHOWN
 ) -> dict[tuple[str, int], Value]:
-    """Results of forward operations by node and output: those recorded, else those that some node saved."""
+    """Results of forward operations by (node, output): the recorded result, else a saved tensor."""
     found = {(node.name, 0): Value.of_tensor(node.leaf, shown) for node in graph.nodes if node.leaf is not None}
     for node in graph.nodes if recording else ():
         for slot in range(len(node.results)):
@@ -160,7 +159,7 @@ def known_values(
 
 @dataclass(frozen=True)
 class _Steps:
-    """Makes the steps of one run."""
+    """Builds the steps of one run."""
 
     graph: EagerGraph
     run: BackwardRun
@@ -182,7 +181,7 @@ class _Steps:
         )  # fmt: skip
 
     def _operands(self, node: GraphNode, rule: Rule | None) -> tuple[Operand, ...]:
-        """The inputs that require grad, and other tensors saved under the name of an input, in the rule's order."""
+        """The inputs that require grad and the saved inputs, in the rule's order."""
         found = {}
         for position, target in enumerate(node.gives):
             name = input_name(rule, position)
@@ -196,7 +195,7 @@ class _Steps:
         return tuple(sorted(found.values(), key=lambda operand: order.get(operand.name, len(order))))
 
     def _settings(self, node: GraphNode) -> dict[str, Any]:
-        """Numbers and words that the node saved, such as dim and alpha, without sizes."""
+        """Non-tensor arguments that the node saved, such as dim and alpha, but no sizes."""
         if node.kind != "call" or any(slot.problem for slot in node.saved):
             return {}
         kept = autograd_nodes.saved_values(node.function)
@@ -235,7 +234,7 @@ class _Steps:
         )  # fmt: skip
 
     def _adds_exactly(self, node: GraphNode, sums: Sequence[torch.Tensor | None]) -> tuple[bool | None, str]:
-        """Whether the arriving gradients, added in order, are what came in (None if not kept), and why they are not."""
+        """Whether the arrivals, added in order, equal the incoming gradient (None if not kept), and a note if not."""
         checked = []
         for flows, total in zip(node.takes, sums, strict=False):
             terms = [self._gradient_from(flow.source, flow.slot) for flow in flows if flow.source]
@@ -272,7 +271,7 @@ class _Steps:
         return tuple(found)
 
     def _derivative(self, node: GraphNode, slot: Slot | None, local: Local | None) -> Value | None:
-        """The derivative of an elementwise operation by one input, in the shape of its result."""
+        """The derivative of an elementwise operation with respect to one input, in the shape of its result."""
         if slot is None or slot.derivative is None or local is None or not node.results:
             return None
         result = node.results[0]
@@ -281,7 +280,7 @@ class _Steps:
             return Value.of_tensor(ones * slot.derivative(local), self.run.shown)
 
     def _local(self, node: GraphNode) -> Local | None:
-        """The values that a rule sees; None if one is large or missing."""
+        """The values for a rule to compute with; None if any is large or missing."""
         grads = self.run.tensors_in[node.name]
         known = [
             value is None or tensor is not None
@@ -293,12 +292,12 @@ class _Steps:
         is_complex = [each.is_complex() for each in grads if each is not None] + [
             each[1].is_complex for each in inputs if each
         ]
-        if any(is_complex):  # the rules are those of real numbers
+        if any(is_complex):  # the rules are for real numbers only
             return None
         return Local(autograd_nodes.saved_values(node.function), grads, inputs)
 
     def _jacobians(self, node: GraphNode) -> dict[int, Value]:
-        """Jacobians by input: each row is the result of the node on one unit vector."""
+        """Jacobians by input: each row is the node's result for one unit vector."""
         grads = self.run.tensors_in[node.name]
         there = [slot for slot, grad in enumerate(grads) if grad is not None]
         if len(there) != 1 or len(self.graph.nodes) > WHOLE_GRAPH:
@@ -317,13 +316,13 @@ class _Steps:
 
 
 def _rule_words(node: GraphNode) -> tuple[str, str]:
-    """The name of a node's rule, "" for none, and its forward operation."""
+    """The name of a node's rule ("" for none) and its forward operation."""
     rule = rule_of(node.op)
     return (rule.name, rule.forward) if rule else ("", base_name(node.op))
 
 
 def input_name(rule: Rule | None, position: int) -> str:
-    """The rule's name of an input of the forward operation."""
+    """The rule's name for an input of the forward operation."""
     slot = rule.slot(position) if rule else None
     if slot is None:
         return f"input {position}"
@@ -331,7 +330,7 @@ def input_name(rule: Rule | None, position: int) -> str:
 
 
 def _error(ours: torch.Tensor | None, real: torch.Tensor | None, incoming: torch.Tensor | None) -> float | None:
-    """The largest difference, relative to the largest number that goes in or comes out; None if it is not known."""
+    """The largest difference, relative to the largest number in `real` and `incoming`; None if it is not known."""
     if ours is None or real is None or not real.numel():
         return None
     largest = max(float(each.double().abs().max()) for each in (real, incoming) if each is not None and each.numel())

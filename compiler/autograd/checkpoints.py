@@ -1,7 +1,7 @@
 """The checkpoint (torch.utils.checkpoint) of each node of AOTAutograd's graphs, and why it is recomputed.
 
-TorchDynamo captures the function of a checkpoint as a body, and the nodes traced from a body name its graph. torch
-numbers checkpoints too (`ac_graph_id`), over the whole process: here they are numbered from 1 in each capture.
+TorchDynamo captures a checkpointed function as a subgraph, and the nodes traced from it refer to that subgraph. torch
+numbers checkpoints over the whole process (`ac_graph_id`); here they are numbered from 1 in each capture.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 
 _TAG = re.compile(r"# ac_graph_id: (\d+)(?: - (\w+))? *(?:Backward of forward node: )?")
-"""torch 2.15 calls everything in a backward so, what is recomputed of the forward too."""
+"""torch's comment on a checkpointed node; torch 2.15 adds the last part in a backward, also to recomputed nodes."""
 _SELECTIVE = "its context_fn lets this be recomputed ({policy})"
 _PLAIN = "it saves the inputs of its function alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One call of torch.utils.checkpoint. `label` is "checkpoint 2, model.py:31"; `selective` says that it has a
-    context_fn, which selects what is saved.
+    """One call of torch.utils.checkpoint, with a label such as "checkpoint 2, model.py:31".
+
+    `selective` says that it has a context_fn, which selects the values to save.
     """
 
     label: str
@@ -34,7 +35,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one captured graph, looked up by the nodes traced from their bodies."""
+    """The checkpoints of one captured graph, looked up by nodes traced from their subgraphs."""
 
     def __init__(self, captured: GraphModule, book: SourceBook) -> None:
         self._known: dict[int, Checkpoint] = {}
@@ -59,15 +60,16 @@ class Checkpoints:
         return next((self._known[graph] for _, graph in fx.sources(node) if graph in self._known), None)
 
     def reason_of(self, node: Node) -> str:
-        """Why the backward recomputes a node; "" if no checkpoint makes it."""
+        """The reason why the backward recomputes a node; "" if no checkpoint causes it."""
         found, policy = self.checkpoint_of(node), fx.checkpoint_policy(node)
         if found is None or not policy:
             return ""
         return f"recomputed: {found.label}: {_SELECTIVE.format(policy=policy) if found.selective else _PLAIN}"
 
     def mark(self, artifact: Artifact, module: GraphModule, *, backward: bool) -> Artifact:
-        """The artifact of a graph, with the checkpoint of each node in its attributes and in the text. What a backward
-        has of a checkpoint's forward is recomputed.
+        """Note the checkpoint of each node in the artifact's entities and text.
+
+        In a backward graph these nodes are marked as recomputed.
         """
         known = {node: found for node in fx.calls(module) if (found := self.checkpoint_of(node))}
         if not known:
@@ -86,7 +88,7 @@ class Checkpoints:
 def _tagged_rows(
     rows: Sequence[str], artifact: Artifact, by_id: Mapping[str, Checkpoint]
 ) -> Iterator[tuple[int, Checkpoint]]:
-    """Rows with torch's tag, each with the checkpoint of the node below it. Torch's number is that of the outermost."""
+    """Rows with torch's tag, each with the checkpoint of the node below; torch's tag names only the outermost one."""
     found = Checkpoint("a checkpoint", selective=True)
     for number in reversed(range(len(rows))):
         here = (by_id[name] for name in artifact.lines.get(number + 1, ()) if name in by_id)

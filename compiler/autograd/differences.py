@@ -1,7 +1,7 @@
 """Check gradients against finite differences in float64, by calling the user's function again.
 
-Every call gets float64 copies of all floating-point tensors, copies of all others, and the same random numbers, so none
-of the user's tensors is written to. A central difference (f(x + h) - f(x - h)) / 2h with h = ∛ε is off by about 1e-10.
+Every call gets copies of all tensors, floating-point ones in float64, and the same random numbers, so none of the
+user's tensors is written to. A central difference (f(x + h) - f(x - h)) / 2h with h = ∛ε is off by about 1e-10.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.widened import wide
 
 EACH = 64
-"""Most elements of a leaf that is moved element by element; a bigger one is moved along random directions."""
+"""Maximum number of elements perturbed one by one; a larger leaf is perturbed along random directions."""
 DIRECTIONS = 4
 STEP = 2.0**-17
 _CONVERTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
@@ -29,10 +29,11 @@ _CONVERTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One leaf: the error of float64 autograd against finite differences, and of the run's gradient against float64.
+    """Errors of one leaf's gradient.
 
-    Both are the largest difference divided by the largest gradient or 1; None where they are not known, and `note` says
-    why. `calls` counts calls of the function; `directions` is 0 where every element was moved.
+    `error` compares float64 autograd with finite differences, `rounding` the run's gradient with float64 autograd. Each
+    is the largest difference divided by the largest gradient or 1; None if unknown, with the reason in `note`.
+    `calls` counts function calls. `directions` counts random directions; 0 if each element was perturbed on its own.
     """
 
     leaf: str
@@ -49,11 +50,11 @@ def differences(
     found: Mapping[str, Tensor | None],
     random: Tensor | None = None,
 ) -> tuple[Difference, ...]:
-    """Check the gradients `found` of the sum of what `function` returns. It is called many times.
+    """Check gradients of the sum of the function's results. Calls the function many times.
 
-    `random` is the state of torch's generator before the call that `found` is of. What torch counts as constant (what
-    is detached, or read by `item()`) moves with the leaves here, and so makes a difference. Raises what the function
-    raises.
+    `found` are the gradients; `random` is torch's RNG state before the call that computed them. Values that autograd
+    treats as constants (detached, or read by `item()`) vary with the leaves here, which shows as an error.
+    Raises any exception of the function.
     """
     names = [name for name in leaves if found.get(name) is not None]
     with torch.random.fork_rng(devices=[]):
@@ -85,7 +86,7 @@ def _difference(caller: _Caller, index: int, name: str, reference: Tensor | None
 
 @dataclass(frozen=True)
 class _Caller:
-    """Calls the function in float64 with its leaves moved."""
+    """Calls the function in float64 with perturbed leaves."""
 
     function: Callable[[], Any]
     leaves: Sequence[Tensor]
@@ -120,14 +121,14 @@ def _dense(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Run a block in float64: calls of torch, and of custom functions, which do not reach a TorchFunctionMode."""
+    """Run torch calls and custom autograd functions in float64; a TorchFunctionMode does not see the latter."""
     mode = _InDouble(moved)
     with autograd_nodes.around_custom_functions(mode.run), mode:
         yield
 
 
 class _InDouble(TorchFunctionMode):
-    """Runs each torch call on float64 tensors, with copies of tensors from outside."""
+    """Converts the arguments of each torch call to float64; copies tensors made outside of the block."""
 
     def __init__(self, moved: Sequence[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
@@ -143,7 +144,7 @@ class _InDouble(TorchFunctionMode):
         return self.run(torch.Tensor.double if func in _CONVERTS else func, args, kwargs or {})
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The result of a call in float64."""
+        """Run a call in float64 and return its result."""
         args, kwargs = tree_map(self._wide_argument, (args, dict(kwargs)))
         return tree_map(self._wide_result, function(*args, **kwargs))
 

@@ -1,7 +1,7 @@
 """The graph that autograd built while eager code ran: from a tensor's `grad_fn` back to the leaves.
 
-Nodes come in the order in which torch's engine runs them: of those whose gradients are all there the one that was made
-last, and an AccumulateGrad at once (torch/csrc/autograd/engine.cpp, CompareNodeTaskTime).
+Nodes come in the order in which torch's engine runs them: of the ready nodes the last created first, and an
+AccumulateGrad at once (torch/csrc/autograd/engine.cpp, CompareNodeTaskTime).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class NoGraphError(ValueError):
-    """A tensor without an autograd graph. The message says why."""
+    """Raised for tensors without an autograd graph; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A gradient from output `slot` of the node `source`; of "" it is the gradient of root `slot`."""
+    """A gradient from output `slot` of the node `source`; if `source` is "", the gradient of root `slot`."""
 
     source: str
     slot: int
@@ -46,12 +46,13 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """One node. `function` is autograd's own object, which keeps alive what it saved.
+    """One node of the graph.
 
-    `takes` has the gradients that come in, for each result of the forward operation, whose shapes `results` has; where
-    there are several, autograd adds them up. `gives` has, for each input of the forward operation, the name of the
-    node that its gradient goes to, and which result of that it is; None where no gradient is wanted. `derivative_of`
-    is set where a backward pass with `create_graph=True` made the node: the node whose derivative it is a part of.
+    `function` is autograd's own object, which keeps its saved tensors alive.
+    `results` has the metadata of each result of the forward operation, `takes` its incoming gradients, which autograd
+    adds up. `gives` has, for each input of the forward operation, the node that made it and the output number; None if
+    it needs no gradient. `derivative_of` names the node whose derivative includes this one, if a backward pass with
+    `create_graph=True` made it.
     """
 
     name: str
@@ -69,15 +70,15 @@ class GraphNode:
 
     @property
     def leaf(self) -> torch.Tensor | None:
-        """The tensor whose `.grad` an `accumulate` node adds to."""
+        """The leaf tensor of an `accumulate` node, else None."""
         return autograd_nodes.leaf_of(self.function) if self.kind == "accumulate" else None
 
 
 @dataclass(frozen=True, slots=True)
 class GraphStop:
-    """Where gradients stop: inputs of the nodes `takers` that are constants in backward.
+    """A place where gradients stop: an input of the nodes `takers` that is a constant in backward.
 
-    `source` is the node that they were detached from, or the operation if that is not in this graph; "" if unknown.
+    `source` is the node that it was detached from, or the operation if the node is not in this graph; "" if unknown.
     """
 
     name: str
@@ -88,9 +89,9 @@ class GraphStop:
 
 @dataclass(frozen=True, slots=True)
 class EagerGraph:
-    """An autograd graph: `nodes` in the order in which backward runs them, `roots` by name and output.
+    """An autograd graph: `nodes` in backward order, `roots` as (node name, output number).
 
-    `stops` are known if the graph was recorded.
+    `stops` are known only if the graph was recorded.
     """
 
     nodes: tuple[GraphNode, ...]
@@ -114,12 +115,11 @@ def eager_graph(
     boundary: Mapping[Any, str] | None = None,
     stops: Stops | None = None,
 ) -> EagerGraph:
-    """The graph behind these tensors.
+    """The autograd graph of these outputs.
 
-    `names` has names of leaves by `id`; the walk ends at the nodes of `boundary`. `stops` are those of the code that
-    built it, if there is no recording.
-
-    Raises NoGraphError where none of them needs a gradient.
+    `names` has names of leaves by `id`; the walk ends at the nodes of `boundary`. `stops` are the gradient stops, if
+    there is no recording.
+    Raises NoGraphError if no output requires grad.
     """
     roots = [_edge(output) for output in outputs if output.requires_grad]
     if not roots:
@@ -162,13 +162,13 @@ def _stops(
 
 
 def _op_of(recording: Recording | None, number: int | None) -> str:
-    """The operation that made a node outside the graph."""
+    """The operation that made a node outside the graph, "" if unknown."""
     call = recording.calls.find(number) if recording else None
     return call.op.rpartition(".")[2].strip("_") if call is not None else ""
 
 
 def without_inner(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The outputs without those that other outputs depend on, such as logits returned with their loss."""
+    """Drop outputs that other outputs depend on, such as logits returned with their loss."""
     edges = [(_edge(output)[0] if output.requires_grad else None) for output in outputs]
     targets = [target for node in dict.fromkeys(edges) if node is not None for target in _targets(node, {})]
     inner = set(autograd_nodes.nodes_behind(targets))
@@ -190,7 +190,7 @@ def _why_none(outputs: Sequence[torch.Tensor]) -> str:
 
 
 def _targets(node: Any, boundary: Mapping[Any, str]) -> tuple[Any, ...]:
-    """The nodes that a node's gradients go on to, once for each edge."""
+    """The nodes that receive a node's gradients, one entry for each edge."""
     return () if node in boundary else tuple(target for target, _ in autograd_nodes.edges_of(node) if target)
 
 
@@ -223,7 +223,7 @@ def _priority(node: Any) -> float:
 
 
 def _labels(order: Sequence[Any], names: Mapping[int, str], boundary: Mapping[Any, str]) -> dict[Any, str]:
-    """A name for each node, in the order of the forward pass: `mul`, `mul_1`; a leaf has its own."""
+    """Name the nodes in forward order: `mul`, `mul_1`; a leaf has the name of its tensor."""
     taken: dict[str, int] = {}
     labels = {}
     for node in sorted(order, key=_priority, reverse=True):
@@ -242,7 +242,7 @@ def _plain_name(node: Any, names: Mapping[int, str]) -> str:
 
 
 def base_name(op: str) -> str:
-    """The operation that a node differentiates: `native_layer_norm` for `NativeLayerNormBackward0`."""
+    """The forward operation of a node: `native_layer_norm` for `NativeLayerNormBackward0`."""
     return _HUMP.sub("_", _SUFFIX.sub("", op)).lower() or "node"
 
 
@@ -293,13 +293,13 @@ def _node(
 
 
 def _derivative_of(recording: Recording, number: int | None, labels: Mapping[Any, str]) -> str:
-    """The node whose derivative this one is a part of, by its name in the graph or its operation."""
+    """The name in the graph, or else the operation, of the node whose derivative includes this one."""
     node = recording.second_order.node_of(number)
     return "" if node is None else labels.get(node) or base_name(node.name().rpartition("::")[2])
 
 
 def _call_in_anomaly_mode(function: Any) -> Call | None:
-    """The call that torch's anomaly mode (`set_detect_anomaly(True)`) recorded for a node."""
+    """The call that torch's anomaly mode (`set_detect_anomaly(True)`) recorded for a node, or None."""
     frames = parse_stack("".join(autograd_nodes.anomaly_traceback(function)))
     stack = tuple(frame for frame in frames if is_users(frame.file))
     return Call("", stack) if stack else None

@@ -1,7 +1,7 @@
-"""Memory that eager uses for a captured graph, and what eager autograd saves, by a run on fake tensors.
+"""Eager mode's memory use and saved tensors for a captured graph, found by a run on fake tensors.
 
-Eager holds a value until Python drops it: here, after the last use in the graph. Memory that an operator allocates and
-frees before it returns is not seen.
+Eager mode holds a value until Python drops it: here, after the last use in the graph. Memory that an operator
+allocates and frees before it returns is not counted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from compiler.torch_api.pytrees import tree_leaves
 
 HINT = "the memory of the generated code is there"
 _SPECIAL = {"NestedTensor": "nested tensors", "DTensor": "DTensors"}
-"""Kinds of tensors that are made of others."""
+"""Types of tensors that wrap other tensors, with their names in messages."""
 
 
 def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[MemoryEvent, ...]:
-    """The events of one call of this graph; with `trains`, of its backward too. Nothing of the user's is changed.
+    """Memory events of one call of this graph; with `trains`, also of its backward. Has no side effects.
 
-    Raises what an operation raises that can't run without data.
+    Raises any exception of an operation that can't run without data.
     """
     examples = [fx.value_of(node) for node in captured.graph.nodes if node.op == "placeholder"]
     known = [fx.value_of(node) for node in captured.graph.nodes]
@@ -53,7 +53,7 @@ def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[Me
 
 
 def add_eager_memory(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
-    """Add eager's memory events of each graph whose generated code has some. A failure is a Problem."""
+    """Add eager mode's memory events for each graph that has compiled ones; a failure is added as a Problem."""
     events, problems = eager_of(builder.memory, kept)
     builder.memory.extend(events)
     for problem in problems:
@@ -61,7 +61,7 @@ def add_eager_memory(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
 
 
 def with_eager_memory(record: Record, kept: Mapping[str, KeptFrame]) -> Record:
-    """The record with eager's events, if it lacks them and the graphs are at hand; else the same record."""
+    """The record with eager mode's events added, if it lacks them and the graphs were kept; else the same record."""
     done = any(event.side == "eager" for event in record.memory)
     if done or not kept or any(problem.stage == "memory" for problem in record.problems):
         return record
@@ -72,7 +72,7 @@ def with_eager_memory(record: Record, kept: Mapping[str, KeptFrame]) -> Record:
 
 
 def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> tuple[list[MemoryEvent], list[Problem]]:
-    """Eager's events for the graphs of these events, and problems for graphs without."""
+    """Eager mode's events for the graphs of these events, and a problem for each graph that failed."""
     halves = {(event.graph, event.half) for event in compiled}
     events: list[MemoryEvent] = []
     problems: list[Problem] = []
@@ -88,7 +88,7 @@ def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> 
 
 
 def _why_unknown(captured: GraphModule, error: Exception) -> str:
-    """The reason why eager's memory is not known, in terms of the graph's inputs."""
+    """The message that says why eager mode's memory is not known."""
     kinds = {type(fx.value_of(node)).__name__ for node in captured.graph.nodes}
     special = next((words for kind, words in _SPECIAL.items() if kind in kinds), "")
     if special:
@@ -111,7 +111,7 @@ def _backward(log: _Log, results: Any) -> None:
 
 
 class _HandingIn(torch.autograd.Function):
-    """A value computed from all outputs, so that only autograd holds their gradients, as in a real call."""
+    """Computes one value from all outputs, so that only autograd holds their gradients, as in a real call."""
 
     @staticmethod
     def forward(ctx: Any, log: _Log, *outputs: torch.Tensor) -> torch.Tensor:
@@ -127,14 +127,14 @@ class _HandingIn(torch.autograd.Function):
 
 
 def _fresh(value: Any) -> Any:
-    """A new leaf, so that its gradient is its own."""
+    """A new leaf that shares the tensor's memory, so that its gradient is separate; other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     return value.detach().requires_grad_(value.requires_grad)
 
 
 class _Log:
-    """A log of allocations and frees. `node` is the running node of the captured graph."""
+    """A log of allocations and frees. `node` is the captured graph's current node."""
 
     def __init__(self, graph: str) -> None:
         self.graph = graph
@@ -150,13 +150,13 @@ class _Log:
         self._counts: dict[str, int] = {}
 
     def add_inputs(self, name: str, values: Iterable[Any], role: Role) -> None:
-        """Count memory that existed before the call, each storage once."""
+        """Record memory that existed before the call, each storage once."""
         for value in values:
             if isinstance(value, torch.Tensor) and fx.memory_of(value) not in self.known:
                 self._add(value, name, "input", role)
 
     def add_results(self, values: Any) -> None:
-        """Count the memory of an operation's results as allocated, unless it is known."""
+        """Record new storages among an operation's results as allocations."""
         for value in tree_leaves(values):
             if not isinstance(value, torch.Tensor) or fx.memory_of(value) in self.known:
                 continue
@@ -175,18 +175,18 @@ class _Log:
         self.handing = False
 
     def keep(self, role: Role, values: Any) -> None:
-        """Record the tensors that outlive a half of the graph."""
+        """Record tensors that outlive the forward or the backward."""
         for value in tree_leaves(values):
             found = self.known.get(fx.memory_of(value)) if isinstance(value, torch.Tensor) else None
             if found is not None:
                 self._note("output", *found, role=role)
 
     def maker(self) -> str:
-        """The node of the captured graph whose derivative is being computed, "" for none."""
+        """The captured graph's node whose derivative is being computed, "" for none."""
         return self.spans.find(autograd_nodes.running_number()) or ""
 
     def _name(self, name: str) -> str:
-        """`relu`, and `relu 2` for the next memory of that name."""
+        """A unique name: `relu`, then `relu 2`."""
         self._counts[name] = count = self._counts.get(name, 0) + 1
         return name if count == 1 else f"{name} {count}"
 
@@ -213,9 +213,9 @@ class _Log:
 
 
 def _tell(log: _Log, mode: Any) -> Hook:
-    """A hook that tells a log the running node and the numbers of its autograd nodes.
+    """A hook that gives the log the current node and the sequence numbers of its autograd nodes.
 
-    A tensor that the graph itself holds, such as an optimizer's state, existed before the call, and is fake here.
+    Tensors that the graph itself holds, such as an optimizer's state, become fake tensors and are logged as inputs.
     """
 
     def tell(node: Node, run: Callable[[], Any]) -> Any:
@@ -233,7 +233,7 @@ def _tell(log: _Log, mode: Any) -> Hook:
 
 @dataclass(frozen=True, slots=True)
 class EagerSaved:
-    """Tensors that `grad_fn` nodes save, each storage once. `activation_bytes` leave out graph inputs."""
+    """Tensors that `grad_fn` nodes save, each storage once. `activation_bytes` excludes graph inputs."""
 
     tensors: int
     saved_bytes: int
@@ -241,9 +241,9 @@ class EagerSaved:
 
 
 def saved_by_eager(captured: GraphModule) -> EagerSaved:
-    """Count what a forward call of this graph saves. Nothing is computed, and nothing of the user's is changed.
+    """Count the tensors that a forward call of this graph saves, on fake tensors. Has no side effects.
 
-    Hooks: torch.autograd.graph.saved_tensors_hooks. Raises what an operation raises that can't run without data.
+    Uses torch.autograd.graph.saved_tensors_hooks. Raises any exception of an operation that can't run without data.
     """
     examples = [fx.value_of(node) for node in captured.graph.nodes if node.op == "placeholder"]
     kept: dict[int, torch.Tensor] = {}

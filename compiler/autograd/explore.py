@@ -1,7 +1,7 @@
 """The eager autograd graph of tensors as a record: sources, the graph, and its saved tensors.
 
-A node that takes a parameter belongs to the module that has it. Nodes between two such nodes belong to the module that
-contains the modules of both.
+A node that takes a parameter belongs to the parameter's module. Nodes between two such nodes belong to the innermost
+module that contains both modules.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def autograd_record(
     title: str = "",
     health: bool = False,
 ) -> Record:
-    """A record with the graph of these tensors, named after the variables of `frame`.
+    """A record of the autograd graph of these tensors, with names from the variables of `frame`.
 
-    `health` runs a backward pass and measures gradients. Raises NoGraphError, and FreedGraphError with `health`.
+    With `health`, runs a backward pass and measures gradients. Raises NoGraphError, and FreedGraphError with `health`.
     """
     names = names_of_tensors(frame, recording)
     outputs = without_inner(outputs)
@@ -53,7 +53,7 @@ def graph_record(
     title: str = "",
     health: Sequence[NodeHealth] = (),
 ) -> Record:
-    """A record with the graph of the outputs. `names` has names of tensors by `id`."""
+    """A record of an autograd graph. `names` has names of tensors by `id`."""
     subject = title or next((names[id(output)] for output in outputs if id(output) in names), "the result")
     settings = Settings(subject=f"{subject}, {_describe(outputs)}")
     saved = saved_tensors(graph, settings.artifact_id, names)
@@ -80,7 +80,7 @@ def _describe(outputs: Sequence[torch.Tensor]) -> str:
 
 
 def guessed_places(graph: EagerGraph) -> dict[str, dict[str, Any]]:
-    """The module of each node where it is known; `inherited` if it comes from neighbouring nodes."""
+    """The module of each node, if it can be guessed; `inherited` if the guess comes from neighbouring nodes."""
     leaves = {node.name for node in graph.nodes if node.kind == "accumulate"}
     own = {node.name: _of_parameters(node, leaves) for node in graph.nodes}
     compute = sorted((node for node in graph.nodes if node.number is not None), key=lambda node: node.number or 0)
@@ -100,7 +100,7 @@ def _owner(parameter: str) -> str:
 
 
 def _of_parameters(node: GraphNode, leaves: set[str]) -> str:
-    """The module whose parameters a node takes; "" if there is none."""
+    """The module whose parameters a node takes, "" if there is none."""
     targets = [target[0] for target in node.gives if target is not None]
     owners = [_owner(name) for name in targets if name in leaves]
     return next((owner for owner in owners if owner), "")
@@ -119,9 +119,9 @@ def _common(first: str, second: str) -> str:
 
 
 def names_of_tensors(frame: FrameType | None, recording: Recording | None) -> dict[int, str]:
-    """Names of tensors by `id`: paths of the parameters of called modules, else variables that the frame can see.
+    """Names of tensors by `id`: parameter paths of called modules, else variables visible in the frame.
 
-    Names that begin with an underscore are a notebook's own, and come last.
+    Names that begin with an underscore belong to the notebook itself, and have the lowest priority.
     """
     found: dict[int, str] = {}
     for name, tensor in recording.parameters() if recording else ():

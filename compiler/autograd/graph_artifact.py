@@ -1,9 +1,9 @@
-"""The eager autograd graph as an artifact: a program that backward runs, one line a node, and an entity for each.
+"""The eager autograd graph as an artifact: the backward as a program, with one line and one entity for each node.
 
     mul = MulBackward0(sum[0], other=f32[3], self=f32[3])    # -> f32[3], f32[3]
     x.grad += mul[0]
 
-`inputs` of an entity are the nodes whose gradients it takes: data flows as in the backward pass.
+The `inputs` of an entity are the nodes that its gradients come from: data flows as in the backward pass.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "int": "i", "uint": "u"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The title of the artifact and the text above it."""
+    """Id, title and graph of the artifact, and the subject named in its text."""
 
     artifact_id: str = "autograd"
     title: str = "the graph that autograd built"
@@ -46,14 +46,14 @@ class Settings:
 
 @dataclass(slots=True)
 class Place:
-    """Where a node comes from: attributes for its entity (file, line, code, module …), and other entities."""
+    """The origin of a node: attributes for its entity (file, line, code, module …), and ids of source lines."""
 
     attrs: dict[str, Any] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
 
     @classmethod
     def of_call(cls, call: Call, book: SourceBook) -> Place:
-        """The place of a call. The lines are added to the book."""
+        """The place of a call; adds its source lines to the book."""
         attrs: dict[str, Any] = {"call": call.op} if call.op else {}
         if call.stack:
             frame = call.stack[-1]
@@ -64,7 +64,7 @@ class Place:
         return cls(attrs, tuple(dict.fromkeys(book.line(frame.file, frame.line) for frame in call.stack)))
 
     def of_parameter(self, name: str) -> Place:
-        """The place of a leaf or frozen parameter that is used here, with the module that has it."""
+        """The place of a leaf or frozen parameter used here, with the parameter's own module."""
         owner = {"module": name.rpartition(".")[0]} if "." in name else {}
         return Place({key: value for key, value in self.attrs.items() if key in PLACE} | owner, self.origins)
 
@@ -72,7 +72,7 @@ class Place:
 def autograd_artifact(
     graph: EagerGraph, saved: Sequence[Saved], settings: Settings, places: Mapping[str, Place]
 ) -> Artifact:
-    """The artifact of a graph. `places` are by the names of nodes and stops."""
+    """The artifact of a graph. `places` maps names of nodes and stops to their places."""
     places = defaultdict(Place, places)
     of_node: dict[str, list[Saved]] = {}
     for fact in saved:
@@ -89,7 +89,7 @@ def autograd_artifact(
 
 
 def recorded_places(graph: EagerGraph, book: SourceBook) -> dict[str, Place]:
-    """Places of the nodes whose calls were recorded, and of stops. A leaf has the place of its first user."""
+    """Places of stops and of nodes whose calls were recorded. A leaf has the place of its first user."""
     places: dict[str, Place] = {}
     for node in graph.nodes:
         if node.call is not None:
@@ -111,12 +111,12 @@ def recorded_places(graph: EagerGraph, book: SourceBook) -> dict[str, Place]:
 
 
 def _user(node: GraphNode) -> str:
-    """The node that a leaf's first gradient comes from."""
+    """The source node of a leaf's first gradient, "" for other nodes."""
     return next((flow.source for flows in node.takes for flow in flows), "") if node.kind == "accumulate" else ""
 
 
 def _gradient(graph: EagerGraph, artifact_id: str) -> Entity:
-    """The gradient that the backward pass starts from."""
+    """The entity of the gradient that the backward pass starts from."""
     node, slot = graph.node(graph.roots[0][0]), graph.roots[0][1]
     attrs = _tensor(node.results[slot]) if slot < len(node.results) else {}
     attrs["description"] = "the gradient that backward begins with: 1 for a loss"
@@ -152,7 +152,7 @@ def _entity(node: GraphNode, artifact_id: str, saved: tuple[Saved, ...], place: 
 
 
 def _stop(found: GraphStop, artifact_id: str, place: Place) -> Entity:
-    """A stop of gradients as an entity at the end of its paths."""
+    """The entity of a gradient stop, which ends the paths of its gradients."""
     stop = found.stop
     attrs: dict[str, Any] = {"op": "stop", "target": f"autograd.{stop.kind}.stop", "dtype": stop.dtype}
     attrs |= {"shape": list(stop.shape), "stops": stop.kind}
@@ -164,7 +164,7 @@ def _stop(found: GraphStop, artifact_id: str, place: Place) -> Entity:
 
 
 def target_name(node: GraphNode) -> str:
-    """`autograd.addmm.AddmmBackward0`: named as ATen's operators are, with the operation before its overload."""
+    """A node's target, `autograd.addmm.AddmmBackward0`, in the form of ATen's `aten.addmm.default`."""
     return f"autograd.{'accumulate' if node.kind == 'accumulate' else base_name(node.op)}.{node.op}"
 
 
@@ -178,7 +178,7 @@ def _tensor(facts: TensorFacts) -> dict[str, Any]:
 
 
 def saved_text(fact: Saved) -> str:
-    """`self: f32[3], 12 B, leaf w, shared with exp.result`."""
+    """A saved tensor as text: `self: f32[3], 12 B, leaf w, shares memory with exp.result`."""
     if not fact.dtype:
         return f"{fact.name}: {fact.problem}"
     shares = f"shares memory with {', '.join(fact.shared_with)}" if fact.shared_with else ""
@@ -187,7 +187,7 @@ def saved_text(fact: Saved) -> str:
 
 
 def short_type(dtype: str, shape: Sequence[Any]) -> str:
-    """`f32[8, 64]`."""
+    """A tensor type as text: `f32[8, 64]`."""
     name = dtype.rstrip("0123456789")
     return f"{_SHORT.get(name, name)}{dtype[len(name) :]}[{', '.join(map(str, shape))}]"
 
@@ -195,7 +195,7 @@ def short_type(dtype: str, shape: Sequence[Any]) -> str:
 def _text(
     graph: EagerGraph, kept: Mapping[str, tuple[Saved, ...]], settings: Settings, places: Mapping[str, Place]
 ) -> tuple[str, dict[int, str]]:
-    """The program, and the node on each line."""
+    """The text of the program, and the node of each line."""
     out = _head(graph, [fact for facts in kept.values() for fact in facts], settings)
     lines: dict[int, str] = {}
     before = ""
@@ -218,7 +218,7 @@ def _text(
 
 
 def _stop_line(found: GraphStop, place: Mapping[str, Any]) -> str:
-    """A stop in a few words."""
+    """The text of a stop's line."""
     where = f" at {place['file']}:{place['line']}" if "line" in place else ""
     if found.stop.kind == "frozen":
         return "a frozen parameter"
@@ -252,7 +252,7 @@ def _many(count: int, one: str, many: str = "") -> str:
 
 
 def _is_told(node: GraphNode, note: str) -> bool:
-    """Whether a node's text says something that its name does not."""
+    """Whether a note says more than the node's line shows."""
     is_usual = node.leaf is not None and isinstance(node.leaf, torch.nn.Parameter) and "version" in note
     return not is_usual and not note.startswith(("a view: ", "a leaf: ", "made by a backward pass"))
 
@@ -264,7 +264,7 @@ def _heading(place: Mapping[str, Any]) -> str:
 
 
 def _line(node: GraphNode, alone: Collection[str], saved: tuple[Saved, ...]) -> str:
-    """One node as a line of the program. The gradient of a node that has only one (`alone`) is written as its name."""
+    """One node as a line of the program. A node in `alone` has a single gradient, written without an index."""
     taken = ", ".join(_sum(flows, alone) for flows in node.takes)
     if node.kind == "accumulate":
         results = ", ".join(short_type(dtype_name(each.dtype), each.shape) for each in node.results)

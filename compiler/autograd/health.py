@@ -1,4 +1,4 @@
-"""The health of gradients: norms, zeros, NaN and infinities, and the node and line where they first appear."""
+"""The health of gradients: norms, zeros, NaN and infinities, and the first node and line that has them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMED = 5
 class NodeHealth:
     """Values at one node: the forward result, its gradient, and the gradients of the inputs.
 
-    `made` names what becomes non-finite at this node first: "value", "gradient", both or neither.
+    `made` lists which of "value" and "gradient" first become non-finite at this node.
     """
 
     node: str
@@ -33,7 +33,7 @@ class NodeHealth:
     made: tuple[str, ...] = ()
 
     def attrs(self) -> dict[str, Any]:
-        """As attributes of an entity, JSON values only."""
+        """Attributes for the node's entity, as JSON values."""
         found: dict[str, Any] = {}
         for name, value in (("value", self.value), ("gradient", self.gradient)):
             if value is not None:
@@ -59,16 +59,16 @@ def _number(value: float) -> float | None:
 def measure_health(
     graph: EagerGraph, outputs: Sequence[torch.Tensor], recording: Recording | None = None
 ) -> tuple[NodeHealth, ...]:
-    """Run one backward pass and measure every node, in the order in which backward runs them.
+    """Run one backward pass and measure every node, in backward order.
 
-    Raises FreedGraphError, and what the user's hooks and custom functions raise.
+    Raises FreedGraphError, and any exception of the user's hooks and custom functions.
     """
     run = run_backward(graph, outputs, shown=0, checked=0)
     return health_of(graph, run, known_values(graph, outputs, recording, shown=0))
 
 
 def health_of(graph: EagerGraph, run: BackwardRun, values: Mapping[tuple[str, int], Value]) -> tuple[NodeHealth, ...]:
-    """The health of every node by a finished backward pass; `values` are results by node and output."""
+    """The health of every node in a finished backward pass; `values` are forward results by (node, output)."""
     first = _first_value(graph, values)
     return tuple(_of_node(node, run, values, first) for node in graph.nodes)
 
@@ -83,13 +83,13 @@ def _of_node(node: GraphNode, run: BackwardRun, values: Mapping[tuple[str, int],
 
 
 def _one(values: Iterable[Value | None]) -> Value | None:
-    """A value that is not finite, else the first one."""
+    """The first non-finite value, else the first value."""
     there = [value for value in values if value is not None]
     return next((value for value in there if not value.is_finite), there[0] if there else None)
 
 
 def _first_value(graph: EagerGraph, values: Mapping[tuple[str, int], Value]) -> str:
-    """The first forward operation whose known result is not finite, "" if there is none."""
+    """The first forward operation with a known non-finite result, "" if there is none."""
     order = sorted(graph.nodes, key=lambda node: -1 if node.number is None else node.number)
     for node in order:
         for slot in range(len(node.takes)):
@@ -102,7 +102,7 @@ def _first_value(graph: EagerGraph, values: Mapping[tuple[str, int], Value]) -> 
 def summary(
     health: Sequence[NodeHealth], graph: EagerGraph, places: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """The health of all gradients in a few sentences."""
+    """A summary of all gradients' health in a few sentences."""
     ops = {node.name: node.op for node in graph.nodes}
     leaves = {node.name for node in graph.nodes if node.leaf is not None}
     lines = [*_norms([each for each in health if each.node in leaves])]

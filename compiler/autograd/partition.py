@@ -1,8 +1,8 @@
-"""The partition into forward and backward: values that are saved, values that are recomputed, and why.
+"""The partition into forward and backward: saved values, recomputed values, and the reasons.
 
-`decisions` describes the partition that torch made. `partition` divides the same joint graph in another way: keeping
-all that the backward uses (torch's `default_partition`), or by the minimum cut under an `activation_memory_budget`
-between 1 (what is fastest) and 0 (keep the inputs alone, compute everything again; as activation checkpointing does).
+`decisions` describes the partition that torch made. `partition` partitions the same joint graph in another way: by
+torch's `default_partition`, which saves every value that the backward uses, or by the min-cut under an
+`activation_memory_budget` between 1 (fastest) and 0 (save only the inputs, as activation checkpointing does).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compiler.record import Decision
 from compiler.torch_api import fx
 from compiler.torch_api.partitioning import Halves, Joint, bytes_of, divide
 
-#: What torch's partitioner says of a value that it won't compute again, in plain words.
+#: The reasons of torch's partitioner for not recomputing a value, in plain words.
 REASONS: dict[str, str] = {
     "primal input": "an input of the graph: there is nothing to compute it from",
     "forward RNG seed": "the seed of random numbers: another one would give other numbers",
@@ -39,7 +39,7 @@ RECOMPUTED = "recomputed in the backward, where it can be fused with what uses i
 
 @dataclass(frozen=True, slots=True)
 class SavedValue:
-    """A value that the forward saves for the backward. `bytes` is 0 where a size is symbolic."""
+    """A value that the forward saves for the backward. `bytes` is 0 if a size is symbolic."""
 
     name: str
     operation: str
@@ -50,7 +50,7 @@ class SavedValue:
 
 @dataclass(frozen=True, slots=True)
 class RecomputedNode:
-    """An operation of the forward that the backward recomputes, with its floating-point operations."""
+    """A forward operation that the backward recomputes, with its bytes and FLOPs."""
 
     name: str
     operation: str
@@ -60,10 +60,10 @@ class RecomputedNode:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One way to divide a joint graph. `budget` is None for `default_partition`.
+    """One partition of a joint graph. `budget` is None for `default_partition`.
 
-    `activation_bytes` are those of saved values that are no inputs of the graph: inputs and parameters are in memory
-    anyway. `calls` are the operations of forward and backward.
+    `activation_bytes` leaves out saved inputs of the graph: inputs and parameters are in memory anyway. `calls` counts
+    the operations of the forward and of the backward.
     """
 
     budget: float | None
@@ -90,7 +90,7 @@ class Partition:
 
 
 def partition(joint: Joint, budget: float | None) -> Partition:
-    """Divide a joint graph. Raises ValueError for a budget that is not between 0 and 1."""
+    """Partition a joint graph. Raises ValueError for a budget that is not between 0 and 1."""
     if budget is not None and not 0 <= budget <= 1:
         raise ValueError(f"a memory budget is between 0 and 1, or None to keep everything; got {budget!r}")
     return partition_of(divide(joint, budget), budget)
@@ -110,7 +110,7 @@ def partition_of(halves: Halves, budget: float | None = 1.0) -> Partition:
 
 
 def saved_nodes(halves: Halves) -> list[Node]:
-    """The inputs of the backward that are outputs of the forward: all but the tangents."""
+    """The backward's inputs that are outputs of the forward: all but the tangents."""
     given = {node.name for node in halves.forward.graph.nodes}
     return [node for node in halves.backward.graph.nodes if node.op == "placeholder" and node.name in given]
 
@@ -118,8 +118,9 @@ def saved_nodes(halves: Halves) -> list[Node]:
 def decisions(
     halves: Halves, frame: str, joint_names: Iterable[str], checkpointed: Callable[[Node], str]
 ) -> list[Decision]:
-    """The partition as decisions about nodes of the joint, forward and backward graphs of a capture. `checkpointed`
-    says why a checkpoint recomputes a node, "" where none does.
+    """The partition as decisions about nodes of a capture's joint, forward and backward graphs.
+
+    `checkpointed` returns the reason why a checkpoint recomputes a node, or "".
     """
     known, found = set(joint_names), partition_of(halves)
     reasons = {node.name: reason for node in fx.calls(halves.backward) if (reason := checkpointed(node))}
@@ -152,7 +153,7 @@ def _reason(name: str, is_input: bool, halves: Halves) -> str:
 
 
 def flops_of(node: Node) -> int:
-    """Floating-point operations of one call; 0 where a size is symbolic."""
+    """FLOPs of one call; 0 if a size is symbolic."""
     tensors = {source.name: facts for source in node.all_input_nodes for facts in _tensors(fx.value_of(source))[:1]}
     arguments = [*map(repr, node.args), *(f"{name}={value!r}" for name, value in node.kwargs.items())]
     code = f"{node.name} = call({', '.join(arguments)})"

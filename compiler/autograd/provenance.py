@@ -1,17 +1,18 @@
-"""Provenance of FX nodes: the nodes of the stage before that a node comes from.
+"""Provenance of FX nodes: each node's origins among the nodes of the previous stage.
 
-torch keeps several traces of that, none complete. In the order tried here:
+torch records provenance in several ways, none complete. They are tried in this order:
 
-1. `meta["from_node"]`: the node that was being interpreted when this one was traced (torch.fx.traceback).
-2. The name: passes and the partitioner copy nodes under their own names. A custom operator that writes into its
-   arguments: the auto_functionalized node that held it.
+1. `meta["from_node"]`: the node that was interpreted when this one was traced (torch.fx.traceback).
+2. The name: passes and the partitioner copy nodes without renaming them. A custom operator that mutates its arguments
+   comes from the auto_functionalized node that wrapped it.
 3. `meta["seq_nr"]`: a backward node carries the sequence number of the forward operation whose gradient it computes
    (torch._functorch._aot_autograd: copy_fwd_metadata_to_bw_nodes), so it comes from that operation's nodes.
 4. The same user stack in the same module.
-5. Neighbours: a node that a pass made has nothing of its own; it serves its users, or else continues its inputs.
-6. In the body of a higher-order operator: the same body of the stage before, or else the operator.
+5. Neighbours: a node that a pass made has no metadata; it takes the origins of its users, or else of its inputs.
+6. In a subgraph of a higher-order operator: the same subgraph of the previous stage, or else the operator.
 
-Bodies are searched with the graph around them: a body may be inlined between two stages (activation checkpointing).
+Subgraphs are searched together with the outer graph, as a subgraph may be inlined between two stages (activation
+checkpointing).
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ Ids = tuple[str, ...]
 
 
 class Provenance:
-    """Origins of every node of `module` and its bodies among the entities of `parent`, found once, looked up by node.
+    """Origins of every node of `module` and its subgraphs among the entities of `parent`, looked up by node.
 
-    `homes` are the paths that graphs have in `parent` (`fx.graph_paths`), by the ids of the graph objects.
+    `homes` maps ids of graph objects to the paths of these graphs in `parent` (`fx.graph_paths`).
     """
 
     def __init__(self, module: GraphModule, parent: Artifact, homes: Mapping[int, str], *, same_names: bool) -> None:
@@ -68,7 +69,7 @@ class Provenance:
                 self.found[node] = origins
 
     def _placeholders(self, graph: Graph) -> None:
-        """AOTAutograd's primals are the captured graph's placeholders, in order."""
+        """Match AOTAutograd's primals to the captured graph's placeholders, in order."""
         if self.same_names:
             return
         captured = [entity.id for entity in self.parent.entities if entity.kind == "placeholder"]
@@ -89,7 +90,7 @@ class Provenance:
         return next(((origin,) for origin in known if origin not in called), ())
 
     def _written_in_place(self) -> None:
-        """Operators that write into their arguments, taken out of auto_functionalized nodes by Inductor, in order."""
+        """Match mutating operators to the auto_functionalized nodes that Inductor took them out of, in order."""
         wrapped: dict[str, list[str]] = {}
         for entity in self.parent.entities:
             if operator := entity.attrs.get("operator"):
@@ -102,13 +103,13 @@ class Provenance:
         return bool(self.paths[node.graph])
 
     def _sequence(self, node: Node) -> object:
-        """The sequence number of a node; None if it belongs to the operator around it."""
+        """The node's sequence number; None if the number belongs to the enclosing operator."""
         number = node.meta.get("seq_nr")
         around = [caller.meta.get("seq_nr") for caller in self.callers.get(node.graph, ())]
         return None if number in around else number
 
     def _by_sequence(self) -> dict[object, Ids]:
-        """Origins by sequence number, in a graph, and in the whole module or all its bodies."""
+        """Known origins by sequence number: within a graph, and over the outer graph or all subgraphs."""
         return self._group(lambda node: [
             (graph, number)
             for number in [self._sequence(node)]
@@ -117,7 +118,7 @@ class Provenance:
         ])  # fmt: skip
 
     def _group(self, keys_of: Callable[[Node], Iterable[object]]) -> dict[object, Ids]:
-        """The origins that are known, together for all nodes of a key."""
+        """Known origins, grouped by the keys of their nodes."""
         groups: dict[object, list[str]] = {}
         for node, origins in self.found.items():
             for key in keys_of(node):
@@ -129,7 +130,7 @@ class Provenance:
         return (stack, fx.module_path(node)[0], self._is_inside(node)) if stack else None
 
     def _same_body(self, body: fx.Body) -> str:
-        """The id of this body in `parent`, "" where there is none; its holder and its inputs come from that."""
+        """Find the id of the same subgraph in `parent`, "" for none, and match its holder and inputs."""
         same = self._known_body(body) or self._body_at_place(body)
         inputs = body.module.graph.find_nodes(op="placeholder")
         if same:
@@ -141,7 +142,7 @@ class Provenance:
         return same
 
     def _known_body(self, body: fx.Body) -> str:
-        """The body of this name, of this graph object, or that its nodes come from."""
+        """The parent's subgraph with the same name or graph object, or that the nodes come from."""
         path = body.path if self.same_names else self.homes.get(id(body.module.graph), "")
         if path in self.ids:
             return self.ids[path]
@@ -151,7 +152,7 @@ class Provenance:
         )
 
     def _body_at_place(self, body: fx.Body) -> str:
-        """The body at the same place among those of the operator that its caller comes from."""
+        """The parent's subgraph at the same position among the subgraphs of the caller's origin."""
         for caller in body.callers:
             own = [other for other in self.bodies if caller in other.callers]
             for origin in self.found.get(caller, ()):
@@ -161,7 +162,7 @@ class Provenance:
         return ""
 
     def _match_retraced_body(self, body: fx.Body, same: str) -> None:
-        """A body that was traced on behalf of the operator is the same operations in the same order."""
+        """Match the operations of a subgraph that was traced again, in order and by name."""
         calls = [e for e in self.parent.entities if e.kind == "call" and e.attrs.get("subgraph") == same]
         for node in body.module.graph.nodes:
             if node.op != "placeholder" and node not in self.found and fx.sources(node):
@@ -172,7 +173,7 @@ class Provenance:
                     self.found[node] = (again.id,)
 
     def _rest_of(self, body: fx.Body, same: str) -> None:
-        """Fall back to the calls of the same body, or to the origins of its caller."""
+        """Fall back to the calls of the same subgraph, or to the origins of its caller."""
         calls = [e.id for e in self.parent.entities if same and e.kind == "call" and e.attrs.get("subgraph") == same]
         called = (same,) if same else _unique(o for caller in body.callers for o in self.found.get(caller, ()))
         for node in body.module.graph.nodes:

@@ -1,8 +1,8 @@
 """Record the Python line and module of each autograd node while the user's code runs.
 
-Every node gets a sequence number as it is made. So the numbers before and after a call of torch bound the nodes that
-the call made, and the stack and the module at that moment are theirs. torch's own way, anomaly detection, formats a
-traceback for each node, and knows no modules.
+Autograd numbers nodes in creation order, so the numbers before and after a torch call delimit the nodes that the call
+made; they get the call's stack and module. torch's own anomaly detection formats a traceback for each node, and does
+not record modules.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _HOOKS = {
 }
 
 _CREATE_GRAPH = {torch.autograd.grad: 4, torch.Tensor.backward: 3}
-"""Functions that run a backward pass, and the place of `create_graph` among their arguments."""
+"""Functions that run a backward pass, with the position of `create_graph` among their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of torch. `stack` is the user's, outermost first; `module` is the path of the innermost module."""
+    """One torch call. `stack` is the user's, outermost first; `module` is the path of the innermost module."""
 
     op: str
     stack: tuple[SourceFrame, ...] = ()
@@ -57,13 +57,11 @@ class Call:
 
 
 class Recording:
-    """A context manager that records the calls of torch in a block, which otherwise runs as without it.
+    """Context manager that records the torch calls of a block without changing their results.
 
     Compiled functions run in eager mode in the block: torch.compile would compile the recording too.
-
-    Afterwards `calls.find(number)` gives the call that made a node; `roots` are the modules that were called, by the
-    names that their paths begin with. With `values`, `value(number, output)` gives the result of a call as it was when
-    the call ended.
+    Afterwards `calls.find(number)` returns the call that made a node; `roots` are the modules that were called, by path
+    prefix. With `values`, `value(number, output)` returns a call's result as it was when the call ended.
     """
 
     def __init__(self, stop: FrameType | None = None, *, values: bool = False) -> None:
@@ -77,7 +75,7 @@ class Recording:
         self.roots: dict[str, torch.nn.Module] = {}
         self.calls: autograd_nodes.Spans[Call] = autograd_nodes.Spans()
         self.hooks: defaultdict[int | None, list[str]] = defaultdict(list)
-        """Names of the hooks that were put on results, by node number."""
+        """Names of the hooks registered on results, by node number."""
         self.stops = Stops()
         self.second_order = SecondOrder()
         self._seen = 0
@@ -86,7 +84,7 @@ class Recording:
     def __enter__(self) -> Recording:
         with ExitStack() as stack:
             stack.enter_context(run_eagerly())
-            # Modules open in order and are closed in reverse, also by an error: `always_call`.
+            # `always_call`: the end hook also runs after an error, so the stack of open modules stays balanced.
             stack.callback(register_module_forward_pre_hook(self._on_module_start).remove)
             stack.callback(register_module_forward_hook(self._on_module_end, always_call=True).remove)
             stack.enter_context(autograd_nodes.give_frames_to_custom_functions())
@@ -103,7 +101,7 @@ class Recording:
         self._open.clear()
 
     def _on_module_start(self, module: torch.nn.Module, _: Any) -> None:
-        if threading.get_ident() == self._thread:  # hooks on all modules are for all threads
+        if threading.get_ident() == self._thread:  # global module hooks run in all threads
             if id(module) not in self._paths and not self._open:
                 self._name_under(module)
             self._open.append(module)
@@ -114,7 +112,7 @@ class Recording:
                 pass
 
     def _name_under(self, root: torch.nn.Module) -> None:
-        """Note the paths of a root's modules; paths of a second root begin with the name of its class."""
+        """Record the paths of a root's modules; paths of further roots are prefixed with the class name."""
         prefix = ""
         if self.roots:
             name = type(root).__name__
@@ -124,10 +122,10 @@ class Recording:
             self._paths.setdefault(id(module), _without_wrapper(path))
 
     def note_start(self, first: int) -> None:
-        """Note the start of a call.
+        """Record the start of a call, and nodes made between calls.
 
-        Nodes that were made since the last call, by no call, are those of custom functions: `Function.apply` reaches no
-        TorchFunctionMode, and makes its node before it calls `forward`.
+        Nodes made between calls are from custom functions: a TorchFunctionMode does not see `Function.apply`, which
+        makes its node before it calls `forward`.
         """
         if first > self._seen:
             frame = _apply_frame(sys._getframe(2))
@@ -136,7 +134,7 @@ class Recording:
             self._seen = first
 
     def note_call(self, first: int, function: Callable[..., Any], given: Any, result: Any) -> None:
-        """Note a finished call and its arguments; calls that made no node are forgotten."""
+        """Record a finished call if it made a node, and the gradient stops among its arguments and results."""
         self._seen = autograd_nodes.next_number()
         frame = sys._getframe(2)
         module = self._paths.get(id(self._open[-1]), "") if self._open else ""
@@ -155,7 +153,7 @@ class Recording:
                     self._values[number, leaf.output_nr] = Value.of_tensor(leaf)
 
     def value(self, number: int | None, output: int) -> Value | None:
-        """A result of the forward operation with this node number; None if it was not recorded."""
+        """An output of the forward operation with this node number; None if it was not recorded."""
         return None if number is None else self._values.get((number, output))
 
     def _add(self, first: int, end: int, op: str, frame: FrameType) -> None:
@@ -170,7 +168,7 @@ class Recording:
             self.hooks[autograd_nodes.number_of(tensor.grad_fn)].append(name)
 
     def _users_stack(self, innermost: FrameType) -> tuple[SourceFrame, ...]:
-        """The user's frames, outermost first, inside the recorded block and without torch's and our files."""
+        """The user's frames inside the recorded block, outermost first, without frames of torch's files and ours."""
         found: list[SourceFrame] = []
         frame: FrameType | None = innermost
         while frame is not None:
@@ -190,12 +188,12 @@ class Recording:
 
 
 def _without_wrapper(path: str) -> str:
-    """A path without `_orig_mod`, torch.compile's name for a wrapped module."""
+    """Remove `_orig_mod`, torch.compile's name for a wrapped module, from a path."""
     return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
 
 class _RecordingMode(TorchFunctionMode):
-    """Reports every call of torch that the user's code makes to a recording."""
+    """Reports every torch call of the user's code to a recording."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -222,7 +220,7 @@ class _RecordingMode(TorchFunctionMode):
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the user's: neither torch's nor ours."""
+    """Whether a file is the user's, neither torch's nor ours."""
     return not file.startswith(_OWN) and not file.startswith(_TORCH)
 
 
@@ -236,15 +234,15 @@ def _apply_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def op_name(function: Callable[..., Any]) -> str:
-    """The public name of a function of torch: `torch.nn.functional.linear`, `torch.Tensor.mul_`."""
+    """The public name of a torch function: `torch.nn.functional.linear`, `torch.Tensor.mul_`."""
     return resolve_name(function) or getattr(function, "__qualname__", type(function).__name__)
 
 
 class SecondOrder:
-    """Backward passes that are themselves recorded (`create_graph=True`): which node's derivative made which new node.
+    """Records for each node made by a backward pass with `create_graph=True` the node whose derivative made it.
 
-    Such a pass builds a graph of its own, to be differentiated again: gradient penalties, Hessians, meta-learning.
-    While it runs, hooks on the first graph's nodes note the numbers of the nodes that each of them makes.
+    Such a pass builds a second graph, to be differentiated again: gradient penalties, Hessians, meta-learning. While it
+    runs, hooks on the first graph's nodes record the sequence numbers of the nodes that each of them makes.
     """
 
     def __init__(self) -> None:
@@ -265,7 +263,7 @@ class SecondOrder:
             yield
 
     def _hooks(self, node: Any) -> tuple[Callable[[Any], None], Callable[[Any, Any], None]]:
-        """Hooks that note the nodes made while this node runs."""
+        """Hooks that record the nodes made while this node runs."""
         started: list[int] = []
 
         def enter(_: Any) -> None:
@@ -278,7 +276,7 @@ class SecondOrder:
         return enter, leave
 
     def node_of(self, number: int | None) -> Any:
-        """The node whose derivative made the node with this number; None if there is none."""
+        """The node whose derivative made the node with this sequence number, or None."""
         return self._spans.find(number)
 
 

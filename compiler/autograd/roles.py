@@ -1,7 +1,7 @@
 """Roles of nodes in AOTAutograd's graphs: derivative, accumulation, tangent, saved value, random numbers.
 
-A node of the backward graph is the derivative of the forward nodes with its sequence number, which autograd gives an
-operation and its `grad_fn` alike (torch._functorch._aot_autograd.utils: `copy_fwd_metadata_to_bw_nodes`).
+A backward node is part of the derivative of the forward nodes with the same sequence number: autograd gives an
+operation and its `grad_fn` the same number (torch._functorch._aot_autograd.utils: `copy_fwd_metadata_to_bw_nodes`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compiler.torch_api import fx
 from compiler.torch_api.aot import AotFacts
 
 Attrs = dict[str, dict[str, Any]]
-"""By the name of a node, what to add to the attributes of its entity."""
+"""Attributes to add to a node's entity, by node name."""
 
 _RANDOM = ("inductor_random", "inductor_randint", "inductor_seed", "inductor_seeds", "philox_rand", "rand_like")
 PASS = "functionalization"
@@ -41,7 +41,7 @@ _VIEWS = {
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The operations of a forward graph by sequence number; of the joint graph, those that are not in the forward."""
+    """Forward operations by sequence number: those of the forward graph, else those of the joint graph."""
 
     names: frozenset[str] = frozenset()
     by_sequence: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Forward:
 
 
 def forward_roles(module: GraphModule) -> Attrs:
-    """Roles in a forward or inference graph: where random numbers are made."""
+    """Roles in a forward or inference graph: the nodes that draw random numbers."""
     return {node.name: {"role": "random numbers"} for node in fx.calls(module) if is_random(node)}
 
 
 def backward_roles(module: GraphModule, forward: Forward, forward_id: str) -> Attrs:
-    """A role for every input and operation of a backward graph, and what it is the derivative of."""
+    """A role for every input and operation of a backward graph, with the forward nodes that it differentiates."""
     found = {node.name: _input_role(node, forward_id) for node in module.graph.find_nodes(op="placeholder")}
     calls = list(fx.calls(module))
     own = {node.name: role for node in calls if (role := _role(node, forward, forward_id))}
@@ -90,14 +90,14 @@ def _role(node: Node, forward: Forward, forward_id: str) -> dict[str, Any]:
 
 
 def _of_neighbours(neighbours: Iterable[Node], known: Attrs) -> dict[str, Any]:
-    """The role of a node that a pass made, which has no sequence number: part of its neighbours' derivatives."""
+    """The role of a node without sequence number, made by a pass: part of its neighbours' derivatives."""
     found = (known.get(node.name, {}) for node in neighbours)
     origins = [origin for role in found for origin in role.get("derivative_of", ())]
     return {"role": "derivative", "derivative_of": list(dict.fromkeys(origins))} if origins else {}
 
 
 def with_attrs(artifact: Artifact, attrs: Attrs) -> Artifact:
-    """The artifact with these attributes added to its entities, by name."""
+    """The artifact with these attributes, given by node name, added to its entities."""
     if not attrs:
         return artifact
     entities = (replace(entity, attrs=entity.attrs | attrs.get(entity.label, {})) for entity in artifact.entities)
@@ -124,7 +124,7 @@ def _by_sequence(nodes: Iterable[Node], artifact: str) -> dict[int, tuple[str, .
 
 
 def alias_decisions(facts: AotFacts, module: GraphModule, artifact: str, frame: str) -> list[Decision]:
-    """Decisions on mutated and aliased values, about nodes of the forward or inference graph `artifact`."""
+    """Decisions about mutated and aliased values in the forward or inference graph `artifact`."""
     if facts.subclasses:
         kinds = ", ".join(facts.subclasses)
         why = f"tensors of {kinds} are taken apart: the graph works on the plain tensors inside of them"

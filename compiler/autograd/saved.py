@@ -1,4 +1,4 @@
-"""The tensors that autograd saves for the backward pass: what each is, its bytes, and which share memory."""
+"""The tensors that autograd saves for the backward pass: their origins, bytes, and shared storages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MADE_OUTSIDE = "made outside of the graph"
 
 
 MOST_NAMED = 8
-"""Most tensors that are named as sharing memory; the name of the storage identifies all."""
+"""Maximum number of names listed as sharing memory; the storage's name identifies all."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A saved tensor with its memory. `key` is that memory's, None where it has none (or is empty)."""
+    """A saved tensor with the key of its storage; None if it has no storage or is empty."""
 
     fact: Saved
     label: str
@@ -31,7 +31,7 @@ class _Kept:
 
 
 def saved_tensors(graph: EagerGraph, artifact_id: str, names: Mapping[int, str]) -> tuple[Saved, ...]:
-    """Tensors that the nodes of a graph save, in the order of the nodes. `names` are names by `id`."""
+    """Tensors that the nodes of a graph save, in node order. `names` has names of tensors by `id`."""
     makers = {node.function: node.name for node in graph.nodes}
     leaves = {key: node.name for node in graph.nodes if node.leaf is not None and (key := _memory(node.leaf))}
     kept = [each for node in graph.nodes for each in _kept_tensors(node, artifact_id, makers, names)]
@@ -82,7 +82,7 @@ def _origin(tensor: torch.Tensor, makers: Mapping[Any, str], names: Mapping[int,
 
 
 def _memory(tensor: torch.Tensor) -> tuple[str, int] | None:
-    """Key of a tensor's storage; None for fake and empty tensors, and sparse ones, which have none."""
+    """Key of a tensor's storage; None for fake, empty and sparse tensors."""
     if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return None
     tensor = inner_tensor(tensor)
@@ -111,6 +111,6 @@ def _with_storage(
 
 
 def memory_kept(saved: Iterable[Saved]) -> int:
-    """Bytes that saving keeps in memory: each storage once, without those of leaves."""
+    """Bytes that saved tensors keep in memory: each storage once, without storages of leaves."""
     storages = {fact.storage: fact.storage_bytes for fact in saved if fact.storage and not fact.free}
     return sum(storages.values())

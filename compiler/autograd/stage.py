@@ -1,8 +1,8 @@
-"""The eager autograd graph as a stage of an exploration: what autograd builds as the captured graph runs.
+"""The eager autograd graph as a stage of an exploration, recorded while the captured graph runs.
 
-Without a build a user's call runs the captured graph itself, so the graph behind its outputs is eager's own, and each
-of its nodes was made by one node of the captured graph. With a build it is that of the compiled function: one node. Of
-where gradients stop it has no trace; the captured graph has, and is run once more for that, on the same arguments.
+Without a build, a user's call runs the captured graph itself. Its autograd graph is then eager mode's own, and each
+autograd node was made by one node of the captured graph. With a build, the autograd graph is one node, that of the
+compiled function, without gradient stops. To find these, the captured graph is run again on the same arguments.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class AutogradStage:
     done: bool = False
 
     def run(self, *args: Any) -> Any:
-        """Run the captured graph and note which node made which autograd nodes."""
+        """Run the captured graph and record the autograd nodes that each of its nodes makes."""
         if self.done or not torch.is_grad_enabled():
             return self.module.forward(*args)
         self.spans, self.stops = autograd_nodes.Spans(), Stops()
         return self._run_noted(args, self.spans)
 
     def _run_noted(self, args: Sequence[Any], spans: autograd_nodes.Spans[str]) -> Any:
-        """Run the graph; note the numbers of the autograd nodes that each node makes, and where gradients stop."""
+        """Run the graph; record the sequence numbers of each node's autograd nodes, and where gradients stop."""
 
         def note(node: Node, run: Callable[[], Any]) -> Any:
             first = autograd_nodes.next_number()
@@ -67,7 +67,7 @@ class AutogradStage:
         return interpreter.run(*args)
 
     def record_first_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `call` to add the first autograd graph that it builds to the record."""
+        """Wrap `call` so that the first autograd graph that it builds is added to the record."""
 
         def call_and_look(*args: Any) -> Any:
             results = call(*args)
@@ -93,7 +93,7 @@ class AutogradStage:
         names = {id(value): name for name, _, value in inputs}
         boundary = {value.grad_fn: name for name, _, value in inputs if value.grad_fn is not None}
         graph = eager_graph(outputs, names=names, boundary=boundary, stops=self.stops)
-        if not self.spans:  # compiled code ran, and `run` did not
+        if not self.spans:  # compiled code ran in place of `run`
             graph = replace(graph, stops=tuple(self._stops_inside(args, names, graph)))
         settings = Settings(
             f"autograd[{self.captured.graph}]", "what autograd built as it ran", self.captured.graph, "the outputs"
@@ -109,7 +109,7 @@ class AutogradStage:
         self.builder.add(autograd_artifact(graph, saved, settings, places))
 
     def _stops_inside(self, args: Sequence[Any], names: Mapping[int, str], graph: EagerGraph) -> Iterator[GraphStop]:
-        """Stops of gradients in the captured graph, as stops of the one node that stands for the compiled graph."""
+        """The captured graph's gradient stops, attached to the one node of the compiled function."""
         whole = next(node.name for node in graph.nodes if node.kind not in ("accumulate", "outer"))
         with restore_inputs(args) as given:
             results = self.run_again(*given)
@@ -124,7 +124,7 @@ class AutogradStage:
             return self._run_noted(args, autograd_nodes.Spans())
 
     def _named_inputs(self, args: Sequence[Any]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
-        """Tensors among the inputs with their user's names and entities in the captured graph."""
+        """Input tensors with their names in the user's code and their entities in the captured graph."""
         for node, value in zip(self.module.graph.find_nodes(op="placeholder"), args, strict=True):
             if isinstance(value, torch.Tensor):
                 source = fx.input_source(node)
@@ -132,12 +132,12 @@ class AutogradStage:
                 yield name.removeprefix("self.").removeprefix("global "), self.captured.entity(node.name), value
 
     def _makers(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
-        """By the name of an autograd node, the node of the captured graph that made it, or the input that it is."""
+        """Map each autograd node to the captured graph's node that made it, or a leaf to its input."""
         found = {node.name: self._maker(node, inputs) for node in graph.nodes}
         return {name: entity for name, entity in found.items() if entity is not None}
 
     def _cutters(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
-        """By the name of a stop, the frozen input, or the node of the captured graph that cut."""
+        """Map each stop to the frozen input, or to the captured graph's node that detached the tensor."""
         return {
             found.name: inputs[found.name] if found.stop.kind == "frozen" else self.captured.entity(found.stop.module)
             for found in graph.stops
@@ -153,9 +153,9 @@ class AutogradStage:
 
 @contextmanager
 def restore_inputs(args: Sequence[Any]) -> Iterator[list[Any]]:
-    """Arguments to run a graph again with; changes in place are undone at the end of the block.
+    """Yield arguments for another run of a graph; undo in-place changes at the end of the block.
 
-    Arguments that are no leaves are detached, so that the user's autograd graph stays as it is.
+    Non-leaf arguments are detached, so that the user's autograd graph does not change.
     """
     saved = [(each, each._version, each.detach().clone()) for each in args if isinstance(each, torch.Tensor)]
     try:
@@ -167,5 +167,5 @@ def restore_inputs(args: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _cut(value: torch.Tensor) -> torch.Tensor:
-    """A detached copy that is no leaf, and so can be changed in place."""
+    """A detached copy that is not a leaf, and so can be changed in place."""
     return value.detach().requires_grad_(value.requires_grad).clone()

@@ -1,7 +1,7 @@
-"""Record where gradients stop while the user's code runs, as autograd's graph has no trace of it.
+"""Record where gradients stop while the user's code runs, because autograd's graph does not show it.
 
-A tensor that was detached or computed under `torch.no_grad()`, and a frozen parameter, are constants in the backward
-pass: autograd's graph has no node for them.
+Detached tensors, tensors computed under `torch.no_grad()` and frozen parameters are constants in the backward pass:
+autograd's graph has no node for them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from compiler.torch_api.pytrees import tree_leaves
 Kind = Literal["detached", "no_grad", "frozen"]
 _DETACHES = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
 MOST = 64
-"""Most stops that are followed through one tensor; a frozen network has more parameters than that."""
+"""Maximum number of stops tracked for one tensor; a frozen network may have more parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What stops a gradient: a call of `detach`, an operation under `no_grad` on a tensor that requires grad, or the
-    use of a frozen parameter.
+    """A gradient stop: `detach`, an operation under `no_grad` on a tensor that requires grad, or a frozen parameter.
 
-    `parameter` is the frozen one's `id`, `source` the number of the node that the tensor was cut off from, None where
-    that is a leaf. `stack` is the user's, outermost first; `shape` and `dtype` are the tensor's.
+    `parameter` is the `id` of the frozen parameter. `source` is the number of the node that the tensor was detached
+    from; None if that is a leaf. `stack` is the user's, outermost first. `shape` and `dtype` are the tensor's.
     """
 
     kind: Kind
@@ -45,7 +44,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The nodes numbered `first` to `end`, the end not included, read tensors that came from these stops."""
+    """The gradient stops of tensors that the nodes numbered `first` to `end` (exclusive) read."""
 
     first: int
     end: int
@@ -53,11 +52,11 @@ class Taken:
 
 
 Where = Callable[[], tuple[str, tuple[SourceFrame, ...], str]]
-"""Returns the called function, the user's stack and the module; called only for calls that are kept."""
+"""Returns the called function's name, the user's stack and the module; called only for recorded calls."""
 
 
 class Stops:
-    """Follows constants through the recorded calls of torch."""
+    """Tracks constants through the recorded torch calls."""
 
     def __init__(self) -> None:
         self._of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -66,7 +65,7 @@ class Stops:
     def note_call(
         self, span: tuple[int, int], function: Callable[..., Any], given: Any, result: Any, where: Where
     ) -> None:
-        """Note a finished call, which made the nodes of this span."""
+        """Record a finished call, which made the nodes of this span."""
         inputs = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
         constants = [each for each in inputs if not each.requires_grad]
         if span[1] > span[0]:
@@ -79,7 +78,7 @@ class Stops:
                 self._of[each] = stops
 
     def _stops_of(self, constants: Sequence[torch.Tensor]) -> tuple[Stop, ...]:
-        """The stops that these tensors came from, and those of frozen parameters among them."""
+        """The stops behind these tensors, including those that are frozen parameters."""
         found: dict[Stop, None] = {}
         for each in constants:
             for stop in self._of.get(each, ()):
@@ -111,7 +110,7 @@ class Stops:
 
 
 def _is_cut(tensor: torch.Tensor) -> bool:
-    """Whether a result could require grad and does not."""
+    """Whether a result could require grad but does not."""
     return not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
 
 

@@ -1,4 +1,4 @@
-"""A tensor as it is shown: all numbers of a small one, norm and range of a large one, NaN and infinities."""
+"""Summary of a tensor for display: all numbers if it is small, else norm and range; counts of NaN and infinities."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from compiler.torch_api.fx import dtype_name
 
 SHOWN = 64
-"""Most elements of a tensor whose numbers are shown."""
+"""Maximum number of elements of a tensor shown as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Facts of a tensor. `numbers` is a number or nested tuples of numbers, None for a large tensor.
+    """Summary of a tensor. `numbers` is a number or nested tuples of numbers, None for a large tensor.
 
-    `norm` is the 2-norm, `low` and `high` bound what is finite or not; `zeros`, `nans` and `infinite` count elements.
+    `norm` is the 2-norm. `low` and `high` are the minimum and maximum. `zeros`, `nans` and `infinite` count elements.
     """
 
     dtype: str
@@ -42,11 +42,11 @@ class Value:
         dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
         count = dense.numel()
         real = torch.view_as_real(dense) if dense.is_complex() else dense
-        real = real.permute(sorted(range(real.dim()), key=lambda dim: -real.stride()[dim]))  # as it lies: much faster
+        real = real.permute(sorted(range(real.dim()), key=lambda dim: -real.stride()[dim]))  # memory order: much faster
         wide = real if real.dtype in (torch.float32, torch.float64) else real.double()
         norm = float(torch.linalg.vector_norm(wide)) if count else 0.0
         low, high = (float(each) for each in wide.aminmax()) if count else (0.0, 0.0)
-        # A norm may overflow where no element does; where it is finite, all elements are.
+        # A finite norm implies finite elements; the norm of finite elements may still overflow.
         nans = 0 if math.isfinite(norm) else int(wide.isnan().sum())
         infinite = 0 if math.isfinite(norm) else int(wide.isinf().sum())
         numbers = _tuples(dense.tolist()) if count <= shown else None
@@ -55,7 +55,7 @@ class Value:
         return cls(dtype, tuple(dense.shape), norm, low, high, zeros, nans, infinite, numbers)
 
     def transpose(self) -> Value:
-        """The value of the transposed matrix."""
+        """The summary of the transposed matrix."""
         rows = self.numbers
         is_matrix = rows is not None and len(self.shape) == 2
         return replace(self, shape=self.shape[::-1], numbers=tuple(zip(*rows, strict=True)) if is_matrix else rows)

@@ -1,4 +1,4 @@
-"""Notes on a node of autograd's graph: views, writes in place, accumulation, custom functions."""
+"""Notes on a node of autograd's graph: views, in-place operations, accumulation, custom functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SPECIAL = {
 
 
 def notes(node: GraphNode, saved: tuple[Saved, ...] = ()) -> tuple[str, ...]:
-    """Sentences about a node, without a full stop at the end. `saved` are its saved tensors."""
+    """Notes on a node, each a sentence without its full stop. `saved` are the node's saved tensors."""
     return tuple(dict.fromkeys([*_own(node), *_of_leaf(node), *_of_results(node), *_saved_problems(saved)]))
 
 
@@ -58,7 +58,7 @@ def _own(node: GraphNode) -> Iterator[str]:
 
 
 def second_order(node: GraphNode) -> str:
-    """A note on a node that a backward pass made; "" for all others."""
+    """A note on a node made by a backward pass, "" for other nodes."""
     if node.derivative_of:
         return (
             "made by a backward pass that was recorded itself (create_graph=True): a part of the derivative of "
@@ -73,7 +73,7 @@ def second_order(node: GraphNode) -> str:
 
 
 def stop_words(found: GraphStop) -> str:
-    """Why no gradient goes on, without a full stop at the end."""
+    """The reason why the gradient stops, without a full stop."""
     stop = found.stop
     if stop.kind == "frozen":
         return "frozen: its requires_grad is False, so no gradient is computed for it, and what only it led to is cut"
@@ -87,7 +87,7 @@ def stop_words(found: GraphStop) -> str:
 
 
 def is_view(op: str) -> bool:
-    """Whether the forward operation of this node (`ViewBackward0`) makes a view."""
+    """Whether the forward operation of this node, such as `ViewBackward0`, returns a view."""
     return base_name(op) in _VIEWS
 
 

@@ -1,7 +1,7 @@
 """Number of operators of this torch, counted from the registries of this process.
 
-Quoted beside them: "PyTorch has 1200+ operators, and 2000+ if you consider various overloads for each operator", which
-are to become "about ~250" prims or "about ~750 canonical operators" of ATen
+Published numbers are quoted for comparison: "PyTorch has 1200+ operators, and 2000+ if you consider various overloads
+for each operator", to be reduced to "about ~250" prims or "about ~750 canonical operators" of ATen
 (https://pytorch.org/get-started/pytorch-2-x/, PrimTorch).
 """
 
@@ -15,9 +15,9 @@ from compiler.torch_api import decomposition_tables as tables
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A count of operators: overloads (`aten::add.Tensor`) and names without them (`aten::add`).
+    """A count of operators: overloads (`aten::add.Tensor`) and operator names (`aten::add`).
 
-    `quoted` is what the literature says, "" where it says nothing; `method` is how it was counted.
+    `quoted` is the published number, "" if there is none; `method` is how it was counted.
     """
 
     what: str
@@ -28,7 +28,7 @@ class Total:
 
 
 def totals() -> tuple[Total, ...]:
-    """All counts, from the widest set to the narrowest."""
+    """All counts, from the largest set to the smallest."""
     return (*_registered_totals(), *_composites(), *_tables(), *_prims(), *_inductor())
 
 
@@ -38,7 +38,7 @@ def _total(what: str, overloads: Iterable[str], method: str, quoted: str = "") -
 
 
 def _base(name: str) -> str:
-    """`aten::add` of `aten::add.Tensor`, and `aten.add` of `aten.add.Tensor`."""
+    """Operator name without overload: `aten::add` for `aten::add.Tensor`, `aten.add` for `aten.add.Tensor`."""
     if "::" in name:
         return name.partition(".")[0]
     return name.rpartition(".")[0]

@@ -1,7 +1,7 @@
-"""The graphs of one capture at each level, from what an exploration kept of it: `decomposed[0/0 forward core ATen]`.
+"""The graphs of one capture at each level, such as `decomposed[0/0 forward core ATen]`.
 
-AOTAutograd traces the captured graph with an empty table, on the inputs of its first call; its halves are traced again
-with each level's table, node by node. The sizes are those of that call, and so is autocast.
+AOTAutograd traces the captured graph with an empty decomposition table, on the inputs of its first call. Its forward
+and backward are traced again with each level's table, node by node. Sizes and autocast are those of that call.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from compiler.torch_api.widened import Drawn, Recording, Widened, wide_leaf
 
 
 class LevelError(RuntimeError):
-    """The levels of a capture can't be made: the message says why."""
+    """Raised if a capture can't be decomposed; the message gives the reason."""
 
 
 class LevelGraphs:
     """One capture at each level.
 
-    Raises LevelError if its graph or the inputs of its call were not kept, or if AOTAutograd can't trace it.
+    Raises LevelError if the graph or the call's inputs were not kept, or if AOTAutograd can't trace the graph.
     """
 
     def __init__(self, frame: str, kept: KeptFrame, captured: Artifact) -> None:
@@ -64,14 +64,14 @@ class LevelGraphs:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """One artifact for each half and level, ATen first; `attrs` has the level and its numbers against eager's."""
+        """One artifact for each half and level, ATen first; `attrs` has the level and its comparison with eager."""
         checks = self.numbers()
         aten = {kind: self._aten_artifact(kind, checks["ATen"]) for kind in self.aot.graphs}
         lower = [self._artifact(level, kind, aten[kind], checks[level]) for level in TABLES for kind in aten]
         return (*aten.values(), *lower)
 
     def half(self, artifact_id: str) -> HalfGraph:
-        """The graph that an artifact of these shows, with the inputs that it has in this run. Raises KeyError."""
+        """The graph of a `decomposed` artifact, with its inputs in this run. Raises KeyError."""
         places = {self.id_of(level, kind): (level, kind) for kind in self.aot.graphs for level in ("ATen", *TABLES)}
         level, kind = places[artifact_id]
         return HalfGraph(self._module_at(level, kind), self._inputs_of(kind))
@@ -129,7 +129,7 @@ class LevelGraphs:
         return replace(artifact, half=kind)
 
     def numbers(self) -> dict[str, tuple[Numbers, ...]]:
-        """Outputs, gradients and changed inputs at each level against those of the captured graph run by eager."""
+        """Compare outputs, gradients and mutated inputs at each level with the captured graph's in eager mode."""
         if any(isinstance(value, Tensor) and value.is_meta for value in self._arguments or ()):
             return dict.fromkeys(("ATen", *TABLES), (not_comparable("", "meta tensors have no values"),))
         eager, draws = self.run_captured()
@@ -148,7 +148,7 @@ class LevelGraphs:
         try:
             with seed_and_restore():
                 mine = self.results(self.aot.call, self.own_arguments())
-        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other levels don't care
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways; the other levels continue
             return (not_comparable("", f"it can't be run: {type(error).__name__}: {first_line(error)}"),)
         changed = sorted(mine.changed | eager.changed)
         return numbers(
@@ -161,11 +161,11 @@ class LevelGraphs:
             return self.results(call or self._eager, self.own_arguments()), recording.drawn
 
     def run_exact(self, eager: Results, draws: Sequence[Drawn]) -> Results | None:
-        """The captured graph's results in float64 with these random numbers; None where they are no reference."""
+        """The captured graph's results in float64 with these draws; None if they can't serve as a reference."""
         try:
             with autocast(self._kept.autocast), Widened(draws):
                 found = self.results(self._eager, [wide_leaf(value) for value in self.own_arguments()])
-        except Exception:  # noqa: BLE001 - what works in one format only fails in many ways
+        except Exception:  # noqa: BLE001 - code for one dtype fails in many ways in another
             return None
         if not found.has_same_results(eager):
             return None
@@ -183,7 +183,7 @@ class LevelGraphs:
         return HookedInterpreter(traced.module, given).run(*args)
 
     def own_arguments(self) -> list[Any]:
-        """Copies of the call's arguments, with the call's requires_grad if a backward ran."""
+        """Copies of the call's arguments; they require grad as in the call if a backward ran."""
         inputs = [node.meta.get("example_value") for node in self._module.graph.nodes if node.op == "placeholder"]
         trains = bool(self._kept.trained)
         return [
@@ -212,7 +212,7 @@ class LevelGraphs:
 
 @dataclass(frozen=True, slots=True)
 class HalfGraph:
-    """One half of a capture at one level, and its inputs."""
+    """The forward, backward or inference graph of a capture at one level, with its inputs."""
 
     module: GraphModule
     inputs: Sequence[Any]
@@ -220,7 +220,7 @@ class HalfGraph:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Results of a call: outputs, gradients by input, and inputs, with the places of changed ones."""
+    """Results of a call: outputs, gradients by input index, and inputs; `changed` has indices of mutated inputs."""
 
     outputs: list[Tensor]
     gradients: dict[int, Tensor | None]
@@ -228,7 +228,7 @@ class Results:
     changed: set[int]
 
     def with_names(self, changed: Sequence[int]) -> list[tuple[str, Any]]:
-        """All results by name, with the inputs at these positions as they were after the call."""
+        """All results by name, with the inputs at these positions as they are after the call."""
         return [
             *((f"output {place}", value) for place, value in enumerate(self.outputs)),
             *((f"gradient of input {place}", value) for place, value in self.gradients.items()),
@@ -240,7 +240,7 @@ class Results:
 
 
 def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
-    """Add every capture at every level to a record under construction; what fails is added as a problem."""
+    """Add every capture at every level to a record under construction; a failure is added as a problem."""
     for captured in [item for item in builder.artifacts.values() if item.stage == "captured"]:
         builder.start("decomposed", captured.graph)
         try:
@@ -253,7 +253,7 @@ def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
 
 
 def _node_notes(tree: LevelTree, node: Node) -> dict[str, Any]:
-    """Attributes of a node: the operators it was decomposed from, by which functions, and why it stays."""
+    """Attributes of a node: the operators and functions that it was decomposed from, and why it stays."""
     makers = tree.makers(node)
     why = tree.stay(node)
     attrs: dict[str, Any] = {} if why == A_PRIM else {"stays": why}
@@ -269,7 +269,7 @@ def _with_verdict(artifact: Artifact, level: str, checks: Sequence[Numbers]) -> 
 
 
 def _note_draws(checks: tuple[Numbers, ...], drawn: dict[Kind, Values]) -> tuple[Numbers, ...]:
-    """Say which calls' random numbers were taken from the level above, and so not compared."""
+    """Add a note on the random calls whose results were replayed, and so not compared."""
     count = sum(len(values) for values in drawn.values())
     calls = "1 random call" if count == 1 else f"{count} random calls"
     note = f"the results of {calls} are those that ATen drew" if count else ""
@@ -283,5 +283,5 @@ def _own(value: Any, wants_gradient: bool) -> Any:
 
 
 def version(value: Any) -> int:
-    """How often a tensor was written to in place; 0 for other values."""
+    """The version counter of a tensor, which counts in-place writes; 0 for other values."""
     return value._version if isinstance(value, Tensor) else 0

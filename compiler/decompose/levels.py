@@ -1,16 +1,16 @@
-"""The levels of a computation, from the functions that the user called to prims."""
+"""The decomposition levels, from the torch functions that the user called to prims."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # it imports torch, which tables of a loaded record do without
+if TYPE_CHECKING:  # imports torch, which tables of a loaded record do not need
     from compiler.torch_api.decomposition_tables import TableName
 
 LEVELS: tuple[str, ...] = ("torch", "ATen", "core ATen", "Inductor", "prims")
 TABLES: tuple[TableName, ...] = ("core ATen", "Inductor", "prims")
-"""The levels that a decomposition table makes; each is traced from ATen, as compilers do, and not from the one above:
-Inductor's table keeps some operators that core ATen's takes apart.
+"""Levels made by a decomposition table. Each is traced from ATen, as compilers do, not from the level above: Inductor's
+table keeps some operators that core ATen's decomposes.
 """
 
 ABOUT: dict[str, str] = {
@@ -24,7 +24,7 @@ _ALSO = {"captured": "torch", "core": "core ATen", "coreaten": "core ATen", "ind
 
 
 def level_named(name: str) -> str:
-    """The level with this name, in any case: `core aten`, `core`, `inductor`. Raises ValueError."""
+    """The level with this name, case-insensitive: `core aten`, `core`, `inductor`. Raises ValueError."""
     known = {level.lower(): level for level in LEVELS} | _ALSO
     wanted = name.strip().lower().replace("_", " ")
     level = known.get(wanted) or known.get(wanted.replace(" ", ""))

@@ -1,8 +1,7 @@
-"""The call of a node in a run's graph, with its values in this run, for `run.decompose`.
+"""The call of a node in a run's graph, with its argument values, for `run.decompose`.
 
-A captured node is found in the captured graph. A node of the joint graph, or of one of its halves, is found in the
-joint graph, one of the post-grad graph among what was kept to run its kernels; the values are those of the first call,
-and of the gradients that came back to it.
+Captured nodes are looked up in the captured graph, nodes of the joint, forward or backward graph in the joint graph,
+and post-grad nodes in the graphs kept for running kernels. The values are those of the first call and of its gradients.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """The callee of a node and its arguments. `note` names arguments that were made up; "" for none."""
+    """The callee of a node and its arguments. `note` names arguments with made-up values; "" for none."""
 
     name: str
     function: Callable[..., Any]
@@ -45,7 +44,7 @@ class NodeCall:
 def node_call(entity: Entity, artifact: Artifact, kept: KeptFrame, level: HalfGraph | None = None) -> NodeCall:
     """The call of an entity of an FX graph. `level` is the graph of a `decomposed` artifact, with its inputs.
 
-    Raises LevelError where the node calls nothing, or where its graph was not kept.
+    Raises LevelError if the node calls nothing, or if its graph was not kept.
     """
     module = level.module if level else _graph(artifact, kept)
     is_captured = module is kept.captured
@@ -74,7 +73,7 @@ def node_call(entity: Entity, artifact: Artifact, kept: KeptFrame, level: HalfGr
 
 
 def _function(node: Node) -> Callable[..., Any]:
-    """The callee of a node; a method takes the tensor first."""
+    """The callee of a node; for a method, the unbound method of Tensor."""
     if node.op == "call_function":
         assert callable(node.target)
         return node.target
@@ -97,7 +96,7 @@ def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
 
 
 def _input(node: Node, place: int, kept: KeptFrame) -> Any:
-    """A graph's input: an argument of the call, or the gradient of one of its outputs."""
+    """The value of a graph's input: an argument of the call, or the gradient of one of its outputs."""
     name, arguments = str(node.target), kept.arguments
     if name.startswith("tangents_"):
         index = int(name.removeprefix("tangents_")) - 1

@@ -1,4 +1,4 @@
-"""One call of one operator, taken apart level by level, with its numbers compared at each."""
+"""Decompose one operator call level by level, and compare its results at each level with eager's."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from compiler.torch_api.widened import random_state
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The call at one level: a tree for each call of the level that it was traced from (`torch` for `ATen`, `ATen` for
-    the tables' levels), the whole graph as code, and its numbers against eager's.
+    """The call at one level: its trees of calls, the whole graph as code, and its comparison with eager.
+
+    There is one tree for each call of the level that it was traced from: `torch` for `ATen`, `ATen` for other levels.
     """
 
     name: str
@@ -41,10 +42,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """The call of `name` at each decomposition level. `source` is where a Python function is defined.
+    """The call of `name` at each decomposition level. `source` is the definition of a Python function.
 
-    `arguments` and `keywords` are what it was called with, tensors by their type; `note` says what the inputs were,
-    where they are not the caller's own.
+    `arguments` and `keywords` are the call's arguments, with types in place of tensors. `note` describes the inputs if
+    they are not the caller's own.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Decomposition:
         return next(level for level in self.levels if level.name == wanted)
 
     def sources(self) -> dict[str, dict[str, Source]]:
-        """For each level, the operators that were replaced and where that is written."""
+        """For each level, the decomposed operators with the source of their decompositions."""
         return {level.name: {op: source for root in level.roots for op, source in root.sources()}
                 for level in self.levels}  # fmt: skip
 
@@ -73,10 +74,10 @@ def decompose_call(
     kwargs: Mapping[str, Any] | None = None,
     note: str = "",
 ) -> Decomposition:
-    """Take `function(*args, **kwargs)` apart. The arguments, and the state of random numbers, are left as they are.
+    """Decompose `function(*args, **kwargs)`, without changing the arguments or the RNG state.
 
-    Gradients are not traced: a backward operator is one of its own (`aten.gelu_backward`). Raises OperatorError where
-    the call fails, or where it can't be traced.
+    Gradients are not traced: a backward is a separate operator (`aten.gelu_backward`). Raises OperatorError if the call
+    fails or can't be traced.
     """
     call = _Call(name, function, tuple(args), dict(kwargs or {}))
     if any(tensor.is_meta for tensor in call.tensors):
@@ -106,8 +107,10 @@ def _name_outputs(outputs: Any) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Eager:
-    """What eager gives: `outputs` are its results and then the arguments that it changed, `exact` the same in float64,
-    where it can be had; and whether it drew random numbers.
+    """Eager mode's results.
+
+    `outputs` are the results followed by the mutated arguments, `exact` the same in float64 if possible. `draws` says
+    whether the call drew random numbers.
     """
 
     results: list[Any]
@@ -117,7 +120,7 @@ class _Eager:
 
 
 class _Call:
-    """The call as a function of its tensors alone."""
+    """The call as a function of its tensor arguments only."""
 
     def __init__(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name, self.function, self.args, self.kwargs = name, function, args, kwargs
@@ -125,7 +128,7 @@ class _Call:
         self.changed: tuple[int, ...] = ()
 
     def __call__(self, *tensors: Tensor) -> list[Any]:
-        """The results, and then the arguments that are changed."""
+        """The results, followed by the mutated arguments."""
         given = iter(tensors)
 
         def fill(leaf: Any) -> Any:
@@ -164,7 +167,7 @@ class _Call:
         return found if len(found) == count + len(self.changed) else None
 
     def compare(self, module: GraphModule, eager: _Eager) -> tuple[Numbers, ...]:
-        """A graph's numbers against eager's, from the same seed."""
+        """Compare a graph's results with eager's, from the same seed."""
         with seed_and_restore(), torch.no_grad():
             mine = tree_leaves(module(*self.copies()))
         exact = _name_outputs(eager.exact) if eager.exact is not None else None
@@ -177,7 +180,7 @@ class _Call:
 
 
 class _Graphs:
-    """The call's graph as written, in ATen's operators, and decomposed with each table."""
+    """The call's graph at each level: torch functions, ATen operators, and decomposed by each table."""
 
     def __init__(self, call: _Call) -> None:
         try:
@@ -214,5 +217,5 @@ def _code(module: GraphModule) -> str:
 
 
 def _describe(value: Any) -> Any:
-    """Tensors as their types, everything else as it is."""
+    """Replace tensors by their types, and leave other values unchanged."""
     return tree_map(lambda leaf: results_of(leaf)[0] if isinstance(leaf, Tensor) else leaf, value)

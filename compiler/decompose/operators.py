@@ -1,4 +1,4 @@
-"""Look up operators by the names that users write: `aten.gelu`, `torch.nn.functional.gelu`."""
+"""Look up operators by name as users write it: `aten.gelu`, `torch.nn.functional.gelu`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _NAMESPACES = ("aten", "prims")
 
 
 class OperatorError(ValueError):
-    """There is no operator or function of that name, or it can't be decomposed. The message names what is near."""
+    """Raised for an unknown name, or a call that can't be decomposed; the message suggests similar names."""
 
 
 def operator_named(what: str | Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
-    """The name to show, and what to call. Raises OperatorError, TypeError for what can't be called.
+    """The display name and the callable of an operator or function, given by name or directly.
 
-    `aten.gelu` is the operator, whose overload the arguments choose; `aten.add.Tensor` one overload; `gelu` is looked
-    for in torch.ops.aten; `torch.…` and `F.…` are functions.
+    `aten.gelu` is the operator, whose overload depends on the arguments; `aten.add.Tensor` is one overload. `gelu` is
+    looked up in torch.ops.aten. `torch.…` and `F.…` are functions.
+    Raises OperatorError, and TypeError for a value that is not callable.
     """
     if isinstance(what, str):
         return _resolve(what.strip())
@@ -32,7 +33,7 @@ def operator_named(what: str | Callable[..., Any]) -> tuple[str, Callable[..., A
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """`aten.gelu.default`, `torch.nn.functional.gelu`: as torch calls it."""
+    """The name of a function in torch: `aten.gelu.default`, `torch.nn.functional.gelu`."""
     if is_operator(function) or hasattr(function, "overloads"):
         return str(function)
     public = torch.overrides.resolve_name(function)

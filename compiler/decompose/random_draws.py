@@ -1,8 +1,8 @@
 """Run graphs with the same random numbers: record the draws of one graph and replay them in graphs made from it.
 
-A decomposition may draw with another operator (`rand` in place of `bernoulli`), which gives other numbers for the same
-seed. So the results of random operators are recorded in the first run and replace the values of the corresponding nodes
-in the other graphs. Everything but the drawing itself is compared.
+A decomposition may use another random operator (`rand` in place of `bernoulli`), which draws other numbers from the
+same seed. So the results of random operators are recorded in the first run and replace the values of the corresponding
+nodes in the other graphs. The comparison covers everything but the draws themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Values = Mapping[str, tuple[Any, ...]]
 
 
 def record_draws(drawn: dict[str, tuple[Any, ...]]) -> Hook:
-    """Record in `drawn`, by node name, the results of each random operator."""
+    """A hook that records the results of each random operator in `drawn`, by node name."""
 
     def record(node: Node, run: Callable[[], Any]) -> Any:
         before = random_state() if is_random(drawing_operator(node)) else None
@@ -38,7 +38,7 @@ def record_draws(drawn: dict[str, tuple[Any, ...]]) -> Hook:
 
 
 def give_values(values: Mapping[str, Any]) -> Hook:
-    """Replace the values of some nodes, by name."""
+    """A hook that replaces the values of these nodes, by name."""
 
     def give(node: Node, run: Callable[[], Any]) -> Any:
         value = run()
@@ -48,17 +48,17 @@ def give_values(values: Mapping[str, Any]) -> Hook:
 
 
 def drawing_operator(node: Node) -> Any:
-    """The operator that a node calls; the inner one where a checkpoint wraps it to save the random state."""
+    """The operator that a node calls; the wrapped operator if a checkpoint wraps it to save the RNG state."""
     return node.args[0] if saves_state(node) else node.target
 
 
 def saves_state(node: Node) -> bool:
-    """Whether a node returns the random state before its other results."""
+    """Whether a node returns the RNG state before its other results."""
     return fx.target_name(node) == "torch.ops.higher_order.run_and_save_rng_state"
 
 
 def place_draws(drawn: Values, holders: Mapping[str, tuple[str | None, ...]]) -> dict[str, Any]:
-    """Recorded draws by the node that holds them; `holders` maps a random call to the nodes with its results."""
+    """Recorded draws by the node that holds them; `holders` maps a random call to the nodes of its results."""
     pairs = ((holder, value) for name, values in drawn.items()
              for holder, value in zip(holders.get(name, ()), values, strict=False))  # fmt: skip
     return {holder: value for holder, value in pairs if holder is not None}
@@ -66,7 +66,7 @@ def place_draws(drawn: Values, holders: Mapping[str, tuple[str | None, ...]]) ->
 
 @contextmanager
 def seed_and_restore() -> Iterator[None]:
-    """Seed the random state with `SEED` for a block and restore it afterwards."""
+    """Seed the RNG with `SEED` for a block and restore its state afterwards."""
     with torch.random.fork_rng(devices=None if torch.cuda.is_initialized() else ()):
         torch.manual_seed(SEED)
         yield

@@ -1,4 +1,4 @@
-"""Why an operator is not decomposed at a level, in words, from the tables and Inductor's lowerings."""
+"""Explain why an operator is not decomposed at a level, from the tables and Inductor's lowerings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ NOT_COMPOSITE = "not composite: autograd and ATen's kernels take it as it is"
 
 
 def why_it_stays(op: Any, level: str, declined: str = "") -> str:
-    """One plain sentence without a full stop. `declined` is what its decomposition did in place of giving a result."""
+    """The reason as a sentence without a full stop.
+
+    `declined` says how its decomposition declined, if it did, such as by returning NotImplemented.
+    """
     if not tables.is_operator(op):
         return "it is no operator of torch's dispatcher"
     if op.namespace == "prims":

@@ -1,4 +1,4 @@
-"""Trees of operator calls: what each was decomposed into, by which function, and why the rest was not."""
+"""Trees of operator calls, with the decomposition of each call, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ GETITEM = "operator.getitem"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a decomposition is written. `file` is relative to where it is imported from (`torch/_refs/__init__.py`),
-    `line` and `end_line` are its first and last line, `text` is its code; without a file it is ATen's own, in C++.
+    """Source location of a decomposition.
+
+    `file` is relative to the import path (`torch/_refs/__init__.py`); "" for one without Python source, such as ATen's
+    in C++. `line` and `end_line` are the first and last line, `text` is the code.
     """
 
     function: str
@@ -38,7 +40,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """dtype and sizes of a tensor; a size that depends on values is a name."""
+    """dtype and shape of a tensor; a symbolic size is a name."""
 
     dtype: str
     shape: tuple[int | str, ...]
@@ -46,9 +48,9 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """One call of an operator. With a `source` it was replaced by `calls`; else it stays, and `why` says why.
+    """One call of an operator. With a `source` it was decomposed into `calls`; else it stays, for the reason `why`.
 
-    `node` names its node in the level's graph ("" where it was replaced); `results` are its tensors.
+    `node` is its node in the level's graph ("" if it was decomposed). `results` are the types of its results.
     """
 
     op: str
@@ -59,14 +61,14 @@ class OpCall:
     calls: tuple[OpCall, ...] = ()
 
     def leaves(self) -> Iterator[OpCall]:
-        """The calls that are in the level's graph, in order."""
+        """The calls in the level's graph, in order."""
         if self.node:
             yield self
         for call in self.calls:
             yield from call.leaves()
 
     def sources(self) -> Iterator[tuple[str, Source]]:
-        """Each operator that was replaced, with the function that did it."""
+        """Each decomposed operator with the source of its decomposition."""
         if self.source is not None:
             yield self.op, self.source
         for call in self.calls:
@@ -75,7 +77,7 @@ class OpCall:
 
 @lru_cache(maxsize=2048)
 def source_of(function: Callable[..., Any]) -> Source:
-    """The source location of a decomposition or a function of torch."""
+    """The source location of a decomposition or a torch function."""
     composite = composite_of(function)
     if composite is not None:
         return composite_source(composite)
@@ -90,12 +92,12 @@ def source_of(function: Callable[..., Any]) -> Source:
 
 
 def composite_source(op: object) -> Source:
-    """The function that decomposes a composite operator."""
+    """The source of a composite operator's decomposition."""
     return Source(f"ATen's CompositeImplicitAutograd kernel of {op}, in C++")
 
 
 def ops_of(module: GraphModule) -> list[Node]:
-    """The call nodes of a graph without getitem."""
+    """The graph's call nodes, without getitem."""
     return [n for n in module.graph.nodes if n.op == "call_function" and fx.target_name(n) != GETITEM]
 
 
@@ -114,7 +116,7 @@ _NOTHING = Source("nothing: it gives back what it was given")
 
 
 class LevelTree:
-    """The trees of one traced graph: a root for each call of the graph that it was traced from."""
+    """The trees of one traced graph, with a root for each call of the graph that was traced."""
 
     def __init__(self, level: str, before: GraphModule, traced: Expanded) -> None:
         self.level = level
@@ -130,26 +132,26 @@ class LevelTree:
             self._uses[use.node, use.parent].append(index)
 
     def roots(self) -> tuple[OpCall, ...]:
-        """One tree for each call of the graph that it was traced from, in order."""
+        """One tree for each call of the graph that was traced, in order."""
         return tuple(self.root(node) for node in ops_of(self.before))
 
     def root(self, node: Node) -> OpCall:
-        """The tree of calls that one call was decomposed into."""
+        """The decomposition of one call as a tree."""
         op, calls = fx.target_name(node), self._calls_inside(node.name, None)
         if len(calls) == 1 and calls[0].op == op:
             return calls[0]
         return OpCall(op, results_of(fx.value_of(node)), source=_source_of_tracing(node, calls), calls=calls)
 
     def stay(self, node: Node) -> str:
-        """Why a node of the traced graph was not decomposed."""
+        """The reason why a node of the traced graph was not decomposed."""
         return self._reason(node, name_before(node, self._known), self.traced.makers.get(node.name))
 
     def origin(self, node: Node) -> str:
-        """The node that a node came from, in the graph that this one was traced from; "" for none."""
+        """The origin of a node in the graph that was traced, "" for none."""
         return name_before(node, self._known)
 
     def makers(self, node: Node) -> list[Applied]:
-        """The decompositions that a node of the traced graph was made by, outermost first."""
+        """The decompositions that made a node of the traced graph, outermost first."""
         found: list[Applied] = []
         index = self.traced.makers.get(node.name)
         while index is not None:
@@ -158,7 +160,7 @@ class LevelTree:
         return found
 
     def _calls_inside(self, name: str, parent: int | None) -> tuple[OpCall, ...]:
-        """The calls that one use of a decomposition, or the tracing of a node itself, made; in the graph's order."""
+        """The calls made by one application of a decomposition, or by tracing the node itself, in graph order."""
         made = []
         for node in self._nodes[name, parent]:
             why = self._reason(node, name, parent)
@@ -179,7 +181,7 @@ class LevelTree:
 
 
 def _source_of_tracing(node: Node, calls: Sequence[OpCall]) -> Source:
-    """The function that decomposed a call without the table."""
+    """The source of a decomposition that did not come from the table."""
     if is_composite(node.target):
         return composite_source(node.target)
     if not calls:

@@ -1,1 +1,1 @@
-"""How long a call takes, eager and compiled, and where the time goes."""
+"""Time a call, eager and compiled, and attribute its time to kernels and lines."""

@@ -1,7 +1,7 @@
-"""Measure what a graph break costs: time the user's call against the same call with a suggestion applied.
+"""Measure the cost of a graph break: time the user's call against the same call with a suggestion applied.
 
-That is sound only where the suggestion can be applied here, removes the break, and leaves the result as it was. Both
-are compiled again and timed in turns (compiler.timing.rounds).
+The comparison is valid only if the suggestion can be applied here, removes the break, and does not change the result.
+Both versions are compiled again and timed in interleaved rounds (compiler.timing.rounds).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from compiler.torch_api.dynamo import BreakCounter
 from compiler.torch_api.pytrees import tree_leaves
 
 TRIED = 8
-"""So many breaks are timed: each takes a compilation of its own."""
+"""Maximum number of breaks to time: each needs its own compilation."""
 NO_VERSION = "its advice is in words only: there is no version without this break to time"
 
 
 @dataclass(frozen=True)
 class Unchanged:
-    """The unchanged function compiled again: its result, number of graph breaks, random state before the call."""
+    """The unchanged function compiled again: its result, number of graph breaks, and RNG state before the call."""
 
     compiled: Callable[..., Any]
     value: Any
@@ -41,8 +41,8 @@ class Unchanged:
 class BreakTimer:
     """Times the breaks of one call.
 
-    `compiled` compiles the user's function again; `pause_observing` keeps that out of the record; `files` maps file
-    names of the record to paths.
+    `compiled` compiles the user's function again. `pause_observing` keeps that compilation out of the record. `files`
+    maps file names of the record to paths.
     """
 
     call: Call
@@ -51,7 +51,10 @@ class BreakTimer:
     files: Mapping[str, str]
 
     def time_breaks(self, breaks: Sequence[GraphBreak], first_call: Sequence[str]) -> list[GraphBreak]:
-        """The breaks with their costs, or why a cost is not known; `first_call` has the frames of the timed call."""
+        """The breaks with their costs, or the reason why a cost is not known.
+
+        `first_call` has the frames of the timed call.
+        """
         known: dict[tuple[Suggestion, ...], tuple[float | None, str]] = {}
         found = []
         with leave_no_trace(self.call):
@@ -64,7 +67,7 @@ class BreakTimer:
 
     @cached_property
     def unchanged(self) -> Unchanged:
-        """The call with all its breaks."""
+        """The unchanged call, with all its breaks."""
         random = torch.get_rng_state()
         args, kwargs = self.call.copied_arguments()
         with self.pause_observing() as seen:
@@ -88,7 +91,7 @@ class BreakTimer:
         return None, why
 
     def _time_both(self, changed: Version, name: str) -> tuple[float, str]:
-        """Seconds that the break costs, and a sentence with both times. Raises CannotApplyError."""
+        """The break's cost in seconds, and a sentence with both times. Raises CannotApplyError."""
         plain = self.unchanged
         args, kwargs = self.call.copied_arguments()
         with self.pause_observing() as seen:
@@ -125,7 +128,7 @@ def _call_changed(call: Callable[[], Any]) -> Any:
 
 
 def _check_equal(value: Any, expected: Any, name: str) -> None:
-    """Raises CannotApplyError if the changed call returns another result."""
+    """Raise CannotApplyError if the changed call returns another result."""
     ours, theirs = tree_leaves(value), tree_leaves(expected)
     scope = Scope.of_results(theirs)
     verdicts = [judge("", mine, other, scope=scope).verdict for mine, other in zip(ours, theirs, strict=False)]

@@ -1,8 +1,8 @@
 """Time eager against compiled on the user's own call: seconds, memory, launches, compile time.
 
-Each candidate runs a fresh copy of the model with equal weights. It is compiled with empty caches in a folder of its
-own, warmed up until its calls no longer get faster, and timed alone. Then all candidates are timed in turns, and those
-rounds are the result. The user's modules, gradients, random numbers, settings and compiled code stay as they were.
+Each candidate runs a fresh copy of the model with equal weights. It is compiled with empty caches in its own folder,
+warmed up until its calls no longer get faster, and timed alone. Then all candidates are timed in interleaved rounds,
+which are the result. The user's modules, gradients, RNG state, settings and compiled code do not change.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from compiler.timing.work import Job, MakeOptimizer, Work, job, mark_steps, opti
 
 ALONE_ROUNDS = 5
 ROUNDS = (7, 101)
-"""At least and at most so many rounds, where the user does not say how many."""
+"""Minimum and maximum number of rounds, if the user gives no number."""
 IN_TURNS_SECONDS = 6.0
-"""About so long are candidates called in turns: the speed of a machine changes by the second."""
+"""Approximate duration of the interleaved rounds: a machine's speed changes within seconds."""
 LEAST_CALLS = {"cpu": 1, "cuda": 5}
-"""So many calls a round: on a GPU each is timed, and the median is taken."""
+"""Minimum number of calls per round; on a GPU each is timed, and the median counts."""
 IN_TURNS = "all in turns"
-"""What `Progress.candidate` is from then on that all are timed."""
+"""Value of `Progress.candidate` during the interleaved rounds."""
 ALONE = "timed by itself, not in turns with the others: the measurement was stopped"
 NO_CALL = Problem(
     "timing",
@@ -48,15 +48,15 @@ NO_CALL = Problem(
     "call the model or function itself, without torch.compile, in the cell",
 )
 LEAST_ROUNDS = 3
-"""So many rounds in turns are worth more than those alone, when the user stops the measurement."""
+"""Minimum number of interleaved rounds to use if the user interrupts; with fewer, the times measured alone count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. `asked` are candidates (see `candidates.specs`).
+    """Settings of a measurement. `asked` are the requested candidates (see `candidates.specs`).
 
-    `backward` is None to run one if there is one, False for the forward alone. `rounds` is None for as many as time
-    allows. `flush` empties the GPU's L2 cache before each call.
+    `backward` is None to run a backward if there is one, False for only the forward. `rounds` is None for as many as
+    time allows. `flush` flushes the GPU's L2 cache before each call.
     """
 
     asked: Asked = None
@@ -84,17 +84,17 @@ Tell = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The candidates, the failed ones with their problem, and how they were measured."""
+    """The measured candidates, including failed ones with their problem, and the method of measurement."""
 
     candidates: tuple[Candidate, ...]
     measurement: Measurement
 
 
 def measure(call: Call, options: Options, plan: Plan, tell: Tell | None = None) -> Measured:
-    """Time the candidates for a call. An interrupt (KeyboardInterrupt) ends it and keeps finished results.
+    """Time the candidates for a call. A KeyboardInterrupt ends the measurement and keeps finished results.
 
-    Raises OptionError for an unknown candidate, optimizer or backward, CannotCopyError where the call can't be copied,
-    and what the call raises in eager.
+    Raises OptionError for an unknown candidate, optimizer or backward, CannotCopyError if the call can't be copied, and
+    any exception of the call in eager mode.
     """
     if plan.rounds is not None and plan.rounds < 1:
         raise OptionError(f"rounds={plan.rounds!r}: at least 1.")
@@ -109,7 +109,7 @@ def measure(call: Call, options: Options, plan: Plan, tell: Tell | None = None) 
 
 @dataclass
 class _Entry:
-    """A candidate that is being measured."""
+    """A candidate under measurement."""
 
     spec: Spec
     candidate: Candidate
@@ -123,7 +123,7 @@ class _Entry:
 
 @dataclass
 class _ProgressReporter:
-    """Reports progress on the user's own output."""
+    """Reports progress to the user's own stdout and stderr."""
 
     tell: Tell | None
     total: int
@@ -137,7 +137,7 @@ class _ProgressReporter:
 
 
 class _Bench:
-    """One measurement."""
+    """Runs one measurement of all candidates."""
 
     def __init__(self, call: Call, options: Options, plan: Plan, tell: _ProgressReporter, device: torch.device) -> None:
         self.call, self.options, self.plan, self.tell, self.device = call, options, plan, tell, device
@@ -171,17 +171,17 @@ class _Bench:
         finally:
             for entry in self.entries:
                 entry.work = None
-            gc.collect()  # compiled code refers to itself, and holds the copies
+            gc.collect()  # compiled code is in reference cycles, which keep the copies alive
 
     @contextmanager
     def _isolate(self) -> Iterator[None]:
-        """Run a block in the user's gradient mode, restore the random state and discard its output."""
+        """Run a block in the user's grad mode, discard its output and restore the RNG state."""
         with self._same_random_numbers(), without_output(), replace(self.call.surroundings, autocast=()).restore():
             yield
 
     @contextmanager
     def _same_random_numbers(self) -> Iterator[None]:
-        """Run a block that starts with the user's random state and restore it afterwards."""
+        """Run a block from the user's RNG state and restore the state afterwards."""
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.set_rng_state(self.random[0])
             if self.device.type == "cuda":
@@ -189,7 +189,7 @@ class _Bench:
             yield
 
     def _prepare(self, spec: Spec, job: Job, number: int) -> None:
-        """Compile a candidate, warm it up and time it alone. A failure is recorded as its problem."""
+        """Compile a candidate, warm it up and time it alone; a failure is recorded as its problem."""
         entry = _Entry(spec, Candidate(spec.name, spec.backend_name, spec.mode, job.what, self.device.type))
         self.entries.append(entry)
         try:
@@ -202,7 +202,7 @@ class _Bench:
             self._drop(entry, error)
 
     def _compile(self, entry: _Entry, job: Job) -> None:
-        """Make the first call, with the random numbers that every candidate gets."""
+        """Make the first call, with the same random numbers for every candidate."""
         copy, spec = copy_call(self.call), entry.spec
         with self._same_random_numbers():
             run = copy.fn if spec.name == EAGER else spec.compile(copy.fn, self.options, self.compiler.count_graph)
@@ -234,7 +234,7 @@ class _Bench:
         return [entry for entry in self.entries if entry.work is not None]
 
     def _rounds(self) -> int:
-        """The number of rounds that fit into the time."""
+        """The number of rounds that fit into the time budget."""
         if self.plan.rounds is not None:
             return self.plan.rounds
         a_round = sum(entry.calls * Spread.of_numbers(entry.alone).middle for entry in self._running_entries())
@@ -259,7 +259,7 @@ class _Bench:
         self._note_clock()
 
     def _guarded_step(self, entry: _Entry) -> Callable[[], None]:
-        """A step that does nothing after its first failure."""
+        """The entry's step, which does nothing after its first failure."""
 
         def step() -> None:
             if entry.work is not None:
@@ -276,7 +276,7 @@ class _Bench:
             self.clocks += [rate] if rate is not None else []
 
     def _look_inside(self, entry: _Entry) -> None:
-        """Measure memory, launches and host time. A failure is a note, as the times are known already."""
+        """Measure memory, launches and host time; a failure is only a note, because the times are already known."""
         assert entry.work is not None
         first = next((other.spec.name for other in self.entries if other.pool_bytes), "")
         pool = Pool(entry.spec.replays, entry.pool_bytes, first if first != entry.spec.name else "")
@@ -287,7 +287,7 @@ class _Bench:
             entry.candidate = with_note(entry.candidate, note)
 
     def candidates(self) -> Iterator[Candidate]:
-        """Results of each candidate, at the end or at an interrupt."""
+        """Results of each candidate, at the end or after an interrupt."""
         for entry in self.entries:
             enough = len(entry.rounds) >= min(LEAST_ROUNDS, self.plan.rounds or LEAST_ROUNDS)
             rounds = entry.rounds if enough else entry.alone
@@ -341,7 +341,7 @@ def _with_times(entry: _Entry, rounds: list[float], *, alone: bool) -> Candidate
 
 
 def _words(error: Exception) -> str:
-    """One line that says what went wrong."""
+    """The error as one line of text."""
     lines = str(error).strip().splitlines() or [""]
     text = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
     told = f"{type(error).__name__}: {text}".removesuffix(": ")
@@ -352,7 +352,7 @@ def _words(error: Exception) -> str:
 
 
 def time_call(builder: Builder, call: Call | None) -> None:
-    """Time the candidates in the options. A failure is a problem of the record; the user's cell goes on."""
+    """Time the candidates in the options. A failure is added to the record as a problem; the cell continues."""
     builder.start("timing")
     if call is None:
         builder.problem(NO_CALL)
@@ -373,7 +373,7 @@ def time_call(builder: Builder, call: Call | None) -> None:
 
 
 def problems(candidates: Iterable[Candidate]) -> Iterator[Problem]:
-    """Problems that say why candidates have no numbers."""
+    """A problem for each candidate without times, with the reason."""
     for candidate in candidates:
         if candidate.problem:
             reason = f"{candidate.name} was not timed: {candidate.problem}"
@@ -381,7 +381,7 @@ def problems(candidates: Iterable[Candidate]) -> Iterator[Problem]:
 
 
 def with_times(record: Record, found: Measured) -> Record:
-    """The record with its candidates replaced."""
+    """The record with these candidates in place of its own."""
     kept = [problem for problem in record.problems if problem.stage != "timing"]
     return record.with_fields(
         candidates=found.candidates,

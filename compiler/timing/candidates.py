@@ -1,4 +1,4 @@
-"""The ways to run a call that are compared: eager, Inductor in its modes, other backends by name."""
+"""Candidates of a timing comparison: eager, Inductor in its modes, other backends by name."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Spec:
 
     @property
     def replays(self) -> bool:
-        """Whether it may run as CUDA graphs, which have to know where a call ends."""
+        """Whether it may run as CUDA graphs, which need to know where a step begins."""
         asks = {**settings.modes().get(self.mode, {}), **self.settings}.get("triton.cudagraphs", False)
         return bool(asks) or self.backend == "cudagraphs"
 
     def compile(self, fn: Callable[..., Any], options: Options, graph: Callable[[], None]) -> Callable[..., Any]:
-        """Compile `fn` with this backend; `graph` is called for each graph."""
+        """Compile `fn` with this backend; calls `graph` for each graph."""
         if self.backend == "inductor":
             backend = inductor.inductor_backend(self.mode, dict(self.settings), options.dynamic)
         else:
@@ -68,9 +68,9 @@ OWN = Spec(OURS, OURS)
 
 
 def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...], str]:
-    """The candidates, eager first, and notes on those that were left out. Raises OptionError.
+    """The candidates, eager first, and a note on omitted ones. Raises OptionError.
 
-    `asked` is True or None (a default for the device, plus what the cell compiles with), "all", names in one text
+    `asked` is True or None (a default for the device, plus the cell's own backend), "all", comma-separated names
     ("default,reduce-overhead"), or a list of names and backend functions.
     """
     wanted = candidate_names(asked)
@@ -83,7 +83,7 @@ def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...
 
 
 def specs_of_both_sides(options: Options) -> list[Spec]:
-    """Candidates for both sides of a cell that is compiled with two backends."""
+    """Candidates for both backends of a cell that compares two."""
     cells = own_candidate(options)
     if not options.vs or cells is None:
         return []
@@ -92,7 +92,7 @@ def specs_of_both_sides(options: Options) -> list[Spec]:
 
 
 def candidate_names(asked: Asked) -> list[Any]:
-    """Names of the requested candidates; none for the default."""
+    """The requested candidates as a list, empty for the default."""
     if asked is None or isinstance(asked, bool):
         return []
     listed = asked.split(",") if isinstance(asked, str) else [asked] if callable(asked) else list(asked)
@@ -101,7 +101,7 @@ def candidate_names(asked: Asked) -> list[Any]:
 
 
 def spec(asked: Any) -> Spec:
-    """A candidate by the name of a mode or backend ("inductor reduce-overhead"), or from a function of the user's.
+    """The candidate for a mode or backend name ("inductor reduce-overhead"), or for a user's backend function.
 
     Raises OptionError.
     """
@@ -131,7 +131,7 @@ def spec(asked: Any) -> Spec:
 
 
 def own_candidate(options: Options) -> Spec | None:
-    """The candidate that the cell itself compiles with; None if there is none."""
+    """The candidate for the cell's own backend; None if there is none."""
     asked = options.compile_arguments()
     if asked["backend"] == OURS:
         mode = "" if options.mode == "default" else options.mode

@@ -1,4 +1,4 @@
-"""Make a candidate's first call: compile with empty caches in a folder of its own, apart from the user's code."""
+"""Make a candidate's first call: compile with empty caches in its own folder, isolated from the user's code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from compiler.torch_api import apart, generated_code
 
 @dataclass
 class FirstCall:
-    """What a first call compiled: seconds, graphs, Inductor's code of each, and seconds of one check of all guards.
+    """Facts of a first call: seconds, number of graphs, and Inductor's code of each.
 
-    The last is None where there are no guards.
+    `guards` is the time of one check of all guards, in seconds; None if there are no guards.
     """
 
     seconds: float = 0.0
@@ -30,26 +30,26 @@ class FirstCall:
 
     @property
     def kernels(self) -> int | None:
-        """Number of different generated kernels; None where Inductor wrote no code."""
+        """Number of distinct generated kernels; None if Inductor generated no code."""
         return sum(map(generated_code.kernels, self.codes)) if self.codes else None
 
     @property
     def calls(self) -> int | None:
-        """Number of kernels and library routines that one call runs, counted in the generated code."""
+        """Number of kernels and library routines that one call runs, counted in the generated code, or None."""
         return sum(map(generated_code.calls, self.codes)) if self.codes else None
 
 
 class ColdCompiler:
-    """Makes first calls. Those, and later calls of what they compiled, run within `apart`."""
+    """Makes first calls. They, and later calls of the compiled code, run within `isolate`."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
         self.options, self.clock = options, clock
         self._folder = ""
-        self._running = FirstCall()  # outside of a first call, one that nobody reads
+        self._running = FirstCall()  # outside of a first call, a dummy
 
     @contextmanager
     def isolate(self) -> Iterator[None]:
-        """Restore the user's compiled code, caches and settings at the end of a block."""
+        """Run a block with empty caches, then restore the user's compiled code, caches and settings."""
         with ExitStack() as stack:
             self._folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.empty_caches(self._folder))
@@ -58,7 +58,7 @@ class ColdCompiler:
             yield
 
     def first_call(self, step: Callable[[], None]) -> FirstCall:
-        """Make a call that compiles and wait for its launches. Raises what the backend raises."""
+        """Make a call that compiles, and wait for its kernels. Raises any exception of the backend."""
         found = self._running = FirstCall()
         try:
             self.clock.synchronize()
@@ -72,13 +72,13 @@ class ColdCompiler:
         return found
 
     def start(self, device: torch.device, *, ours: bool = False) -> None:
-        """Do what the first GPU compilation of a process does once (workers, Triton): no candidate pays for it."""
+        """Do one-time work of a process's first GPU compilation (workers, Triton), so that no candidate pays for it."""
         for spec in (INDUCTOR, *([OWN] if ours else [])):
             compiled = spec.compile(_sine, self.options, lambda: None)
             self.first_call(partial(compiled, torch.ones(8, device=device)))
 
     def count_graph(self) -> None:
-        """Count a graph of the first call that is running."""
+        """Count a graph of the current first call."""
         self._running.graphs += 1
 
     def _add_guards(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Estimate the least time of a call on a GPU that is not here. It is never a measurement.
+"""Estimate a lower bound for the time of a call on a GPU that is not present.
 
 A kernel takes at least as long as its bytes and operations take at the GPU's peak rates (`compiler.binary.roofline`).
 The host takes some microseconds for each launch. A real call takes longer: caches, occupancy, Python and dependencies
@@ -21,10 +21,10 @@ LAUNCH_SOURCE = (
 
 @dataclass(frozen=True, slots=True)
 class KernelEstimate:
-    """All launches of one kernel in one call of its graph.
+    """Estimate for all launches of one kernel in one call of its graph.
 
-    Bytes and operations are by formula, `seconds` is the least time for them at peak rates, and `bound` is the slower
-    of the two ("memory", "compute"). `is_compiled` is whether the machine code is known; the formula is the same.
+    `bytes` and `flops` come from formulas. `seconds` is their minimum time at peak rates, and `bound` is the slower of
+    the two ("memory", "compute"). `is_compiled` says whether the machine code is known; the formula is the same.
     """
 
     kernel: str
@@ -39,11 +39,11 @@ class KernelEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One call on `target`, a GPU of `compiler.targets`.
+    """Estimate for one call on `target`, a GPU of `compiler.targets`.
 
-    `kernel_seconds` is the sum of the kernels' least times, `launch_seconds` the host's time for launches,
-    `launch_source` where that figure comes from. `unknown` names kernels without bytes: their sizes are symbolic, or
-    torch has no numbers for the routine.
+    `kernel_seconds` is the sum of the kernels' minimum times. `launch_seconds` is the host's time for launches, and
+    `launch_source` the source of that number. `unknown` names kernels without bytes: their sizes are symbolic, or torch
+    has no numbers for the routine.
     """
 
     target: str
@@ -59,19 +59,19 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Least time of one call: the longer of GPU and host."""
+        """Minimum time of one call: the longer of GPU and host time."""
         return max(self.kernel_seconds, self.launch_seconds)
 
     @property
     def bound(self) -> str:
-        """What the least time comes from: "launches" or "kernels"."""
+        """The limiting part: "launches" or "kernels"."""
         return "launches" if self.launch_seconds > self.kernel_seconds else "kernels"
 
 
 def estimate(record: Record) -> Estimate | None:
-    """The least time of the record's code on its target GPU: graphs of the first call, forward and backward.
+    """Estimate the record's code on its target GPU: graphs of the first call, forward and backward.
 
-    None for a record whose code runs on a device that is here, or that has no kernels.
+    None if the target device is present, or if the record has no kernels.
     """
     gpu = known_target(record.target) if is_virtual(record.target) else None
     later = {frame.id for frame in record.frames if frame.call_number > 1}

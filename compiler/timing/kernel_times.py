@@ -1,4 +1,4 @@
-"""Match profiled times to kernels, with their share of the GPU's peak rates, and to the lines that they compute."""
+"""Match profiled times to kernels, with their share of the GPU's peak rates, and to source lines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from compiler.timing.line_chains import Chain, Works
 from compiler.timing.spent import Spent, Trace
 
 Placed = tuple[KernelTime, tuple[Chain, ...]]
-"""A time, and the chains of lines that it is for."""
+"""A time with its chains of lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """The key that groups a table of times."""
+    """Key for grouping times."""
 
     half: str
     call: str
@@ -32,7 +32,7 @@ class _Key:
 
 
 class Kernels:
-    """Kernels of a record by their calls, and how much work each call does."""
+    """Kernels of a record by their calls, and the work of each call."""
 
     def __init__(self, record: Record, gpu: Target | None) -> None:
         self._record = record
@@ -55,7 +55,7 @@ class Kernels:
         return next(known, None)
 
     def with_work(self, time: KernelTime, runs: float) -> KernelTime:
-        """A time with bytes and operations of all runs of its call, and shares of the GPU's peak rates."""
+        """Add bytes and FLOPs of all runs of the call, and shares of the GPU's peak rates."""
         kernel = self.kernel_of(time.call)
         if kernel is None:
             return time
@@ -80,14 +80,14 @@ def _bytes(call: Entity) -> int:
 
 
 def _format(done: Work, kernel: Kernel, gpu: Target) -> str:
-    """The dtype whose peak rate applies: float32 matmuls run on tensor cores if torch may round their inputs."""
+    """The format whose peak rate applies: tf32 for float32 matmuls if torch's settings allow it."""
     convolves = "conv" in kernel.name
     rounds = torch.backends.cudnn.allow_tf32 if convolves else torch.get_float32_matmul_precision() != "highest"
     return "tf32" if done.matmul and done.dtype == "float32" and rounds and "tf32" in gpu.peak else done.dtype
 
 
 def compiled_times(trace: Trace, kernels: Kernels, works: Mapping[str, Works]) -> list[Placed]:
-    """A time for each kernel call in the generated code, and for each other function on the device."""
+    """A time for each kernel call of the generated code, and for each other device function."""
     runs = trace.counts()
 
     def key(each: Spent) -> _Key:
@@ -108,9 +108,9 @@ def compiled_times(trace: Trace, kernels: Kernels, works: Mapping[str, Works]) -
 
 
 def eager_times(trace: Trace, chains: Sequence[Chain]) -> list[Placed]:
-    """A time for each device function and the line of Python that launched it, from the marks.
+    """A time for each device function and the Python line that launched it, from the marks.
 
-    Functions that autograd ran count for the line whose backward they are.
+    Functions of a backward count for the line of the forward operation.
     """
     by_sequence = trace.marks_by_sequence()
 
@@ -148,7 +148,7 @@ def _time(items: Sequence[Spent], trace: Trace) -> KernelTime:
 
 
 def _median(items: Sequence[Spent], calls: int) -> float:
-    """The median of the sums over each call, as the system makes some calls longer."""
+    """The median over calls of each call's total, because other load on the system slows some calls."""
     sums = dict.fromkeys(range(calls), 0.0)
     for each in items:
         sums[each.call] += each.seconds
@@ -156,10 +156,10 @@ def _median(items: Sequence[Spent], calls: int) -> float:
 
 
 def line_times(placed: Iterable[Placed]) -> tuple[LineTime, ...]:
-    """Share each time equally between its chains of lines.
+    """Divide each time equally among its chains of lines.
 
-    The last line of a chain gets it as its own time, all lines of the chain as their total. Time without a chain goes
-    to the line "".
+    A share counts as own time of the chain's last line, and in the total of all lines of the chain. Time without a
+    chain goes to the line "".
     """
     own: dict[tuple[str, ...], float] = defaultdict(float)
     total: dict[tuple[str, ...], float] = defaultdict(float)

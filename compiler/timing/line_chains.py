@@ -1,4 +1,4 @@
-"""Map each entity of a record to its places in the source: a line, with the lines that called it."""
+"""Map each entity of a record to its source lines, each with the lines that called it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Chain = tuple[str, ...]
 
 
 def line_chains(record: Record) -> dict[str, tuple[Chain, ...]]:
-    """Map entity ids to the chains of lines that they come from; an entity without any is left out."""
+    """Chains of source lines by entity id; entities without lines are left out."""
     origins = {entity.id: entity.origins for entity in record.entities()}
     lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
     known: dict[str, tuple[Chain, ...]] = {}
@@ -25,7 +25,7 @@ def line_chains(record: Record) -> dict[str, tuple[Chain, ...]]:
 def _follow(
     identity: str, origins: Mapping[str, tuple[str, ...]], lines: Set[str], known: dict[str, tuple[Chain, ...]]
 ) -> None:
-    """Add an entity's chains to `known`. Recursion is as deep as there are stages."""
+    """Add an entity's chains to `known`. The recursion depth is the number of stages."""
     if identity in known:
         return
     known[identity] = ()
@@ -41,19 +41,19 @@ def _follow(
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """The work of a kernel call: nodes of the last graph, and the chains of lines that these come from."""
+    """The work of a kernel call: nodes of the last graph, and their chains of source lines."""
 
     nodes: tuple[str, ...] = ()
     chains: tuple[Chain, ...] = ()
 
 
 def works(record: Record) -> dict[str, Works]:
-    """The work that each kernel call does.
+    """The work of each kernel call, by call id.
 
-    Those are the operations that it computes, without views and constants, which take no time of their own. Of a
-    library's matmul, convolution or attention it is that operation alone, as the others made its arguments. A call that
-    computes no operation of the graph, because it copies a tensor into another layout, gets the lines that made the
-    tensor, or for an input of the graph the lines that read the copy.
+    A call's work is the operations that it computes, without views and constants, which take no time. For an extern
+    matmul, convolution or attention it is only that operation, because the others made its arguments. A call that only
+    copies a tensor into another layout gets the lines that made the tensor, or for an input of the graph the lines that
+    read the copy.
     """
     known = line_chains(record)
     nodes = {entity.id: entity for artifact in record.last_graphs() for entity in artifact.entities}
@@ -94,7 +94,7 @@ def _readers(entities: Iterable[Entity]) -> Mapping[str, Sequence[Entity]]:
 
 
 def _computed_nodes(call: Entity, nodes: Mapping[str, Entity], entities: Mapping[str, Entity]) -> Iterator[Entity]:
-    """Nodes of the last graph that a call comes from, each once."""
+    """Origins of a call among the nodes of the last graph, each once."""
     todo, seen = list(call.origins), set(call.origins)
     while todo:
         name = todo.pop(0)
@@ -114,7 +114,7 @@ def _nodes_that_compute(nodes: Sequence[Entity], *, extern: bool) -> Sequence[En
 
 
 def _products(nodes: Sequence[Entity], entities: Mapping[str, Entity]) -> Sequence[Entity]:
-    """The matmuls among nodes, if there are any: a pass may have moved a sum into a matmul."""
+    """The matmuls among the nodes' origins, else the nodes: a pass may have moved an addition into a matmul."""
     before = [entities[origin] for node in nodes for origin in node.origins if origin in entities]
     return [node for node in before if _fact(node).is_matmul] or nodes
 

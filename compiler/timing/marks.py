@@ -1,8 +1,8 @@
-"""Profiler ranges around calls of generated code, and around the lines of Python that make eager torch calls.
+"""Profiler ranges around kernel calls of generated code, and around eager torch calls with their Python lines.
 
-Functions of the generated module temporarily get code compiled from the same source with a profiler range around each
-statement that calls a kernel. Kernels and everything else stay the module's own. Generated functions of our backend are
-found in this process by the calls that they make.
+The functions of a generated module temporarily get code objects compiled from the same source, with a profiler range
+around each statement that calls a kernel. Kernels and all else in the module do not change. Generated functions of our
+backend are found in this process by the calls that they make.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _OPERATION = profiled.__name__
 _FILE = re.compile(r"<tcompile (\w+) (\d+)>")
 _MADE = re.compile(r"(?:[\w\[\], ]+ = )?(launch\(\w+|\w+)")
 Found = tuple[FunctionType, Sequence[str], Mapping[int, str]]
-"""A function, the lines of its source, and by line the id of the call that is made there."""
+"""A function, its source lines, and the ids of its calls by line number."""
 LINE_MARK = "tcompile line "
 
 
 @contextmanager
 def mark_calls(artifacts: Iterable[Artifact]) -> Iterator[frozenset[str]]:
-    """Put calls of the code of these artifacts (stage `kernels`) into profiler ranges for the length of a block.
+    """Put kernel calls of these artifacts (stage `kernels`) into profiler ranges within a block.
 
-    A range is named `CALL_MARK` and the id of the call's entity. Yields the ids of the artifacts whose code was found.
+    A range is named `CALL_MARK` plus the id of the call's entity. Yields ids of the artifacts that were found loaded.
     """
     wanted = {artifact.id: artifact for artifact in artifacts}
     found = set()
@@ -60,7 +60,7 @@ def mark_calls(artifacts: Iterable[Artifact]) -> Iterator[frozenset[str]]:
 
 
 def _codes(artifact: Artifact) -> Mapping[str, CodeType]:
-    """Code objects with marks of each function that calls kernels, by qualified name."""
+    """Marked code objects of the functions that call kernels, by qualified name."""
     calls = {int(each.attrs["line"]): each.id for each in artifact.entities if each.kind in ("call", "extern")}
     return _mark_source(artifact.text, calls, artifact.id)
 
@@ -109,10 +109,9 @@ def _all_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def own_calls(artifacts: Sequence[Artifact]) -> Iterator[tuple[Artifact, Found]]:
-    """Each artifact of such a function (stage `kernels`), with the newest function that makes its calls in order.
+    """Match each artifact (stage `kernels`) to the newest of our backend's functions that makes its calls in order.
 
-    The text of a function that launches on a GPU differs from the record's: there the configurations are those that
-    would be tried first.
+    The texts of GPU functions differ: the record's text has the configurations that autotuning tries first.
     """
     functions = _functions()
     for artifact in artifacts:
@@ -134,29 +133,29 @@ def _functions() -> list[tuple[FunctionType, Sequence[str]]]:
 
 
 def _calls(artifact: Artifact) -> list[tuple[str, str]]:
-    """The callee of each call, by the call's id, in order."""
+    """(entity id, callee) of each call, in order."""
     rows = artifact.text.split("\n")
     places = {int(each.attrs["line"]): each.id for each in artifact.entities if each.kind in ("call", "extern")}
     return [(places[line], _call_pattern(rows[line - 1])) for line in sorted(places)]
 
 
 def _call_pattern(row: str) -> str:
-    """`launch(kernel_sum` for a launch, `call_aten_mm_default` for a call."""
+    """The callee as text: `launch(kernel_sum` for a launch, `call_aten_mm_default` for an extern call."""
     match = _MADE.match(row.strip())
     return match[1] if match else ""
 
 
 def _places(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Line numbers, from 1, of these calls in order; none where they are not found."""
+    """Line numbers, from 1, of these calls in order; empty if they are not found."""
     asked = set(wanted)
     found = [(number, made) for number, row in enumerate(lines, 1) if (made := _call_pattern(row)) in asked]
     return [number for number, _ in found] if [made for _, made in found] == list(wanted) else []
 
 
 class MarkedLines(TorchFunctionMode):
-    """Puts each torch call into a profiler range named `LINE_MARK` and a number, its index in `chains`.
+    """Puts each torch call into a profiler range named `LINE_MARK` plus an index into `chains`.
 
-    Lines are those of `files` (paths with their names in the record), up to the frame of `outermost`.
+    A chain has lines of `files` (names in the record by path), up to the frame of `outermost`.
     """
 
     def __init__(self, files: Mapping[str, str], outermost: CodeType) -> None:
@@ -194,5 +193,5 @@ def line_id(name: str, number: int) -> str:
 
 
 def _is_getter(function: Callable[..., Any]) -> bool:
-    """Whether a torch function reads an attribute, as `x.shape` does: that is no work."""
+    """Whether a torch function only reads an attribute, such as `x.shape`, which takes no time."""
     return getattr(function, "__name__", "") == "__get__"

@@ -1,4 +1,4 @@
-"""Measure the memory that a call uses, to compare with the memory computed from its graphs."""
+"""Measure the memory use of a call, to compare it with the memory computed from its graphs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from compiler.torch_api import allocator
 
 
 def with_measured_memory(record: Record, call: Callable[[], object]) -> Record:
-    """The record with the allocations of one run of `call`, in place of an earlier measurement.
+    """Run `call` once and add its allocations to the record, in place of an earlier measurement.
 
-    On a GPU if there is one, else on the CPU. Raises RecordingError where the allocator's history is being recorded
-    already, and what `call` raises.
+    Measures the GPU's memory if there is one, else the CPU's. Raises RecordingError if the allocator's history is
+    already being recorded, and any exception of `call`.
     """
     changes = allocator.cuda_changes(call) if torch.cuda.is_available() else allocator.cpu_changes(call)
     kept = (event for event in record.memory if event.side != "measured")
@@ -23,7 +23,7 @@ def with_measured_memory(record: Record, call: Callable[[], object]) -> Record:
 
 
 def measured_events(changes: Sequence[int]) -> list[MemoryEvent]:
-    """Allocations and frees as events; `live` counts bytes beyond what was in use before."""
+    """Convert allocations and frees to events; `live` is the bytes in use, relative to the start."""
     live, events = 0, []
     for change in changes:
         live += change

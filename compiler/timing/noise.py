@@ -1,4 +1,4 @@
-"""Say how reliable measured times are: variation, drift, and load on the machine."""
+"""Notes on the reliability of measured times: variation, drift, and load on the machine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from compiler.record.measure_facts import Candidate
 from compiler.timing.spread import Spread, speed_up_spread
 
 TOLERATED = 0.05
-"""By so much of the median may rounds vary, or one half of them differ from the other, without a note."""
+"""Variation of rounds, or difference of their halves, relative to the median, above which a note is added."""
 USELESS = 0.5
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits")
 
 
 def notes(candidates: Iterable[Candidate], clocks: Sequence[float], load: float | None) -> Iterator[str]:
-    """Notes on how reliable the numbers are.
+    """Notes on the reliability of these measurements.
 
-    `clocks` are clock rates of the GPU in MHz, `load` is the number of ready processes when the measurement began.
+    `clocks` are clock rates of the GPU in MHz. `load` is the number of runnable processes at the start.
     """
     found = list(candidates)
     for candidate in found:
@@ -52,7 +52,7 @@ def _variation_notes(candidate: Candidate) -> Iterator[str]:
 
 
 def _ratio_notes(candidate: Candidate, eager: Candidate) -> Iterator[str]:
-    """A note where times vary and their ratio does not."""
+    """A note if the times vary but their ratio does not."""
     ratio = speed_up_spread(candidate, eager)
     if ratio is None or len(candidate.rounds) < 4 or len(eager.rounds) < 4:
         return
@@ -70,12 +70,12 @@ def _clocks(clocks: Sequence[float]) -> Iterator[str]:
 
 
 def load() -> float | None:
-    """Mean number of ready processes over the last minute; None where it is not known."""
+    """Mean number of runnable processes over the last minute; None if it is not known."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def clock_rate(device: torch.device) -> float | None:
-    """Clock rate of the GPU in MHz by nvidia-smi; None where it is not known."""
+    """Clock rate of the GPU in MHz, from nvidia-smi; None if it is not known."""
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     chosen = (f"--id=GPU-{uuid}",) if uuid else ()
     try:

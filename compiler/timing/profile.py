@@ -1,4 +1,4 @@
-"""Profile one call with torch.profiler, eager and compiled: seconds of each kernel and each line of Python."""
+"""Profile one call with torch.profiler, eager and compiled: seconds of each kernel and each Python line."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ WARM_UP_CALLS = 3
 MOST_CALLS = 10
 FEWEST_CALLS = 3
 SECONDS = 1.0
-"""So long the profiled calls are to take, eager and compiled in turns; in number between the fewest and the most."""
+"""Target duration of all profiled calls, eager and compiled; their number has a minimum and a maximum."""
 
 
 NOISY = 0.5
-"""The range between the quartiles of the calls' times, as a share of their median, from which on it is told of."""
+"""Interquartile range of the calls' times, relative to their median, above which a problem is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Times from the profiler; `problems` say what is missing."""
+    """Times from the profiler; `problems` describe missing times."""
 
     kernel_times: tuple[KernelTime, ...] = ()
     line_times: tuple[LineTime, ...] = ()
@@ -46,10 +46,10 @@ class Profile:
 def kernel_and_line_times(
     call: Call, record: Record, files: Mapping[str, str], optimizer: Callable[[], object] | None = None
 ) -> Profile:
-    """Profile the call, compiled and eager: forward, backward if there is one, and a step of `optimizer` if given.
+    """Profile the call, compiled and eager: forward, backward if there is one, and an optimizer step if given.
 
-    Times are medians of several calls. `record` is of this call; `files` are paths of the source with their names in
-    it. Random state and buffers are restored; gradients are left only for an optimizer. Raises what the call raises.
+    Times are medians of several calls. `record` is the record of this call; `files` maps source paths to names in it.
+    RNG state and buffers are restored; gradients are kept only for an optimizer. Raises any exception of the call.
     """
     gpu = record.target == "cuda" or "cuda" in call.devices()
     lines = MarkedLines(files, _call.__code__)
@@ -58,7 +58,7 @@ def kernel_and_line_times(
         stack.enter_context(leave_no_trace(call))
         args, kwargs = call.copied_arguments()
         compiled = _Step("compiled", call.compiled, args, kwargs, nullcontext(), optimizer)
-        compiled()  # what is loaded by the first call is there to be marked
+        compiled()  # the first call loads the generated code, which is marked next
         found = stack.enter_context(marks.mark_calls(artifacts))
         args, kwargs = call.copied_arguments()
         eager = _Step("eager", call.fn, args, kwargs, lines, optimizer)
@@ -77,13 +77,13 @@ def kernel_and_line_times(
 
 
 def _makes_calls(artifact: Artifact) -> bool:
-    """Whether an artifact has the function that calls kernels; of our backend that is one of its own."""
+    """Whether an artifact has a function that calls kernels; our backend has a separate artifact for it."""
     return any(entity.kind in ("call", "extern") for entity in artifact.entities)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One profiled call. `around` is a context manager for the forward."""
+    """One step to profile. `around` is a context manager for the forward."""
 
     side: Side
     fn: Callable[..., Any]
@@ -116,7 +116,7 @@ def _in_turns(steps: Sequence[_Step]) -> None:
 
 
 def _calls(steps: Sequence[_Step]) -> int:
-    """Warm up and return how many calls of each side to profile."""
+    """Warm up, and return the number of calls to profile on each side."""
     for _ in range(WARM_UP_CALLS):
         _in_turns(steps)
     begun = time.perf_counter()
@@ -127,7 +127,7 @@ def _calls(steps: Sequence[_Step]) -> int:
 
 
 def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function in a frame of its own: the user's lines are those of the frames inside of this one."""
+    """Call a function in a separate frame: the user's lines are in the frames that it calls."""
     return fn(*args, **kwargs)
 
 
@@ -138,7 +138,7 @@ def _missing_problems(missing: Sequence[str]) -> Iterator[Problem]:
 
 
 def _noise(trace: Trace) -> Iterator[Problem]:
-    """A problem that says that the profiled calls varied too much."""
+    """A problem if the profiled calls varied too much."""
     totals = [0.0] * trace.calls
     for each in trace.spent_times():
         totals[each.call] += each.seconds

@@ -1,4 +1,4 @@
-"""Profile a call on a fresh copy, with code built for the device of its tensors, and add the times to a record."""
+"""Profile a fresh copy of a call, with code built for its tensors' device, and add the times to a record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from compiler.record.options import Options
 from compiler.timing.profile import Profile, kernel_and_line_times
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-"""What a mode with CUDA graphs is without them: of a graph that is replayed, nobody knows which call ran what."""
+"""Modes with CUDA graphs, and the same modes without: a replay does not show which call launched a kernel."""
 Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 
 
 def profile_in_place(builder: Builder, call: Call, files: Mapping[str, str]) -> None:
-    """Profile a call whose code is built, within its exploration. A failure is a problem of the record.
+    """Profile a call with built code within its exploration. A failure is added to the record as a problem.
 
-    A call that replays CUDA graphs is left for `profile_copy`.
+    Calls that replay CUDA graphs are skipped; `profile_copy` handles them.
     """
     if builder.target == "cuda" and builder.options.mode in WITHOUT_GRAPHS:
         return
@@ -32,7 +32,7 @@ def profile_in_place(builder: Builder, call: Call, files: Mapping[str, str]) -> 
 
 
 def profile_copy(builder: Builder, call: Call, explore_again: ExploreAgain) -> None:
-    """Profile a copy of a call whose own code is not built."""
+    """Profile a copy of a call, with built code, and add the times to the record."""
     _put(builder, lambda: profile_again(call, builder.record(), explore_again))
 
 
@@ -58,10 +58,10 @@ def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
 def profile_again(
     call: Call, record: Record, explore_again: ExploreAgain, optimizer: Optimizer | None = None
 ) -> Profile:
-    """Explore a fresh copy of the call, with built code and without CUDA graphs, and profile that.
+    """Explore a fresh copy of the call, with built code and without CUDA graphs, and profile it.
 
-    Times of kernels that the record has too are matched to them. Without the target GPU there are none, as C++ runs.
-    Raises CannotCopyError, and what the call raises.
+    Times are matched to the record's kernels. Without the target GPU no kernel matches, because C++ code runs instead.
+    Raises CannotCopyError, and any exception of the call.
     """
     fresh = copy_call(call)
     step = optimizer(fresh.parameters()).step if optimizer is not None else None
@@ -84,7 +84,7 @@ def _options(record: Record) -> Options:
 
 
 class _Matched:
-    """Times of a copy under the ids of the record of the call itself."""
+    """Maps the times of a copy to ids of the original call's record."""
 
     def __init__(self, record: Record, found: Record) -> None:
         own = {key: name for name, key in _identities(record).items()} if record.target == found.target else {}
@@ -110,14 +110,14 @@ class _Matched:
         return replace(time, kernel=self._same[time.kernel], call=self._same.get(time.call, ""), nodes=nodes)
 
     def _line(self, line: str) -> str:
-        """Id of a line in the record, "" for a file that it does not have."""
+        """Id of a line in the record, "" if the record does not have it."""
         return line if line in self._entities else ""
 
 
 def _identities(record: Record) -> dict[str, tuple[object, ...]]:
-    """Keys that identify a kernel, or a call of one, in another wrapper, as CUDA graphs cut a wrapper into functions.
+    """Keys that identify a kernel or kernel call across wrappers, because CUDA graphs split a wrapper into functions.
 
-    A kernel by its graph, its text and its index; a call by its kernel.
+    A kernel's key is its artifact, name, text and index; a call's key is its artifact, label and index.
     """
     texts = {artifact.id: artifact.text.splitlines() for artifact in record.of_stage("kernels")}
     keys: dict[str, tuple[object, ...]] = {}
@@ -137,6 +137,6 @@ def _identities(record: Record) -> dict[str, tuple[object, ...]]:
 
 
 def _sum_times(times: Sequence[LineTime]) -> LineTime:
-    """Add times of one line. Time of unknown lines is own time and in no total."""
+    """Add the times of one line; for unknown lines, the total is the own time."""
     seconds = sum(time.seconds for time in times)
     return replace(times[0], seconds=seconds, total=sum(time.total for time in times) if times[0].line else seconds)

@@ -1,4 +1,4 @@
-"""Measure memory, launches and host time of a candidate, apart from its timed rounds."""
+"""Measure memory, launches and host time of a candidate, outside of its timed rounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROFILED_CALLS = 3
 class Pool:
     """Memory held by CUDA graphs, which share one pool per process.
 
-    `shared_with` are the candidates before; `replays` is whether this one asks for CUDA graphs.
+    `shared_with` names the first other candidate that uses it; `replays` says whether this one asks for CUDA graphs.
     """
 
     replays: bool = False
@@ -34,7 +34,7 @@ class Pool:
 
 
 def with_resource_use(candidate: Candidate, work: Work, first: FirstCall, clock: Clock, pool: Pool) -> Candidate:
-    """The candidate with memory, launches and host time, from one more call. Raises what the call raises."""
+    """Measure memory, launches and host time of a candidate by further calls. Raises any exception of the call."""
     found = replace(candidate, peak_bytes=max(peak_bytes(work, clock), pool.bytes))
     if isinstance(clock, GpuClock):
         return _on_gpu(found, work, first, clock, pool)
@@ -69,7 +69,7 @@ def with_note(candidate: Candidate, note: str) -> Candidate:
 
 
 def host_seconds(call: Callable[[], None], clock: Clock) -> float:
-    """Seconds that the host is busy with one call; an idle GPU may finish later."""
+    """Host time of one call in seconds; the GPU may finish later."""
     took = []
     for _ in range(HOST_CALLS):
         clock.synchronize()
@@ -81,10 +81,10 @@ def host_seconds(call: Callable[[], None], clock: Clock) -> float:
 
 
 def _host_time(call: Callable[[], None], clock: Clock, guards: float | None) -> tuple[HostTime, GpuWork | None]:
-    """The host's time of a call in parts, and the GPU's; None where the profiler sees no GPU.
+    """The parts of a call's host time, and its GPU work; None if the profiler sees no GPU.
 
-    `guards` are seconds of guard checks. Tracing slows the host down, so launches get their share of the traced time,
-    taken of the time without tracing. The rest is the wrapper's.
+    `guards` are seconds of guard checks. Tracing slows the host down, so the launches' share of the traced host time is
+    applied to the untraced time. The rest is the wrapper's time.
     """
     found = gpu_work(call, PROFILED_CALLS)
     host = host_seconds(call, clock)
@@ -95,10 +95,10 @@ def _host_time(call: Callable[[], None], clock: Clock, guards: float | None) -> 
 
 
 def peak_bytes(work: Work, clock: Clock) -> int:
-    """Peak memory during a call in bytes, less what was in use before.
+    """Peak memory of a call in bytes, less the memory in use before.
 
-    On a GPU from the allocator (`torch.cuda.max_memory_allocated`, whose peak is reset). On a CPU from allocations in
-    the profiler's trace, as a process's resident size never falls and counts pages.
+    On a GPU it comes from the allocator (`torch.cuda.max_memory_allocated`, whose peak is reset). On a CPU it comes
+    from allocations in the profiler's trace, as a process's resident size never falls and counts pages.
     """
     work.rest()
     if not isinstance(clock, GpuClock):
@@ -112,7 +112,7 @@ def peak_bytes(work: Work, clock: Clock) -> int:
 
 
 def graph_pool_bytes(device: torch.device) -> int:
-    """Bytes that CUDA graphs hold between calls; 0 on another device."""
+    """Bytes that CUDA graphs hold between calls; 0 on other devices."""
     if device.type != "cuda":
         return 0
     own = [segment for segment in torch.cuda.memory_snapshot() if _is_of_graph(segment, device)]

@@ -1,9 +1,9 @@
-"""Measure seconds of a call: clocks for CPU and GPU, warming up, and rounds in turns (A B C A B C).
+"""Measure seconds of a call: clocks for CPU and GPU, warm-up, and interleaved rounds (A B C A B C).
 
 On a CPU the clock is torch.utils.benchmark's, with torch's number of threads. On a GPU it is a pair of CUDA events
-around each call. Each call stands alone: before it the L2 cache is emptied by writing more than it holds, and the host
-waits until the GPU is idle, as work that the host does ahead would not be counted. Both clocks make uncounted calls at
-the start of each turn, because other candidates have used the host's caches and left garbage.
+around each call. GPU calls do not overlap: before each, the L2 cache is flushed by writing more than its size, and the
+host waits until the GPU is idle, as work that the host does ahead would not be counted. Both clocks make uncounted
+calls at the start of each turn, because other candidates have used the host's caches and left garbage.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MOST_CALLS = 1000
 WARM_UP_SECONDS = 3.0
 INTERLEAVED_WARM_UP = 0.5
 WARM_UP_CALLS = (10, 300)
-"""At least and at most so many, where a call is not slow."""
+"""Minimum and maximum number of warm-up calls, unless a call is slow."""
 STILL_FALLING = 0.98
 Function = Callable[[], Any]
 
 
 class Clock(Protocol):
-    """Measures seconds of a call over some calls."""
+    """Measures seconds per call over a number of calls."""
 
     def seconds(self, function: Function, calls: int) -> float: ...
 
     def synchronize(self) -> None:
-        """Wait until all that was asked for is done."""
+        """Wait until all submitted work is done."""
 
 
 class CpuClock:
-    """torch.utils.benchmark's timer: the mean of the calls."""
+    """torch.utils.benchmark's timer: the mean over the calls."""
 
     def seconds(self, function: Function, calls: int) -> float:
         timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
@@ -54,14 +54,14 @@ class CpuClock:
 
 @dataclass
 class GpuClock:
-    """CUDA events: `flush_bytes` are written before each call; 0 leaves the L2 cache as it is."""
+    """Times calls by CUDA events. Writes `flush_bytes` before each call to flush the L2 cache; 0 for no flush."""
 
     device: torch.device
     flush_bytes: int = 0
     _buffer: torch.Tensor | None = field(default=None, repr=False)
 
     def seconds(self, function: Function, calls: int) -> float:
-        """Median seconds of the calls."""
+        """Median seconds per call."""
         with torch.cuda.device(self.device), without_collection():
             self._one(function)
             pairs = [self._one(function) for _ in range(calls)]
@@ -69,7 +69,7 @@ class GpuClock:
         return statistics.median(start.elapsed_time(end) for start, end in pairs) * 1e-3
 
     def stream(self, function: Function, calls: int) -> float:
-        """Seconds of a call in a stream of calls with nothing between them."""
+        """Seconds per call of back-to-back calls."""
         with torch.cuda.device(self.device), without_collection():
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             function()
@@ -101,7 +101,7 @@ class GpuClock:
 
 
 def clock_for(device: torch.device, *, flush: bool = True) -> Clock:
-    """The clock for a device; with `flush` twice the size of the L2 cache is written before each call."""
+    """The clock for a device; with `flush` it writes twice the L2 cache's size before each call."""
     if device.type == "cpu":
         return CpuClock()
     return GpuClock(device, 2 * torch.cuda.get_device_properties(device).L2_cache_size if flush else 0)
@@ -109,7 +109,7 @@ def clock_for(device: torch.device, *, flush: bool = True) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Result of warming up: seconds of the last calls, and whether they no longer fell."""
+    """Result of a warm-up: median seconds of the last calls, and whether times have stopped falling."""
 
     seconds: float
     calls: int
@@ -117,9 +117,9 @@ class WarmUp:
 
 
 def warm_up(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -> WarmUp:
-    """Call until the median of the last five calls is no longer below that of the five before.
+    """Call until the median of the last five calls is no longer below the median of the five before.
 
-    At most for about `seconds`, or for three calls where a call is that slow.
+    Stops after about `seconds`, but not before three calls.
     """
     least, most = WARM_UP_CALLS
     took: list[float] = []
@@ -133,20 +133,20 @@ def warm_up(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) 
 
 
 def _has_settled(took: list[float]) -> bool:
-    """Whether the last five calls took about as long as the five before; of few calls, compare halves."""
+    """Whether the last five calls took about as long as the five before; with fewer than ten, compares halves."""
     window = min(5, len(took) // 2)
     return statistics.median(took[-window:]) >= STILL_FALLING * statistics.median(took[-2 * window : -window])
 
 
 def calls_a_round(seconds: float, least: int = 1) -> int:
-    """Number of calls that fill about one round."""
+    """Number of calls that take about one round's time."""
     return min(MOST_CALLS, max(least, round(ROUND_SECONDS / max(seconds, 1e-9))))
 
 
 def turns(
     functions: Mapping[str, Function], calls: Mapping[str, int], rounds: int, clock: Clock
 ) -> Iterator[tuple[str, float]]:
-    """Yield the seconds of a call of each function with its name, interleaved, round after round."""
+    """Time the functions in interleaved rounds; yield each name with the seconds per call."""
     for _ in range(rounds):
         for name, function in functions.items():
             yield name, clock.seconds(function, calls[name])

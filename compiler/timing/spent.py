@@ -21,11 +21,10 @@ _MICRO = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of one device function, or on the CPU of one operator or marked range of generated code.
+    """Seconds of one device function, or on the CPU of one operator or one marked range of generated code.
 
-    `call` is the index of its call, from 0. `mark` is the innermost mark around it, `op` the outermost operator inside
-    that mark. For work of autograd, `sequence` is the number of the forward operation that it is the backward of, else
-    -1.
+    `call` is the index of the profiled call, from 0. `mark` is the innermost enclosing mark, `op` the outermost
+    operator inside that mark. For backward work, `sequence` is the sequence number of the forward operation, else -1.
     """
 
     half: Half
@@ -38,14 +37,14 @@ class Spent:
 
 
 def phase(side: Side, half: Half) -> AbstractContextManager[Any]:
-    """Mark a block as one phase of a call."""
+    """Mark a block as one phase of a call by a profiler range."""
     return record_function(f"{PHASE}{side} {half}")
 
 
 def profile_events(run: Callable[[], None], calls: int, *, gpu: bool) -> Sequence[Any]:
-    """Profiler events of `calls` calls of `run`, which marks its phases with `phase`."""
+    """Profile `calls` calls of `run`, which marks its phases with `phase`, and return the events."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
-    profiler = profile(activities=activities, acc_events=True)  # without, torch warns that there are no more cycles
+    profiler = profile(activities=activities, acc_events=True)  # otherwise torch warns about discarded events
     with quiet():
         profiler.start()
     try:
@@ -62,7 +61,7 @@ def profile_events(run: Callable[[], None], calls: int, *, gpu: bool) -> Sequenc
 class Trace:
     """Time spent in the profiled calls of one side; `marks` is the prefix of its mark names.
 
-    A mark on CPU code counts as a whole (`whole`), or by the operators in it.
+    On the CPU, with `whole` a marked range counts as one item, otherwise the operators in it count.
     """
 
     def __init__(
@@ -83,17 +82,17 @@ class Trace:
         }
 
     def spent_times(self) -> list[Spent]:
-        """Where time was spent.
+        """Times by phase, mark, operator and device function.
 
-        On a GPU all its functions, by where they were launched. On the CPU outermost operators, and marked ranges of
-        generated code as a whole. Events outside of any phase are left out.
+        On a GPU they cover all its functions, attributed to their launches. On the CPU they cover outermost operators,
+        and marked ranges of generated code as a whole. Events outside of any phase are left out.
         """
         return [found for found in (self._on_gpu() if self._gpu else self._on_cpu()) if found is not None]
 
     def marks_by_sequence(self) -> dict[int, str]:
-        """The mark of each forward operation by its sequence number.
+        """The mark of each forward operation, by sequence number.
 
-        It is that of the last operator with the number, as operations without a backward pass it on.
+        The last operator with a number counts, because operators without a backward do not advance the number.
         """
         found: dict[int, str] = {}
         for event in self._host:
@@ -102,7 +101,7 @@ class Trace:
         return found
 
     def counts(self) -> Counter[str]:
-        """How often each marked range ran."""
+        """Number of runs of each marked range."""
         return Counter(event.name for event in self._host if self._is_mark(event))
 
     def _on_gpu(self) -> Iterator[Spent | None]:
@@ -134,7 +133,7 @@ class Trace:
         return Spent(*place, microseconds * _MICRO, function, self._operator(event), mark, sequence)
 
     def _operator(self, event: Any) -> str:
-        """The outermost operator inside the mark; for work of autograd the name of its function."""
+        """The outermost operator inside the mark; for backward work the name of autograd's function."""
         name = ""
         for above in _enclosing_events(event):
             if self._is_mark(above):
@@ -147,7 +146,7 @@ class Trace:
         return bool(event.name.startswith(self._marks))
 
     def _mark_of(self, event: Any) -> str:
-        """The mark around an event, else the first inside it, as of a function with its own backward."""
+        """The mark around an event, else the first mark inside it, as for a custom autograd function."""
         around = next((above.name for above in _enclosing_events(event) if self._is_mark(above)), "")
         return around or self._first_inside(event)
 
@@ -163,7 +162,7 @@ class Trace:
         return ""
 
     def _place(self, event: Any) -> tuple[Half, int] | None:
-        """The phase in which an event began, on any thread, and the index of the call."""
+        """The phase in which an event began, on any thread, and the index of the profiled call."""
         begun = event.time_range.start
         seen: Counter[Half] = Counter()
         for candidate in self._phases:
@@ -179,7 +178,7 @@ def _start_time(event: Any) -> float:
 
 
 def _enclosing_events(event: Any) -> Iterator[Any]:
-    """The event and those that contain it, the innermost first."""
+    """The event and its enclosing events, innermost first."""
     while event is not None:
         yield event
         event = event.cpu_parent

@@ -1,4 +1,4 @@
-"""Medians with quartiles, speed-up over eager, and the number of calls after which compile time has paid off."""
+"""Medians with quartiles, speed-up over eager, and the number of calls until compile time is amortized."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compiler.record.measure_facts import Candidate
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median and quartiles of numbers."""
+    """Median and quartiles of some numbers."""
 
     middle: float
     low: float
@@ -20,7 +20,7 @@ class Spread:
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[float]) -> Spread:
-        """The median and quartiles of these numbers. Raises IndexError for none."""
+        """The median and quartiles of these numbers. Raises IndexError if there are none."""
         if len(numbers) <= 1:
             return cls(numbers[0], numbers[0], numbers[0])
         low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
@@ -28,19 +28,19 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        """Distance of the quartiles divided by the median."""
+        """Interquartile range divided by the median."""
         return (self.high - self.low) / self.middle
 
 
 def speed_up(candidate: Candidate, eager: Candidate) -> float | None:
-    """Speed-up over eager: from rounds, or from medians where only those are known; None where one was not measured."""
+    """Speed-up over eager, from rounds, or from medians if only they are known; None if either was not measured."""
     if (found := speed_up_spread(candidate, eager)) is not None:
         return found.middle
     return eager.seconds / candidate.seconds if candidate.seconds and eager.seconds else None
 
 
 def speed_up_spread(candidate: Candidate, eager: Candidate) -> Spread | None:
-    """Speed-up with quartiles, round by round where both were timed in turns: what slows the machine slows both."""
+    """Speed-up with quartiles, taken round by round, so that machine load affects both; None without rounds."""
     if not candidate.rounds or not eager.rounds:
         return None
     pairs = zip(eager.rounds, candidate.rounds, strict=False)
@@ -48,9 +48,9 @@ def speed_up_spread(candidate: Candidate, eager: Candidate) -> Spread | None:
 
 
 def saved_seconds(candidate: Candidate, other: Candidate) -> Spread | None:
-    """Seconds by which a call of `candidate` is shorter than one of `other`.
+    """Seconds per call that `candidate` saves over `other`.
 
-    Round by round where both were timed in turns, else from medians and quartiles; None where one was not measured.
+    Taken round by round if both were timed in rounds, else from medians and quartiles; None if either was not measured.
     """
     if candidate.seconds is None or other.seconds is None:
         return None
@@ -62,7 +62,7 @@ def saved_seconds(candidate: Candidate, other: Candidate) -> Spread | None:
 
 
 def calls_to_pay(candidate: Candidate, eager: Candidate) -> float | None:
-    """Calls until the saved time equals the compile time; infinite if no time is saved, None if not known."""
+    """Number of calls until saved time equals compile time; infinite if no time is saved, None if unknown."""
     found = saved_seconds(candidate, eager)
     if candidate.compile_seconds is None or found is None:
         return None

@@ -1,7 +1,7 @@
 """Time a call at other sizes and dtypes, eager and compiled.
 
-Each point is a call on fresh copies. Inputs are cut to a size or repeat their own rows, so that labels stay labels and
-indices stay in range; modules and floating-point inputs are cast. Nothing of the user's changes.
+Each point is a call on fresh copies. Inputs are truncated to a size or repeat their own rows, so that labels and
+indices stay in range. Modules and floating-point inputs are cast. The user's own tensors and modules do not change.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from compiler.torch_api.fx import dtype_name
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 Dims = Mapping[str, int | Sequence[int]]
-"""By the name of an argument, the dimensions of its tensors that have the size which is swept."""
+"""Dimensions with the swept size, by argument name."""
 MakeInputs = Callable[[int], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What is swept. None in `sizes` and `dtypes` stands for the call's own."""
+    """The axes of a sweep. None in `sizes` and `dtypes` stands for the call's own size and dtype."""
 
     sizes: tuple[int | None, ...] = (None,)
     dtypes: tuple[torch.dtype | None, ...] = (None,)
@@ -43,7 +43,7 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size in one dtype: its measurements, or the reason why there are none."""
+    """One size and dtype, with its measurements, or the reason why it has none."""
 
     size: int | None
     dtype: torch.dtype | None
@@ -52,7 +52,7 @@ class Point:
 
 
 def sweep_call(call: Call, options: Options, plan: Plan, axes: Axes, tell: Tell | None = None) -> Iterator[Point]:
-    """Yield each point when it is measured. An interrupt ends the sweep and yields what is known of its point.
+    """Measure each point and yield it. An interrupt ends the sweep, and the current point has partial results.
 
     Raises OptionError for invalid axes before anything is measured.
     """
@@ -77,12 +77,12 @@ def sweep_call(call: Call, options: Options, plan: Plan, axes: Axes, tell: Tell 
 
 
 def place(size: int | None, dtype: torch.dtype | None, name: str = "size") -> str:
-    """`size 8, bfloat16`."""
+    """A point as text: `size 8, bfloat16`."""
     return ", ".join([*([f"{name} {size}"] if size is not None else []), *([dtype_name(dtype)] if dtype else [])])
 
 
 def _tell_with_point(tell: Tell | None, point: Point, number: int, total: int) -> Tell | None:
-    """A progress function that names the point."""
+    """A progress callback that adds the point's name."""
     if tell is None:
         return None
     where = f"point {number} of {total}" + (f" ({told})" if (told := place(point.size, point.dtype)) else "")
@@ -97,10 +97,10 @@ def _tell_with_point(tell: Tell | None, point: Point, number: int, total: int) -
 
 
 def scaled_dims(call: Call, axes: Axes) -> dict[int, tuple[int, ...]]:
-    """The dimensions that take the size, by the index of a tensor among the call's inputs.
+    """Dimensions to resize, by the index of a tensor among the call's inputs.
 
-    Without `dims` it is dimension 0 of all tensors that have the size of the first one's. Raises OptionError where
-    there are none.
+    Without `dims`: dimension 0 of each tensor that has the first tensor's size there. Raises OptionError if there are
+    none.
     """
     if axes.sizes == (None,) or axes.inputs is not None:
         return {}
@@ -115,7 +115,7 @@ def scaled_dims(call: Call, axes: Axes) -> dict[int, tuple[int, ...]]:
 
 
 def _named_dims(call: Call, dims: Dims) -> dict[int, tuple[int, ...]]:
-    """Dimensions that the user named. Raises OptionError for an unknown argument or dimension."""
+    """Dimensions that the user named in `dims=`. Raises OptionError for an unknown argument or dimension."""
     named = _arguments(call)
     found: dict[int, tuple[int, ...]] = {}
     at = {id(leaf): index for index, leaf in enumerate(_leaves(call.args, call.kwargs))}
@@ -147,7 +147,7 @@ def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
 
 
 def _call_at(call: Call, point: Point, axes: Axes, changed: Mapping[int, tuple[int, ...]]) -> Call:
-    """The call at a point, on fresh copies."""
+    """The call with the point's size and dtype, on fresh copies."""
     copy = copy_call(call)
     args, kwargs = _inputs(copy, point.size, axes, changed)
     if point.dtype is not None:
@@ -175,14 +175,14 @@ def _inputs(
 
 
 def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments from a user's result: a dict, a tuple, or the only argument."""
+    """Convert the result of `inputs=` to args and kwargs: a dict has keywords, a tuple has positional arguments."""
     if isinstance(inputs, dict):
         return (), inputs
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
 def resize(tensor: Tensor, dims: Iterable[int], size: int) -> Tensor:
-    """The tensor with `size` in these dimensions: cut, or with its rows repeated from the first."""
+    """Resize these dimensions of a tensor to `size`, by truncation or by repeating its rows."""
     made = tensor.detach()
     for dim in dims:
         if made.shape[dim] == 0:

@@ -1,4 +1,4 @@
-"""Define one call of a candidate: the user's call with its backward pass and a step of an optimizer."""
+"""Define the timed step of a candidate: the user's call, its backward pass, and an optimizer step."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MakeOptimizer = Callable[[Sequence[Tensor]], Optimizer]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a call consists of.
+    """The parts of a timed step.
 
-    `seeds` are the gradients that the backward starts from, one for each output that requires grad; `surroundings` are
-    the modes around the forward.
+    `seeds` are the initial gradients of the backward, one for each output that requires grad. `surroundings` are the
+    modes of the forward.
     """
 
     what: What
@@ -35,9 +35,9 @@ class Job:
 
 
 def job(copy: Copy, surroundings: Surroundings, backward: bool | None, optimizer: MakeOptimizer | None) -> Job:
-    """What one call consists of; `backward=None` means to run one if there is one.
+    """Run the call once to find the parts of its step; `backward=None` means to run a backward if there is one.
 
-    Raises OptionError where a backward is asked for and there is none, and what the call raises.
+    Raises OptionError if a backward is requested but there is none, and any exception of the call.
     """
     before = [parameter._version for parameter in copy.parameters()]
     outputs = _differentiable(_forward(copy, copy.fn, surroundings)())
@@ -54,7 +54,7 @@ def job(copy: Copy, surroundings: Surroundings, backward: bool | None, optimizer
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One call of a candidate."""
+    """The timed step of a candidate."""
 
     step: Callable[[], None]
     leaves: Sequence[Tensor]
@@ -66,7 +66,7 @@ class Work:
 
 
 def mark_steps(inner: Work) -> Work:
-    """Mark the start of each step for CUDA graphs, which may then reuse memory of earlier results."""
+    """Mark the start of each step for CUDA graphs, so that they may reuse memory of earlier results."""
 
     def step() -> None:
         torch.compiler.cudagraph_mark_step_begin()
@@ -76,7 +76,7 @@ def mark_steps(inner: Work) -> Work:
 
 
 def work(copy: Copy, run: Callable[..., Any], job: Job) -> Work:
-    """Make the call that is timed, with `run` in place of the copy's function. It first clears earlier gradients."""
+    """Build the timed step, with `run` in place of the copy's function. It first clears old gradients."""
     forward = _forward(copy, run, job.surroundings)
     leaves = copy.leaves()
     if not job.seeds:
@@ -99,7 +99,7 @@ def work(copy: Copy, run: Callable[..., Any], job: Job) -> Work:
 
 
 def _forward(copy: Copy, run: Callable[..., Any], surroundings: Surroundings) -> Callable[[], Any]:
-    """Run the forward. Autocast is entered for each one, as in a training loop, as it caches casts until it is left."""
+    """A function that runs the forward. It enters autocast each time, as autocast caches casts until it is left."""
     args, kwargs = copy.args, copy.kwargs
     if not surroundings.autocast:
         return lambda: run(*args, **kwargs)
@@ -117,11 +117,11 @@ def _differentiable(value: Any) -> list[Tensor]:
 
 
 def _drop(_value: Any) -> None:
-    """Discard a result, so that it lives no longer than its call."""
+    """Discard a result, so that it is freed after its call."""
 
 
 def optimizer_named(asked: str | MakeOptimizer | None) -> MakeOptimizer | None:
-    """A factory of optimizers: of torch.optim by name with default settings, or the user's own function.
+    """An optimizer factory: a torch.optim class by name with default settings, or the user's own function.
 
     Raises OptionError.
     """

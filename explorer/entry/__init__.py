@@ -1,1 +1,1 @@
-"""The ways in: magics, the cell that they run, and the functions of `import explorer`."""
+"""Entry points: magics, the cell that they run, and the functions of `import explorer`."""

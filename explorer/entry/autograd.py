@@ -1,7 +1,7 @@
-"""`tcompile.autograd`: the graph that autograd built behind a tensor, as a run that shows, prints and saves.
+"""`tcompile.autograd`: the autograd graph of a tensor, as a run to display, print and save.
 
-tcompile.autograd(loss)                    a graph that is there already: its lines and modules are not known
-tcompile.autograd(lambda: loss_of(model))  builds it, and knows which line and which module made each node
+tcompile.autograd(loss)                    an existing graph; its lines and modules are not known
+tcompile.autograd(lambda: loss_of(model))  builds the graph and records the line and module of each node
 tcompile.autograd(model, x)                the same for a module or function and its arguments
 
 with tcompile.autograd() as recorded:      the same for a block of code
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class AutogradRecording:
     """Records the autograd graphs of a block of code: `with tcompile.autograd() as recorded:`.
 
-    `graph(loss)` gives the graph of a tensor made inside. The code runs as it would without.
+    `graph(loss)` returns the graph of a tensor made in the block. The recording does not change results.
     """
 
     def __init__(self, frame: FrameType | None = None, *, health: bool = False) -> None:
@@ -48,7 +48,7 @@ class AutogradRecording:
         self._recording.__exit__(kind, error, traceback)
 
     def graph(self, *outputs: Tensor) -> AutogradRun:
-        """The graph behind these tensors. Raises ValueError where none of them requires a gradient."""
+        """The autograd graph of these tensors. Raises ValueError if none of them requires grad."""
         value = outputs[0] if len(outputs) == 1 else outputs
         return _make_run(outputs, self._recording, sys._getframe(1), "", value, self._health)
 
@@ -64,7 +64,7 @@ def autograd(
 def autograd(
     target: Any = None, /, *args: Any, kwargs: Mapping[str, Any] | None = None, health: bool = False
 ) -> AutogradRun | AutogradRecording:
-    """Show the graph that autograd built behind a tensor, and what it saves for backward.
+    """Show the autograd graph of a tensor, with the tensors that it saves for backward.
 
     >>> print(tcompile.autograd(model, x))   # calls the model, so lines and modules are known
     >>> print(tcompile.autograd(loss))       # a graph that exists already
@@ -72,17 +72,17 @@ def autograd(
     ...     loss = criterion(model(x), y)
     >>> print(recorded.graph(loss))
 
-    `target` is a tensor, a list of tensors, or a function or module that is called with the arguments.
+    `target` is a tensor, a list of tensors, or a function or module to call with the arguments.
 
-    Nodes come with the tensors that they save, hooks, views and writes in place explained, and the rule that each
-    differentiates by. Only a graph that is built here, by the call or in the block, comes with Python lines and
-    modules. Functions compiled by torch.compile run as plain Python there: the graph is that of eager mode.
+    Each node has its saved tensors, its differentiation rule, and notes on hooks, views and in-place writes. Python
+    lines and modules are known only for a graph that is built here, by the call or in the block. Functions compiled by
+    torch.compile run in eager mode there, so the graph is that of eager mode.
 
-    With `health`, a backward pass is run as `torch.autograd.grad` does (hooks and custom functions of yours run in it,
-    no `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient. Without, none is run.
+    With `health`, a backward pass is run as by `torch.autograd.grad` (your hooks and custom functions run in it, no
+    `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient.
 
-    Raises ValueError for a tensor that does not require a gradient, TypeError where there is no tensor, and whatever
-    the call raises.
+    Raises ValueError for a tensor that does not require grad, TypeError if there is no tensor, and any exception of
+    the call.
     """
     frame = sys._getframe(1)
     if target is None:
@@ -96,7 +96,7 @@ def autograd(
 
 
 def is_call(target: Any) -> bool:
-    """Whether `target` is a function or module to call; a tensor is inspected as it is."""
+    """Whether `target` is a function or module to call, and not a tensor."""
     import torch
 
     return callable(target) and not isinstance(target, torch.Tensor)
@@ -105,7 +105,7 @@ def is_call(target: Any) -> bool:
 def record_call(
     target: Callable[..., Any], call: Callable[[], Any], frame: FrameType, *, values: bool
 ) -> tuple[Any, Recording, str]:
-    """Make a call and record the graph that autograd builds: what it returned, the recording, the name of `target`."""
+    """Make a call and record its autograd graph; return the result, the recording, and the name of `target`."""
     from compiler.autograd.recording import Recording
     from compiler.engine import title_of
 
@@ -116,7 +116,7 @@ def record_call(
 
 
 def tensors_in(value: Any, whose: str) -> tuple[Tensor, ...]:
-    """The tensors in a value. Raises TypeError where there is none."""
+    """The tensors in a value. Raises TypeError if there are none."""
     import torch
 
     from compiler.torch_api.pytrees import tree_leaves

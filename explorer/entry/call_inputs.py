@@ -1,6 +1,6 @@
-"""`--input "randn(8, 64)"` as values: literals and calls of torch's factory functions, read from the syntax tree.
+"""Parse `--input "randn(8, 64)"`: literals and calls of torch's factory functions, read from the syntax tree.
 
-Nothing is evaluated: a name that is not a factory, a method call or an operator is refused.
+No code is evaluated: other names, method calls and operators are refused.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _NAMED_KINDS = (torch.dtype, torch.memory_format, torch.layout)
 
 
 class InputError(ValueError):
-    """An `--input` that can't be read or made. The message quotes it and says what is valid."""
+    """Raised for an invalid `--input`; the message quotes it and gives valid forms."""
 
 
 @dataclass
 class Inputs:
-    """What a function is called with."""
+    """Arguments of a call."""
 
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 def parse(texts: Iterable[str]) -> Inputs:
-    """Parse arguments, in order; `mask=ones(8)` is a keyword argument. Raises InputError."""
+    """Parse the texts in order; `mask=ones(8)` is a keyword argument. Raises InputError."""
     inputs = Inputs()
     for text in texts:
         call = _as_call(text)
@@ -56,7 +56,7 @@ def parse(texts: Iterable[str]) -> Inputs:
 
 
 def _as_call(text: str) -> ast.Call:
-    """Parse the text as the arguments of a call, so that `x=1` and `1, 2` are valid too."""
+    """Parse the text as call arguments, so that `x=1` and `1, 2` are also valid."""
     try:
         node = ast.parse(f"inputs({text}\n)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -95,7 +95,7 @@ def _key(node: ast.expr | None, text: str) -> Any:
 
 
 def _named_constant(node: ast.expr, text: str) -> Any:
-    """A constant that torch's factories take: `torch.float16`, or `float16`."""
+    """A constant for torch's factory functions: `torch.float16`, or `float16`."""
     name = ast.unparse(node)
     value = getattr(torch, name.removeprefix("torch."), None)
     if isinstance(value, _NAMED_KINDS):
@@ -127,7 +127,7 @@ def _factory(node: ast.expr, text: str) -> Callable[..., torch.Tensor]:
 
 
 def _dtype(name: str, value: Any, text: str) -> Any:
-    """The value of a keyword argument; the name of a dtype becomes the dtype: `dtype="float16"`."""
+    """The value of a keyword argument; a dtype may be given by name: `dtype="float16"`."""
     if name != "dtype" or not isinstance(value, str):
         return value
     found = getattr(torch, value.removeprefix("torch."), None)

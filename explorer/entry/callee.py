@@ -1,4 +1,4 @@
-"""Which callables belong to the user and can be compiled, and why the others can't."""
+"""Decide which callables are the user's and can be compiled, with the reasons for refusing others."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ OWN_FOLDERS = (Path(__file__).parents[1], Path(compiler.__file__).parent)
 
 
 def refusal(callee: object) -> str:
-    """Why a call of `callee` is not compiled unless asked for by name; "" for the user's own code, any module, and
-    methods that run one.
+    """The reason not to compile a call of `callee` unless it is requested by name, or "".
+
+    User code, modules, and methods that run a module are not refused.
     """
     function = None if is_torchscript(callee) else python_function(callee)
     if function is not None and not isinstance(callee, torch.nn.Module) and not runs_a_module(callee):
@@ -33,7 +34,7 @@ def refusal(callee: object) -> str:
 
 
 def named_refusal(callee: object) -> str:
-    """Why `callee` can't be compiled even if it is asked for by name; "" when it can."""
+    """The reason why `callee` can't be compiled even if it is requested by name; "" if it can."""
     if is_torchscript(callee):
         return TORCHSCRIPT
     if isinstance(callee, torch.nn.Module):
@@ -49,13 +50,13 @@ def named_refusal(callee: object) -> str:
 
 
 def is_torchscript(callee: object) -> bool:
-    """Whether this is a module or function made by torch.jit.script, trace, freeze or load, or a module's method."""
+    """Whether this is a TorchScript function, module, or method of such a module."""
     owner = callee.__self__ if isinstance(callee, MethodType) else callee
     return isinstance(owner, torch.jit.ScriptModule | torch.jit.ScriptFunction | torch.ScriptMethod)
 
 
 def python_function(callee: Any) -> FunctionType | None:
-    """The Python function that a call of `callee` runs, or None where it runs none (a class, a builtin)."""
+    """The Python function that a call of `callee` runs, or None if there is none (a class, a builtin)."""
     if isinstance(callee, FunctionType):
         return callee
     if isinstance(callee, partial):
@@ -69,7 +70,7 @@ def python_function(callee: Any) -> FunctionType | None:
 
 
 def compile_callee(callee: Any, compile_one: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
-    """Compile what `callee` calls with `compile_one`, which takes modules, functions and bound methods."""
+    """Compile `callee` with `compile_one`, which takes modules, functions and bound methods; unwraps partials."""
     if isinstance(callee, partial):
         return partial(compile_callee(callee.func, compile_one), *callee.args, **callee.keywords)
     if isinstance(callee, torch.nn.Module | FunctionType | MethodType):
@@ -78,14 +79,14 @@ def compile_callee(callee: Any, compile_one: Callable[[Any], Callable[..., Any]]
 
 
 def runs_a_module(callee: object) -> bool:
-    """Whether this is a method of a module, defined in an installed package: `model.generate`."""
+    """Whether this is a module's method from an installed package other than torch: `model.generate`."""
     if not isinstance(callee, MethodType) or not isinstance(callee.__self__, torch.nn.Module):
         return False
     return isinstance(callee.__func__, FunctionType) and owner_of(callee.__func__) not in ("", "torch")
 
 
 def same(first: object, second: object) -> bool:
-    """Whether two callees are the same; each access of `model.forward` makes a new bound method."""
+    """Whether two callees are the same; bound methods are compared by equality."""
     return first is second or (isinstance(first, MethodType) and first == second)
 
 
@@ -97,7 +98,7 @@ def is_own_or_torch(file: str) -> bool:
 def owner_of(function: FunctionType) -> str:
     """The package that a function belongs to: "torch", "the standard library", …; "" for the user's own.
 
-    A wrapper (`torch.no_grad()`, `functools.wraps`) belongs to whom the wrapped function belongs.
+    A wrapper (`torch.no_grad()`, `functools.wraps`) belongs to the package of the wrapped function.
     """
     inner: Any = inspect.unwrap(function)
     if isinstance(inner, torch.nn.Module):  # torch.vmap(model) wraps a model

@@ -1,8 +1,8 @@
-"""A cell that runs as IPython would run it, except that one callable is compiled.
+"""Run a cell as IPython does, except that one callable is compiled.
 
-IPython's own steps, in its order: input transformers, a name for the source, parsing, AST transformers, then one
-statement after the other, compiled and executed in the user's namespace. The value of a last expression is returned
-for IPython to display; what the cell raises passes through.
+The steps are IPython's own, in the same order: input transformers, a file name for the source, parsing, AST
+transformers, then compiling and executing the statements one by one in the user's namespace. The value of a last
+expression is returned for IPython to display. Exceptions of the cell propagate.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ALLOW_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 class Cell:
-    """The body of a `%%tcompile` cell, parsed.
+    """The parsed body of a `%%tcompile` cell.
 
-    `fn` names the callee to compile, as the cell writes it; "" takes the best as `Choice` has it. Raises SyntaxError
-    for code that does not parse, UsageError when `fn` is not called in the cell.
+    `fn` names the callee to compile, as the cell writes it; by default `Choice` chooses. Raises SyntaxError for code
+    that does not parse, UsageError if `fn` is not called in the cell.
     """
 
     def __init__(self, shell: Any, text: str, fn: str = "") -> None:
@@ -50,29 +50,29 @@ class Cell:
 
     @property
     def is_silenced(self) -> bool:
-        """Whether the cell ends with a semicolon, which asks IPython to show no value."""
+        """Whether the cell ends with a semicolon, so that IPython shows no value."""
         silenced: bool = self.shell.displayhook.semicolon_at_end_of_expression(self.source)
         return silenced
 
     @property
     def awaits(self) -> bool:
-        """Whether the cell awaits at its top level."""
+        """Whether the cell has a top-level await."""
         awaits: bool = self.shell.should_run_async(self.source, transformed_cell=self.source)
         return awaits
 
     def can_compile(self, site: Site) -> bool:
-        """Whether the callee of a call in the cell exists by now and can be compiled."""
+        """Whether a call's callee exists already and can be compiled."""
         value = None if site.callee is None else value_of(site.callee, self.shell.user_ns)
         return value is not None and rank(value) is not Rank.NOTHING
 
     def choice(self, compile_one: CompileOne) -> Choice:
-        """The choice that one run of the cell makes; `compile_one` gives the callable to use in place of one."""
+        """The choice for one run of the cell; `compile_one` returns the replacement for a callable."""
         ahead = LookAhead(self.sites, self._bindings, self.shell.user_ns)
         theirs = "" if self.fn else self._compiles_itself()
         return Choice(self.sites, compile_one, ahead, fn=self.fn, theirs=theirs, file=self.name)
 
     def run(self, choice: Choice) -> Any:
-        """Run the cell; the value of its last expression, or None."""
+        """Run the cell; return the value of its last expression, or None."""
         __tracebackhide__ = "__ipython_bottom__"
         value = None
         try:
@@ -88,7 +88,7 @@ class Cell:
         return value
 
     async def run_async(self, choice: Choice) -> Any:
-        """As `run`, for a cell that awaits at its top level."""
+        """Like `run`, for a cell with a top-level await."""
         __tracebackhide__ = "__ipython_bottom__"
         value = None
         try:
@@ -111,7 +111,7 @@ class Cell:
         return "none" if quiet else self.shell.ast_node_interactivity
 
     def _code(self, node: ast.stmt, mode: Mode, choice: Choice) -> CodeType:
-        # One statement at a time, as IPython does: an error in a later one leaves the earlier ones done.
+        # One statement at a time, as IPython does: statements before an error have run.
         with self.shell.compile.extra_flags(_ALLOW_AWAIT if self.shell.autoawait else 0):
             return with_choice(self.shell.compile(_tree(node, mode), self.name, mode), choice)
 
@@ -121,9 +121,10 @@ class Cell:
 
 
 def plan_statements(body: list[ast.stmt], interactivity: str) -> Iterator[tuple[ast.stmt, Mode]]:
-    """How each statement is compiled under IPython's setting `ast_node_interactivity`.
+    """The compilation mode of each statement under IPython's setting `ast_node_interactivity`.
 
-    `single` shows the value of every expression in it, `eval` is a last expression, whose value the magic returns.
+    `single` displays the value of each expression statement. `eval` is for a last expression, whose value the magic
+    returns.
     """
     if not body:
         return
@@ -153,9 +154,9 @@ def _tree(node: ast.stmt, mode: Mode) -> ast.mod:
 
 
 def _register_source(shell: Any, text: str) -> tuple[str, str]:
-    """The cell as Python, and the name under which IPython, `inspect` and debuggers find its lines.
+    """The cell's Python source, and the file name under which IPython, `inspect` and debuggers find its lines.
 
-    The lines above it (`%%tcompile …`) are there as comments, so that line numbers are those seen in the notebook.
+    The lines above it (`%%tcompile …`) become comments, so that line numbers match the notebook's.
     """
     blank = _BLANK_LINES.match(text)
     skipped = blank.group() if blank else ""
@@ -169,18 +170,18 @@ def _register_source(shell: Any, text: str) -> tuple[str, str]:
 
 
 def _outer_result(shell: Any) -> Any:
-    """IPython's `ExecutionResult` of the cell that is running, None when IPython runs none."""
+    """IPython's `ExecutionResult` of the running cell; None if no cell is running."""
     return getattr(shell.displayhook, "exec_result", None)
 
 
 def _text_above(raw: str, text: str) -> str | None:
-    """The lines above `text` in the cell as the user sees it; None where they are not known."""
+    """The lines above `text` in the user's cell; None if they are not known."""
     above = raw.rstrip().removesuffix(text.rstrip())
     return above if above.endswith("\n") else None
 
 
 def _normalize_callee(name: str) -> str:
-    """A callee as `ast.unparse` spells it. Raises UsageError for text that is no expression."""
+    """A callee in the spelling of `ast.unparse`. Raises UsageError for text that is not an expression."""
     name = name.strip("\"'")
     try:
         return ast.unparse(ast.parse(name, mode="eval")) if name else ""

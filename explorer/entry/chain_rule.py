@@ -1,11 +1,11 @@
 """`tcompile.chain_rule`: the chain rule on a real graph, step by step, with numbers, formulas and checks.
 
-print(tcompile.chain_rule(loss))             what is known of a graph that is there already
-chain = tcompile.chain_rule(f, x, w)         calls f, and so knows all values, lines and modules
-chain                                        at a cell's end: a view that goes through the steps; chain.save("c.html")
-chain.steps                                  a DataFrame, one row per step
-chain.step(4)                                one step, to read
-chain.check()                                against autograd, to the last bit, and finite differences in float64
+print(tcompile.chain_rule(loss))       the steps of an existing graph, with the values that it saved
+chain = tcompile.chain_rule(f, x, w)   calls f, so all values, lines and modules are known
+chain                                  at a cell's end: a stepper through the steps; chain.save("c.html")
+chain.steps                            a DataFrame, one row per step
+chain.step(4)                          one step as text
+chain.check()                          compares with autograd bitwise, and with finite differences in float64
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NOT_RECORDED = (
 
 
 class ShownStep:
-    """One step of the chain rule. It prints as text; `data` holds its facts."""
+    """One step of the chain rule. It prints as text; `data` is the step as a dataclass."""
 
     def __init__(self, data: ChainStep) -> None:
         self.data = data
@@ -76,9 +76,10 @@ class ShownStep:
 
 
 class ChainRule(AutogradRun):
-    """The chain rule on a graph: prints as all its steps, shows as a view that goes through them, saves as a page.
+    """The chain rule on a graph: prints its steps, displays a stepper, saves as a page.
 
-    `data` are the steps as dataclasses. It is a run too: `nodes`, `saved`, `leaves`, `health` tell of the graph.
+    `data` has the steps as dataclasses. As an `AutogradRun` it also has the graph's `nodes`, `saved`, `leaves` and
+    `health`.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ChainRule(AutogradRun):
 
     @property
     def title(self) -> str:
-        """The name of what the steps differentiate: its variable, where it has one."""
+        """The name of the differentiated tensor: its variable, if it has one."""
         return self.record.title
 
     def __len__(self) -> int:
@@ -108,27 +109,28 @@ class ChainRule(AutogradRun):
         return map(ShownStep, self.data)
 
     def step(self, index: int) -> ShownStep:
-        """The step with this number, from 0; a negative one counts from the end. Raises IndexError."""
+        """The step at this index, from 0; negative indices count from the end. Raises IndexError."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"there is no step {index}: steps are 0 to {len(self) - 1}")
         return ShownStep(self.data[index])
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per step: the value forward, the gradients backward, formula, norm, where it was."""
+        """One row per step: forward value, backward gradients, formula, norm, source line."""
         from explorer.reading.data_frames import frame_of
 
         return frame_of([_row(step) for step in self.data], STEPS)
 
     def check(self) -> pd.DataFrame:
-        """One row per leaf: whether its gradient is `torch.autograd.grad`'s to the last bit (`equal`), and how far the
-        gradient of the same computation in float64 is from finite differences (`difference`), and from that of this
-        run (`rounding`), relative to the largest gradient or 1.
+        """Check each leaf's gradient against autograd and finite differences: one row per leaf.
 
-        The function is called again for each element of a leaf, or along a few random directions of a big one; nothing
-        of yours is changed by that but what the function itself changes. What is detached moves too, and so differs. A
-        graph without its function is only compared with `torch.autograd.grad`. `note` says why something could not be
-        had.
+        `equal`: the gradient equals that of `torch.autograd.grad` bitwise. `difference`: the float64 gradient against
+        finite differences. `rounding`: this run's gradient against the float64 gradient. Both are relative to the
+        largest gradient or 1. `note` gives the reason for a missing value.
+
+        The function is called again for each element of a leaf, or along a few random directions of a large leaf. This
+        changes only state that the function itself changes. Detached values vary too, which shows as a difference.
+        Without the function, the graph is only compared with `torch.autograd.grad`.
         """
         from explorer.reading.data_frames import frame_of
 
@@ -139,7 +141,7 @@ class ChainRule(AutogradRun):
         return self.record[STAGE].text
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """What a saved notebook keeps: the first steps as text, and as HTML that needs no script."""
+        """Static output for saved notebooks: the first steps as text, and HTML without scripts."""
         from explorer.findings.chain.parts import chain_html
 
         return {"text/plain": first_lines(str(self)), "text/html": chain_html(self.record, self.data)}
@@ -155,18 +157,17 @@ def chain_rule(
     kwargs: Mapping[str, Any] | None = None,
     gradient: Tensor | None = None,
 ) -> ChainRule:
-    """Step through the chain rule behind a tensor, with your own numbers.
+    """Step through the chain rule of a tensor's graph, with your own numbers.
 
     >>> chain = tcompile.chain_rule(lambda x, y: (x * y + x.sin()).sum(), x, y)
     >>> print(chain)    # in a notebook, `chain` alone shows a stepper next to the graph
 
-    `target` is a tensor, or a function or module that is called with the arguments. A backward pass is run, as
-    `torch.autograd.grad` does: hooks and custom functions of yours run in it, no `.grad` changes, and the graph can be
-    used after it. It begins with `gradient`, or with 1 for each element. Small tensors are shown by their numbers, big
-    ones by shape, norm and range.
+    `target` is a tensor, or a function or module to call with the arguments. A backward pass is run as by
+    `torch.autograd.grad`: your hooks and custom functions run in it, no `.grad` changes, and the graph is retained. It
+    starts from `gradient`, by default ones. Small tensors are shown as numbers, large ones by shape, norm and range.
 
-    Raises ValueError for a tensor that does not require a gradient, or whose graph was freed; TypeError where there is
-    no tensor; and whatever the function raises.
+    Raises ValueError for a tensor that does not require grad or has a freed graph, TypeError if there is no tensor, and
+    any exception of the function.
     """
     import torch
 
@@ -218,13 +219,13 @@ def _make_chain(
 
 
 def _call_again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:
-    """Call again, and return those results that were differentiated in the first call."""
+    """Call again, and return the results that were differentiated in the first call."""
     found = tensors_in(function(), "the function")
     return [found[place] for place in places]
 
 
 def _check_gradient(gradient: Tensor, outputs: Sequence[Tensor]) -> Tensor:
-    """The gradient to begin with. Raises ValueError if its shape is not that of the only output."""
+    """The initial gradient. Raises ValueError unless there is one output of the same shape."""
     shapes = [tuple(output.shape) for output in outputs]
     if len(shapes) != 1 or tuple(gradient.shape) != shapes[0]:
         wanted = f"has the shape {shapes[0]}" if len(shapes) == 1 else f"are {len(shapes)} tensors"
@@ -266,7 +267,7 @@ def _checks(
 def _finite_differences(
     function: Callable[[], Any], leaves: Mapping[str, Any], found: Mapping[str, Any], random: Tensor | None
 ) -> Sequence[Difference]:
-    """Finite differences, or the reason why the function can't run in float64."""
+    """Finite differences, or notes with the reason why the function can't run in float64."""
     from compiler.autograd.differences import Difference, differences
 
     try:

@@ -1,4 +1,4 @@
-"""`tcompile.check`: graph breaks and recompilations as a failing test."""
+"""`tcompile.check`: fail a test on graph breaks and recompilations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from explorer.run.run import Run
 
 
 class CheckError(AssertionError):
-    """A function has more graph breaks or recompilations than `check` allows.
+    """Raised if a function has more graph breaks or recompilations than `check` allows.
 
-    The message holds a card for each. `run` is the exploration that found them.
+    The message has a card for each. `run` is the exploration that found them.
     """
 
     def __init__(self, message: str, run: Run) -> None:
@@ -31,16 +31,16 @@ def check(
     calls: Sequence[Sequence[Any]] = (),
     **options: Any,
 ) -> Run:
-    """Fail a test when a call has more graph breaks or recompilations than allowed.
+    """Fail a test if a call has more graph breaks or recompilations than allowed.
 
     >>> def test_model_is_one_graph():
     ...     tcompile.check(model, x, breaks=0, recompiles=0)
 
-    `calls=[(a,), (b,)]` calls `fn` more than once, which is how a recompilation can happen. Only the graphs are
-    captured and no kernel is generated, unless `stages` asks for it; the other options are those of `explore`.
+    `calls=[(a,), (b,)]` calls `fn` more than once, so that recompilations can happen. By default graphs are captured
+    and no kernels are generated; `stages` changes that. The other options are those of `explore`.
 
-    Returns the `Run`. Raises CheckError, with a card for each break and recompilation, also where nothing is compiled
-    at all; OptionError and TypeError as `explore` does, and whatever `fn` raises.
+    Returns the `Run`. Raises CheckError with a card for each break and recompilation, or if nothing was compiled;
+    OptionError and TypeError as `explore` does; and any exception of `fn`.
     """
     run = explore(fn, *args, kwargs=kwargs, calls=calls, **{"stages": ("captured",), **options})
     parts = [*_compile_failures(run), *_breaks(run, breaks), *_recompiles(run, recompiles)]

@@ -1,9 +1,8 @@
-"""Which call of a cell is compiled: every call is marked when the cell is compiled, and chosen among when it runs.
+"""Choose the call of a cell to compile: every call is marked when the cell is compiled, and one is chosen at run time.
 
-`model(x).sum()` becomes `CHOICE.choose_now(model, 0)(x)` and `CHOICE.choose_now(….sum, 1)()`. A marked callee is
-evaluated where and when the bare one would be, and is the bare one unless it is chosen; so the order of evaluation,
-scopes, `super()`, `locals()` and frames are those of the bare cell. Modules that a function of the cell runs are met as
-they are called.
+`model(x).sum()` becomes `CHOICE.choose_now(model, 0)(x)` and `CHOICE.choose_now(….sum, 1)()`. A mark returns the callee
+unchanged unless it is chosen, and does not move its evaluation; so the order of evaluation, scopes, `super()`,
+`locals()` and frames are those of the unmarked cell. Modules that the cell's functions run are considered when called.
 """
 
 from __future__ import annotations
@@ -28,20 +27,19 @@ from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank
 from explorer.entry.training_code import is_given_model, training_code
 
 MARK = "\0the choice of a tcompile cell\0"
-"""Stands for the `Choice` until the code object exists, where constants may be any object: no name is taken."""
+"""Placeholder constant for the `Choice` in the syntax tree; replaced in the code object, so it needs no variable."""
 
 Compile = Callable[[Any], Callable[..., Any]]
 
 
 class Choice:
-    """Choose at run time which callee is compiled, and compile every call of it.
+    """Choose the callee to compile at run time, and compile every call of it.
 
-    The best call by `Rank` is taken, of equals the one in the last statement; `ahead` knows what is still to come. A
-    call of a higher rank that was not foreseen takes the place of one that is chosen. With `fn`, only the callee of
-    that name is taken. A callee that torch.compile has compiled already runs as it is, and nothing else is taken
-    then; nor where `theirs` says that the cell compiles by itself ("" where it does not).
-
-    `compile_one` gives the callable to use in place of a module, function or bound method.
+    The call with the highest `Rank` is chosen, among equals the one in the last statement; `ahead` predicts later
+    calls. An unpredicted call of a higher rank replaces the chosen one. With `fn`, only the callee of that name is
+    chosen. If a callee is already compiled by torch.compile, or if the cell itself calls torch.compile (the reason is
+    in `theirs`, else ""), nothing is chosen.
+    `compile_one` returns the replacement for a module, function or bound method.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class Choice:
         """The cell's calls of functions that run a model."""
         self.refused: dict[str, str] = {}
         self.calls: dict[str, tuple[Rank, Call]] = {}
-        """By callee, the first call of each that could have been chosen."""
+        """The first call of each callee that could have been chosen."""
         self._fn = fn
         self._file = file
         self._compile_one = compile_one
@@ -77,7 +75,7 @@ class Choice:
         self._open = True
 
     def choose_now(self, callee: Any, site: int) -> Any:
-        """The callable to call in place of `callee`, where nothing else is called before."""
+        """The callable to call in place of `callee`, if no argument contains a call."""
         if not self._open:
             return callee
         self._position = site
@@ -88,7 +86,7 @@ class Choice:
         return callee if found in (Rank.NOTHING, Rank.SCRIPT) or is_known else self._note_call(callee, site, found)
 
     def choose_later(self, callee: Any, site: int) -> Any:
-        """As `choose_now`, where arguments hold calls: these run first, so the choice waits until it is called."""
+        """Like `choose_now`, if arguments contain calls: these run first, so the choice is made at the call."""
         if not self._open or not self._rank_at(callee, site):
             return callee
 
@@ -98,14 +96,14 @@ class Choice:
         return call
 
     def watch(self) -> None:
-        """From now on, consider the modules that functions of the cell call."""
+        """Start to consider modules that the cell's functions call."""
         if not self._fn:
             self._stack.enter_context(module_calls.watch_calls(self._meet))
 
     def close(self) -> None:
-        """From now on, every callee is itself: code that outlives the cell, such as a generator, is not compiled.
+        """Stop choosing: code that outlives the cell, such as a generator, is not compiled.
 
-        All that leads to the exploration is let go: Python can't collect a cycle through a code object's constants.
+        Also drop all references to the exploration: Python can't collect a cycle through a code object's constants.
         """
         self._open = False
         self._redirections.close()
@@ -115,7 +113,7 @@ class Choice:
         self._compile_one = _raise_closed
 
     def choose_again(self) -> tuple[str, Call] | None:
-        """Choose the best of the calls that the cell has made, if none was chosen; None where it made none."""
+        """Choose the best call that the cell made; None if a call is already chosen or there is none."""
         if self.chosen or not self.calls:
             return None
         name, (_, call) = max(reversed(self.calls.items()), key=lambda named: named[1][0])
@@ -124,7 +122,7 @@ class Choice:
 
     @property
     def explored(self) -> ExploredCall | None:
-        """What is explored, and what else could be."""
+        """The explored call, with the names of other calls that could be explored."""
         if self.chosen is None:
             return None
         others = [name for name in self.calls if name != self.chosen.callee and name not in self.scripts]
@@ -132,7 +130,7 @@ class Choice:
         return replace(self.chosen, others=tuple(others), scripts=tuple(scripts))
 
     def _rank_at(self, callee: Any, site: int) -> Rank:
-        """The rank of a callee where it is called; NOTHING for what is refused. What `fn` names has the highest."""
+        """The rank of a callee at a call site; NOTHING if it is refused, the highest if `fn` names it."""
         text = self.sites[site].text
         known = self._ranks.get(site)
         if known is None or not callees.same(known[0], callee):
@@ -145,7 +143,7 @@ class Choice:
         return known[1]
 
     def _note_call(self, callee: Any, index: int, found: Rank) -> Callable[..., Any]:
-        """Wrap `callee`: its first call is kept, and it is compiled if it is the best when it is called."""
+        """Wrap `callee` to keep its first call, and to compile it if it is the best choice when it is called."""
         site = self.sites[index]
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -175,7 +173,7 @@ class Choice:
         return (SourceFrame(self._file, line, "<module>", ""),)
 
     def _is_left_to_us(self, callee: Any, text: str) -> bool:
-        """Whether we may compile a callee: no if torch.compile has compiled it, or anything else, already."""
+        """Whether we may compile a callee: False if the cell compiles itself, or if a callee was compiled already."""
         if any(map(settings.is_compiled, _parts(callee))):
             self.compiled_before = self.compiled_before or text
         return not self.left_to_cell and not self.compiled_before
@@ -185,7 +183,7 @@ class Choice:
         self.chosen, self._callee, self._rank = chosen, callee, found
         with module_calls.pause_watching():
             compiled = callees.compile_callee(callee, self._compile_one)
-        if isinstance(callee, Module) and not self._fn:  # called by other code than the cell's too
+        if isinstance(callee, Module) and not self._fn:  # code outside of the cell may call it too
             self._redirections.callback(module_calls.Redirection(callee, compiled).undo)
             self._compiled = callee
         else:
@@ -193,7 +191,7 @@ class Choice:
         return self._compiled
 
     def _meet(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Consider a module that is about to be called, by the cell or by a function that the cell calls."""
+        """Consider a module before it is called by the cell or by one of its functions."""
         if not self._open:
             return
         if self.sites and self._ranks.get(self._position, (None, Rank.NOTHING))[1] is Rank.SCRIPT:
@@ -228,18 +226,18 @@ def _wrap_without_watching(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parts(callee: Any) -> list[Any]:
-    """A callee and the modules in it whose forward the user wrote: torch.compile skips its own modules."""
+    """A callee and its submodules with a user-written forward; torch.compile skips torch's own modules."""
     owner = callee.__self__ if isinstance(callee, MethodType) else callee
     inner = list(owner.modules())[1:] if isinstance(owner, Module) else []
     return [callee, *(part for part in inner if not callees.is_own_or_torch(type(part).forward.__code__.co_filename))]
 
 
 def _name_of(module: Module, namespace: Mapping[str, Any], frame: FrameType | None) -> str:
-    """The name of a module by the user's variables, or where it is called: `model`, `self.model`, `model.first`."""
+    """The name of a module in the user's namespace or the calling frame: `model`, `self.model`, `model.first`."""
     local = dict(frame.f_locals) if frame is not None else {}
     own = inspect.getattr_static(local.get("self"), "__dict__", {})
     own = own if isinstance(own, dict) else vars(local["self"])
-    # A copy: when garbage is collected, torch takes what it installed there out of the user's namespace.
+    # A copy: garbage collection may run torch's cleanup, which removes names from the user's namespace.
     known = [(name, value) for name, value in dict(namespace).items() if not name.startswith("_")]
     names = [
         *(name for name, value in known if value is module),
@@ -261,16 +259,16 @@ def _raise_closed(*_: object) -> NoReturn:
 
 
 def mark_calls(body: Iterable[ast.stmt], sites: list[Site], bindings: dict[str, list[Binding]]) -> list[ast.stmt]:
-    """Mark the calls in statements; each call is appended to `sites`, each assignment to `bindings`.
+    """Mark the calls in statements; append each call to `sites` and each assignment to `bindings`.
 
-    Functions, lambdas and classes that they define are left alone: they outlive the cell.
+    Bodies of functions, lambdas and classes are not marked, because they outlive the cell.
     """
     marker = _Marker(sites, bindings)
     return [ast.fix_missing_locations(marker.visit(statement)) for statement in body]
 
 
 def with_choice(code: CodeType, choice: Choice) -> CodeType:
-    """Put `choice` in place of its mark in a code object."""
+    """Replace the placeholder in a code object by `choice`."""
     return code.replace(co_consts=tuple(_constant(value, choice) for value in code.co_consts))
 
 
@@ -284,7 +282,7 @@ _CONDITIONAL = {
     ast.If: ("body", "orelse"), ast.IfExp: ("body", "orelse"), ast.While: ("body", "orelse"), ast.For: ("orelse",),
     ast.Try: ("handlers", "orelse"), ast.Match: ("cases",), ast.BoolOp: ("values",),
 }  # fmt: skip
-"""Parts of statements and expressions that may not run, where the rest does."""
+"""Parts of statements and expressions that may be skipped when the rest runs."""
 
 
 class _Marker(ast.NodeTransformer):
@@ -332,7 +330,7 @@ class _Marker(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         value = copy_tree(node.value)
         node.target = self.visit(node.target)
-        if node.value is not None:  # an annotation may be kept as text, and would show the mark
+        if node.value is not None:  # the annotation is not marked: it may be kept as text, which would show the mark
             node.value = self.visit(node.value)
         if isinstance(node.target, ast.Name):
             self._bindings[node.target.id][-1] = Binding(self._statement, value)
@@ -348,10 +346,10 @@ class _Marker(ast.NodeTransformer):
 
 
 def copy_tree(node: Any) -> Any:
-    """A copy of a syntax tree, or of a list of them, with its fields and locations.
+    """Copy a syntax tree, or a list of trees, with fields and locations.
 
-    Not `copy.deepcopy`: once IPython has shown a traceback, nodes that all trees share (`ast.Load()`) have a `parent`,
-    and through that deepcopy copies every tree there is.
+    `copy.deepcopy` does not work: once IPython has shown a traceback, nodes shared by all trees (`ast.Load()`) have a
+    `parent`, through which deepcopy would copy every tree.
     """
     if isinstance(node, list):
         return [copy_tree(each) for each in node]
@@ -373,7 +371,7 @@ def _marked_call(node: ast.Call, method: str, site: int) -> ast.Call:
 
 
 def _place_call(marked_call: ast.Call, node: ast.Call, callee: ast.expr) -> ast.Call:
-    """Give a call the location that CPython gives it: a method call that spans lines is at the method's name."""
+    """Give a call CPython's location: a method call that spans lines is at the method's name."""
     ast.copy_location(marked_call, node)
     if isinstance(callee, ast.Attribute) and callee.lineno != callee.end_lineno:
         marked_call.lineno = callee.end_lineno or node.lineno

@@ -1,4 +1,4 @@
-"""`tcompile.explore`: one call under torch.compile, every stage of it recorded."""
+"""`tcompile.explore`: run one call under torch.compile and record every stage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def explore(
     calls: Sequence[Sequence[Any]] = (),
     **options: Any,
 ) -> Run:
-    """Call a function under torch.compile and return the `Run`: what every stage made of it.
+    """Call a function under torch.compile and return the `Run`, with the result of every stage.
 
     >>> run = tcompile.explore(model, x, target="h100")
     >>> print(run)                # stages, kernels, graph breaks, problems
@@ -28,12 +28,12 @@ def explore(
 
     `fn` is a function, bound method or `nn.Module`; it is called with `args` and `kwargs`. `options` are those of
     `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, options, stages, grad, time, check. `run.value` is
-    the result of the call. To explore a backward pass too, let `fn` call `backward()`, or use `%%tcompile`.
+    the call's result. To also explore a backward pass, let `fn` call `backward()`, or use `%%tcompile`.
 
-    `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` says what the second one changed, and
+    `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` shows what the second call recompiled, and
     `run.value` is a list.
 
-    Raises OptionError for an option that does not exist or a value it can't have, and whatever `fn` raises.
+    Raises OptionError for an unknown option or an invalid value, and any exception of `fn`.
     """
     return explore_call(fn, args, kwargs, options, calls=calls)
 
@@ -47,11 +47,11 @@ def explore_call(
     calls: Sequence[Sequence[Any]] = (),
     site: tuple[SourceFrame, ...] | None = None,
 ) -> Run:
-    """As `explore`; `site` is the line to record as the call's, by default the user's line that makes it."""
+    """Like `explore`; `site` is the call's source line for the record, by default the user's line that calls."""
     checked = _check_options(fn, options)
     if not callable(fn):
         raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
-    # It imports torch, which `tcompile.load` and the command line's `show` do without.
+    # These import torch, which `tcompile.load` and the command line's `show` do not need.
     from compiler import engine
     from explorer.entry.callee import is_torchscript, named_refusal
 
@@ -65,7 +65,7 @@ def explore_call(
 
 
 def _check_options(fn: Callable[..., Any], options: Mapping[str, Any]) -> Options:
-    """Parse the options. For an argument of `fn` itself, the OptionError says how to pass it."""
+    """Parse the options. For an argument of `fn` itself, the OptionError explains how to pass it."""
     from compiler.option_checks import parse_options  # it imports torch
 
     try:

@@ -1,4 +1,4 @@
-"""`tcompile.export` and `tcompile.save_and_load`: from a model to something that runs without its Python code."""
+"""`tcompile.export` and `tcompile.save_and_load`: export a model, and save it to run without its Python code."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ def export(
     >>> run = tcompile.export(model, x)
     >>> print(run["exported"])
 
-    `strict=True` or `strict=False` tries one way only. `run["exported"]` is the program with its signature and the
-    ranges of symbolic sizes; `run.value` the `ExportedProgram` (non-strict where both are there), None where export
-    failed: then `run.cards` says at which line, why, and what to change. `dynamic_shapes` and the rest are as for
-    `torch.export.export`.
+    `strict=True` or `strict=False` exports only in that mode. `run["exported"]` is the program with its signature and
+    the ranges of symbolic sizes. `run.value` is the `ExportedProgram`, non-strict if both succeeded; None if export
+    failed: then `run.cards` has the line, the reason, and a fix. Other arguments are those of `torch.export.export`.
     """
     from compiler.capture.sources import SourceBook
     from compiler.engine import title_of
@@ -50,12 +49,12 @@ def export(
 
 
 def save_and_load(model: nn.Module, *args: Any, backend: str = "aot_eager", **kwargs: Any) -> pd.DataFrame:
-    """Try each way to save a compiled model, and load and call what was saved: a table.
+    """Try each way to save a compiled model, load it and call it; return a table.
 
     >>> tcompile.save_and_load(model, x)[["way", "outcome", "words"]]
 
-    A copy of the model in evaluation mode is used. `outcome` says how outputs compare with the model's own ("equal" is
-    to the bit), `words` what there is to know: why names begin with `_orig_mod.`, what is in the file, what it needs.
+    A copy of the model in eval mode is used. `outcome` compares outputs with the model's own ("equal" is bitwise).
+    `words` explains the way: why names begin with `_orig_mod.`, the contents of the file, and its requirements.
     Raises TypeError if `model` is not an `nn.Module`, ValueError if it can't be copied.
     """
     from compiler.export.saving import ways_to_save

@@ -1,4 +1,4 @@
-"""What `tcompile.open` gives, as HTML that a saved notebook keeps: a table of stages, and each stage to open."""
+"""Static HTML of `tcompile.open` for saved notebooks: a table of stages, with each stage's text folded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES_SHOWN = 80
 
 
 def register(shell: Any) -> None:
-    """Let a shell show these as HTML: nothing of our own backend is imported for it before there is one to show."""
+    """Register HTML formatters with a shell, by type name, so that our backend is not imported."""
     for home, name, html in _SHOWN:
         shell.display_formatter.formatters["text/html"].for_type_by_name(home, name, html)
 
@@ -31,14 +31,14 @@ def unregister(shell: Any) -> None:
 
 
 def inspection_html(inspection: Inspection) -> str:
-    """The graphs of the call with their stages, and how to go on."""
+    """HTML of the call's graphs with their stages, and suggested next steps."""
     head = f"<div><b>{safe(inspection.asked.title)}</b> {muted_html(inspection.summary)}</div>"
     graphs = (graph_html(replace(inspection, selected=number)) for number in range(len(inspection.graphs)))
     return head + "".join(graphs) + "".join(map(note, inspection.next_steps()))
 
 
 def graph_html(inspection: Inspection) -> str:
-    """The selected graph: what each pass made of it, as numbers, and as text where that changed."""
+    """HTML of the selected graph: a table of its passes, and the program's text after each pass that changed it."""
     columns = ["stage", "pass", "kernels", "calls", "bytes", "time"]
     rows = [
         (*map(str, (stage, row["pass"], row["kernels"], row["calls"])), size_text(row["bytes"]), _time(row["seconds"]))
@@ -54,7 +54,7 @@ def _time(seconds: Any) -> str:
 
 
 def _texts(graph: Graph) -> Iterator[str]:
-    """The text of each stage that differs from the one before."""
+    """The text of each stage that differs from the previous stage."""
     before = None
     for name, program in graph.programs.items():
         if program is not before:
@@ -70,7 +70,7 @@ def _first_lines(lines: list[str]) -> list[str]:
 
 
 def comparison_html(found: PassComparison) -> str:
-    """The verdict, and the numbers of each stage."""
+    """HTML of a comparison: the verdict, and a table with the errors of each stage."""
     head = ["graph", "stage", "pass", "dtype", "verdict", "largest error", "of the largest magnitude", "allowed"]
     rows = [
         (*row[:5], *map(error_text, row[5:]))
@@ -80,7 +80,7 @@ def comparison_html(found: PassComparison) -> str:
 
 
 def text_diff_html(diff: TextDiff) -> str:
-    """The diff, with added and removed lines tinted."""
+    """HTML of a diff, with added and removed lines tinted."""
     from explorer.run.diff import diff_html  # it reads tables, which take time to load
 
     return diff_html(diff.lines) or f"<div>{safe(str(diff))}</div>"

@@ -1,7 +1,7 @@
-"""The kernel lab: `%tkernel RUN KERNEL` puts a kernel in a cell, `%%tkernel` compiles and checks what it became.
+"""The kernel lab: `%tkernel RUN KERNEL` puts a kernel in a cell, `%%tkernel` compiles and checks the edited kernel.
 
-The cell's first line is the magic, and an empty line stands for it in the source that is compiled, as Inductor's begin
-with one: lines in errors are those that the user sees.
+The cell's first line is the magic. An empty line replaces it in the compiled source, like the one that Inductor's
+sources begin with, so that line numbers in errors are those of the cell.
 """
 # mypy: disallow-untyped-decorators=False
 
@@ -27,7 +27,7 @@ _BLOCKS = (
     "XBLOCK", "YBLOCK", "ZBLOCK", "R0_BLOCK", "R1_BLOCK", "RBLOCK", "MBLOCK", "NBLOCK", "KBLOCK", "num_warps",
     "num_stages",
 )  # fmt: skip
-"""All numbers of a configuration, of Inductor's kernels and of ours."""
+"""All parameters of a kernel configuration, of Inductor's kernels and of ours."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,23 +50,24 @@ def _parser() -> argparse.ArgumentParser:
 
 @magics_class
 class KernelMagics(Magics):
-    """`%tkernel` and `%%tkernel`."""
+    """The magics `%tkernel` and `%%tkernel`."""
 
     shell: Any
 
     @no_var_expand
     @line_cell_magic
     def tkernel(self, line: str, cell: str | None = None) -> None:
-        """`%tkernel RUN KERNEL` puts a kernel's source in a new cell, to be edited and run. RUN is a variable with the
-        result of an exploration, KERNEL a kernel's name or a part of it: one in Triton, or in C++ of our own backend.
+        """Put a kernel in a new cell to edit (`%tkernel`), or compile the edited kernel (`%%tkernel`).
 
-        `%%tkernel` compiles the edited kernel, and shows its facts and its numbers beside the original's:
+        RUN is a variable with the result of an exploration. KERNEL is a kernel's name or a part of it; the kernel is in
+        Triton, or in C++ of our own backend. `%%tkernel` shows the facts and times of the edited kernel beside the
+        original's:
 
         %%tkernel RUN KERNEL [--target GPU] [--config N] [--XBLOCK N] [--num-warps N] [--no-check] [-o NAME]
 
-        Numbers are checked on the exploration's real inputs (random ones where it was loaded), on the GPU when there is
-        one, else in Triton's interpreter; on a GPU both are timed, and so are kernels in C++. `--config` chooses among
-        the configurations that would be tried, block sizes and `--num-warps` make one of your own. The result is kept
+        Results are checked on the exploration's real inputs (random ones if the run was loaded), on the GPU if there is
+        one, else in Triton's interpreter. Both kernels are timed on a GPU, or if they are C++. `--config` selects one
+        of the autotuning candidates; block sizes and `--num-warps` define your own configuration. The result is kept
         under NAME (`_tk`).
         """
         words = [word.strip("\"'") for word in arg_split(line)]

@@ -1,4 +1,4 @@
-"""Which calls the statements of a cell that have not run yet will make, as far as names tell."""
+"""Predict by name the calls of a cell's statements that have not run yet."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from explorer.entry.training_code import training_code
 
 
 class Rank(IntEnum):
-    """How likely a call is the one that a person means, the likeliest last.
+    """Ranks of calls, by ascending likelihood that the user wants to explore them.
 
-    A script is a function that trains, builds or evaluates a model: what it runs is explored instead of it.
+    A script is a function that trains, builds or evaluates a model; the model that it runs is explored instead.
     """
 
     NOTHING = 0
@@ -33,8 +33,9 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call in a cell: its callee and the line in the cell's source, the number of its statement, and whether it is
-    sure to be reached where no error is raised and no loop is empty.
+    """A call in a cell: its callee as text, its line in the cell's source, and its statement's number.
+
+    `certain` says that it will run unless an error is raised or a loop is empty.
     """
 
     text: str
@@ -46,14 +47,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """An assignment in a cell: the number of the statement, and the expression, None where it is not known."""
+    """An assignment in a cell: the statement's number, and the assigned expression, None if unknown."""
 
     statement: int
     value: ast.expr | None
 
 
 def rank(callee: object) -> Rank:
-    """The rank of a callable that is called."""
+    """The rank of a callee."""
     if callees.refusal(callee):
         return Rank.NOTHING
     if settings.is_compiled(callee):
@@ -75,7 +76,7 @@ def _module_rank(module: Module) -> Rank:
 
 
 class LookAhead:
-    """The calls of a cell, and what is assigned in it. `namespace` is the user's, as it is at each question."""
+    """The calls and assignments of a cell. `namespace` is the user's, and is read at each query."""
 
     def __init__(
         self, sites: Sequence[Site], bindings: Mapping[str, Sequence[Binding]], namespace: Mapping[str, Any]
@@ -85,8 +86,9 @@ class LookAhead:
         self.namespace = namespace
 
     def has_better(self, position: int, callee: object, found: Rank) -> bool:
-        """Whether a later statement will make a call of a higher rank than that of `callee` at site `position`; of
-        equal rank the last call counts, and `callee` itself is as good there as here.
+        """Whether a later statement will make a better call than the call of `callee` at site `position`.
+
+        A later call is better if its rank is higher or equal, unless it is a call of `callee` itself.
         """
         now = self._sites[position].statement
         best, is_same = found, True
@@ -98,7 +100,7 @@ class LookAhead:
         return not is_same
 
     def _expected_rank(self, site: Site, now: int) -> tuple[Rank, object]:
-        """The rank of the callee of a later site, and the callee itself where it exists already."""
+        """The expected rank of a later site's callee, and the callee itself if it exists already."""
         if site.callee is None:
             return Rank.NOTHING, None
         root: ast.expr = site.callee
@@ -113,7 +115,7 @@ class LookAhead:
         return (Rank.NOTHING if value is None else rank(value)), value
 
     def _rank_of_result(self, expression: ast.expr | None) -> Rank:
-        """The rank of a call of an expression's result: of a model in `Net()`, `Net().to(device)`, `make_model()`."""
+        """The expected rank of an expression's result as a callee: `Net()`, `Net().to(device)`, `make_model()`."""
         if not isinstance(expression, ast.Call):
             return Rank.NOTHING
         made = value_of(expression.func, self.namespace)
@@ -130,7 +132,7 @@ class LookAhead:
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """The value of `model`, `torch.compile` or `model.encoder`, or None. Only attributes of modules are read."""
+    """The value of `model`, `torch.compile` or `model.encoder`, or None; reads attributes of modules only."""
     if isinstance(node, ast.Name):
         return namespace.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -140,7 +142,7 @@ def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
 
 
 def torch_compile_line(body: Sequence[ast.stmt], namespace: Mapping[str, Any]) -> int:
-    """The line on which code names torch.compile, in the functions that it defines too; 0 where it does not."""
+    """The first line of the code, or of functions that it defines, that names torch.compile; 0 for none."""
     names = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute))
     return next((node.lineno for node in names if _is_torch_compile(value_of(node, namespace))), 0)
 

@@ -1,4 +1,4 @@
-"""`%%tcompile` and `%tcompile`: run a cell or a line as it is, and explore what torch.compile makes of it."""
+"""`%%tcompile` and `%tcompile`: run a cell or a line, and explore its compilation by torch.compile."""
 # mypy: disallow-untyped-decorators=False
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CALL = "get_ipython().run_cell_magic('tcompile', "
 
 
 def exploration_options(magic: Any) -> Any:
-    """Give a magic the options of an exploration."""
+    """Decorator that adds the options of an exploration to a magic."""
     for flag, told in reversed(OPTIONS.items()):
         magic = argument(flag, default=None, **told)(magic)
     return magic
@@ -45,7 +45,10 @@ def exploration_options(magic: Any) -> Any:
 
 @magics_class
 class TcompileMagics(Magics):
-    """The magics of tcompile. `output`, given `args`, makes what shows an exploration; the default suits the shell."""
+    """The magics `%tcompile` and `%%tcompile`.
+
+    `output` makes an `Output` from the parsed arguments; the default depends on the shell.
+    """
 
     shell: Any
 
@@ -70,13 +73,13 @@ class TcompileMagics(Magics):
               help="For %%tcompile on one line: what to run, such as f(x, w). Options come before it.")
     @line_cell_magic
     def tcompile(self, line: str, cell: str | None = None) -> Any:
-        """Run a cell (or a line) exactly as it is, and explore what torch.compile makes of it, stage by stage.
+        """Run a cell (or a line) unchanged, and explore every stage of its compilation.
 
-        What is compiled: the last call of a model (an nn.Module with parameters) that the cell makes, in loops and in
-        functions that train, evaluate or build a model too; without one, the last call of a Python function of yours.
-        In `loss = model(x).sum(); loss.backward()` that is `model`, and forward and backward are explored. Of a loop
-        the first iteration compiles; the rest runs on. If the cell calls torch.compile itself, what that compiles is
-        explored as it is.
+        The last call of a model (an nn.Module with parameters) in the cell is compiled, also in loops and in functions
+        that train, evaluate or build a model. If there is none, the last call of one of your Python functions is
+        compiled. In `loss = model(x).sum(); loss.backward()`, `model` is compiled, and its forward and backward are
+        explored. In a loop, the first iteration compiles, and the rest runs as usual. If the cell calls torch.compile
+        itself, that compilation is explored.
         """
         # fmt: on
         args = self._parse_line(line, cell)
@@ -92,7 +95,7 @@ class TcompileMagics(Magics):
     @no_var_expand
     @cell_magic
     def tcompile_awaiting(self, line: str, cell: str) -> Any:
-        """What %%tcompile becomes in a cell that awaits: it has to be awaited itself."""
+        """`%%tcompile` for a cell with a top-level await; the result must be awaited."""
         args = self._parse_line(line, cell)
 
         async def run() -> Any:
@@ -106,10 +109,10 @@ class TcompileMagics(Magics):
         return run()
 
     def rewrite_call(self, lines: list[str]) -> list[str]:
-        """An input transformer, which runs after IPython has made a call of `%%tcompile`.
+        """Input transformer that rewrites IPython's call of `%%tcompile` for special cells.
 
-        A cell that awaits becomes a call that is awaited, so that IPython gives it the event loop. A cell that does
-        not compile becomes its own bare code, so that IPython shows the error as it shows any.
+        A cell with a top-level await becomes an awaited call, so that IPython runs it in the event loop. A cell with a
+        SyntaxError becomes its code without the magic, so that IPython shows the error as usual.
         """
         text = "".join(lines)
         if not text.startswith(_CALL):
@@ -125,7 +128,7 @@ class TcompileMagics(Magics):
         return lines
 
     def _parse_line(self, line: str, cell: str | None) -> argparse.Namespace:
-        """The options of a magic line, and as `code` what follows them. Raises UsageError."""
+        """Parse the options of a magic line; `code` is the text after them. Raises UsageError."""
         words = arg_split(line, strict=False)
         args, unknown = self.tcompile.parser.parse_known_args(_spell_as_flags(words))
         if unknown:
@@ -155,7 +158,7 @@ class TcompileMagics(Magics):
             raise UsageError(str(error)) from None
 
     def _front_end(self, args: argparse.Namespace) -> Output:
-        # A shell in a Jupyter kernel has the kernel; only there does anybody draw HTML and widgets.
+        # Only a shell in a Jupyter kernel has `kernel`, and only there are HTML and widgets displayed.
         if getattr(self.shell, "kernel", None) is None:
             return Output()
         return NotebookOutput(with_widget=not args.no_widget, at_end=bool(args.vs))
@@ -174,7 +177,7 @@ class TcompileMagics(Magics):
         return Session(cell, self._options(args), output, keep)
 
     def _place(self) -> tuple[str, int]:
-        """Which cell of a notebook is running, where the front end says so, and its execution count."""
+        """The id of the running notebook cell ("" if the front end does not send it), and its execution count."""
         result = getattr(self.shell.displayhook, "exec_result", None)
         cell_id = result.info.cell_id if result else None
         return cell_id or "", self.shell.execution_count
@@ -185,7 +188,7 @@ def _spell_as_flags(words: Sequence[str]) -> list[str]:
 
 
 def _spell_as_flag(word: str) -> list[str]:
-    """`--grad=False`, as it is written in Python, for a flag that takes no value."""
+    """Convert Python-style `--grad=False` to a flag without value."""
     name, _, value = word.partition("=")
     if name not in _FLAGS or value.lower() not in _TRUTH:
         return [word]
@@ -195,7 +198,7 @@ def _spell_as_flag(word: str) -> list[str]:
 
 
 def _after_options(line: str, words: Sequence[str], statement: Sequence[str]) -> str:
-    """The line's text after the options, taken from the line itself: words would lose the spaces in strings."""
+    """The line's text after the options, cut from the line because joined words lose spaces in strings."""
     position = 0
     for word in words[: len(words) - len(statement)]:
         position = line.index(word, position) + len(word)
@@ -203,7 +206,7 @@ def _after_options(line: str, words: Sequence[str], statement: Sequence[str]) ->
 
 
 def _unknown(word: str) -> str:
-    """The message for an option that does not exist."""
+    """The error message for an unknown option."""
     try:
         parse_options(**{word.partition("=")[0].lstrip("-").replace("-", "_"): None})
     except OptionError as error:
@@ -212,7 +215,7 @@ def _unknown(word: str) -> str:
 
 
 def _arguments(call: str) -> tuple[str, str]:
-    """The line and the body in IPython's call of a cell magic."""
+    """The line and body arguments of IPython's call of a cell magic."""
     expression = ast.parse(call, mode="eval").body
     assert isinstance(expression, ast.Call)
     _, line, body = (ast.literal_eval(argument) for argument in expression.args)
@@ -220,7 +223,7 @@ def _arguments(call: str) -> tuple[str, str]:
 
 
 def _compile(code: str, shell: Any) -> None:
-    """Compile `code` for its SyntaxError alone; warnings come when it is run."""
+    """Compile `code` only to raise its SyntaxError; warnings are shown when it runs."""
     flags = shell.compile.flags | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

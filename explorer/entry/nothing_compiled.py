@@ -1,4 +1,4 @@
-"""Why nothing of a cell was compiled, and what to do about it."""
+"""Explain why nothing in a cell was compiled, and how to change that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 40
 
 
 def explain_nothing_compiled(cell: Cell, choice: Choice) -> Problem:
-    """The problem to show for a cell in which TorchDynamo captured nothing."""
+    """The problem for a cell in which TorchDynamo captured nothing."""
     if choice.chosen:
         return Problem(
             "captured",
@@ -34,7 +34,7 @@ def explain_nothing_compiled(cell: Cell, choice: Choice) -> Problem:
 
 
 def explain_second_call(choice: Choice, name: str, callee: object) -> Problem:
-    """The problem that says why a call of the cell was repeated to capture it."""
+    """The problem that explains why a call of the cell was repeated."""
     again = f"{name} was called again, on copies of its arguments: this is what torch.compile makes of it"
     if isinstance(callee, Module) and module_calls.is_skipped_by_compile(callee):
         kind = type(callee).__name__

@@ -10,12 +10,12 @@ _YES, _NO = ("", "true", "1", "yes"), ("false", "0", "no", "none")
 
 
 def strip_quotes(text: str) -> str:
-    """The text without the quotes around it: IPython leaves them where they are."""
+    """Strip the quotes around a text, because IPython does not."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def _true_or_text(text: str) -> bool | str:
-    """The value of a flag that may have one; `parse_options` rejects a wrong one."""
+    """The value of a flag with an optional value; `parse_options` rejects invalid values."""
     return True if text == "yes" else strip_quotes(text)
 
 
@@ -65,11 +65,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "Record how TorchDynamo reads the code, instruction by instruction: run.replay(), run.tables.steps.",
     },
 }  # fmt: skip
-"""Flag -> arguments of argparse's `add_argument`."""
+"""Keyword arguments of argparse's `add_argument`, by flag."""
 
 
 def asked_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given, by name. Raises OptionError for a setting of the backend that can't be read."""
+    """The given options by name. Raises OptionError for an invalid backend setting."""
     from compiler.option_checks import assignments  # it imports torch
 
     asked = {name: getattr(args, name) for name in (flag[2:] for flag in OPTIONS) if getattr(args, name) is not None}
@@ -79,7 +79,7 @@ def asked_options(args: argparse.Namespace) -> dict[str, Any]:
 def join_values(words: Sequence[str]) -> list[str]:
     """Join each flag with its optional value: `--time all` becomes `--time=all`, `--check` alone `--check=yes`.
 
-    A word after such a flag that can't be its value is the next argument.
+    If the word after the flag is not a valid value, it is the next argument.
     """
     found: list[str] = []
     for word in words:
@@ -104,4 +104,4 @@ def _are_candidates(word: str) -> bool:
 
 
 _VALUES: dict[str, Callable[[str], bool]] = {"--time": _are_candidates, "--check": "kernels".__eq__}
-"""Flag that may stand alone -> whether the word after it is its value."""
+"""Flags with an optional value, each with a test of whether the next word is the value."""

@@ -1,4 +1,4 @@
-"""What a `%%tcompile` cell shows while it runs and when it is done: static HTML and then the widget, or plain text."""
+"""Output of a `%%tcompile` cell while and after it runs: static HTML and then the widget, or plain text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explorer.render.html import prose
 from explorer.run.run import Run
 
 UPDATE_SECONDS = 0.25
-"""At most so often is a running view brought up to date: sending it takes time from the cell."""
+"""Minimum time between updates of a live view, because sending takes time from the cell."""
 
 LAST_STAGES = ("kernels", "bytecode")
 
@@ -25,30 +25,30 @@ _NOTE = "border-left:4px solid rgba(127,127,127,0.5);padding:0.2em 0.8em"
 
 
 class Output:
-    """Where an exploration is shown; `widget` is its live view, None where there is none (yet).
+    """Output of an exploration; `widget` is its live view, None if there is none (yet).
 
-    By itself it is for a terminal: it shows a summary at the end.
+    This base class is for a terminal: it prints a summary at the end.
     """
 
     widget: Any = None
 
     def begin(self) -> None:
-        """The cell starts."""
+        """Called when the cell starts."""
 
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
-        """A stage has started or ended; `known` gives what is recorded so far."""
+        """Called when a stage starts or ends; `known` returns the record so far."""
 
     def end(self, run: Run) -> None:
-        """The cell is done, or has failed."""
+        """Called when the cell has finished or failed."""
         if run.record.artifacts or run.record.problems:
             display({"text/plain": _summary(run)}, raw=True)
 
 
 class NotebookOutput(Output):
-    """For a notebook: static HTML, which stays when the notebook is saved, and the widget: as soon as there is a graph,
-    or at the end where there is none.
+    """Output in a notebook: static HTML, which the saved notebook keeps, and the widget.
 
-    `with_widget=False` shows the HTML only, `at_end` the widget when all is there: one of two sides can't grow.
+    The widget appears with the first graph, or at the end. `with_widget=False` shows only the HTML. `at_end` shows the
+    widget only at the end, because a view of two backends can't grow.
     """
 
     def __init__(self, *, with_widget: bool = True, at_end: bool = False) -> None:
@@ -72,7 +72,7 @@ class NotebookOutput(Output):
         return self._with_widget and not self._at_end
 
     def _is_due(self, event: Event) -> bool:
-        """Whether to update: at once after the last stage of a graph, as the user's code may run for long then."""
+        """Whether an update is due; always after a graph's last stage, as the user's code may then run for long."""
         is_last = event.kind == "artifact" and event.stage in LAST_STAGES
         return is_last or time.monotonic() - self._updated > UPDATE_SECONDS
 
@@ -88,7 +88,7 @@ class NotebookOutput(Output):
             self._show_widget(run.record)
 
     def _show_widget(self, record: Record, running: str = "") -> None:
-        # It reads and joins the front end's files, which a terminal does without.
+        # Imported here because it reads and joins the front end's files, which a terminal does not need.
         from explorer.run.widget import Explorer
 
         self.widget = Explorer(record, running)
@@ -103,7 +103,7 @@ class NotebookOutput(Output):
 
 
 class GuardedOutput(Output):
-    """An output whose errors can't break the cell: the first is reported at the end, until then nothing is shown."""
+    """Wraps an output so that its errors can't break the cell: the first one stops it and is reported at the end."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -130,12 +130,12 @@ class GuardedOutput(Output):
     def _guard(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 told in `end`: here it would be raised inside torch.compile
+        except Exception as error:  # noqa: BLE001 reported in `end`; here it would be raised inside torch.compile
             self._error = self._error or error
 
 
 def _summary(run: Run) -> str:
-    """A run as text; where nothing was compiled, the reason and what to do."""
+    """A run as text; if nothing was compiled, the reason and a hint."""
     if run.record.artifacts:
         return str(run)
     told = [f"tcompile: {problem.reason}.\nWhat to do: {problem.hint}." for problem in run.record.problems]
@@ -143,16 +143,16 @@ def _summary(run: Run) -> str:
 
 
 def _note(text: str) -> dict[str, str]:
-    """A few lines of text, with `code` in backticks, as an output."""
+    """Display data for a few lines of text with `code` in backticks."""
     lines = [prose(line) for line in text.splitlines()]
     paragraphs = "".join(f'<p style="margin:0.2em 0">{line}</p>' for line in lines)
     return {"text/plain": text, "text/html": f'<div style="{_NOTE}">{paragraphs}</div>'}
 
 
 class ShownWidgets:
-    """The widgets that each notebook cell shows, which are closed when the cell runs again.
+    """The widgets of each notebook cell, to be closed when the cell runs again.
 
-    Without this every run of a cell would leave a widget and its record in memory.
+    Otherwise every run of a cell would leave a widget and its record in memory.
     """
 
     def __init__(self) -> None:
@@ -162,11 +162,11 @@ class ShownWidgets:
         self._of_cell.setdefault(cell, []).append((execution, widget, weakref.ref(run)))
 
     def close_older(self, cell: str, execution: int) -> None:
-        """Close what the cell showed in executions before this one."""
+        """Close the cell's widgets from earlier executions."""
         shown = self._of_cell.pop(cell, [])
         self._of_cell[cell] = [entry for entry in shown if entry[0] == execution]
         for number, widget, of_run in shown:
             if number != execution:
                 widget.close()
                 if (run := of_run()) is not None:
-                    run._widget = None  # kept under a name, it makes a new one when it is asked
+                    run._widget = None  # a run that the user kept makes a new widget when it is displayed

@@ -1,4 +1,4 @@
-"""One run of a `%%tcompile` cell: an exploration around it, what it shows, and the `Run` that is left."""
+"""One run of a `%%tcompile` cell: its exploration, its output, and the resulting `Run`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from explorer.run.run import Run
 
 
 class Session:
-    """A context manager. `run_cell` runs the cell inside it; `keep` is given the `Run`, also when the cell fails."""
+    """Context manager for one run of a cell (`run_cell`); `keep` receives the `Run`, also if the cell fails."""
 
     def __init__(self, cell: Cell, options: Options, output: Output, keep: Callable[[Run], None]) -> None:
         self._cell = cell
@@ -58,17 +58,17 @@ class Session:
             self._output.end(run)
 
     def run_cell(self) -> Any:
-        """Run the cell; the value of its last expression, or None."""
+        """Run the cell; return the value of its last expression, or None."""
         self._value = self._cell.run(self._choice)
         return self._value
 
     async def run_cell_async(self) -> Any:
-        """As `run_cell`, for a cell that awaits."""
+        """Like `run_cell`, for a cell with a top-level await."""
         self._value = await self._cell.run_async(self._choice)
         return self._value
 
     def _compile(self, callee: Any) -> Any:
-        """Compile `callee` for exploration, discarding an exploration of another callee."""
+        """Compile `callee` for the exploration; discard an earlier exploration of another callee."""
         if self._has_compiled:
             self._start_again()
         self._has_compiled = True
@@ -80,7 +80,7 @@ class Session:
         self._exploration.__enter__()
 
     def _call_again(self) -> None:
-        """Repeat and explore the best call of a cell in which nothing was compiled, on copies."""
+        """Repeat and explore the best call of a cell in which nothing was compiled, on copies of its arguments."""
         again = self._choice.choose_again()
         if again is None:
             return
@@ -105,5 +105,5 @@ class Session:
             return record.with_fields(problems=(*self._notes, *record.problems))
         if failed or any(frame.outcome != "skipped" for frame in record.frames):
             return record
-        # The engine does not know the cell: its own word on why nothing was compiled gives way.
+        # The engine does not know the cell, so our explanation of why nothing was compiled replaces its own.
         return record.with_fields(problems=(explain_nothing_compiled(self._cell, self._choice),))

@@ -1,4 +1,4 @@
-"""`tcompile.targets()`: the GPUs that code can be written for without having them, as a table."""
+"""`tcompile.targets()`: a table of the GPUs that code can be generated for without having them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def targets() -> pd.DataFrame:
 
     >>> tcompile.targets().loc["h100", "memory_gb_per_s"]
 
-    Units are in the columns' names. Peak rates (`tflops_…`; `tops_int8`) are dense, in 10¹² operations per second;
-    missing where the GPU has no instructions for the format. `sources` says where the numbers are from.
+    Units are in the column names. Peak rates (`tflops_…`, `tops_int8`) are dense, in 10¹² operations per second; NA if
+    the GPU has no instructions for the format. `sources` has the sources of the numbers.
     """
     import pandas as pd
 

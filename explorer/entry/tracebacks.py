@@ -1,4 +1,4 @@
-"""Tracebacks as in a bare cell: without frames of torch.compile and of what runs the cell."""
+"""Tracebacks like those of a plain cell, without frames of torch.compile and of the magic."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MACHINERY = tuple(
 )
 
 _CALLS_THE_USER = "/_dynamo/eval_frame.py"
-"""An error from here is of the call that was to be made: arguments that don't fit the user's function."""
+"""The file that calls the user's function: errors from here mean that its arguments don't match."""
 
 
 def show_below(error: BaseException, bottom: CodeType, shell: Any) -> None:
-    """Make IPython show this error from the frame below the one that runs `bottom`, as if that were its own.
+    """Make IPython show this error from the frame below the one that runs `bottom`.
 
-    Between the frames of the user's code those of torch.compile and ours go; where the error comes from, they stay.
+    Frames of torch.compile and tcompile between user frames are removed; they are kept if they raised the error.
     """
     for linked in _chain(error):
         linked.with_traceback(_without_machinery(linked.__traceback__, bottom))
@@ -43,9 +43,9 @@ def _renderer(error: BaseException, bottom: CodeType, shell: Any) -> Callable[[]
 
 
 def _without_magic(traceback: TracebackType | None, bottom: CodeType, run_code: CodeType) -> TracebackType | None:
-    """The traceback without what lies between IPython's frame that runs code and the one that runs `bottom`.
+    """The traceback without the entries between IPython's frame that runs code and the frame of `bottom`.
 
-    An error that is raised again later has frames of both times: those of the cell need not come first.
+    An error that is raised again has frames of both times, so those of the cell may not come first.
     """
     kept: list[TracebackType] = []
     for entry in _entries(traceback):
@@ -58,7 +58,7 @@ def _without_magic(traceback: TracebackType | None, bottom: CodeType, run_code: 
 
 
 def _without_machinery(traceback: TracebackType | None, bottom: CodeType) -> TracebackType | None:
-    """The traceback without machinery, except the frame of `bottom` and where the error is raised."""
+    """The traceback without frames of torch.compile and tcompile, except where the error is raised."""
     kept: list[TracebackType] = []
     for is_user, entries in groupby(_entries(traceback), key=lambda entry: _is_user(entry, bottom)):
         run = list(entries)
@@ -73,7 +73,7 @@ def _link_entries(entries: list[TracebackType]) -> TracebackType | None:
 
 
 def _between_users(run: list[TracebackType]) -> list[TracebackType]:
-    """The entries without the way into torch.compile and out of it, which leads through `nn.Module` twice."""
+    """Remove the entries from the first to the last torch.compile frame, including `nn.Module` frames between them."""
     machinery = [index for index, entry in enumerate(run) if _file(entry).startswith(_MACHINERY)]
     if not machinery:
         return run
@@ -98,7 +98,7 @@ def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and the errors that it was raised from or while handling."""
+    """The error, then its causes and contexts."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

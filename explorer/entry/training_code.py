@@ -1,4 +1,4 @@
-"""Whether a user's function trains, builds, evaluates or times a model, to explore the model instead of it."""
+"""Detect functions that train, build, evaluate or time a model, to explore the model instead."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _MOST_FUNCTIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class TrainingCode:
-    """What a function and the user's functions that it calls mention: a training step, an evaluation or a clock; a
-    module, and one with parameters; a model that they build; and what torch.compile has compiled.
+    """Features of a function's code, including the user's functions that it calls.
+
+    `trains`: it has a training step, an evaluation or a clock. `has_model`: it names a module. `has_parameters`: it
+    names a module with parameters. `builds_model`: it builds a model. `has_compiled`: it names a compiled callable.
     """
 
     trains: bool = False
@@ -43,7 +45,7 @@ class TrainingCode:
 
 
 def training_code(callee: object) -> TrainingCode:
-    """Read the code of `callee` and of the user's own functions that it names; nothing is run."""
+    """Inspect the code of `callee` and of the user's own functions that it names, without running it."""
     found, waiting, seen = TrainingCode(), [callee], set[CodeType]()
     while waiting and len(seen) < _MOST_FUNCTIONS:
         each = waiting.pop()
@@ -70,8 +72,9 @@ def training_code(callee: object) -> TrainingCode:
 
 
 def is_given_model(code: TrainingCode, args: Iterable[object], kwargs: Mapping[str, object]) -> bool:
-    """Whether arguments make a function one that runs a model: a loader, an optimizer or a function that names a model;
-    a model, where it trains.
+    """Whether the arguments show that a function runs a model.
+
+    They do if one is a data loader, an optimizer or a function that names a model, or a model if the function trains.
     """
     given = [*args, *kwargs.values()]
     return _any_trainer(given) or (code.trains and _any_model(given)) or any(map(_names_model, given))
@@ -108,8 +111,9 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _values(names: set[str], function: FunctionType, owner: object) -> Iterator[Any]:
-    """What the names in a function's code stand for: globals, closed-over variables, attributes of `self`, and of
-    `torch.nn` and the user's own modules, where these are named too.
+    """Values of the names in a function's code.
+
+    They are globals, closure variables, attributes of `self`, and attributes of `torch.nn` and of the user's modules.
     """
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     known = function.__globals__ | {name: cell.cell_contents for name, cell in cells if cell != CellType()}

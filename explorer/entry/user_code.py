@@ -1,4 +1,4 @@
-"""`path/to/file.py:name` as the function or module to explore."""
+"""Load the function or module to explore from `path/to/file.py:name`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from compiler.torch_api.fx import SourceFrame
 
 
 class LoadError(ValueError):
-    """A file or a name in it that can't be explored. The message says what there is."""
+    """Raised for a file or name that can't be explored; the message lists the names that can."""
 
 
 class UserError(Exception):
-    """The user's own code raised `cause`; `trace` is its traceback from the user's file on."""
+    """Raised if the user's own code raises `cause`; `trace` is its traceback from the user's file on."""
 
     def __init__(self, cause: Exception, trace: TracebackType | None) -> None:
         super().__init__(str(cause))
@@ -31,9 +31,9 @@ class UserError(Exception):
 
 
 def load(target: str) -> tuple[Callable[..., Any], Path]:
-    """The function or `nn.Module` that `path.py:name` names, and its file; a module class is made without arguments.
+    """Load the function or `nn.Module` named by `path.py:name`, and return it with its path.
 
-    Raises LoadError, and UserError for what the file itself raises.
+    A module class is instantiated without arguments. Raises LoadError, and UserError for exceptions of the file itself.
     """
     path_text, colon, name = target.rpartition(":")
     if not colon or not name or not path_text:
@@ -45,8 +45,9 @@ def load(target: str) -> tuple[Callable[..., Any], Path]:
 
 
 def line_of_name(function: Callable[..., Any], target: str, path: Path) -> tuple[SourceFrame, ...]:
-    """The line of the file that gives `path.py:name` its name, for what has no code there: an `nn.Sequential`, a
-    function that is imported. Nothing for what has: its own lines say more.
+    """The line of the file that binds the name of `path.py:name`; empty if the callee has code in the file.
+
+    It is needed for an `nn.Sequential` or an imported function, which have no lines in the file.
     """
     called = inspect.unwrap(function.forward if isinstance(function, nn.Module) else function)
     code = getattr(called, "__code__", None)
@@ -69,7 +70,7 @@ def _lines_naming(node: ast.AST, name: str) -> Iterator[int]:
 
 
 def check_call(function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises LoadError when the function can't be called with so many inputs, or inputs of these names."""
+    """Raise LoadError if these inputs do not match the function's signature."""
     try:
         signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
     except (TypeError, ValueError):  # some builtins have no signature
@@ -93,7 +94,7 @@ def _check_file(path: Path) -> None:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Run a file as a module, with its folder on the path as for `python file.py`."""
+    """Run a file as a module, with its folder on `sys.path` as for `python file.py`."""
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -152,7 +153,7 @@ def _make_module(cls: type, name: str, path: Path) -> Callable[..., Any]:
 
 
 def run_user_code(path: Path, call: Callable[[], Any]) -> Any:
-    """Call it; what it raises becomes UserError, with the traceback from the user's file on."""
+    """Run `call`; convert its exception to UserError, with the traceback from the user's file on."""
     try:
         return call()
     except Exception as error:
@@ -161,7 +162,7 @@ def run_user_code(path: Path, call: Callable[[], Any]) -> Any:
 
 
 def _from_file(trace: TracebackType | None, path: Path) -> TracebackType | None:
-    """The traceback from its first frame in this file; all of it where there is none."""
+    """The traceback from its first frame in this file on; the whole traceback if it has none."""
     step = trace
     while step is not None:
         if Path(step.tb_frame.f_code.co_filename).resolve() == path.resolve():

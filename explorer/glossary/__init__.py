@@ -1,7 +1,7 @@
-"""What a word in a stage's text means: an instruction, an operation, a function. One line, and where to read on.
+"""Explain words in a stage's text (instructions, operations, functions) in one line, with a link.
 
-The words are in the `.toml` files here, by language. Operators of PyTorch that are not among them are explained by the
-first sentence of torch's own documentation.
+The words are in the `.toml` files here, by language. Other operators of PyTorch are explained by the first sentence of
+torch's own documentation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Meaning", "explain", "for_text"]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`name` as documentation has it, one line of `words`, and the `link` to the documentation."""
+    """The explanation of a word: its `name` in the documentation, one line of `words`, and a `link`."""
 
     name: str
     words: str
@@ -30,8 +30,10 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class _Language:
-    """A language's `words` are in these files; `tokens` finds in a text what may be explained, and `names` says under
-    which names a token may be found, the most particular first.
+    """The glossary of a language.
+
+    `files` have its words. `tokens` finds the tokens of a text. `names` returns the names to look up for a token, the
+    most specific first.
     """
 
     files: tuple[str, ...]
@@ -46,16 +48,16 @@ class _Book:
 
 
 def explain(language: str, token: str) -> Meaning | None:
-    """What a token of a text means ("LDG.E.128" in "sass", "aten.mm.default" in "python"); None if that is not known.
+    """The meaning of a token ("LDG.E.128" in "sass", "aten.mm.default" in "python"); None if unknown.
 
-    `language` is as in `Artifact.language`.
+    `language` is a value of `Artifact.language`.
     """
     known = _LANGUAGES.get(language)
     return _find_meaning(language, token) if known else None
 
 
 def for_text(language: str, text: str) -> dict[str, Meaning]:
-    """The known tokens of a text, up to their first "::", and what they mean, sorted."""
+    """The known tokens of a text with their meanings, sorted by token."""
     known = _LANGUAGES.get(language)
     found = {token: _find_meaning(language, token) for token in set(known.tokens(text))} if known else {}
     return {token: meaning for token, meaning in sorted(found.items()) if meaning is not None}
@@ -73,7 +75,7 @@ def _find_meaning(language: str, token: str) -> Meaning | None:
 
 
 def _with_suffixes(meaning: Meaning, token: str, suffixes: dict[str, str]) -> Meaning:
-    """Add what the suffixes of the mnemonic mean: `v4` of `ld.global.v4.b32`."""
+    """Add the meanings of the mnemonic's suffixes: `v4` of `ld.global.v4.b32`."""
     rest = token.removeprefix(meaning.name)
     present = [f"{part.strip('_.')}: {suffixes[part]}" for part in re.split(r"\.|(?=_)", rest) if part in suffixes]
     return Meaning(meaning.name, f"{meaning.words} ({'; '.join(present)})", meaning.link) if present else meaning
@@ -106,7 +108,7 @@ def _make_meaning(name: str, owner: str, words: str, link: str) -> Meaning:
 
 
 def _prefixes(name: str, separator: str = ".") -> Iterator[str]:
-    """The name, then without its last part, and so on."""
+    """The name, then its prefixes, longest first."""
     while name:
         yield name
         name = name.rpartition(separator)[0]
@@ -122,7 +124,7 @@ def _instructions(language: str) -> Callable[[str], Iterator[str]]:
 
 
 def _ptx_names(token: str) -> Iterator[str]:
-    """Names of a PTX instruction, first those for its kind: arithmetic on floats and halves is described apart."""
+    """Names of a PTX instruction, each first for its type: PTX documents float and half arithmetic separately."""
     parts = [part.partition("::")[0] for part in token.split(".")]
     kind = ":half" if re.match(r"b?f16", parts[-1]) else ":float" if re.match(r"f(32|64)", parts[-1]) else ""
     for name in _prefixes(".".join(parts)):
@@ -157,7 +159,7 @@ def _llvm_tokens(text: str) -> Iterator[str]:
 
 
 def _llvm_names(token: str) -> Iterator[str]:
-    """Functions of libdevice and of AMD's OCML are explained as those of Triton's libdevice."""
+    """Names of an LLVM token; functions of libdevice and AMD's OCML map to those of Triton's libdevice."""
     library = re.match(r"@(?:__nv_|__ocml_)(\w+?)(?:_f\d+)?$", token)
     if library:
         yield from (f"libdevice.{library[1]}", f"libdevice.{library[1].removesuffix('f')}")
@@ -176,7 +178,7 @@ def _python_tokens(text: str) -> Iterator[str]:
 
 
 def _python_names(token: str) -> Iterator[str]:
-    """`aten.add_.Tensor` is `aten.add` in place, and so is `torch.add`; `torch.nn.functional.gelu` is `aten.gelu`."""
+    """Names of a Python token: `aten.add` for `aten.add_.Tensor`, `aten.gelu` for `torch.nn.functional.gelu`."""
     name = token.removeprefix("torch.ops.").replace("tl.math.", "tl_math.")
     owner, _, rest = name.partition(".")
     if owner == "torch":
@@ -184,7 +186,7 @@ def _python_names(token: str) -> Iterator[str]:
     base = rest.partition(".")[0]
     base = f"bitwise_{base.strip('_')}" if base in ("__and__", "__or__", "__xor__") else base
     yield from (f"{owner}.{base}", f"{owner}.{base.rstrip('_')}")
-    if owner == "prims":  # most are the operator of that name
+    if owner == "prims":  # most prims are the ATen operator of the same name
         yield f"aten.{base}"
 
 

@@ -1,4 +1,4 @@
-"""Operators and functions of PyTorch in the words of its own documentation."""
+"""Explain PyTorch's operators and functions by its own documentation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SIGNATURE = re.compile(r"^[\w.]+\(.*\)(\s*->.*)?$", re.DOTALL)
 
 
 def from_torch(token: str) -> tuple[str, str, str] | None:
-    """Name, first sentence and page of `aten.erfinv.default` or `torch.erfinv`; None where torch documents nothing.
+    """Name, first sentence and page for `aten.erfinv.default` or `torch.erfinv`; None if torch has no documentation.
 
-    A name with an underscore at its end is the operation in place.
+    A trailing underscore of an operator's name, which marks an in-place operation, is ignored.
     """
     owner, _, rest = token.removeprefix("torch.ops.").partition(".")
     if owner in ("aten", "prims"):
@@ -32,7 +32,7 @@ def from_torch(token: str) -> tuple[str, str, str] | None:
 
 
 def _documented_functions(name: str) -> Iterator[tuple[str, Any, str]]:
-    """Public functions of that name, and the page of torch's documentation that each is on."""
+    """Public functions of that name, each with its page in torch's documentation."""
     import torch
 
     for owner, place in (
@@ -52,7 +52,7 @@ def _documented_functions(name: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def first_sentence(doc: str) -> str:
-    """The first sentence of a docstring in reStructuredText, as plain text; "" where it has none."""
+    """The first sentence of a docstring in reStructuredText, as plain text; "" if it has none."""
     for paragraph in re.split(r"\n\s*\n", doc.strip()):
         text = " ".join(paragraph.split())
         if text and not _SIGNATURE.match(text) and not text.startswith((".. ", "See ", "Alias", "Args")):

@@ -1,1 +1,1 @@
-"""The kernel lab: a kernel of a run in a cell, edited, compiled and checked."""
+"""The kernel lab: edit a run's kernel in a cell, then compile and check it."""

@@ -1,4 +1,4 @@
-"""Find a kernel by name, and write the cell to edit it in. Needs no notebook."""
+"""Find a kernel by name, and write the cell to edit it in. Does not need a notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compiler.record.plain_text import did_you_mean
 
 
 class NoSuchKernelError(LookupError):
-    """No kernel or several have this name; the message lists them."""
+    """Raised if no kernel or several kernels have this name; the message lists them."""
 
 
 def find(record: Record, name: str) -> Kernel:
@@ -39,7 +39,7 @@ def find(record: Record, name: str) -> Kernel:
 
 
 def editable(record: Record) -> tuple[Kernel, ...]:
-    """The kernels that can be edited: those in Triton, and those of our own backend in C++."""
+    """The editable kernels: those in Triton, and those of our own backend in C++."""
     own = {entity.id for artifact in record.of_stage("kernels") for entity in artifact.entities
            if "launch" in entity.attrs}  # fmt: skip
     return tuple(
@@ -50,8 +50,9 @@ def editable(record: Record) -> tuple[Kernel, ...]:
 
 
 def cell_text(record: Record, kernel_name: str, run_name: str) -> str:
-    """A cell with a kernel's source, headed by the magic that tries what is made of it; `run_name` is the variable that
-    holds the run. Raises NoSuchKernelError.
+    """A cell with a kernel's source below the magic that tries it. Raises NoSuchKernelError.
+
+    `run_name` is the variable that holds the run.
     """
     kernel = find(record, kernel_name)
     same = [known for known in editable(record) if known.name == kernel.name]

@@ -1,4 +1,4 @@
-"""The trial of an edited kernel: facts, numbers and times beside the original's, as data, text and HTML."""
+"""Trial of an edited kernel: its facts, results and times beside the original's, as data, text and HTML."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _WITH_UNIT = {
     "load bits": ("widest load", "bits"),
     "store bits": ("widest store", "bits"),
 }
-"""Facts that are shown with a unit -> what they are called then, and the unit."""
+"""Display name and unit of facts that have a unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The kernel as it was, or as edited: source, facts where it compiled, and `version["ptx"]` its stages' texts."""
+    """The original or edited kernel: its source, its facts if it compiled, and its stages' texts (`version["ptx"]`)."""
 
     source: str
     binary: Binary | None = None
     artifacts: tuple[Artifact, ...] = ()
 
     def __getitem__(self, stage: str) -> str:
-        """The text of a stage. Raises KeyError that names those there are."""
+        """The text of a stage. Raises KeyError with the known stages."""
         for artifact in self.artifacts:
             if artifact.stage == stage:
                 return artifact.text
@@ -66,7 +66,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with the edited kernel, and the line of the cell that it is on, 0 where that is not known."""
+    """An error in the edited kernel, with its line in the cell, 0 if unknown."""
 
     what: str
     line: int = 0
@@ -76,7 +76,7 @@ class Finding:
 class KernelTrial:
     """The result of a `%%tkernel` cell; `original` and `edited` are the two versions of the kernel.
 
-    `findings` say what is wrong with the edit, `notes` how it was checked.
+    `findings` are errors in the edit; `notes` describe how it was checked.
     """
 
     kernel: Kernel
@@ -98,7 +98,7 @@ class KernelTrial:
 
     @property
     def check(self) -> pd.DataFrame:
-        """One row for each tensor that the kernel stores: the edited kernel's numbers against the original's."""
+        """One row per tensor that the kernel stores: the edited kernel's results against the original's."""
         import pandas as pd
 
         names = ("subject", "verdict", "max_absolute", "max_relative", "note")
@@ -106,13 +106,13 @@ class KernelTrial:
 
     @property
     def diff(self) -> str:
-        """What was edited, as a unified diff of the source."""
+        """The edit as a unified diff of the source."""
         before, after = self.original.source.strip("\n"), self.edited.source.strip("\n")
         return "\n".join(difflib.unified_diff(before.split("\n"), after.split("\n"), "original", "edited", lineterm=""))
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was found wrong; what was not checked is not wrong."""
+        """Whether no errors were found, also if nothing was checked."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -177,7 +177,7 @@ def _value_text(value: Any, unit: str) -> str:
 
 
 def _time_text(seconds: float | None) -> str:
-    """A time to three digits, in the unit that suits it: `9.78 ns`, `12.3 µs`."""
+    """A time with three digits in a suitable unit: `9.78 ns`, `12.3 µs`."""
     if seconds is None:
         return "-"
     unit, size = next(
@@ -187,14 +187,14 @@ def _time_text(seconds: float | None) -> str:
 
 
 def _facts(original: Binary | None, edited: Binary | None) -> dict[str, tuple[Any, Any]]:
-    """Fact -> its values for the original and the edited kernel; facts that neither has are left out."""
+    """Values of each fact for the original and the edited kernel; facts that neither has are left out."""
     before, after = (_facts_of(binary) if binary is not None else {} for binary in (original, edited))
     both = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
     return {name: pair for name, pair in both.items() if pair != (None, None)}
 
 
 def _fact_rows(original: Binary | None, edited: Binary | None) -> list[tuple[str, str, str, str]]:
-    """The facts as rows of text; what the edit changed is marked."""
+    """The facts as rows of text, with changed ones marked."""
     rows = []
     for name, (before, after) in _facts(original, edited).items():
         title, unit = _WITH_UNIT.get(name, (name, ""))
@@ -223,14 +223,14 @@ def _facts_of(binary: Binary) -> dict[str, Any]:
 def try_edit(
     run: Run, kernel: Kernel, edited: str, target: str, config: int, chosen: Mapping[str, int], *, check: bool
 ) -> KernelTrial:
-    """Compile an edited source, whose first line stands for the cell's header, and check it against the original.
+    """Compile an edited source, whose first line stands in for the cell's magic, and check it against the original.
 
-    `chosen` are numbers of a launch configuration of the user's own. What is wrong with the edit is in the result.
+    `chosen` are parameters of the user's own launch configuration. Errors in the edit are in the result.
     Raises UntrustedError for a loaded run that the user has not trusted.
     """
     original, gpu = source_of(run.record, kernel), target or run.record.target or DEFAULT_TARGET
     run.record.require_trust()
-    # It imports what runs graphs: not for a run that is only looked at.
+    # Imported here because it imports modules that run graphs, which reading a run does not need.
     from compiler.kernel_lab.numbers import Tried
 
     try:
@@ -261,13 +261,13 @@ def try_edit(
 
 
 def _try_edit_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *, check: bool) -> KernelTrial:
-    """The same for a kernel in C++, whose function alone is edited."""
+    """Like `try_edit`, for a kernel in C++, of which only the function is edited."""
     from compiler.backend.cpp.emit import shared_text
     from compiler.backend.runtime.build_cpp import has_vector_math
     from compiler.kernel_lab.numbers import Tried
 
     prelude, original = cpp_source(run.record, kernel)
-    if run.record.is_loaded:  # of a file, the kernel's own function alone is built
+    if run.record.is_loaded:  # of a loaded record, only the kernel's own function is built
         prelude = shared_text(kernel.name, set(re.findall(r"\w+", original)), has_vector_math())
     before, after = Version(f"\n{original}"), Version(edited)
     wrong = "a kernel in C++ has no GPU to be compiled for, and no configuration" if is_configured else ""
@@ -282,11 +282,11 @@ def _try_edit_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool,
 def _check_numbers(
     run: Run, kernel: Kernel, versions: tuple[Version, Version], tried: tuple[Tried, Tried], findings: list[Finding]
 ) -> KernelTrial:
-    """Run both versions, and compare what they store; `findings` are those of compiling."""
+    """Run both versions and compare the tensors that they store; `findings` are errors of compiling."""
     from compiler.kernel_lab.numbers import numbers
 
     found, edited = numbers(run.record, kernel, run.kept, *tried), versions[1].source
-    if found.error is not None and not findings:  # what can't be compiled can't be run either
+    if found.error is not None and not findings:  # after a compile error, the run fails too
         findings.append(Finding(found.error.message, found.error.line))
     findings += [_difference(check, edited) for check in found.checks if check.verdict == "differs"]
     return KernelTrial(kernel, *versions, found.checks, found.timings, _distinct(findings), found.notes)
@@ -300,8 +300,9 @@ def _distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 def _apply_configuration(
     record: Record, kernel: Kernel, edited: str, gpu: str, config: int, chosen: Mapping[str, int]
 ) -> tuple[str, Mapping[str, Any]]:
-    """The edited source, and how it is launched, with a configuration of the user's own: the one that would be tried,
-    with changes. Of Inductor's kernels it is in the source, of our own backend's in how they are launched.
+    """The edited source and its launch, with the user's parameters applied to an autotuning candidate.
+
+    For Inductor's kernels the configuration is in the source, for our own backend's in the launch.
     """
     launch = launch_of(record[kernel.artifact], kernel)
     if not chosen:
@@ -334,7 +335,7 @@ def _version(record: Record, kernel: str, source: str) -> Version:
 
 
 def _difference(check: Check, source: str) -> Finding:
-    """The finding for a wrong result, on the line where the kernel stores it."""
+    """The finding for a wrong result, at the line that stores it."""
     rows = source.split("\n")
     store = re.compile(rf"\.(?:store|atomic_\w+)\({check.subject}\b|\b{check.subject}\[.*\] ?\S?= ")
     stores = [line for line, row in enumerate(rows, 1) if store.search(row)]
@@ -343,7 +344,7 @@ def _difference(check: Check, source: str) -> Finding:
 
 
 def _find_line(reason: str, kernel: str) -> tuple[str, int]:
-    """The compiler's message without the kernel's name, and the line that it is about."""
+    """The compiler's message without the kernel's name, and its line, 0 if unknown."""
     text = reason.removeprefix(f"{kernel}: ")
     match = re.search(r"\.py:(\d+):|\bat (\d+):\d+:|line (\d+)", text)
     return text, int(next(filter(None, match.groups()))) if match else 0

@@ -1,1 +1,1 @@
-"""What a user holds after an exploration, and how it is looked at: `Run`, tables, pages, the live view, files."""
+"""The result of an exploration: `Run`, its tables, pages, live view and files."""

@@ -1,4 +1,4 @@
-"""The graph that autograd built behind a tensor, as a run that shows, prints and saves."""
+"""The autograd graph of a tensor, as a run to display, print and save."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ LINES_SHOWN = 60
 
 
 class AutogradRun(Run):
-    """The graph that autograd built: prints as the program that backward runs, shows as a graph, saves as a page.
+    """An autograd graph: prints as the backward's program, displays as a graph, saves as a page.
 
-    `nodes`, `saved` and `leaves` are DataFrames; `value` is what was called returned.
+    `nodes`, `saved` and `leaves` are DataFrames; `value` is the result of the call.
     """
 
     @property
     def nodes(self) -> pd.DataFrame:
-        """One row per node, in the order in which backward runs them: op, rule, line, module, what it saves."""
+        """One row per node, in backward order: op, rule, line, module, saved tensors."""
         return _tables().nodes(self.record)
 
     @property
     def saved(self) -> pd.DataFrame:
-        """One row per tensor that a node keeps: shape, bytes, what it is, which others share its memory."""
+        """One row per saved tensor: shape, bytes, origin, and tensors that share its memory."""
         return _tables().saved(self.record)
 
     @property
     def leaves(self) -> pd.DataFrame:
-        """One row per leaf: its name, how many gradients are added there and where they come from, hooks, version."""
+        """One row per leaf: name, number and sources of its gradients, hooks, version."""
         return _tables().leaves(self.record)
 
     @property
     def stops(self) -> pd.DataFrame:
-        """One row per place where gradients stop: detached, under `torch.no_grad()`, or a frozen parameter.
+        """One row per gradient stop: detached, under `torch.no_grad()`, or a frozen parameter.
 
-        Autograd keeps no trace of these: they are known where the graph was built here.
+        Autograd does not record these, so they are known only if the graph was built here.
         """
         return _tables().stops(self.record)
 
     @property
     def health(self) -> pd.DataFrame:
-        """One row per node: norm, share of zeros, NaN and infinities of its result and its gradient.
+        """One row per node: norm, share of zeros, NaN and infinities of its result and gradient.
 
-        `first` marks where what is not finite appears first. Raises ValueError without `health=True`.
+        `first` marks the first non-finite result and gradient. Raises ValueError without `health=True`.
         """
         if not any("health" in artifact.attrs for artifact in self.record.of_stage("autograd")):
             raise ValueError(
@@ -60,7 +60,7 @@ class AutogradRun(Run):
         return "\n".join([artifact.text for artifact in graphs] + told)
 
     def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
-        """As for any run, with the text cut: a saved notebook holds it beside the HTML."""
+        """Like any run's, with the text truncated, because a saved notebook stores it beside the HTML."""
         return super()._repr_mimebundle_(**options) | {"text/plain": first_lines(str(self))}
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class AutogradRun(Run):
 
 
 def first_lines(text: str) -> str:
-    """The first lines of a text, and how many more there are."""
+    """The first lines of a text, with the number of lines left out."""
     lines = text.splitlines()
     more = [f"… and {len(lines) - LINES_SHOWN:,} more lines: print it"] if len(lines) > LINES_SHOWN else []
     return "\n".join([*lines[:LINES_SHOWN], *more])

@@ -1,6 +1,6 @@
-"""The eager autograd graphs of a record as DataFrames: nodes, the tensors they save, leaves.
+"""The eager autograd graphs of a record as DataFrames: nodes, saved tensors, leaves.
 
-Columns are fixed; what is read first comes first. A table without rows has the same columns.
+The columns are fixed, the most important first. An empty table has the same columns.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ HEALTH = columns(
 
 
 def nodes(record: Record) -> pd.DataFrame:
-    """One row per node, in the order in which backward runs them."""
+    """One row per node, in backward order."""
     rows = [_node_row(artifact, entity, record) for artifact, entity in _entities(record)]
     return frame_of(rows, NODES)
 
 
 def saved(record: Record) -> pd.DataFrame:
-    """One row per tensor that a node saves for backward; those of one `storage` share memory, `free` is a leaf's."""
+    """One row per tensor saved for backward. A common `storage` means shared memory; `free` marks a leaf's memory."""
     known = {entity.id: (artifact, entity) for artifact, entity in _entities(record)}
     return frame_of(
         [_saved_row(fact, *known[fact.node]) for fact in record.autograd_saved if fact.node in known], SAVED
@@ -75,24 +75,24 @@ def saved(record: Record) -> pd.DataFrame:
 
 
 def leaves(record: Record) -> pd.DataFrame:
-    """One row per leaf, whose `.grad` a backward pass fills, and the nodes whose gradients are added there."""
+    """One row per leaf, with the nodes whose gradients are added to its `.grad`."""
     rows = [_leaf_row(artifact, entity) for artifact, entity in _entities(record) if entity.kind == "accumulate"]
     return frame_of(rows, LEAVES)
 
 
 def health(record: Record) -> pd.DataFrame:
-    """One row per node, in the order in which backward runs them.
+    """One row per node, in backward order: the health of its result and gradient.
 
-    `gradient` is the sum of the node's incoming gradients, `value` the result of its forward operation where that is
-    known; `zeros` are shares of 1; a norm that is not finite is missing. `first`
-    marks the node that made the first one that is not finite, "value" or "gradient"; else it is "".
+    `gradient` is the sum of the node's incoming gradients, `value` the result of its forward operation, if known.
+    `zeros` are fractions; a non-finite norm is NA. `first` is "value" or "gradient" at the node that made the first
+    non-finite one, else "".
     """
     rows = [_health_row(artifact, entity) for artifact, entity in _entities(record)]
     return frame_of(rows, HEALTH)
 
 
 def stops(record: Record) -> pd.DataFrame:
-    """One row per place where gradients stop, and why: "detached", "no_grad" or "frozen"."""
+    """One row per gradient stop, with the kind: "detached", "no_grad" or "frozen"."""
     graphs = record.of_stage("autograd")
     rows = [_stop_row(graph, entity) for graph in graphs for entity in graph.entities if entity.kind == "stop"]
     return frame_of(rows, STOPS)
@@ -126,7 +126,7 @@ def _node_row(artifact: Artifact, entity: Entity, record: Record) -> dict[str, A
 
 
 def _row(artifact: Artifact, entity: Entity, columns: Mapping[str, str]) -> dict[str, Any]:
-    """The cells that every table has, and those named like one of the entity's attrs."""
+    """The cells common to all tables, and those with the name of an entity attribute."""
     attrs = entity.attrs
     return {name: attrs[name] for name in columns if name in attrs} | {
         "name": entity.label,

@@ -1,6 +1,6 @@
-"""Two records as one, so that one view shows both: artifacts of the second side get ids of their own.
+"""Merge two records, so that one view shows both: artifacts of the second side get new ids.
 
-Source code that is the same on both sides is there once: a line of it lights up what it became on either.
+Source code that is the same on both sides is kept once, and its lines are linked to entities of both sides.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from explorer.render.finding import as_artifact
 from explorer.run.compiling import KernelCompiler
 
 SIDE, PAIR = "side", "pair"
-"""Names in `Artifact.attrs`: which side it is of, and the artifact of the other side that it stands against."""
+"""Keys of `Artifact.attrs`: the artifact's side, and its counterpart on the other side."""
 
 
 def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record:
-    """Merge two records; everything but artifacts, kernels and decisions is that of the first."""
+    """Merge the artifacts, kernels and decisions of two records; all else comes from the first."""
     from explorer.findings.kernel_diff import matching_ids
 
     before, after = _with_views(before), _with_views(after)
@@ -58,25 +58,25 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
 
 
 def with_other_side(record: Record) -> Record:
-    """The record as a view shows it: with both sides, where another backend compiled the same call."""
+    """The record for a view: merged with the other backend's record, if there is one."""
     if record.versus is None or any(SIDE in artifact.attrs for artifact in record.artifacts):
         return record
     return both_sides(record, record.versus, names_of(record))
 
 
 def _with_views(record: Record) -> Record:
-    """The record with its findings made, as those of both records together would be of one side alone."""
+    """Add the record's findings before merging, because a merged record would give findings of one side only."""
     return with_findings(record, [replace(found, artifact=as_artifact(found)) for found in findings(record)])
 
 
 def _ids(record: Record) -> set[str]:
-    """The ids of a record's entities and artifacts, without findings', which are plain words."""
+    """The ids of a record's entities and artifacts, except findings, whose ids are the stage names."""
     artifacts = {artifact.id for artifact in record.artifacts if artifact.id != artifact.stage}
     return artifacts | {entity.id for entity in record.entities()}
 
 
 def _shared_sources(before: Record, after: Record) -> set[str]:
-    """Ids of the source artifacts that are the same on both sides."""
+    """Ids of the source artifacts with the same text on both sides."""
     texts = {artifact.id: artifact.text for artifact in before.of_stage("source")}
     return {artifact.id for artifact in after.of_stage("source") if texts.get(artifact.id) == artifact.text}
 
@@ -122,7 +122,7 @@ def _rename_kernel(kernel: Kernel, rename: Callable[[str], str]) -> Kernel:
 
 
 class BothSides(KernelCompiler):
-    """Two records as one, each side's kernels compiled for its own target."""
+    """Two merged records; each side's kernels are compiled for its own target."""
 
     def __init__(self, before: KernelCompiler, after: KernelCompiler, labels: tuple[str, str]) -> None:
         super().__init__(both_sides(before.record, after.record, labels))
@@ -130,7 +130,7 @@ class BothSides(KernelCompiler):
         self._labels = labels
 
     def trust(self) -> Record:
-        """The user agrees that the code of both sides' kernels is executed on this machine."""
+        """Allow the code of both sides' kernels to be executed on this machine."""
         for side in self._sides:
             side.trust()
         return super().trust()
@@ -140,12 +140,12 @@ class BothSides(KernelCompiler):
         return tuple(kernel for side in self._sides for kernel in side.left)
 
     def pending_stages(self) -> dict[str, int]:
-        """Stage -> how many kernels of both sides would come to it."""
+        """Number of kernels of both sides that can still be compiled, by stage."""
         sides = [side.pending_stages() for side in self._sides]
         return {stage: sum(side.get(stage, 0) for side in sides) for stage in {**sides[0], **sides[1]}}
 
     def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:
-        """Compile what is left on both sides, one after the other. Takes no choice of kernels."""
+        """Compile the remaining kernels of both sides, one side after the other; it can't select kernels."""
         if kernels is not None or config:
             raise ValueError("both sides are compiled whole, in their first configuration: compile a run for more")
         if self.left:

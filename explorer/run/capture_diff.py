@@ -1,7 +1,7 @@
-"""Two explorations compared by what TorchDynamo did: breaks, guards and recompilations gone and new, graphs merged.
+"""Compare two explorations' captures: breaks, guards and recompilations that are gone or new, and merged graphs.
 
-Line numbers shift as code is edited, and frames are numbered anew, so facts are matched by what they say: a break by
-its kind and code, a guard by its words, a recompilation by its cause and argument, a graph by the source lines in it.
+Editing code shifts line numbers and renumbers frames, so facts are matched by content: a break by its kind and code, a
+guard by its words, a recompilation by its cause and argument, a graph by its source lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Fact = TypeVar("Fact", GraphBreak, Guard, Recompile)
 
 
 def changed_breaks(before: Record, after: Record) -> pd.DataFrame:
-    """One row per graph break that only one side has: `change` is "gone" or "new"."""
+    """One row per graph break on only one side; `change` is "gone" or "new"."""
     rows = [
         (change, users_place(found), one_line(culprit_code(found)), break_reason(found), found.kind)
         for change, found in _changes(before.breaks, after.breaks, _break_key)
@@ -36,7 +36,7 @@ def changed_breaks(before: Record, after: Record) -> pd.DataFrame:
 
 
 def changed_guards(before: Record, after: Record) -> pd.DataFrame:
-    """One row per guard that only one side has, in words; `internal` ones are about insides of modules and torch."""
+    """One row per guard on only one side, in words; `internal` guards check internals of modules and torch."""
     rows = [
         (change, guard.argument, _guard_words(guard), place_text(guard.file, guard.line), guard.internal)
         for change, guard in _changes(_unique_guards(before.guards), _unique_guards(after.guards), _guard_words)
@@ -45,7 +45,7 @@ def changed_guards(before: Record, after: Record) -> pd.DataFrame:
 
 
 def changed_recompiles(before: Record, after: Record) -> pd.DataFrame:
-    """One row per recompilation that only one side has."""
+    """One row per recompilation on only one side."""
     rows = [
         (change, function_name(found.function), found.cause, found.argument, _failure_words(found))
         for change, found in _changes(before.recompiles, after.recompiles, _recompile_key)
@@ -54,9 +54,9 @@ def changed_recompiles(before: Record, after: Record) -> pd.DataFrame:
 
 
 def merged_graphs(before: Record, after: Record) -> dict[str, tuple[str, ...]]:
-    """Graph of the second side (`0/0`) -> the graphs of the first, two or more, whose source lines are in it now.
+    """Find graphs of the second side (`0/0`) that contain the source lines of two or more graphs of the first.
 
-    A graph of which no line is left as it was went where all went, if that is one graph. Only the first compilation of
+    A graph with no unchanged line counts as merged if the second side has only one graph. Only the first compilation of
     each code object counts.
     """
     old, new = (_lines_of_graphs(record) for record in (before, after))
@@ -70,12 +70,12 @@ def merged_graphs(before: Record, after: Record) -> dict[str, tuple[str, ...]]:
 
 
 def graph_counts(record: Record) -> tuple[int, ...]:
-    """Ops in each captured graph."""
+    """Number of ops in each captured graph."""
     return tuple(op_counts(artifact).total() for artifact in record.of_stage("captured"))
 
 
 def change_lines(before: Record, after: Record, names: tuple[str, str]) -> list[str]:
-    """All of this as text; empty where TorchDynamo did the same on both sides."""
+    """The differences as lines of text; empty if the captures are the same."""
     lines = [*_graph_lines(before, after, names)]
     lines += _fact_lines("graph break", before.breaks, after.breaks, _break_key, _break_line)
     lines += _fact_lines("recompilation", before.recompiles, after.recompiles, _recompile_key, recompile_reason)
@@ -116,7 +116,7 @@ def _fact_lines(
 def _changes(
     before: Iterable[Fact], after: Iterable[Fact], key: Callable[[Fact], Hashable]
 ) -> Iterator[tuple[str, Fact]]:
-    """Facts that one side has more often than the other, as often as it has them more."""
+    """The multiset difference of both sides' facts, each with "gone" or "new"."""
     sides = [list(before), list(after)]
     counts = [Counter(map(key, side)) for side in sides]
     for change, facts, extra in zip((GONE, NEW), sides, (counts[0] - counts[1], counts[1] - counts[0]), strict=True):
@@ -149,7 +149,7 @@ def _guard_words(guard: Guard) -> str:
 
 
 def _unique_guards(guards: Iterable[Guard]) -> list[Guard]:
-    """The guards, each once, though many graphs may have it."""
+    """The guards without duplicates from different graphs."""
     return list({_guard_words(guard): guard for guard in guards}.values())
 
 
@@ -158,7 +158,7 @@ def _own(record: Record) -> list[Guard]:
 
 
 def _lines_of_graphs(record: Record) -> dict[str, Counter[str]]:
-    """Captured graph -> the source lines that its calls came from, as text."""
+    """The source lines of each captured graph's calls, as text."""
     known = innermost_lines(record)
     text = {entity.id: entity.label for artifact in record.of_stage("source") for entity in artifact.entities}
     names = {name for frame in record.frames if not frame.compilation for name in frame.graphs}

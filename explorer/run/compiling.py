@@ -1,6 +1,6 @@
-"""A record whose Triton kernels are compiled lazily: when a stage that needs it is opened.
+"""Compile a record's Triton kernels lazily, when a stage that needs them is opened.
 
-A `Run` and its widget share one `KernelCompiler`, so that what one of them asks for is there for both.
+A `Run` and its widget share one `KernelCompiler`, so that each sees what the other has compiled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def triton_kernels(record: Record) -> tuple[Kernel, ...]:
 
 
 def machine_stages(record: Record) -> tuple[str, ...]:
-    """The stages that the kernels of this record can be compiled to, in pipeline order; none without Triton kernels."""
+    """The stages that this record's Triton kernels compile to, in pipeline order; () without Triton kernels."""
     if not triton_kernels(record):
         return ()
     last = {"amdgcn"} if _is_amd(record) else {"ptx", "sass"}
@@ -39,17 +39,17 @@ _NO_CONFIG = "there is no configuration"
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Makes a stage lazily: `left` counts the graphs that still lack it, `make` adds it to the record."""
+    """Adds a stage lazily: `left` counts the graphs without it, `make` adds it to the record."""
 
     left: Callable[[Record], int]
     make: Callable[[Record], Record]
 
 
 class KernelCompiler:
-    """The current record, which grows as kernels are compiled. Thread-safe; one thread compiles at a time.
+    """Holds the current record, which grows as kernels are compiled. Thread-safe; one thread compiles at a time.
 
-    `listen` adds somebody who is told of each new record and of progress: `(record, {"done": 3, "total": 7})`, and
-    `(record, {})` once nothing is running any more.
+    `listen` adds a callback for new records and progress: it is called with `(record, {"done": 3, "total": 7})`, and
+    with `(record, {})` when nothing is running.
     """
 
     def __init__(self, record: Record) -> None:
@@ -61,18 +61,18 @@ class KernelCompiler:
         self._tried: set[str] = set()
         self.makers: dict[str, Maker] = {}
         self.known = KnownFindings()
-        self.tree: Callable[[str], str] | None = None  # an entity's call at each level, where its graph was kept
+        self.tree: Callable[[str], str] | None = None  # text of an entity's call at each level, if its graph was kept
 
     @property
     def record(self) -> Record:
         return self._record
 
     def replace(self, record: Record) -> None:
-        """Replace the record, which a running cell has extended."""
+        """Replace the record by one that a running cell has extended."""
         self._record = record
 
     def grow(self, longer: Callable[[Record], Record]) -> Record:
-        """Replace the record by what `longer` returns for it, and notify the listeners if it changed."""
+        """Replace the record by the result of `longer(record)`, and notify the listeners if it changed."""
         with self._lock:
             before, self._record = self._record, longer(self._record)
             if self._record is not before:
@@ -81,7 +81,7 @@ class KernelCompiler:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the code of the record's kernels may be executed: it is the user's own, or trusted."""
+        """Whether the code of the record's kernels may be executed: the record is not from a file, or it is trusted."""
         return self._record.trust != "untrusted"
 
     def trust(self) -> Record:
@@ -101,29 +101,29 @@ class KernelCompiler:
 
     @property
     def left(self) -> tuple[Kernel, ...]:
-        """The Triton kernels that nobody has tried to compile yet."""
+        """The Triton kernels that have not been compiled or tried yet."""
         done = {binary.kernel for binary in self._record.binaries} | self._tried
         return tuple(kernel for kernel in triton_kernels(self._record) if kernel.id not in done)
 
     def pending_stages(self) -> dict[str, int]:
-        """Stage -> how many kernels can still be compiled for it."""
+        """Number of kernels that can still be compiled, by stage."""
         count = len(self.left)
         return dict.fromkeys(machine_stages(self._record), count) if count else {}
 
     def makes(self) -> dict[str, int]:
-        """Stages that `makers` can still make -> for how many graphs."""
+        """Number of graphs for which `makers` can still add a stage, by stage."""
         left = {stage: maker.left(self._record) for stage, maker in self.makers.items()}
         return {stage: count for stage, count in left.items() if count}
 
     def make(self, stage: str) -> Record:
-        """Make such a stage, for the live view: an error becomes one of `record.problems`."""
+        """Add a lazy stage for the live view; an error is added to `record.problems`."""
         count = self.makes().get(stage)
         if not count:
             return self._record
         self._tell({"done": 0, "total": count, "stage": stage})
         try:
             self.grow(self.makers[stage].make)
-        except Exception as error:  # noqa: BLE001 nobody is there to raise it to
+        except Exception as error:  # noqa: BLE001 there is no caller to raise it to
             reason = f"it could not be made: {type(error).__name__}: {error}".strip(": ")
             self.grow(lambda record: record.with_fields(problems=(*record.problems, Problem(stage, reason))))
         finally:
@@ -134,11 +134,11 @@ class KernelCompiler:
         return stage in self.pending_stages()
 
     def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:
-        """Compile kernels (ids; None: those that are left) and return the record with what came of it.
+        """Compile kernels by id (by default the remaining ones), and return the new record.
 
-        `config` picks the launch configuration among those that Inductor's heuristics would try. When it is
-        interrupted, what was finished is kept. What can't be compiled is told in `record.problems`. Raises ValueError
-        for a `config` that no kernel has, UntrustedError for a loaded record that is not trusted.
+        `config` is the index of the launch configuration among the autotuning candidates. After an interrupt, finished
+        kernels are kept. Failures are added to `record.problems`. Raises ValueError for a `config` that no kernel has,
+        UntrustedError for a loaded record that is not trusted.
         """
         if config < 0:
             raise ValueError(f"config counts launch configurations from 0; got {config}")
@@ -152,7 +152,7 @@ class KernelCompiler:
         return self._record
 
     def _check_config(self, config: int, before: Record, wanted: list[str]) -> None:
-        """Undo the request and raise ValueError where no kernel has so many configurations."""
+        """Undo the request and raise ValueError if no kernel has this configuration."""
         new = [problem.reason for problem in self._record.problems if problem not in before.problems]
         if config and new and self._record.binaries == before.binaries and all(_NO_CONFIG in reason for reason in new):
             self._record = before
@@ -161,7 +161,7 @@ class KernelCompiler:
             raise ValueError(new[0])
 
     def _kernels_without(self, config: int) -> list[str]:
-        """The kernels that are not compiled in this configuration."""
+        """The kernels not yet compiled in this configuration."""
         if config == 0:
             return [kernel.id for kernel in self.left]
         done = {
@@ -172,7 +172,7 @@ class KernelCompiler:
         return [kernel.id for kernel in triton_kernels(self._record) if kernel.id not in done]
 
     def _compile(self, wanted: list[str], config: int) -> None:
-        # It imports torch and Triton's tools, which reading a record does without.
+        # Imported here because it imports torch and Triton's tools, which reading a record does not need.
         from compiler.binary import compile_incrementally
 
         self._cancelled.clear()
@@ -191,7 +191,7 @@ class KernelCompiler:
             self._tell({})
 
     def start(self) -> None:
-        """Compile what is left in a thread, unless one is running already."""
+        """Compile the remaining kernels in a thread, unless one is already running."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="tcompile kernels", daemon=True)
             self._thread.start()
@@ -199,35 +199,35 @@ class KernelCompiler:
     def _work(self) -> None:
         try:
             self.compile()
-        except Exception as error:  # noqa: BLE001 a thread has nobody to raise to: it is shown where it was asked for
+        except Exception as error:  # noqa: BLE001 a thread has no caller to raise to: the view shows the error
             self._record = with_problem(self._record, error)
             self._tried.update(kernel.id for kernel in triton_kernels(self._record))
             self._tell({})
 
     def cancel(self) -> None:
-        """Stop once the kernels that are being compiled are done; they are kept."""
+        """Stop after the kernels that are being compiled; they are kept."""
         self._cancelled.set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the thread that `start` began."""
+        """Wait for the thread started by `start`."""
         if self._thread is not None:
             self._thread.join(timeout)
 
 
 class RecordHolder:
-    """Holds a record that grows. The live view finds by this type which variables hold its run."""
+    """Holds a growing record. The live view uses this type to find the variables that hold its run."""
 
     compiler: KernelCompiler
     _widget: Any
 
     @property
     def record(self) -> Record:
-        """The record as it is now."""
+        """The current record."""
         return self.compiler.record
 
 
 def with_problem(record: Record, error: Exception) -> Record:
-    """The record with a problem for each stage that lacks its kernels: why they could not be compiled."""
+    """Add a problem to the record for each missing machine-code stage, with the error that prevented it."""
     reason = f"the kernels could not be compiled: {type(error).__name__}: {error}".strip(": ")
     problems = tuple(Problem(stage, reason) for stage in machine_stages(record) if not record.of_stage(stage))
     return record.with_fields(problems=(*record.problems, *problems))

@@ -1,4 +1,4 @@
-"""Two records side by side: what TorchDynamo did, each stage as a unified diff, the ops whose count changed."""
+"""Compare two records: their captures, a unified diff of each stage, and changed op counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINES_SHOWN = 60
 """Lines of each changed artifact's diff in `print(diff)`; `print(diff["forward"])` has all."""
 
 _PLACE = re.compile(r"\s*(//## |\.loc\s|\.file\s)|#loc\w* = |!\d+ = |\.Ltmp\d+:")
-"""Lines that only name places in the source."""
+"""Lines that only contain source locations."""
 _NOISE = {
     "sass": re.compile(r"(?<=^ {4})/\*[0-9a-f]+\*/ *"),
     "ptx": re.compile(r"(?!)"),
@@ -32,7 +32,7 @@ _NOISE = {
     "llvm": re.compile(r",? !dbg !\d+"),
     "mlir": re.compile(r" loc\((?:#loc\w*|unknown)\)"),
 }
-"""Language of machine code -> what else in a line does."""
+"""Patterns of source locations and addresses within a line, by language of machine code."""
 
 _ADDED, _REMOVED = "rgba(0,158,115,0.22)", "rgba(213,94,0,0.22)"
 _PRE = "overflow:auto;max-height:32em;font-size:12px;line-height:1.35;text-align:left;white-space:pre"
@@ -40,7 +40,7 @@ _PRE = "overflow:auto;max-height:32em;font-size:12px;line-height:1.35;text-align
 
 @dataclass(frozen=True)
 class ArtifactDiff:
-    """One artifact on both sides; None where a side does not have it. Prints as a unified diff."""
+    """One artifact on both sides, None if a side does not have it. Prints as a unified diff."""
 
     id: str
     stage: str
@@ -48,11 +48,11 @@ class ArtifactDiff:
     before: Artifact | None
     after: Artifact | None
     uncompiled: str = ""
-    """The side that has the kernel, but no machine code of it yet."""
+    """The name of the side whose kernel is not compiled yet, or ""."""
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """The unified diff, without line ends; empty when both sides are the same text."""
+        """The unified diff without line endings; empty if both texts are the same."""
         before, after = (compared_lines(side) if side else [] for side in (self.before, self.after))
         ids = [side.id if side else self.id for side in (self.before, self.after)]
         first, second = (f"{name}: {side}" for name, side in zip(self.names, ids, strict=True))
@@ -60,22 +60,22 @@ class ArtifactDiff:
 
     @property
     def added(self) -> int:
-        """Lines that only the second side has."""
+        """Number of lines on only the second side."""
         return sum(line.startswith("+") for line in self.lines[2:])
 
     @property
     def removed(self) -> int:
-        """Lines that only the first side has."""
+        """Number of lines on only the first side."""
         return sum(line.startswith("-") for line in self.lines[2:])
 
     @property
     def changed(self) -> bool:
-        """Whether both sides have it, with different text."""
+        """Whether both sides have the artifact, with different texts."""
         return bool(self.before and self.after and self.lines)
 
     @property
     def verdict(self) -> str:
-        """As text: the same, how many lines changed, or which side lacks it or has not compiled it."""
+        """The result as text: "the same", the number of changed lines, or the side that lacks the artifact."""
         if self.uncompiled:
             return f"not compiled yet in {self.uncompiled}"
         if self.before is None:
@@ -92,14 +92,14 @@ class ArtifactDiff:
 
 
 def compared_lines(artifact: Artifact) -> list[str]:
-    """The lines of an artifact, without addresses of instructions and places in the source."""
+    """The lines of an artifact, without instruction addresses and source locations."""
     noise = _NOISE.get(artifact.language)
     lines = text_lines(artifact.text)
     return lines if noise is None else [noise.sub("", line) for line in lines if not _PLACE.match(line)]
 
 
 def recompile_diff(record: Record, frame: str = "") -> ArtifactDiff:
-    """The captured graph of a recompilation beside that of the code that came closest. Raises KeyError."""
+    """Diff of a recompilation's captured graph against that of the closest cache entry. Raises KeyError."""
     known = {found.frame: found for found in record.recompiles}
     found = known.get(frame) if frame else next(iter(known.values()), None)
     if found is None:
@@ -114,10 +114,10 @@ def recompile_diff(record: Record, frame: str = "") -> ArtifactDiff:
 
 
 class RunDiff:
-    """What differs between two runs. Prints as text; in a notebook it shows as HTML, and `widget()` is for exploring.
+    """Differences between two runs. Prints as text, displays as HTML in a notebook; `widget()` is a live view.
 
-    Machine code is compiled on both sides when it is asked for: `diff["ptx"]`, `diff.kernels`. `print(diff)` then tells
-    which facts of which kernels changed, `print(diff["sass"])` how.
+    Machine code is compiled on both sides on request: `diff["ptx"]`, `diff.kernels`. `print(diff)` then shows the
+    changed facts of each kernel, and `print(diff["sass"])` the changed instructions.
     """
 
     def __init__(self, before: KernelCompiler, after: KernelCompiler) -> None:
@@ -135,14 +135,14 @@ class RunDiff:
         return self._sides[1].record
 
     def compile_kernels(self) -> RunDiff:
-        """Compile the Triton kernels of both sides that are not compiled yet; returns this diff."""
+        """Compile the remaining Triton kernels of both sides; returns this diff."""
         for side in self._sides:
             side.compile()
         return self
 
     @property
     def artifacts(self) -> tuple[ArtifactDiff, ...]:
-        """Every artifact of either side, in pipeline order. A pair has the same id, or is of kernels that match."""
+        """All artifacts of both sides, in pipeline order; paired by id, or by matching kernels."""
         known = self._compared
         if known is None or known[0] is not self.before or known[1] is not self.after:
             self._compared = known = (self.before, self.after, tuple(self._pairs()))
@@ -158,12 +158,12 @@ class RunDiff:
             yield ArtifactDiff(key, both[key].stage, self.names, *found, self._uncompiled_side(both[key].stage, found))
 
     def _uncompiled_side(self, stage: str, found: tuple[Artifact | None, Artifact | None]) -> str:
-        """The side that lacks an artifact only because nobody has asked for it; empty where there is none."""
+        """The side that lacks an artifact only because it has not been compiled yet; "" for none."""
         sides = zip(self.names, self._sides, found, strict=True)
         return next((name for name, side, own in sides if own is None and side.has_yet_to_make(stage)), "")
 
     def __getitem__(self, name: str) -> ArtifactDiff:
-        """The diff of the artifact with this id, or of the first of this stage. Raises KeyError."""
+        """The diff of the artifact with this id, or of the stage's first artifact. Raises KeyError."""
         key = stage_key(name)
         if any(side.has_yet_to_make(key.partition("[")[0]) for side in self._sides):
             self.compile_kernels()
@@ -175,16 +175,16 @@ class RunDiff:
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row per kernel of either side, matched by name or by what it computes; facts of both sides side by side.
+        """One row per kernel, matched by name or computation, with the facts of both sides; compiles the kernels.
 
-        Columns are named by fact and side: `registers h100`, `registers a100`. The kernels are compiled for this.
+        Columns are named by fact and side: `registers h100`, `registers a100`.
         """
         self.compile_kernels()
         return kernel_facts(self.before, self.after, self.labels)
 
     @cached_property
     def ops(self) -> pd.DataFrame:
-        """Ops whose count changed in stages of both sides: `stage`, `op`, a count for each side, and `change`."""
+        """One row per op and stage with a changed count: `stage`, `op`, a count for each side, `change`."""
         before, after = (tables.ops_by_stage(record) for record in (self.before, self.after))
         rows = [
             (stage, op, before[stage][op], after[stage][op], after[stage][op] - before[stage][op])
@@ -198,12 +198,12 @@ class RunDiff:
 
     @property
     def breaks(self) -> pd.DataFrame:
-        """One row per graph break that is gone or new: where, its code, what it was. Matched by kind and code."""
+        """One row per graph break that is gone or new: place, code, description. Matched by kind and code."""
         return capture_diff.changed_breaks(self.before, self.after)
 
     @property
     def guards(self) -> pd.DataFrame:
-        """One row per guard that is gone or new, in words. A guard that several graphs make counts once."""
+        """One row per guard that is gone or new, in words. A guard of several graphs counts once."""
         return capture_diff.changed_guards(self.before, self.after)
 
     @property
@@ -213,28 +213,28 @@ class RunDiff:
 
     @property
     def merged(self) -> dict[str, tuple[str, ...]]:
-        """Graph of the second side -> the graphs of the first that it replaces, where these were several."""
+        """The graphs of the first side that were merged into one, by graph of the second side."""
         return capture_diff.merged_graphs(self.before, self.after)
 
     @property
     def capture(self) -> str:
-        """What TorchDynamo did differently, as text: graphs merged, breaks, recompilations, guards gone and new.
+        """Differences of TorchDynamo's capture as text: merged graphs, changed breaks, recompilations, guards.
 
-        Empty where it did the same.
+        Empty if there are none.
         """
         return "\n".join(capture_diff.change_lines(self.before, self.after, self.names))
 
     def widget(self) -> Any:
-        """Both sides in one live view, opened where they first differ: any two artifacts can be compared there."""
+        """A live view of both sides, to compare any two artifacts; it opens at the first difference."""
         from explorer.run.both_sides import BothSides
         from explorer.run.widget import Explorer
 
         return Explorer(BothSides(*self._sides, self.labels))
 
     def save(self, path: str | Path) -> Path:
-        """Save both sides as one page to explore (`.html`), with the machine code that has been asked for.
+        """Save both sides as one interactive page (`.html`), with the machine code compiled so far.
 
-        Returns the path. Raises ValueError for another suffix, OSError when it can't be written.
+        Returns the path. Raises ValueError for another suffix, OSError if the file can't be written.
         """
         from explorer.run import files
         from explorer.run.both_sides import both_sides
@@ -302,7 +302,7 @@ class RunDiff:
 
 
 def side_names(before: Record, after: Record) -> tuple[str, str]:
-    """A name for each side that tells them apart: titles, else the options that differ, else first and second."""
+    """Distinct names of the sides: titles, else titles with the options that differ, else with first and second."""
     titles = (before.title or "first", after.title or "second")
     if titles[0] != titles[1]:
         return titles
@@ -316,9 +316,7 @@ def side_names(before: Record, after: Record) -> tuple[str, str]:
 
 
 def side_labels(before: Record, after: Record) -> tuple[str, str]:
-    """A word for each side, for the head of a column: the targets or backends where they differ, else first and
-    second.
-    """
+    """Short labels of the sides for column names: the backends or targets if they differ, else first and second."""
     backends = (before.options.backend, after.options.backend)
     if backends[0] != backends[1]:
         return backends
@@ -327,7 +325,7 @@ def side_labels(before: Record, after: Record) -> tuple[str, str]:
 
 
 def _settings(record: Record) -> list[str]:
-    """The options that were set, and what code was written for."""
+    """The target of the code, and the options that differ from the defaults."""
     options = [option for option in text.changed_options(record.options) if not option.startswith("target=")]
     target = record.target or record.options.target
     return [*([target] if target else []), *options]

@@ -1,4 +1,4 @@
-"""A record on disk: `.json`, or inside a page that we saved (`.html`). Files are replaced whole or not at all."""
+"""Read and write records as `.json`, or inside a saved page (`.html`). Files are replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUFFIXES = (".html", ".json")
 def read(path: str | Path) -> Record:
     """Read a record from a `.json` file or from a page saved as `.html`; nothing in it is executed.
 
-    Raises RecordError, naming the file and the field that is wrong, and OSError when the file can't be read.
+    Raises RecordError with the file and the invalid field, and OSError if the file can't be read.
     """
     path = Path(path)
     suffix = known_suffix(path)
@@ -28,8 +28,9 @@ def read(path: str | Path) -> Record:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a regular file. Nothing else is opened for longer than it takes to see what it is: a FIFO would be
-    waited for. Raises RecordError, OSError.
+    """The bytes of a regular file. Raises RecordError for other kinds of files, and OSError.
+
+    The file is opened without blocking and checked first, because opening a FIFO would wait for a writer.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -45,9 +46,9 @@ def _content(path: Path) -> bytes:
 
 
 def write(record: Record, path: str | Path) -> Path:
-    """Write a record as `.json`, or as one self-contained `.html` page. Returns the path written.
+    """Write a record as `.json`, or as one self-contained `.html` page. Returns the path.
 
-    Raises ValueError for another suffix, before anything is touched, and OSError when the file can't be written.
+    Raises ValueError for another suffix, before anything is written, and OSError if the file can't be written.
     """
     path = Path(path)
     text = record.to_json() if known_suffix(path) == ".json" else _page(record)
@@ -55,7 +56,7 @@ def write(record: Record, path: str | Path) -> Path:
 
 
 def known_suffix(path: Path) -> str:
-    """The suffix of a record file, in lower case. Raises ValueError, which names the known ones."""
+    """The lower-case suffix of a record file. Raises ValueError for an unknown suffix."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         given = f"ends in {path.suffix!r}" if path.suffix else "has no suffix"
@@ -64,7 +65,7 @@ def known_suffix(path: Path) -> str:
 
 
 def replace_file(path: Path, data: bytes) -> Path:
-    """Write `data` beside `path`, then put it in its place in one step: no reader ever sees half a file."""
+    """Write a file atomically: write a temporary file in the same folder, then rename it."""
     target = Path(os.path.realpath(path))
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:

@@ -1,10 +1,10 @@
-"""The front end as one script: the modules of `static/`, joined.
+"""Join the front end's modules in `static/` into one script.
 
-The modules keep to a form that needs no bundler: an import is `import { a, b } from "./file.js";` from a line's start
-to its semicolon, an export is the word `export` (or `export default`, in the last module) at a line's start, no two
-modules export the same name, and no string goes over a line's end. Joining puts each module after those it imports, in
-a function of its own that returns what it exports, and takes out imports, the word `export`, JSDoc, whole-line
-comments, indentation and blank lines.
+The modules have a form that needs no bundler: an import is `import { a, b } from "./file.js";` from a line's start to
+its semicolon, an export is the word `export` (or `export default`, in the last module) at a line's start, no two
+modules export the same name, and no string contains a line end. Each module follows its imports, and becomes a function
+that returns its exports. Imports, the word `export`, JSDoc, whole-line comments, indentation and blank lines are
+removed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.
 
 STATIC = Path(__file__).parents[1] / "static"
 
-#: The module whose views a widget loads when it needs them, and the one through which it gives them the core's names.
+#: The module of lazily loaded views, and the module that passes the core's names to it.
 LATE = "late_views.js"
 CORE = "core.js"
 
 
 class FrontendError(RuntimeError):
-    """The modules of the front end can't be joined: two export the same name."""
+    """Raised if two modules of the front end export the same name."""
 
 
-#: Base 85, whose digits stand as they are between quotes: 25 % more than the bytes, where base 64 takes 33 %. None is
-#: `<`, which could begin something else in a page.
+#: Digits of base 85, which is 25 % larger than the bytes (base 64: 33 %). They need no escape in a quoted string, and
+#: do not include `<`, which could start a tag in a page.
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~"
 UNPACK = Template("""\
 const digits = "$digits";
@@ -56,7 +56,7 @@ const { default: made } = await import(address);
 URL.revokeObjectURL(address);
 export default made;
 """
-#: An element, as the page's policy lets this very text through, but no address.
+#: A script element, because the page's policy allows this script by its hash, but no URL.
 AS_ELEMENT = """\
 document.head.append(Object.assign(document.createElement("script"), { type: "module", textContent: code }));
 """
@@ -64,22 +64,22 @@ document.head.append(Object.assign(document.createElement("script"), { type: "mo
 
 @cache
 def widget_module() -> str:
-    """The front end as the ES module that anywidget loads: its default export makes `initialize` and `render`.
+    """The front end as the ES module for anywidget; its default export makes `initialize` and `render`.
 
-    It is sent with every widget, so it is compressed, with a few lines before it that unpack it.
+    It is sent with every widget, so it is compressed, and starts with a few lines that unpack it.
     """
     return _unpacking_script(join_modules("widget.js")) + AS_MODULE
 
 
 @cache
 def page_script() -> str:
-    """The front end as a saved page runs it."""
+    """The front end's script for a saved page."""
     return join_modules("page.js")
 
 
 @cache
 def page_loader() -> str:
-    """The script that stands in a saved page: it unpacks `page_script` and has the page run it."""
+    """The script in a saved page, which unpacks `page_script` and runs it."""
     return _unpacking_script(page_script()) + AS_ELEMENT
 
 
@@ -90,15 +90,15 @@ def _unpacking_script(script: str) -> str:
     return UNPACK.substitute(digits=DIGITS, packed=packed, size=len(data))
 
 
-#: The style sheets of what every record has, in the order in which they count; those of single views come after them.
+#: The base style sheets, in cascade order; style sheets of single views follow.
 BASE_STYLES = ("shared.css", "style.css", "panes.css", "text.css", "inspector.css", "surroundings.css")
-#: For print and forced colours: it overrides all others.
+#: The style sheet for print and forced colours, which overrides all others.
 LAST_STYLE = "media.css"
 
 
 @cache
 def css() -> str:
-    """All style sheets: what they share and the colours first, what is for print last."""
+    """All style sheets joined: the base ones first, the one for print last."""
     names = {path.name for path in STATIC.iterdir() if path.name.endswith(".css")}
     views = sorted(names.difference(BASE_STYLES, [LAST_STYLE]))
     return "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))
@@ -109,7 +109,7 @@ def static_text(name: str) -> str:
 
 
 def join_modules(entry: str) -> str:
-    """Join a module and all it imports into one script. Raises FrontendError when two export the same name."""
+    """Join a module and its imports into one script. Raises FrontendError if two export the same name."""
     *needed, _ = sources = {name: static_text(name) for name in in_order(entry)}
     _check_names(sources)
     shared = f"Object.assign(CORE, {{ {', '.join(_of_core())} }});\n" if CORE in needed else ""
@@ -118,14 +118,14 @@ def join_modules(entry: str) -> str:
 
 @cache
 def late_module() -> str:
-    """The views that a widget asks for when it needs one, as a module: its default export makes them of the core."""
+    """The lazily loaded views as one module; its default export takes the core's names and returns the views."""
     late = [name for name in in_order(LATE) if name not in in_order("widget.js")]
     body = "".join(_as_function(static_text(name)) for name in late)
     return f"export default ({{ {', '.join(_of_core())} }}) => {{\n{body}return LATE_VIEWS;\n}};\n"
 
 
 def _of_core() -> list[str]:
-    """The names that late modules import from modules of the core."""
+    """The names that lazily loaded modules import from the core."""
     core = set(in_order("widget.js"))
     late = [static_text(name) for name in in_order(LATE) if name not in core]
     found = (match for text in late for match in _IMPORT.finditer(text) if match["name"] in core)
@@ -133,7 +133,7 @@ def _of_core() -> list[str]:
 
 
 def in_order(entry: str) -> list[str]:
-    """A module's file and all that it imports, in dependency order."""
+    """A module's file and all its imports, in dependency order."""
     order: list[str] = []
 
     def visit(name: str) -> None:

@@ -1,4 +1,4 @@
-"""One kernel as text: its source, headed by what is known of it."""
+"""One kernel as text: its facts and its source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explorer.reading.shapes import seconds_text
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KernelCode:
-    """One kernel. `source` is its code alone, for Triton what Inductor put in the string; `str` heads it with facts."""
+    """One kernel. `source` is its code (for Triton, the string in Inductor's output); `str` puts facts above it."""
 
     kernel: Kernel
     binary: Binary | None
@@ -29,7 +29,7 @@ class KernelCode:
 
 
 def kernel_code(record: Record, name: str) -> KernelCode:
-    """The kernel with this name or id. Raises KeyError that names the nearest, or those there are."""
+    """The kernel with this name or id. Raises KeyError with a similar name, or the known names."""
     known = {kernel.name: kernel for kernel in reversed(record.kernels)}
     known |= {kernel.id: kernel for kernel in record.kernels}
     if name not in known:
@@ -43,7 +43,7 @@ def kernel_code(record: Record, name: str) -> KernelCode:
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's own code: for Triton the quoted source, for others their statement."""
+    """The kernel's code: for Triton the quoted source, for others the statement."""
     artifact = record[kernel.artifact]
     if kernel.language == "triton":
         _, source = kernel_source(artifact, kernel)

@@ -1,4 +1,4 @@
-"""A run's graphs at each level, made when they are asked for, and in its record from then on."""
+"""A run's graphs at each decomposition level, traced lazily and then kept in its record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOT_KEPT = (
 
 
 class LevelArtifacts(tuple[Artifact, ...]):
-    """The graphs of a run at one level. Prints as their texts, one after the other."""
+    """The graphs of a run at one level. Prints their texts one after the other."""
 
     __slots__ = ()
 
@@ -51,10 +51,10 @@ class LevelArtifacts(tuple[Artifact, ...]):
 
 
 class RunLevels:
-    """The graphs of a run at every level: `table` compares them with eager, `operators` counts what they call.
+    """The graphs of a run at every level: `table` compares them with eager, `operators` counts their calls.
 
-    They are made at the first access, with the sizes of the run's first call, and are in the record and in the live
-    view from then on, as stage `decomposed`. `run.decompose("prims")` has the graphs of one level, and
+    The graphs are traced at the first access, with the sizes of the run's first call, and are then in the record and
+    the live view as stage `decomposed`. `run.decompose("prims")` returns the graphs of one level, and
     `run.decompose("captured.gelu")` one call at each level.
     """
 
@@ -68,15 +68,16 @@ class RunLevels:
 
     @property
     def record(self) -> Record:
-        """The record with its graphs at every level. Raises ValueError for one that was loaded without them."""
+        """The record with its graphs at every level. Raises ValueError for a record loaded without them."""
         return self._compiler.grow(self._grow)
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per graph at a level (and dtype): calls, different operators, and its numbers against eager's.
+        """One row per graph and level (and dtype): calls, distinct operators, and errors against eager.
 
-        `half` is "forward", "backward" or "inference", "" for the captured graph, which is both. `max_relative` and
-        `tolerance` are to the largest magnitude of each tensor; numbers are those of both halves together.
+        `half` is "forward", "backward" or "inference", "" for the captured graph, which has both. `max_relative` and
+        `tolerance` are relative to the largest magnitude of each tensor. Errors are those of forward and backward
+        together.
         """
         from explorer.reading.data_frames import frame_of
 
@@ -85,7 +86,7 @@ class RunLevels:
 
     @property
     def operators(self) -> pd.DataFrame:
-        """How often each operator (rows) is called at each level (columns), all graphs together; most often first."""
+        """Number of calls of each operator (rows) at each level (columns) in all graphs, most frequent first."""
         from explorer.reading.data_frames import count_table
 
         found: dict[str, Counter[str]] = {level: Counter() for level in LEVELS}
@@ -94,9 +95,9 @@ class RunLevels:
         return count_table(found, "level")
 
     def at_level(self, name: str) -> LevelArtifacts:
-        """The graphs at a level; "torch" are the captured graphs.
+        """The graphs at a level; for "torch", the captured graphs.
 
-        Raises ValueError for another level, and, with the reason, where the record has no graph at this one.
+        Raises ValueError for an unknown level, or with the reason if the record has no graph at this level.
         """
         level, record = level_named(name), self.record
         found = [
@@ -110,10 +111,10 @@ class RunLevels:
         return LevelArtifacts(found)
 
     def decompose_call(self, name: str) -> OpLevels:
-        """The call that an entity of a graph stands for, at each level, on this run's values.
+        """Decompose the call of a graph's entity at each level, on this run's values.
 
-        Raises KeyError where no entity has that name, LevelError where it calls nothing or its graph was not kept,
-        OperatorError where its call can't be repeated here.
+        Raises KeyError for an unknown entity, LevelError if it calls nothing or its graph was not kept, OperatorError
+        if the call can't be repeated here.
         """
         from compiler.decompose.node_call import frame_of, node_call
         from compiler.decompose.one_op import decompose_call
@@ -159,7 +160,7 @@ class RunLevels:
         return self._graphs[frame]
 
     def _tree(self, entity: str) -> str:
-        """A call at each level as text, or why it can't be had."""
+        """A call at each level as text, or the reason why it can't be decomposed."""
         from compiler.decompose.graphs import LevelError
         from compiler.decompose.operators import OperatorError
 
@@ -178,16 +179,16 @@ class RunLevels:
 
 
 def _unmade(record: Record) -> list[Artifact]:
-    """The captured graphs whose levels nobody has tried to make yet."""
+    """The captured graphs that have not been decomposed or tried yet."""
     problems = [problem for problem in record.problems if problem.stage == "decomposed"]
     known = {artifact.graph for artifact in record.of_stage("decomposed")} | {problem.graph for problem in problems}
     return [artifact for artifact in record.of_stage("captured") if artifact.graph not in known and "" not in known]
 
 
 def entity_named(record: Record, name: str) -> tuple[Artifact, Entity]:
-    """The entity with this id (`forward[0/0].gelu_1`), or named by its stage (`forward.gelu_1`).
+    """The entity with this id (`forward[0/0].gelu_1`), or with its stage as prefix (`forward.gelu_1`).
 
-    Raises KeyError that names the nearest, or the calls of a function of that name.
+    Raises KeyError with similar names, or with the calls of a function of that name.
     """
     near: list[str] = []
     for artifact in record.artifacts:
@@ -204,7 +205,7 @@ def entity_named(record: Record, name: str) -> tuple[Artifact, Entity]:
 
 
 def _near_names(artifact: Artifact, label: str, prefix: str) -> list[str]:
-    """Calls of a function of that name, or else labels with a similar spelling."""
+    """Calls of a function of that name, or else similar labels."""
     calls = [entity for entity in artifact.entities if entity.kind == "call"]
     named = [entity.label for entity in calls if label in str(entity.attrs.get("target", "")).split(".")]
     close = named or get_close_matches(label, [entity.label for entity in calls], n=2)
@@ -232,6 +233,6 @@ def _rows(artifact: Artifact) -> Iterator[dict[str, Any]]:
 
 
 def count_operators(artifact: Artifact) -> Counter[str]:
-    """How often a graph calls each operator; `getitem` does not count."""
+    """Number of calls of each operator in a graph, without `getitem`."""
     names = (str(entity.attrs.get("target") or entity.label) for entity in artifact.entities if entity.kind == "call")
     return Counter(name for name in names if name != _GETITEM)

@@ -1,4 +1,4 @@
-"""Names of the previous version and what replaces them. They raise for one version, then go."""
+"""Names of the previous version and their replacements. They raise for one version, then are removed."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ _OF_RUN = {
 
 
 def new_name(owner: str, name: str) -> str:
-    """The message for an old name of a run or of the package; "" for a name that never existed."""
+    """The message for an old name of a run or of the package; "" for other names."""
     known = _OF_RUN if owner == "run" else _OF_PACKAGE
     return f"{owner}.{name} is no more: {known[name]}" if name in known else ""

@@ -1,4 +1,4 @@
-"""A record as one self-contained page: the front end with the record in it, and no network."""
+"""A record as one self-contained page: the front end with the record in it, without network access."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ $data
 
 
 def page(record: Record) -> str:
-    """The page of a record, as HTML. The same record gives the same page."""
+    """The HTML page of a record. The same record gives the same page."""
     payload = Payload(record, pending=KernelCompiler(record).pending_stages())
     style = frontend.css()
     script = frontend.page_loader()
@@ -52,7 +52,7 @@ def page(record: Record) -> str:
 
 
 def policy(scripts: Iterable[str], style: str) -> str:
-    """A Content-Security-Policy that lets these scripts and this style through, and nothing else."""
+    """A Content-Security-Policy that allows only these scripts and this style."""
     allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'sha256-{_digest(style)}'; "
@@ -65,6 +65,6 @@ def _digest(text: str) -> str:
 
 
 def _block(part: Part) -> str:
-    """A data block: a script of a type that no browser runs; its base64 text can't end it."""
+    """A data block: a script element of a type that no browser runs; base64 text can't close the element."""
     about = f'data-artifact="{escape(part.artifact)}" data-part="{part.name}" data-digest="{part.digest}"'
     return f'<script type="application/x-tcompile" {about}>{base64.b64encode(part.data).decode()}</script>'

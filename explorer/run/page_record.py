@@ -1,7 +1,7 @@
-"""The record in a page, and back out of it: `tcompile.load("run.html")`.
+"""Store the record in a page, and load it from the page: `tcompile.load("run.html")`.
 
-A page carries each artifact's text and entities as compressed parts for the front end. What the front end does not need
-(guards, timings, …) goes along in one more data block, so that the page holds the whole record, and holds it once.
+A page has each artifact's text and entities as compressed parts for the front end. Fields that the front end does not
+need (guards, timings, …) are in one more data block, so that the page has the whole record without duplication.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 
 
 def with_facts(page: str, record: Record) -> str:
-    """Add what a page's parts do not hold, in a block that no browser runs."""
+    """Add a data block to a page, with the record's fields that are not in the page's parts."""
     plain = msgspec.to_builtins(record.with_trust(msgspec.UNSET))
     facts = Part.pack("", "facts", plain | {"artifacts": [_outline(artifact) for artifact in record.artifacts]})
     data = base64.b64encode(facts.data).decode()
@@ -42,9 +42,9 @@ def with_facts(page: str, record: Record) -> str:
 
 
 def record_of(page: str) -> Record:
-    """The record of a page that tcompile saved. Nothing in the page is executed. Raises RecordError.
+    """The record of a page saved by tcompile. Executes nothing in the page. Raises RecordError.
 
-    Parts are put together as JSON, unread: what is in them is checked when that is read.
+    Parts are joined as raw JSON, and validated when the whole record is decoded.
     """
     blocks = _Blocks(page)
     if blocks.facts is None:
@@ -56,7 +56,7 @@ def record_of(page: str) -> Record:
 
 
 def _whole(outline: dict[str, Raw], blocks: _Blocks) -> dict[str, Any]:
-    """An artifact together with what its parts hold."""
+    """An artifact's fields, including those from its parts."""
     name = _decode(outline.get("id", Raw(b"null")), str, "the id of an artifact")
     attrs: dict[str, Any] = _decode(outline.get("attrs", Raw(b"{}")), dict[str, Raw], f"the attrs of {name}")
     text, entities = (blocks.part(name, part, dict[str, Raw]) for part in ("text", "entities"))
@@ -68,13 +68,13 @@ def _whole(outline: dict[str, Raw], blocks: _Blocks) -> dict[str, Any]:
 
 
 def _outline(artifact: Artifact) -> dict[str, Any]:
-    """An artifact without what its parts hold."""
+    """An artifact's fields, except those in its parts."""
     kept = {name: getattr(artifact, name) for name in Artifact.__dataclass_fields__ if name not in _IN_PARTS}
     return kept | {"attrs": {name: value for name, value in artifact.attrs.items() if name not in _ATTRS_IN_PARTS}}
 
 
 class _Blocks:
-    """The data blocks of a page, which are unpacked when they are read: all of them to so many bytes at most."""
+    """The data blocks of a page, unpacked lazily, with a limit on their total unpacked size."""
 
     def __init__(self, page: str) -> None:
         self.facts: _Block | None = None
@@ -93,7 +93,7 @@ class _Blocks:
         return self.unpack(self._parts[artifact, name], kind)
 
     def unpack(self, block: _Block, kind: type[T]) -> T:
-        """The JSON value in a block. Raises RecordError where it is not what was written, or is too large."""
+        """The JSON value in a block. Raises RecordError if it is damaged or too large."""
         try:
             unpacking = zlib.decompressobj()
             data = unpacking.decompress(base64.b64decode(block.data, validate=True), self._left + 1)
@@ -109,7 +109,7 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A data block of a page as it stands there."""
+    """A data block of a page, still packed."""
 
     artifact: str
     part: str

@@ -1,4 +1,4 @@
-"""Other partitions of the joint graph: bytes saved against work recomputed, as a table, a chart and a control."""
+"""Other partitions of the joint graph: bytes saved against FLOPs recomputed, as a table, chart and control."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ROWS = 40
-#: torch's own is 1: as fast as it can be. 0 keeps the inputs alone, as activation checkpointing of all of it does.
+#: torch's default is 1, the fastest. 0 saves only the inputs, like activation checkpointing of the whole graph.
 BUDGETS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 
 
 class Partitions:
-    """The joint graphs of a run, partitioned on request; each partition is made once."""
+    """The joint graphs of a run, partitioned on request; partitions are cached."""
 
     def __init__(self, kept: Mapping[str, KeptFrame]) -> None:
         self.kept = kept
@@ -30,9 +30,9 @@ class Partitions:
         self._made: dict[tuple[str, float | None], Partition] = {}
 
     def divide(self, graph: str, budget: float | None) -> Partition:
-        """Partition a graph under a budget (0 to 1), or as `default_partition` does (None).
+        """Partition a graph under a budget (0 to 1), or by `default_partition` (None).
 
-        Raises KeyError for a graph that was not divided, ValueError for another budget.
+        Raises KeyError for a graph without a joint graph, ValueError for another budget.
         """
         if graph not in self.frames:
             raise KeyError(f"no joint graph {graph!r} in this run; it has: {', '.join(self.frames) or 'none'}")
@@ -43,11 +43,11 @@ class Partitions:
         return self._made[graph, budget]
 
     def table(self, budgets: Sequence[float] = BUDGETS) -> pd.DataFrame:
-        """One row per partition of each graph: eager's, `default_partition`'s, the minimum cut's for each budget.
+        """One row per partition of each graph: eager's, `default_partition`'s, and the min-cut's for each budget.
 
-        `activation_bytes` leaves out parameters and inputs, which are in memory anyway. `recomputed` are operations
-        that the backward computes again, with what they compute (`recomputed_flops`) and write (`recomputed_bytes`).
-        Raises ValueError for a run without a backward, or one that was loaded: it has no graphs to divide.
+        `activation_bytes` leaves out parameters and inputs, which are in memory anyway. `recomputed` counts operations
+        that the backward recomputes, with their FLOPs (`recomputed_flops`) and bytes written (`recomputed_bytes`).
+        Raises ValueError for a run without a backward, or a loaded run, which has no graphs to partition.
         """
         from explorer.reading.data_frames import table_of
 
@@ -55,7 +55,7 @@ class Partitions:
         return table_of("partitions", [row for graph in self.frames for row in self._rows(graph, budgets)])
 
     def decisions(self, graph: str | None = None, budget: float | None = 1.0) -> pd.DataFrame:
-        """One row per value that is saved or recomputed under a budget, and why."""
+        """One row per value saved or recomputed under a budget, with the reason."""
         from explorer.reading.data_frames import table_of
 
         self._need_graphs()
@@ -67,13 +67,13 @@ class Partitions:
         return table_of("kept", kept + again)
 
     def plot(self, budgets: Sequence[float] = BUDGETS) -> Figure:
-        """Plot bytes saved against work recomputed, a line per graph; eager and `default_partition` are points."""
+        """Plot bytes saved against FLOPs recomputed, one line per graph; eager and `default_partition` are points."""
         from explorer.render.plots import partition_chart
 
         return partition_chart(self.table(budgets))
 
     def control(self) -> Widget:
-        """A slider for the budget, with what is saved and recomputed, for a notebook; its `value` is the budget."""
+        """A notebook slider for the budget, with the saved and recomputed values; its `value` is the budget."""
         import ipywidgets as widgets
 
         self._need_graphs()
@@ -149,7 +149,7 @@ def _row(verdict: str, name: str, op: str, size: int, flops: int | None, why: st
 
 
 def partition_html(found: Partition, usual: Partition) -> str:
-    """What a partition saves and recomputes, as HTML, compared with torch's usual one."""
+    """HTML of the values that a partition saves and recomputes, compared with torch's default partition."""
     more = found.activation_bytes - usual.activation_bytes
     against = "" if not more else f" ({size_text(abs(more))} {'more' if more > 0 else 'less'} than usual)"
     head = (

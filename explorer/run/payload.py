@@ -1,12 +1,9 @@
-"""What the front end gets: a small manifest, and compressed parts of artifacts that it asks for.
+"""The data for the front end: a small manifest, and compressed parts of artifacts that it requests.
 
-A part is zlib-compressed JSON: `entities` (entities and the line map), `text` (text and shown line numbers), for a
-finding `view` (what its view is made of) and, where passes decided something about the artifact's entities,
-`decisions`. The manifest names every part with a digest, so a
-front end that compares it with what it holds knows what to ask for. The same record gives the same bytes.
-
-`words` explains what stands in an artifact's text (instructions, functions). It is made when it is asked for: a page
-has one for each language.
+A part is zlib-compressed JSON: `entities` (entities and the line map), `text` (text and shown line numbers), `view`
+(the data of a finding's view) and `decisions` (decisions of passes about the artifact's entities). The manifest has a
+digest of every part, so a front end can tell which parts it lacks. The same record gives the same bytes. `words`
+explains words in an artifact's text (instructions, functions). It is made on request; a page has one for each language.
 """
 
 from __future__ import annotations
@@ -33,12 +30,12 @@ from explorer.render.finding import COUNT
 from explorer.run.both_sides import SIDE
 from explorer.run.payload_part import Part, words_part
 
-#: Rows of a source that are shown above the row at which reading starts.
+#: Number of context rows above the row where a source is opened.
 ROWS_ABOVE: Final = 3
 
 
 def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[str, Part]:
-    """The parts of an artifact; a finding has those of its artifact, and what its view shows."""
+    """The parts of an artifact; a finding also has the data of its view."""
     entities = {"entities": artifact.entities, "lines": artifact.lines}
     text = {"text": artifact.text, "numbers": artifact.attrs.get("numbers")}
     parts = {"entities": entities, "text": text} | ({"view": finding.data} if finding and finding.view else {})
@@ -47,7 +44,7 @@ def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[s
 
 @dataclass
 class Payload:
-    """A record as the front end gets it. A record that grows keeps the parts already made."""
+    """A record in the form for the front end. When the record grows, parts already made are reused."""
 
     record: Record
     known: KnownFindings = field(default_factory=KnownFindings)
@@ -63,7 +60,7 @@ class Payload:
         self.update(self.record)
 
     def update(self, record: Record) -> None:
-        """Take the record as it now is, with its findings. What is the same as before is not compressed again."""
+        """Take a new version of the record, with its findings; only changed parts are compressed again."""
         found, shown = self.known.of(record)
         self._findings = {finding.artifact.id: finding for finding in (*views(record), *found)}
         self.record = add_measured_times(shown)
@@ -76,13 +73,13 @@ class Payload:
         self._starts = source_starts(record)
 
     def parts_of(self, artifact: str) -> dict[str, Part]:
-        """The parts of an artifact by name. Raises KeyError when the record has no such artifact."""
+        """The parts of an artifact by name. Raises KeyError if the record has no such artifact."""
         parts = self._made[artifact][1]
         decisions = self._decisions.get(artifact)
         return parts | {"decisions": decisions} if decisions else parts
 
     def part(self, artifact: str, name: str) -> Part | None:
-        """A part by name, or None when the record does not have it."""
+        """A part by name, or None if the record does not have it."""
         if artifact not in self._made:
             return None
         return words_part(self._shown_artifact(artifact)) if name == "words" else self.parts_of(artifact).get(name)
@@ -92,12 +89,12 @@ class Payload:
         return made.artifact if isinstance(made, Finding) else made
 
     def parts(self) -> Iterable[Part]:
-        """Every part, artifacts in pipeline order."""
+        """All parts, with artifacts in pipeline order."""
         for artifact in self.record.artifacts:
             yield from self.parts_of(artifact.id).values()
 
     def manifest(self) -> dict[str, Any]:
-        """What the front end shows before any part is there: plain JSON values, no text of any artifact."""
+        """The data that the front end shows before any part has arrived: JSON values, without texts of artifacts."""
         record = self.record
         sources = record.of_stage("source")
         marks = source_marks(record)
@@ -178,12 +175,12 @@ class Payload:
 
 
 def manifest(record: Record) -> dict[str, Any]:
-    """The manifest of a record that is complete."""
+    """The manifest of a complete record."""
     return Payload(record).manifest()
 
 
 def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
-    """The stages that a record has, may yet get or could not have, in pipeline order; unknown ones stay in place."""
+    """The present, pending and failed stages of a record, in pipeline order; unknown stages keep their position."""
     present = list(dict.fromkeys(artifact.stage for artifact in record.artifacts))
     expected = [*(problem.stage for problem in record.problems), *pending]
     missing = [stage for stage in expected if stage not in present]
@@ -193,25 +190,25 @@ def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
 
 
 def level_of(artifact: Artifact, record: Record) -> str:
-    """The level of decomposition of a graph that exists at several; that of captured graphs is "torch"."""
+    """The decomposition level of a graph, "torch" for a captured graph with other levels, "" if it has none."""
     if artifact.stage == "captured" and any(each.graph == artifact.graph for each in record.of_stage("decomposed")):
         return "torch"
     return str(artifact.attrs.get("level", ""))
 
 
 def _problem(problem: Problem, record: Record) -> dict[str, Any]:
-    """A problem, with the id of the break whose card says what to do about it, "" where there is none."""
+    """A problem as JSON values, with the id of the break whose card explains it, or ""."""
     found = break_of(problem, record)
     return msgspec.to_builtins(problem) | {"card": break_id(found) if found is not None else ""}
 
 
 def singular(unit: str) -> str:
-    """The singular of a unit: `launch` of `launches`, `op` of `ops`."""
+    """The singular of a unit: `launch` for `launches`, `op` for `ops`."""
     return unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
 
 
 def count_shown(artifact: Artifact, kinds: frozenset[str]) -> int:
-    """How many entities of these kinds; without kinds, how many the artifact says it has, else its lines of text."""
+    """Number of entities of these kinds; without kinds, the artifact's `count`, else its number of lines."""
     if not kinds and "count" in artifact.attrs:
         return int(artifact.attrs["count"])
     if not kinds:
@@ -220,14 +217,14 @@ def count_shown(artifact: Artifact, kinds: frozenset[str]) -> int:
 
 
 def stage_seconds(record: Record, stage: str) -> float | None:
-    """Seconds spent making a stage's artifacts, or None where nobody measured it."""
+    """Seconds spent making a stage's artifacts, or None if not measured."""
     subjects = {stage, *(artifact.id for artifact in record.of_stage(stage))}
     measured = [item.seconds for item in record.timings if item.subject in subjects and item.what == "compile"]
     return sum(measured) if measured else None
 
 
 def opened_first(record: Record) -> list[str]:
-    """Stages or artifacts to begin with, each in a pane: the kernels of both sides, where two backends made them."""
+    """Stages or artifacts to open first, each in a pane, such as the kernels of both backends."""
     if record.versus is not None:
         pairs = [artifact for artifact in record.of_stage("kernels") if "pair" in artifact.attrs]
         return [name for artifact in pairs[:1] for name in (artifact.id, str(artifact.attrs["pair"]))]
@@ -235,7 +232,7 @@ def opened_first(record: Record) -> list[str]:
 
 
 def versus_table(record: Record) -> dict[str, Any] | None:
-    """The table of two backends' code; None where there is one."""
+    """The table that compares two backends' code; None for a single backend."""
     if record.versus is None:
         return None
     rows = [[row.title, *row.texts] for row in totals(record, record.versus)]
@@ -243,7 +240,7 @@ def versus_table(record: Record) -> dict[str, Any] | None:
 
 
 def compared_first(record: Record) -> list[str] | None:
-    """The pair of artifacts to open first in a record of two sides: the first after capture that differs."""
+    """The pair of artifacts to open first in a record of two sides: the first late stage that differs."""
     if record.versus is not None:
         return None
     known = {artifact.id: artifact for artifact in record.artifacts}
@@ -254,18 +251,18 @@ def compared_first(record: Record) -> list[str] | None:
 
 
 def first_kernel_line(artifact: Artifact) -> int:
-    """Where to start reading: the first line of the first kernel in an artifact, or 1."""
+    """The line where an artifact is opened: that of its first kernel, or 1."""
     lines = [entity.attrs.get("line") or 1 for entity in artifact.entities if entity.kind == "kernel"]
     return min(lines, default=1)
 
 
 def _reading_order(record: Record) -> list[GraphBreak | Frame]:
-    """What a reader of the source looks for, most wanted first: the breaks, then the compiled functions."""
+    """Points of interest in the source, most important first: breaks, then compiled functions."""
     return [*record.breaks, *record.frames]
 
 
 def source_starts(record: Record) -> dict[str, int]:
-    """The row to start reading each source at: just above its first break, else above the function compiled first."""
+    """The row where each source is opened: just above its first break, else above its first compiled function."""
     lines = SourceLines(record)
     places = [lines.place(item.file, item.line) for item in _reading_order(record)]
     starts: dict[str, int] = {}
@@ -275,7 +272,7 @@ def source_starts(record: Record) -> dict[str, int]:
 
 
 def decision_parts(record: Record) -> dict[str, Part]:
-    """For each artifact, what passes decided about its entities, newest last."""
+    """The passes' decisions about each artifact's entities, oldest first."""
     owner = {entity.id: artifact.id for artifact in record.artifacts for entity in artifact.entities}
     about: dict[str, list[Decision]] = {}
     for decision in record.decisions:
@@ -285,7 +282,7 @@ def decision_parts(record: Record) -> dict[str, Part]:
 
 
 def decision_counts(record: Record) -> list[dict[str, Any]]:
-    """How many decisions of each kind each pass made, by backend where the record has two."""
+    """Number of decisions by pass and verdict, separated by backend if the record has two."""
     own: Sequence[Decision] = record.decisions
     other: Sequence[Decision] = ()
     if record.versus is not None and any(SIDE in artifact.attrs for artifact in record.artifacts):
@@ -312,8 +309,10 @@ def kernel_counts(record: Record) -> list[dict[str, Any]]:
 def interest(
     record: Record, landed: Mapping[str, Mapping[str, list[int]]]
 ) -> Callable[[Artifact], tuple[bool, bool, int]]:
-    """Sorts sources: the user's own files before installed ones, of these first the file of the first break, or
-    without one that of the explored function, then those with more captured lines.
+    """A sort key for sources: the user's own files first, then installed ones.
+
+    Within each group the file of the first break comes first (without breaks, that of the explored function), then
+    files with more captured lines.
     """
     first = next((item.file for item in _reading_order(record)), "")
 

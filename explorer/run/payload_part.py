@@ -1,4 +1,4 @@
-"""Compressed pieces of what the front end gets: of an artifact, and what the words of a language mean."""
+"""Compressed parts of the front end's data: of an artifact, or the glossary of a language."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPRESSION = 9
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One compressed piece of an artifact. `size` is its length in bytes before compression."""
+    """One compressed part of an artifact. `size` is its uncompressed length in bytes."""
 
     artifact: str
     name: str
@@ -36,11 +36,11 @@ class Part:
 
 
 Explained = dict[str, tuple[str, str, str]]
-"""Word as it stands in the text -> its name, one line about it, address of its documentation."""
+"""Name, one-line explanation and documentation URL of each word, by its spelling in the text."""
 
 
 def explain_words(language: str, text: str) -> Explained:
-    """The words of a text that the glossary knows."""
+    """Explanations of the words in a text that the glossary knows."""
     from explorer.glossary import for_text
 
     return {word: (meaning.name, meaning.words, meaning.link) for word, meaning in for_text(language, text).items()}
@@ -51,7 +51,7 @@ def words_part(artifact: Artifact) -> Part:
 
 
 def words_of_languages(record: Record) -> Iterator[Part]:
-    """One part per language, for all its artifacts: texts of one language share most of their words."""
+    """One glossary part per language for all its artifacts, because texts of one language share most words."""
     found: dict[str, Explained] = {}
     for artifact in record.artifacts:
         found.setdefault(artifact.language, {}).update(explain_words(artifact.language, artifact.text))

@@ -1,4 +1,4 @@
-"""What a user holds after an exploration: the record, as tables, texts, drawings, a widget and files."""
+"""`Run`, the result of an exploration: its record as tables, texts, drawings, a widget and files."""
 
 from __future__ import annotations
 
@@ -43,13 +43,12 @@ class Run(RecordHolder):
     >>> run.kernels[["name", "bytes"]]       # a table
     >>> run.save("run.html")                 # a page that needs no network
 
-    `record` is all that was found; `value` is what the explored call returned.
+    `record` holds all results; `value` is the return value of the explored call.
 
-    Stages and findings print as text. The tables (`run.breaks`, `run.ops`, …) are DataFrames made anew at each access,
-    so that changing one changes nothing here.
+    Stages and findings print as text. The tables (`run.breaks`, `run.ops`, …) are new DataFrames at each access, so
+    changing one does not change the run.
 
-    Stages of machine code (`run["ptx"]`, `run.binaries`) are made when they are first asked for, and are in `record`
-    from then on.
+    Stages of machine code (`run["ptx"]`, `run.binaries`) are compiled at the first access, and are then in `record`.
     """
 
     def __init__(
@@ -62,8 +61,9 @@ class Run(RecordHolder):
         call: Call | None = None,
         calls: Mapping[str, Call] | None = None,
     ) -> None:
-        """`kept` are graphs and inputs, by frame, `call` is the explored call, and `calls` are all of its cell, by
-        callee. None of this is saved.
+        """`kept` has graphs and inputs by frame, `call` is the explored call, `calls` has the cell's calls by callee.
+
+        None of these are saved.
         """
         self.value, self.kept, self.call, self.calls = value, kept or {}, call, calls or {}
         self.compiler = KernelCompiler(record) if widget is None else widget.compiler
@@ -80,13 +80,13 @@ class Run(RecordHolder):
 
     @property
     def _shown(self) -> Record:
-        """The record with its findings, which are made once for each record, for the live view too."""
+        """The record with its findings, which are cached and shared with the live view."""
         return self.compiler.known.of(self.record)[1]
 
     def __getitem__(self, name: str) -> Artifact:
         """The artifact with this id (`forward[0/0]`), or the first of this stage (`forward`, `Forward`).
 
-        Kernels are compiled for a stage that needs that, and graphs traced for `decomposed`. Raises KeyError.
+        Compiles kernels if the stage needs it, and traces graphs for `decomposed`. Raises KeyError.
         """
         key = stage_key(name)
         stage = key.partition("[")[0]
@@ -107,10 +107,10 @@ class Run(RecordHolder):
     def switch(self, callee: str, listener: Listener | None = None) -> Run:
         """Explore another call of the same cell, by its callee: `run.switch("batch")`.
 
-        The first call of it is made once more, on copies of its arguments: random state and buffers are put back, and
-        what it prints is dropped. Other side effects of its code, such as appending to a list or writing a file, happen
-        again; to avoid that, run the cell with `--fn`. The live view shows the result, which is returned. Raises
-        KeyError for a callee that the cell did not call, and what the call raises.
+        Its first call is repeated on copies of its arguments. RNG state and buffers are restored, and its output is
+        discarded. Other side effects of its code, such as appending to a list or writing a file, happen again; to avoid
+        that, run the cell with `--fn`. Returns the new run, and shows it in the live view. Raises KeyError for a callee
+        that the cell did not call, and any exception of the call.
         """
         from compiler.engine import explore_again
 
@@ -130,19 +130,19 @@ class Run(RecordHolder):
         return run
 
     def trust(self) -> Run:
-        """Agree that the code of a loaded run's kernels is executed on this machine; returns this run.
+        """Allow the code of a loaded run's kernels to be executed on this machine; returns this run.
 
-        `tcompile.load` executes nothing, and neither does looking at the run. To compile its kernels is another thing:
-        the source of Triton kernels is Python, which is executed on this machine to compile it, and the kernel lab
-        builds and runs kernels. Whoever made the file wrote that source. So machine code (`run["ptx"]`,
-        `run.binaries`) and `%%tkernel` raise UntrustedError until you have called this:
+        `tcompile.load` and reading the run execute nothing, but compiling its kernels does: the source of Triton
+        kernels is Python, which is executed to compile it, and the kernel lab builds and runs kernels. The author of
+        the file wrote that source. So machine code (`run["ptx"]`, `run.binaries`) and `%%tkernel` raise UntrustedError
+        until you call this:
 
         run = tcompile.load("run.json")
         print(run["kernels"])         # read what would be executed
         print(run.trust()["ptx"])     # you trust whoever made the file
 
-        Even then a kernel is compiled only if it is made of what Inductor and our own backend write: known imports,
-        functions under `@triton.jit`, constants. `run.tables.problems` names those that are not. A run that was made
+        Even then a kernel is compiled only if it consists of statements that Inductor and our own backend write: known
+        imports, functions under `@triton.jit`, constants. `run.tables.problems` lists the refused kernels. A run made
         in this process is trusted.
         """
         self.compiler.trust()
@@ -151,48 +151,49 @@ class Run(RecordHolder):
         return self
 
     def compile_kernels(self, config: int = 0) -> Run:
-        """Compile the Triton kernels to machine code, all at once; returns this run.
+        """Compile all Triton kernels to machine code; returns this run.
 
-        `config` chooses among the launch configurations that Inductor's heuristics would try (`run.binaries.configs`
-        says how many there are): 0 is the first. Nothing is compiled twice. Raises ValueError for a negative one,
+        `config` is the index of the launch configuration among the autotuning candidates, from 0
+        (`run.binaries.configs` has their number). Nothing is compiled twice. Raises ValueError for a negative index,
         UntrustedError for a loaded run before `run.trust()`.
         """
         self.compiler.compile(config=config)
         return self
 
     def kernel(self, name: str) -> KernelCode:
-        """The source of the kernel with this name or id, and what is known of it. Raises KeyError."""
+        """The source and facts of the kernel with this name or id. Raises KeyError."""
         from explorer.run.kernel_code import kernel_code
 
         return kernel_code(self.record, name)
 
     def linked(self, ids: str | Iterable[str]) -> pd.DataFrame:
-        """One row per entity linked to one of these: what they came from, and all that came of them.
+        """One row per entity linked to these ids: their origins, and the entities made from them.
 
-        Raises ValueError for an id that the record does not have.
+        Raises ValueError for an unknown id.
         """
         return _tables().linked(self._shown, self._check_ids(ids))
 
     @property
     def cards(self) -> Cards:
-        """A card for each graph break and each recompilation: where, what, what it costs, what to change.
+        """A card for each graph break and recompilation: place, cause, cost, and fix.
 
-        Prints as all of them; `run.cards[0]` is the text of the first.
+        Prints all cards; `run.cards[0]` is the text of the first.
         """
         return all_cards(self.record)
 
     @property
     def breaks(self) -> pd.DataFrame:
-        """One row per graph break: where, what it was, the graphs around it, what to change, torch's words."""
+        """One row per graph break: place, cause, graphs around it, fix, torch's message."""
         return _tables().breaks(self.record)
 
     def xray(self) -> XRayed:
-        """Find all sites of graph breaks, those behind others too: `print(run.xray())`, `.sites`, `.table`.
+        """Find all sites of graph breaks, including those hidden behind others.
 
-        The call is captured again and again, each time with the values in place that the expressions which broke had,
-        until nothing breaks. The user's objects and random numbers are put back, and nothing is written: a site that
-        writes files, starts processes or uses the network is explained and not run. Raises ValueError for a run
-        without a call.
+        print(run.xray())       # also `.sites` and `.table`
+
+        The call is captured repeatedly. Each time, the expressions that broke are replaced by their values, until
+        nothing breaks. The user's objects and the RNG state are restored. A site that writes files, starts processes or
+        uses the network is only explained, not run. Raises ValueError for a run without a call.
         """
         from explorer.run.xray import xray
 
@@ -200,22 +201,22 @@ class Run(RecordHolder):
 
     @property
     def guards(self) -> pd.DataFrame:
-        """One row per guard: the argument, the check in words, the line that asked for it, if it ever failed."""
+        """One row per guard: argument, check in words, line that installed it, failures."""
         return _tables().guards(self.record)
 
     @property
     def recompiles(self) -> pd.DataFrame:
-        """One row per recompilation: the argument that caused it, its old and new value, the call, what helps."""
+        """One row per recompilation: its argument, the old and new value, the call, a fix."""
         return _tables().recompiles(self.record)
 
     @property
     def graphs(self) -> pd.DataFrame:
-        """One row per FX graph: nodes, inputs, calls, different ops, outputs, bytes written."""
+        """One row per FX graph: nodes, inputs, calls, distinct ops, outputs, bytes written."""
         return _tables().graphs(self.record)
 
     @property
     def ops(self) -> pd.DataFrame:
-        """How often each op (rows) is called in each stage (columns)."""
+        """Number of calls of each op (rows) in each stage (columns)."""
         return _tables().ops(self.record)
 
     @overload
@@ -223,16 +224,16 @@ class Run(RecordHolder):
     @overload
     def decompose(self, name: str) -> LevelArtifacts | OpLevels: ...
     def decompose(self, name: str = "") -> RunLevels | LevelArtifacts | OpLevels:
-        """The run's graphs, or one call in them, from what was called down to prims.
+        """Decompose the run's graphs, or one of their calls, from torch's functions to prims.
 
         run.decompose()                 # each graph at each level, against eager; `.table` and `.operators`
         run.decompose("prims")          # the graphs at a level: "torch", "ATen", "core ATen", "Inductor" or "prims"
         run.decompose("captured.gelu")  # one call at each level, on the values it had in this run
 
-        A call is named by its id (`captured[0/0].gelu`) or its stage and name. The graphs of a loaded run are text, so
-        its levels can't be made: ValueError. Raises ValueError for another level too, KeyError where there is no such
-        call, LevelError (a RuntimeError) where it calls nothing or its graph is not at hand, OperatorError (a
-        ValueError) for what only another device has.
+        A call is named by its id (`captured[0/0].gelu`) or its stage and name. Raises ValueError for an unknown level,
+        or for a loaded run, whose graphs are only text; KeyError for an unknown call; LevelError (a RuntimeError) if
+        the node calls nothing or its graph was not kept; OperatorError (a ValueError) for an operator of another
+        device.
         """
         if not name:
             return self._levels
@@ -240,15 +241,15 @@ class Run(RecordHolder):
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row per generated kernel: kind, calls, bytes a call reads and writes, its lines; registers and so on.
+        """One row per generated kernel: kind, calls, bytes per call, lines, registers, and more.
 
-        What is in the binaries is missing until something asked for them.
+        Facts of the binaries are NA until the kernels are compiled.
         """
         return _tables().kernels(self.record)
 
     @property
     def binaries(self) -> pd.DataFrame:
-        """One row per compiled kernel: registers, spills, shared memory, occupancy, roofline, instructions.
+        """One row per compiled kernel: registers, spills, occupancy, roofline, instructions.
 
         The kernels are compiled at the first access.
         """
@@ -258,32 +259,32 @@ class Run(RecordHolder):
     def tables(self) -> Tables:
         """All tables of the run: `run.tables.frames`; `print(run.tables)` lists them.
 
-        Each is made anew at each access, so that changing one changes nothing here.
+        Each access returns a new DataFrame, so changing one does not change the run.
         """
         return _tables().Tables(self)
 
     @property
     def timing(self) -> Timing:
-        """Times, measured and estimated: tables, a plot, methods that measure more. Prints whether compiling pays."""
+        """Measured and estimated times, and methods to measure. Prints whether compiling pays."""
         return Timing(self)
 
     @property
     def memory(self) -> Memory:
-        """The bytes in use over a call: `steps`, `peak`, `plot()`, `trace(call)`. Prints as what they come to."""
+        """Memory use over a call: `steps`, `peak`, `plot()`, `trace(call)`. Prints a summary."""
         return Memory(self)
 
     @property
     def fusion(self) -> Fusion:
-        """Which loops became one kernel: `kernels` and `unfused` are tables. Prints as text, round by round."""
+        """Kernel fusion: `kernels` and `unfused` are tables. Prints the rounds of fusion."""
         return Fusion(self)
 
     @property
     def advice(self) -> AdviceList:
-        """What would make the call or its compilation faster, with evidence, the largest expected gain first.
+        """Advice to speed up the call or its compilation, with evidence, by expected gain.
 
-        Prints as text; `table` is a DataFrame, `run.advice[0]` the first finding as plain data, and
-        `run.advice.measure(0)` makes its change and times the call with and without it. Numbers are measured where the
-        run was timed (`--time`), and estimates that say so elsewhere.
+        Prints as text. `table` is a DataFrame, and `run.advice[0]` the first finding as plain data.
+        `run.advice.measure(0)` makes its change and times the call with and without it. Numbers are measured if the run
+        was timed (`--time`), otherwise they are marked as estimates.
         """
         from explorer.findings.advice.adviser import AdviceList
 
@@ -296,9 +297,9 @@ class Run(RecordHolder):
 
     @cached_property
     def partitions(self) -> Partitions:
-        """Other ways to divide forward from backward: `run.partitions.table()`, `.plot()`, `.control()`.
+        """Other partitions into forward and backward: `.table()`, `.plot()`, `.control()`.
 
-        Only a run that was made here has the graphs for it.
+        They need the run's graphs, which a loaded run does not have.
         """
         from explorer.run.partitions import Partitions
 
@@ -306,7 +307,7 @@ class Run(RecordHolder):
 
     @property
     def autograd(self) -> AutogradRun:
-        """The graphs that autograd built as the captured graphs ran, with tables `nodes`, `saved` and `leaves`."""
+        """The autograd graphs of the captured graphs, with tables `nodes`, `saved` and `leaves`."""
         from explorer.run.autograd_run import AutogradRun
 
         stages = ("source", "captured", "autograd")
@@ -314,16 +315,16 @@ class Run(RecordHolder):
         return AutogradRun(self.record.with_fields(artifacts=kept), self.value)
 
     def replay(self) -> Replay:
-        """How TorchDynamo read the code, step by step. Raises ValueError if the run was made without `--step`."""
+        """TorchDynamo's trace of the code, step by step. Raises ValueError without `--step`."""
         from explorer.findings.replay import Replay
 
         return Replay(self.record)
 
     def drawing(self, name: str = "captured", depth: int | None = None, direction: str = "TB") -> Digraph:
-        """A stage's graph for print, grouped by module: `run.drawing("forward").render("forward.pdf")`.
+        """Draw a stage's graph, grouped by module: `run.drawing("forward").render("forward.pdf")`.
 
-        `depth` is how many levels of modules stay open; None opens as many as can be read. `direction` is `TB` (top
-        to bottom) or `LR`. Raises KeyError for a stage that is not there, ValueError for one that is not a graph.
+        `depth` is the number of expanded module levels; by default as many as are readable. `direction` is `TB` (top to
+        bottom) or `LR`. Raises KeyError for an unknown stage, ValueError for a stage that is not a graph.
         """
         from explorer.render.drawing import drawing
 
@@ -334,16 +335,17 @@ class Run(RecordHolder):
     @overload
     def diff(self, other: Run | Record | None = None) -> RunDiff: ...
     def diff(self, other: Run | Record | str | None = None) -> RunDiff | ArtifactDiff:
-        """What differs between this run (`-`) and another (`+`), stage by stage.
+        """Compare this run (`-`) with another (`+`), stage by stage.
 
-        Breaks, guards and recompilations that are gone or new, merged graphs, each stage's text, op counts, kernels.
+        The diff has changed breaks, guards and recompilations, merged graphs, each stage's text, op counts, and
+        kernels.
 
         run.diff(other)   # another exploration: before and after a fix, or for two GPUs
-        run.diff()        # another backend's code for the same call (`--vs`), beside this run's
-        run.diff("0/1")   # the captured graph of a recompilation, and that of the code that came closest
+        run.diff()        # another backend's code for the same call (`--vs`)
+        run.diff("0/1")   # the captured graph of a recompilation, and that of the closest cache entry
 
-        Machine code is compared once it is asked for: `diff["ptx"]`, `diff.kernels`. `run.diff().widget()` shows both.
-        Raises ValueError for `diff()` of a run without `--vs`, KeyError for a recompilation that does not exist.
+        Machine code is compared on request: `diff["ptx"]`, `diff.kernels`. `run.diff().widget()` shows both sides.
+        Raises ValueError for `diff()` of a run without `--vs`, KeyError for an unknown recompilation.
         """
         from explorer.run.diff import RunDiff, recompile_diff
 
@@ -361,14 +363,14 @@ class Run(RecordHolder):
         return self._other
 
     def save(self, path: str | Path) -> Path:
-        """Save as `.html` (one page to explore, no network needed) or `.json` (data). The file is whole or untouched.
+        """Save as `.html` (one interactive page, no network needed) or `.json` (data), atomically.
 
-        Returns the path. Raises ValueError for another suffix, OSError when it can't be written.
+        Returns the path. Raises ValueError for another suffix, OSError if the file can't be written.
         """
         return files.write(self.record, path)
 
     def widget(self) -> Any:
-        """The live view of this run: made at the first call, the same one after."""
+        """The live view of this run, made at the first call and then reused."""
         if self._widget is None:
             from explorer.run.widget import Explorer
 
@@ -378,9 +380,9 @@ class Run(RecordHolder):
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """Ids of the selected entities, in the widget too; set it to select from Python.
+        """Ids of the selected entities, shared with the widget; set it to select from Python.
 
-        Setting raises ValueError for an id that the record does not have.
+        Setting it raises ValueError for an unknown id.
         """
         return tuple(self._widget.selection) if self._widget is not None else self._selection
 
@@ -407,13 +409,13 @@ class Run(RecordHolder):
         return f"<Run {self.record.title or 'tcompile'}: {pluralize(stages, 'stage')}; print(run) for a summary>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """Text, and static HTML that needs no script. The widget is an output of its own."""
+        """Text, and static HTML without scripts. The widget is a separate output."""
         from explorer.run.static_view import twin
 
         return {"text/plain": str(self), "text/html": twin(self.record)}
 
     def _ipython_display_(self) -> None:
-        """Static HTML first, then the widget, whose script hides it: a saved notebook shows the first without one."""
+        """Display static HTML, then the widget, whose script hides the HTML; a saved notebook shows the HTML."""
         from IPython.core.getipython import get_ipython
         from IPython.display import display
 
@@ -429,13 +431,13 @@ def load(path: str | Path) -> Run:
     >>> print(run.cards)
 
     `run.value` is None. To compile its kernels, which executes code from the file, call `run.trust()`. Raises
-    RecordError, naming the field that is wrong, ValueError for another suffix, OSError.
+    RecordError with the invalid field, ValueError for another suffix, OSError.
     """
     return Run(files.read(path))
 
 
 def _tables() -> Any:
-    """Imported at first use: pandas takes longer to import than a record to read."""
+    """The module of tables, imported at first use because importing pandas takes longer than reading a record."""
     from explorer.run import tables
 
     return tables

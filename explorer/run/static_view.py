@@ -1,8 +1,8 @@
-"""Record -> static HTML that needs no script: what a saved notebook shows on GitHub, on nbviewer and in JupyterLab.
+"""Static HTML of a record without scripts, for saved notebooks on GitHub, on nbviewer and in JupyterLab.
 
-Those pages keep only some of HTML, so only that is used: `<details>`, tables, `<pre>`, inline `style`, `class`,
-`title` and `<img src="data:…">`. It reads without the styles too. Text takes the page's own colour and tints are
-translucent, so it works on light and dark. Every string from the record is escaped.
+These sites keep only some HTML, so only `<details>`, tables, `<pre>`, inline `style`, `class`, `title` and
+`<img src="data:…">` are used. The view is also readable without styles. Text has the page's own colour and tints are
+translucent, so it works on light and dark backgrounds. Every string from the record is escaped.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from explorer.run import tables, text
 from explorer.run.text import stages_table
 
 BUDGET = 170_000
-"""Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
+"""Maximum characters of stage text in one static view, shared by the artifacts."""
 
 TEXT_MOST, TEXT_LEAST = 7_000, 1_500
-"""Characters shown of one artifact: at most, and at least where there are very many."""
+"""Maximum characters shown of one artifact, and the minimum if there are very many artifacts."""
 
 FINDING_MOST = 12_000
-"""Characters of HTML of a finding that is shown folded."""
+"""Maximum characters of a folded finding's HTML."""
 
 SOURCES, SOURCE_LINES = 12, 120
 PICTURES = 4
 
 GRAPH_COLOURS = ("#009e80", "#c750d9", "#1f3df5", "#7d1a12", "#949000", "#523063")
-"""The light theme's colours of graphs in the front end, which people with any colour vision can tell apart."""
+"""The graph colours of the front end's light theme, distinguishable with any colour vision."""
 
 
 def twin(record: Record) -> str:
@@ -66,7 +66,7 @@ def _summary(record: Record) -> str:
 
 
 def _findings(record: Record) -> str:
-    """Each finding as HTML of its document; of one that has none, or too long a one, its text."""
+    """Each finding's document as HTML; its text if it has no document or the document is too long."""
     return "\n".join(map(_finding_html, findings(record)))
 
 
@@ -82,7 +82,7 @@ def _finding_html(finding: Finding) -> str:
 
 
 def _sources(record: Record) -> str:
-    """The user's code first and open, other files closed below it."""
+    """The user's code first and open, other files folded below it."""
     sources = sorted(record.of_stage("source"), key=lambda artifact: bool(artifact.attrs.get("installed")))
     landed = landed_lines(record)
     graphs = list(dict.fromkeys(graph for found in landed.values() for graph in found))
@@ -104,8 +104,9 @@ def _source(
     landed: dict[str, list[int]],
     colours: dict[str, str],
 ) -> str:
-    """Lines with their number, the graph they landed in (or that they ended one) and its colour. `landed`: graph ->
-    rows of this file whose code is in it; the caller's own lines are in none.
+    """Source lines with their number, and the name and colour of their graph, or "break".
+
+    `landed` has the rows of this file that were captured, by graph; lines of the caller are in no graph.
     """
     lines = list(_highlight_lines(artifact) if artifact.language == "python" else map(safe, text_lines(artifact.text)))
     numbers = text.line_numbers(artifact, len(lines))
@@ -121,7 +122,7 @@ def _source(
 
 
 def _worth_showing(artifact: Artifact, count: int) -> list[int]:
-    """The lines to show: all of a short source; of a long one, those that computed something and a few around."""
+    """The lines to show: all of a short source, or the computing lines of a long one with context."""
     if count <= SOURCE_LINES // 2:
         return list(range(1, count + 1))
     near = {line + step for line in artifact.lines for step in range(-3, 3) if 1 <= line + step <= count}
@@ -138,7 +139,7 @@ def _source_row(number: str, note: str, colour: str, code: str) -> str:
 
 
 def _highlight_lines(artifact: Artifact) -> Iterator[str]:
-    """Lines of Python as HTML: keywords bold, comments and docstrings italic, which read on any background."""
+    """Lines of Python as HTML: keywords bold, comments and docstrings italic, readable on any background."""
     tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens(artifact.text.removesuffix("\n"))
     line = ""
     for kind, value in tokens:
@@ -156,7 +157,7 @@ def _wrap_in_tag(tag: str, code: str) -> str:
 
 
 def _pictures(record: Record) -> str:
-    """The first captured graphs drawn, where Graphviz is there and the drawings are small enough to keep."""
+    """Drawings of the first captured graphs, if Graphviz is installed and they are small enough."""
     captured = [artifact for artifact in record.of_stage("captured") if has_flow(artifact)]
     shown: list[str] = []
     room = PICTURE_BYTES
@@ -180,7 +181,7 @@ def _picture(artifact: Artifact, svg: str, is_open: bool) -> str:
 
 
 def _stages(record: Record) -> str:
-    """Each stage closed under its size; a stage of several graphs has each of them closed inside."""
+    """Each stage folded, with its size in the title; the graphs of a stage are folded inside it."""
     artifacts = [artifact for artifact in record.artifacts if artifact.stage not in ("source", *MACHINE_STAGES)]
     room = max(TEXT_LEAST, min(TEXT_MOST, BUDGET // max(1, len(artifacts))))
     fitting = artifacts[: BUDGET // room]
@@ -193,7 +194,7 @@ def _stages(record: Record) -> str:
 
 
 def _machine(record: Record) -> str:
-    """Machine code is much, and one of many kernels at a time is read: the static view says where it is."""
+    """A note on how to print machine code, which is too long for the static view."""
     there = [stage for stage in MACHINE_STAGES if record.of_stage(stage)]
     calls = ", ".join(f"print(run[{stage!r}])" for stage in there)
     return note(f"{pluralize(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
@@ -214,7 +215,7 @@ def _artifact_title(artifact: Artifact) -> str:
 
 
 def _clip_text(artifact: Artifact, room: int) -> str:
-    """As many whole lines as fit, and how to see all."""
+    """As many whole lines as fit, and a note on how to see all."""
     lines = text_lines(artifact.text)
     shown: list[str] = []
     for line in lines:
@@ -254,13 +255,13 @@ def _problems(record: Record) -> str:
 
 
 def _card(problem: Problem, record: Record) -> str:
-    """Where the card of the break is that a problem is about."""
+    """A reference to the card of the graph break that a problem is about, or ""."""
     number = card_number(problem, record)
     return f"its card is number {number} under the graph breaks above" if number else ""
 
 
 def _facts(name: str, count: int, table: str, where: str, is_open: bool = False) -> str:
-    """A table of facts under its count; nothing where there are none."""
+    """A table of facts folded under its count; "" if there are none."""
     if not count:
         return ""
     return details(f"<b>{pluralize(count, name)}</b>", table + left_out_note(count, ROWS, "rows", where), is_open)

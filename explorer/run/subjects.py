@@ -1,4 +1,4 @@
-"""Tables and actions of a run by subject: `run.timing`, `run.memory`, `run.fusion`. Each prints as text."""
+"""Tables and methods of a run by subject: `run.timing`, `run.memory`, `run.fusion`. Each prints as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Subject:
-    """Tables and actions of a run on one subject."""
+    """Tables and methods of a run on one subject."""
 
     stage: ClassVar[str]
     absent: ClassVar[str]
@@ -37,43 +37,43 @@ class Subject:
 
 
 class Timing(Subject):
-    """Times of a run: measured ones (`--time`, `run.timing.measure()`), and estimates for a GPU that is not here."""
+    """Times of a run: measured ones (`--time`, `run.timing.measure()`), and estimates for an absent GPU."""
 
     stage, absent = "timing", "nothing was timed: run.timing.measure() does it"
 
     @property
     def candidates(self) -> pd.DataFrame:
-        """One row per way to run the call: eager, and each backend and mode; times, memory, break-even calls."""
+        """One row per candidate (eager, and each backend and mode): times, memory, break-even number of calls."""
         from explorer.findings.timing.tables import timings
 
         return timings(self._run.record)
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row per kernel and half of the call: measured time, bandwidth, rate, lines."""
+        """One row per kernel in forward or backward: measured time, bandwidth, rate, lines."""
         from explorer.findings.timing.tables import kernel_times
 
         return kernel_times(self._run.record)
 
     @property
     def lines(self) -> pd.DataFrame:
-        """One row per line of Python and half of the call: measured time, with and without what it calls."""
+        """One row per Python line in forward or backward: measured time, with and without its callees."""
         from explorer.findings.timing.tables import line_times
 
         return line_times(self._run.record)
 
     @property
     def stages(self) -> pd.DataFrame:
-        """One row per artifact: how many seconds torch.compile took to make it."""
+        """One row per artifact: the seconds that torch.compile took to make it."""
         from explorer.run.tables import stage_times
 
         return stage_times(self._run.record)
 
     @property
     def phases(self) -> pd.DataFrame:
-        """One row per phase of torch's compilations, by its own events: its seconds, with and without inner phases.
+        """One row per phase of torch's compilations, from torch's own events: seconds with and without inner phases.
 
-        What tcompile spends on recording is not counted; g++ and Triton run where code is built (`--time`, a GPU).
+        The time of tcompile's recording is not included. g++ and Triton run only if code is built (`--time`, a GPU).
         """
         from explorer.findings.timing.phases import phases
 
@@ -81,18 +81,18 @@ class Timing(Subject):
 
     @property
     def estimates(self) -> pd.DataFrame:
-        """One row per kernel for a GPU that is not here: the least time that its bytes and operations take there.
+        """One row per kernel for an absent GPU: the minimum time for its bytes and FLOPs there.
 
-        `.attrs` has the sums and the cost of launches. Empty where the code is for a device that is here.
+        `.attrs` has the totals and the cost of launches. Empty if the code's device is present.
         """
         from explorer.findings.timing.estimates import estimates
 
         return estimates(self._run.record)
 
     def plot(self) -> Figure:
-        """Each candidate's time of a call with its quartiles, as a bar chart.
+        """Plot the candidates' times per call with quartiles as a bar chart.
 
-        Raises ValueError where nothing was timed.
+        Raises ValueError if nothing was timed.
         """
         from explorer.findings.timing.chart import timing_chart
 
@@ -107,17 +107,17 @@ class Timing(Subject):
         rounds: int | None = None,
         flush: bool = True,
     ) -> pd.DataFrame:
-        """Time the run's call in several ways, on fresh copies with equal weights; returns `candidates`.
+        """Time the run's call with several candidates, on fresh copies with equal weights; returns `candidates`.
 
         `candidates` are names of Inductor's modes and of backends ("default,reduce-overhead" or a list), "all", or
-        backends that are functions; eager is always among them. By default those that make sense on the device. One
-        call is the user's own, with its backward where it gives something that has a gradient (`backward=False`: the
-        forward alone), and with a step of `optimizer`: a name of torch.optim, or a function of the parameters.
-        `rounds` is how often each is timed in turns; `flush=False` leaves a GPU's L2 cache as the last call left it.
+        backend functions; eager is always included. The default depends on the device. The timed step is the user's
+        call, its backward if a result requires grad (`backward=False`: only the forward), and a step of `optimizer`,
+        which is a name of torch.optim or a function of the parameters. `rounds` is the number of interleaved rounds;
+        `flush=False` does not flush a GPU's L2 cache between calls.
 
-        Interrupted, it keeps what is finished (`run.record.measurement.interrupted`). A candidate that fails has its
-        problem in the table, and the others stay. Raises OptionError for what can't be asked, ValueError for a run that
-        was loaded, and what the call raises in eager.
+        After an interrupt, finished results are kept (`run.record.measurement.interrupted`). A failed candidate has its
+        problem in the table. Raises OptionError for an invalid argument, ValueError for a loaded run, and any exception
+        of the call in eager mode.
         """
         from compiler.timing.candidate_times import Plan
         from explorer.findings.timing.again import listen_for_progress, time_candidates
@@ -128,10 +128,10 @@ class Timing(Subject):
         return self.candidates
 
     def profile(self, optimizer: str | MakeOptimizer | None = None) -> pd.DataFrame:
-        """Profile the run's call, eager and compiled, on a copy, for `kernels` (returned) and `lines`.
+        """Profile a copy of the run's call, eager and compiled, for `kernels` (returned) and `lines`.
 
-        One call is as in `measure`. Code is built for where the call's tensors are. Raises OptionError, ValueError for
-        a run that was loaded, CannotCopyError, and what the call raises.
+        The profiled step is that of `measure`. Code is built for the device of the call's tensors. Raises OptionError,
+        ValueError for a loaded run, CannotCopyError, and any exception of the call.
         """
         from explorer.findings.timing.again import profile_call
 
@@ -150,15 +150,16 @@ class Timing(Subject):
         optimizer: str | MakeOptimizer | None = None,
         rounds: int | None = None,
     ) -> Sweep:
-        """Time the run's call at other sizes, in other number formats and modes: where does compiling begin to pay?
+        """Time the run's call at other sizes, dtypes and modes, to find where compiling begins to pay.
 
-        `batch` are sizes of dimension 0 of the first tensor that is passed, and of all others that have its size there;
-        `dims={"x": 0, "mask": (2, 3)}` names other dimensions, by argument. Inputs are cut, or repeat their own rows;
-        `inputs=lambda size: (x, y)` makes them instead. `dtype` casts modules and floating inputs. `mode` names
-        candidates as `measure` does, by default the run's own; `backward`, `optimizer` and `rounds` are as there.
+        `batch` has sizes for dimension 0 of the first tensor argument, and of all other tensors with the same size
+        there; `dims={"x": 0, "mask": (2, 3)}` names other dimensions by argument. Inputs are truncated or repeat their
+        own rows; `inputs=lambda size: (x, y)` makes them instead. `dtype` casts modules and floating-point inputs.
+        `mode` names candidates as in `measure`, by default the run's own; `backward`, `optimizer` and `rounds` are
+        those of `measure`.
 
-        Returns a table, words and a plot in one. Interrupted, it has the points that are finished; one that fails has
-        its reason. Raises OptionError for what can't be asked, ValueError for a run that was loaded.
+        Returns a `Sweep` with a table, text and a plot. After an interrupt it has the finished points; a failed point
+        has its reason. Raises OptionError for an invalid argument, ValueError for a loaded run.
         """
         from compiler.timing.candidate_times import Plan
         from explorer.findings.sweep.asked import axes_of, candidates_of
@@ -170,36 +171,36 @@ class Timing(Subject):
 
 
 class Memory(Subject):
-    """The bytes in use over a call, step by step, eager next to the generated code."""
+    """Memory use over a call, step by step, of eager mode and of the generated code."""
 
     stage, absent = "memory", "nothing is known of memory: no code was generated"
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per step, eager and compiled: what is allocated, reused and freed, and the bytes in use."""
+        """One row per step, eager and compiled: allocated, reused and freed memory, and the bytes in use."""
         from explorer.findings.memory.table import memory
 
         return memory(self._record())
 
     @property
     def peak(self) -> pd.DataFrame:
-        """One row per tensor in memory at the peak, eager and compiled: bytes, the line it comes from."""
+        """One row per tensor in memory at the peak, eager and compiled: bytes, source line."""
         from explorer.findings.memory.table import peak_memory
 
         return peak_memory(self._record())
 
     def plot(self) -> Figure:
-        """The bytes in use over forward and backward, as a chart. Raises ValueError where no code was generated."""
+        """Plot the bytes in use over forward and backward. Raises ValueError if no code was generated."""
         from explorer.findings.memory.chart import memory_chart
 
         return memory_chart(self._record())
 
     def trace(self, call: Callable[[], object]) -> pd.DataFrame:
-        """Run `call` and record what it really allocates and frees, on the GPU where there is one, else on the CPU.
+        """Run `call` and record its actual allocations and frees, on the GPU if there is one, else on the CPU.
 
-        `run.memory.trace(lambda: compiled(x).sum().backward())` adds it to `steps` (returned), the chart and the live
-        view. Call it once before: the first call compiles. Raises what `call` raises, and RecordingError (a
-        RuntimeError) where torch.cuda.memory's history is being recorded already.
+        `run.memory.trace(lambda: compiled(x).sum().backward())` adds them to `steps` (returned), the chart and the live
+        view. Call the compiled function once before, because the first call compiles. Raises any exception of `call`,
+        and RecordingError (a RuntimeError) if torch.cuda.memory's history is already being recorded.
         """
         from compiler.timing.memory_trace import with_measured_memory
 
@@ -211,20 +212,20 @@ class Memory(Subject):
 
 
 class Fusion(Subject):
-    """Which loops became one kernel, which did not, and what that costs."""
+    """Fused and unfused kernels, with the cost of not fusing."""
 
     stage, absent = "fusion", "nothing is known of fusion: no code was generated"
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row per kernel: the nodes fused in it, in how many rounds; the bytes it moves, before, and at least."""
+        """One row per kernel: its fused nodes, rounds of fusion, and bytes moved, before fusion, and at least."""
         from explorer.findings.fusion.table import fusion
 
         return fusion(self._run.record)
 
     @property
     def unfused(self) -> pd.DataFrame:
-        """One row per pair of kernels that was not fused: why, in plain words and torch's; what that costs."""
+        """One row per pair of unfused kernels: the reason in plain words and in torch's, and the cost."""
         from explorer.findings.fusion.table import unfused_pairs
 
         return unfused_pairs(self._run.record)

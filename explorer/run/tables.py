@@ -1,7 +1,7 @@
-"""Record -> pandas DataFrames, one for each kind of fact.
+"""Convert a record to pandas DataFrames, one for each kind of fact.
 
-Columns and their order are fixed (`explorer.reading.columns`); a table without rows has them too. Several values in one
-cell are joined into text (`"; "`), so a table prints, sorts and filters as it is.
+Columns and their order are fixed (`explorer.reading.columns`), also in an empty table. Several values in one cell are
+joined to text (`"; "`), so that tables can be printed, sorted and filtered directly.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 def breaks(record: Record) -> pd.DataFrame:
     """One row per graph break.
 
-    `where` is the innermost line of the user's own code, `file`, `line`, `column` and `code` the exact piece that ended
-    the graph `graph`. `ops_before` and `ops_after` are the calls in it and in the graphs after the break, which take
-    `crossing` tensors from it. With times, it costs `lost_seconds` a call; `lost_note` says against what, or why that
-    is not known. `change`, `rewrite` and `settings` are what to do about it, `applicability` how far each change was
-    tried ("machine-applicable", "maybe" with its `caveat`, "explanation"); `kind`, `explanation` and `hints` are
+    `where` is the innermost line of the user's own code. `file`, `line`, `column` and `code` are the exact expression
+    that ended the graph `graph`. `ops_before` and `ops_after` count the ops in this graph and in the graphs after the
+    break, which take `crossing` tensors from it. `lost_seconds` is the break's cost per call, if timed; `lost_note`
+    explains it. `change`, `rewrite` and `settings` are possible fixes, and `applicability` says how far they were
+    tested ("machine-applicable", "maybe" with its `caveat`, "explanation"). `kind`, `explanation` and `hints` are
     torch's own words.
     """
     graphs = {name: frame.id for frame in record.frames for name in frame.graphs}
@@ -59,11 +59,11 @@ def breaks(record: Record) -> pd.DataFrame:
 
 
 def guards(record: Record) -> pd.DataFrame:
-    """One row per guard: in words, its `argument`, which line asked for it (`where`), the check as Python.
+    """One row per guard: its words, its `argument`, the line that installed it (`where`), the check as Python.
 
-    `failed` counts the calls that it turned away from this code; `cost_us` is what this one check takes, in
-    microseconds, warm. `symbols` are the open sizes that it is about. `internal` marks those about the insides of
-    modules and of torch. The guards on one argument stand together, those on the user's arguments come first.
+    `failed` counts the calls that failed it. `cost_us` is the time of this check in microseconds, with warm caches.
+    `symbols` are the symbolic sizes in it. `internal` marks guards on internals of modules and of torch. Rows are
+    grouped by argument, the user's arguments first.
     """
     rows = [_guard_row(guard) for guard in record.guards]
     first = {row["argument"]: index for index, row in reversed(list(enumerate(rows)))}
@@ -73,39 +73,39 @@ def guards(record: Record) -> pd.DataFrame:
 
 
 def symbols(record: Record) -> pd.DataFrame:
-    """One row per size or number that compiled code leaves open: what it stands for, the value it had, its range.
+    """One row per symbolic size or number: its source, its example value, its range.
 
-    `low` and `high` are inclusive, and missing where there is no bound. `became` is what it was found to be if it could
-    not stay open, and `specialized_by` the line that needed that; `conditions` are what was assumed of it, each with
-    its line. `also` are others that torch takes to be equal.
+    `low` and `high` are inclusive, and NA if there is no bound. `became` is its value if it was specialized, and
+    `specialized_by` the line that specialized it. `conditions` are the assumptions about it, each with its line. `also`
+    has other symbols that torch assumes to be equal.
     """
     return table_of("symbols", [_symbol_row(found) for found in record.symbols])
 
 
 def recompiles(record: Record) -> pd.DataFrame:
-    """One row per recompilation: why (`cause`, `argument`, its `old` and `new` value), in which call, and what helps.
+    """One row per recompilation: its `cause`, `argument`, `old` and `new` value, its call, and a fix.
 
-    These are of the compiled code that came closest (`closest`); `failures` has all guards that failed, of all
-    `entries`. `graph_change` is what is different in the captured graph: `run.diff(frame)` shows it.
-    `plain_calls` are the calls that ran as plain Python once a `limit` was reached.
+    They refer to the closest cache entry (`closest`); `failures` has the failed guards of all `entries`. `graph_change`
+    summarizes the difference of the captured graphs, which `run.diff(frame)` shows. `plain_calls` counts the calls that
+    ran as plain Python after a `limit` was reached.
     """
     return table_of("recompiles", [_recompile_row(found) for found in record.recompiles])
 
 
 def frames(record: Record) -> pd.DataFrame:
-    """One row per compilation of a code object: compiled, skipped or failed, and why; its breaks and guards counted.
+    """One row per compilation of a code object: its outcome and reason, and its numbers of breaks and guards.
 
-    `resumes` is the id of the break after which the code goes on, if torch made it for that; `restarts` is why torch
-    read the code anew. `caller` is the frame that called it, at the line `called_from`, and `plain` are the lines that
-    certainly ran as plain Python. `guards_us` is what one check of all the guards takes as torch measures it, in
-    microseconds, the CPU's caches cold.
+    `resumes` is the id of the break after which a resume function continues. `restarts` has the reasons why torch
+    restarted its analysis. `caller` is the frame that called it, at the line `called_from`. `plain` are the lines that
+    certainly ran as plain Python. `guards_us` is torch's measured time of one check of all guards, in microseconds,
+    with cold CPU caches.
     """
     counts = [Counter(fact.frame for fact in facts) for facts in (record.breaks, record.guards)]
     return table_of("frames", [_frame_row(frame, *counts) for frame in record.frames])
 
 
 def stage_times(record: Record) -> pd.DataFrame:
-    """One row per artifact: how many seconds torch.compile took to make it, with what we observed meanwhile."""
+    """One row per artifact: the seconds that torch.compile took to make it, including our recording."""
     compiled = {item.subject: item.seconds for item in record.timings if item.what == "compile"}
     rows = [
         {"stage": artifact.stage, "artifact": artifact.id, "graph": artifact.graph, "seconds": compiled[artifact.id]}
@@ -116,40 +116,40 @@ def stage_times(record: Record) -> pd.DataFrame:
 
 
 def checks(record: Record) -> pd.DataFrame:
-    """One row for the call as a whole, one a result of the compiled code, and one a stage and format of its results.
+    """One row for the whole call, for each result of the compiled code, and for each stage and dtype of its results.
 
-    Errors against eager are absolute, relative to the largest magnitude (`tolerance` is what is allowed), and in units
-    in the last place of the result's format: the most, and what 99 of 100 values are within. Near zero there are very
-    many units in a small error. Then errors against the same computation in float64, and eager's own. `node` is where
-    the first stage that departs does. A stage with no `graph` was run in the whole call, in place of compiled code.
+    Errors against eager are absolute, relative to the largest magnitude (`tolerance` is the limit), and in ULPs of the
+    result's dtype: the maximum, and the 99th percentile. Near zero a small error has very many ULPs. Then come errors
+    against the same computation in float64, and eager's own. `node` is the first divergent node of the first divergent
+    stage. A stage without a `graph` was run in the whole call, in place of compiled code.
     """
     rows = [own_cells("checks", check) | {"stage": check.stage or "compiled code"} for check in record.checks]
     return table_of("checks", rows)
 
 
 def problems(record: Record) -> pd.DataFrame:
-    """One row per stage that could not be had, why, and what to do about it."""
+    """One row per problem of a stage, with its reason and a hint."""
     return facts_table("problems", record.problems)
 
 
 def graphs(record: Record) -> pd.DataFrame:
-    """One row per FX graph: how many nodes, inputs, calls, different ops, outputs, and bytes that its calls write."""
+    """One row per FX graph: numbers of nodes, inputs, calls, distinct ops and outputs, and bytes written by calls."""
     functions = {frame.id: frame.function for frame in record.frames}
     rows = [_graph_row(artifact, functions) for artifact in record.artifacts if is_graph(artifact)]
     return table_of("graphs", rows)
 
 
 def ops(record: Record) -> pd.DataFrame:
-    """How often each op is called in each stage: index `op`, one `Int64` column a stage, in pipeline order.
+    """Number of calls of each op in each stage: index `op`, one `Int64` column per stage, in pipeline order.
 
-    Ops that are called most come first. The graphs of a stage are summed; those of `decomposed`, which show the same
-    computation at several levels, are left out (see `run.decompose().operators`).
+    The most frequent ops come first. The graphs of a stage are added up. Stage `decomposed`, which has the same
+    computation at several levels, is left out (see `run.decompose().operators`).
     """
     return count_table(ops_by_stage(record), "stage")
 
 
 def ops_by_stage(record: Record) -> dict[str, Counter[str]]:
-    """Stage, in pipeline order -> how often its graphs call each op."""
+    """Number of calls of each op, by stage in pipeline order."""
     counts: dict[str, Counter[str]] = {}
     for artifact in record.artifacts:
         if is_graph(artifact) and artifact.stage != "decomposed":
@@ -158,9 +158,9 @@ def ops_by_stage(record: Record) -> dict[str, Counter[str]]:
 
 
 def kernels(record: Record) -> pd.DataFrame:
-    """One row per generated kernel: what it is, how often it is called, the bytes that one call reads and writes.
+    """One row per generated kernel: its kind, number of calls, and bytes that one call reads and writes.
 
-    Registers and other facts of a binary are NA until the kernel has been compiled.
+    Registers and other facts of a binary are NA until the kernel is compiled.
     """
     of_kernel = binaries_of(record)
     return table_of("kernels", [_kernel_row(kernel, of_kernel.get(kernel.id)) for kernel in record.kernels])
@@ -182,8 +182,8 @@ def _kernel_row(kernel: Kernel, binary: Binary | None) -> dict[str, Any]:
 def binaries(record: Record) -> pd.DataFrame:
     """One row per compiled kernel and launch configuration: registers, spills, occupancy, roofline, instructions.
 
-    Registers and spilled bytes are those of one thread, shared memory of one block, `bytes` and `flops` of one launch;
-    `bound_us` is the least time for it that the GPU's peak rates allow, in microseconds.
+    Registers and spilled bytes are per thread, shared memory per block, `bytes` and `flops` per launch. `bound_us` is
+    the minimum time of a launch at the GPU's peak rates, in microseconds.
     """
     known = {kernel.id: kernel for kernel in record.kernels}
     table = table_of("binaries", [_binary_row(binary, known[binary.kernel]) for binary in record.binaries])
@@ -208,7 +208,7 @@ def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
 
 
 def linked(record: Record, ids: Iterable[str]) -> pd.DataFrame:
-    """One row per entity that is linked to one of these: stage, artifact, its first line there, label."""
+    """One row per entity linked to these ids: stage, artifact, first line in its text, label."""
     chosen = frozenset[str]().union(*(record.linked_ids(entity_id) for entity_id in with_source_kernels(record, ids)))
     return table_of("linked", [row for artifact in record.artifacts for row in _linked_rows(artifact, chosen)])
 
@@ -226,7 +226,7 @@ def _first_lines(artifact: Artifact) -> dict[str, int]:
 
 
 def decisions(record: Record) -> pd.DataFrame:
-    """One row per decision of a pass about some entities, and why; one more column for each number it was based on."""
+    """One row per decision of a pass, with the reason, and one column for each number that it was based on."""
     table = facts_table("decisions", record.decisions)
     for name in sorted({name for decision in record.decisions for name in decision.numbers}):
         values = [decision.numbers.get(name) for decision in record.decisions]
@@ -235,9 +235,9 @@ def decisions(record: Record) -> pd.DataFrame:
 
 
 def saved(record: Record) -> pd.DataFrame:
-    """One row per tensor that the forward graph keeps for the backward; empty where the record doesn't show it.
+    """One row per tensor that the forward graph saves for the backward; empty if the record does not show it.
 
-    `source` says where an input that is kept comes from, as Python: `L['x']`.
+    `source` is the Python source of a saved input: `L['x']`.
     """
     kept, sources = saved_tensors(record), input_sources(record)
     rows = [
@@ -255,7 +255,7 @@ def is_graph(artifact: Artifact) -> bool:
 
 
 def op_counts(artifact: Artifact) -> Counter[str]:
-    """How often an FX graph calls each op (`aten.mm.default`)."""
+    """Number of calls of each op (`aten.mm.default`) in an FX graph."""
     return Counter(op_name(entity) for entity in artifact.entities if entity.kind == "call")
 
 
@@ -323,7 +323,7 @@ def _guard_row(guard: Guard) -> dict[str, Any]:
 
 
 def microseconds(seconds: float | None) -> float | None:
-    """Seconds as microseconds, to the nanosecond."""
+    """Convert seconds to microseconds, rounded to nanoseconds."""
     return None if seconds is None else round(seconds * 1e6, 3)
 
 
@@ -358,7 +358,7 @@ def _frame_row(frame: Frame, breaks: Mapping[str, int], guards: Mapping[str, int
 
 
 def steps(record: Record) -> pd.DataFrame:
-    """One row per bytecode instruction that TorchDynamo read (`--step`): what it pushed, changed and added."""
+    """One row per bytecode instruction that TorchDynamo traced (`--step`): pushed, changed and added values."""
     rows = [
         own_cells("steps", step) | {"changed": "; ".join(f"{name} = {value}" for name, value in step.changed.items())}
         for step in record.steps
@@ -376,7 +376,7 @@ TABLES: dict[str, Callable[[Record], pd.DataFrame]] = {
 
 
 class Tables:
-    """The tables of a run, each a DataFrame: `run.tables.frames`. Prints as a list of them."""
+    """The tables of a run, each a DataFrame: `run.tables.frames`. Prints a list of them."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

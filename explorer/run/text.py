@@ -1,4 +1,4 @@
-"""Record -> plain text: a summary that fits a terminal, and listings with line numbers and links to the source."""
+"""Plain text of a record: a summary for a terminal, and listings with line numbers and links to the source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 
 
 def summary(record: Record, width: int = WIDTH) -> str:
-    """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
+    """A summary of the exploration: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
     parts += [_kernels(record), document_text(versus_document(record)), "\n".join(timing_lines(record, width))]
     parts += [heat_text(record), "\n".join(check_lines(record, width))]
@@ -51,7 +51,7 @@ def heading(record: Record) -> str:
 
 
 def explored_line(record: Record) -> str:
-    """Which call of the cell is explored and how to explore another; "" where the cell has no other."""
+    """The explored call of the cell, and how to explore another; "" if the cell has no other."""
     call = record.explored
     if call is None or not (call.others or call.scripts or call.inside):
         return ""
@@ -62,7 +62,7 @@ def explored_line(record: Record) -> str:
 
 
 def settings(record: Record) -> str:
-    """One line: the versions, and the options that are not the default."""
+    """The versions and the non-default options, as one line."""
     return "  ".join([*versions(record.environment), *changed_options(record.options)])
 
 
@@ -72,7 +72,7 @@ def versions(environment: Environment) -> list[str]:
 
 
 def changed_options(options: Options) -> list[str]:
-    """`mode=max-autotune` for each option that is not at its default."""
+    """The non-default options as text: `mode=max-autotune`."""
     default = Options()
     names = Options.__dataclass_fields__
     changed = {name: value for name in names if (value := getattr(options, name)) != getattr(default, name)}
@@ -80,7 +80,7 @@ def changed_options(options: Options) -> list[str]:
 
 
 def stages_table(record: Record) -> Table:
-    """A row for each stage: its graphs, what is in it, and the time it took to make."""
+    """One row per stage: number of graphs, contents, compile time."""
     rows = []
     for stage in stage_order(record):
         artifacts = record.of_stage(stage)
@@ -96,7 +96,7 @@ def _stages(record: Record) -> str:
 
 
 def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:
-    """Kernels by name: name, kind, calls, bytes of all calls; those that move most come first."""
+    """Name, kind, calls and bytes of all calls of each kernel name; most bytes first."""
     calls: Counter[tuple[str, str]] = Counter()
     moved: Counter[tuple[str, str]] = Counter()
     names = _kernel_names(record)
@@ -108,7 +108,7 @@ def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:
 
 
 def _kernel_names(record: Record) -> dict[str, str]:
-    """Kernel id -> its name, with its graph where another graph has a kernel of that name."""
+    """The name of each kernel by id, with its graph if other graphs have a kernel of the same name."""
     homes: dict[str, set[str]] = {}
     for kernel in record.kernels:
         homes.setdefault(kernel.name, set()).add(kernel.artifact)
@@ -120,7 +120,7 @@ def _kernel_names(record: Record) -> dict[str, str]:
 
 
 def _kernels(record: Record) -> str:
-    """A row for each kernel. Where their stage was not asked for, only some graphs have been lowered."""
+    """One row per kernel; "" without stage `kernels`, because then only some graphs have been lowered."""
     if not (record.kernels and record.of_stage("kernels")):
         return ""
     totals = kernel_totals(record)
@@ -132,7 +132,7 @@ def _kernels(record: Record) -> str:
 
 
 def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
-    """Kernel name -> registers and spilled bytes of a thread, and occupancy; none before kernels are compiled."""
+    """Registers and spilled bytes per thread, and occupancy, by kernel name; empty before kernels are compiled."""
     names = _kernel_names(record)
     return {
         names[binary.kernel]: (
@@ -146,7 +146,7 @@ def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
 
 
 def _breaks(record: Record) -> str:
-    """The lines that ended graphs, how often, and the first thing to change."""
+    """The lines with graph breaks, their counts, and the first suggested change."""
     advice = {_break_line(found): _first_change(found) for found in reversed(record.breaks)}
     times = Counter(_break_line(found) for found in record.breaks)
     lines = [f"  {line}{_times(count)}{advice[line]}" for line, count in times.items()]
@@ -163,7 +163,7 @@ def _first_change(found: GraphBreak) -> str:
 
 
 def _recompiles(record: Record) -> str:
-    """The recompilations, those with the same reason once, with the last values."""
+    """The recompilations, merged by reason, with the last values."""
     groups = recompile_groups(record.recompiles)
     lines = [f"  {recompile_reason(group[-1])}{_times(len(group))}{_advice(group[-1])}" for group in groups]
     return _titled_section(recompile_count(record.recompiles), lines, "print(run.cards)")
@@ -179,7 +179,7 @@ def _times(count: int) -> str:
 
 
 def _plain_python(record: Record) -> str:
-    """Functions that run as plain Python, and why."""
+    """Functions that run as plain Python, with the reasons."""
     left = {
         f"  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {one_line(why)}": None
         for frame in record.frames
@@ -190,7 +190,7 @@ def _plain_python(record: Record) -> str:
 
 
 def _problems(record: Record) -> str:
-    """The problems of stages, each once, with the graphs that have it and what to do."""
+    """The problems of stages, each once, with its graphs and a hint."""
     graphs: dict[tuple[str, str], list[str]] = {}
     for problem in record.problems:
         card = card_number(problem, record)
@@ -206,7 +206,7 @@ def _section(name: str, facts: Sequence[object], lines: list[str], where: str, h
 
 
 def _titled_section(title: str, lines: list[str], where: str) -> str:
-    """The first lines under a title; nothing where there are none."""
+    """The first lines under a title; "" if there are none."""
     return "\n".join([title, *lines[:FACTS_SHOWN], *_more_line(lines, FACTS_SHOWN, where)]) if lines else ""
 
 
@@ -228,13 +228,13 @@ def listing(record: Record, artifact: Artifact, colour: bool = False) -> str:
 
 
 def line_numbers(artifact: Artifact, count: int) -> list[str]:
-    """The number to show for each line of an artifact; "" where a line has none."""
+    """The number to show for each line of an artifact; "" for a line without number."""
     given = artifact.attrs.get("numbers") or range(1, count + 1)
     return [str(number) if number else "" for number in [*given, *[0] * count][:count]]
 
 
 def _link(artifact: Artifact, line: int, known: SourceLines) -> str:
-    """Where the entities on a line come from: two source lines, and how many more there are."""
+    """The source lines of a line's entities: the first two, and the number of others."""
     if artifact.stage == "source":
         return ""
     lines = (found for entity_id in artifact.lines.get(line, ()) for found in known.get(entity_id, ()))
@@ -252,5 +252,5 @@ def _colourful(text: str, language: str) -> str:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to colour text written to a stream: it is a terminal, and `NO_COLOR` is not set."""
+    """Whether to colour text for a stream: if it is a terminal and `NO_COLOR` is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""The live view of a record in a notebook: an anywidget, thin. What it shows is made in `static/`."""
+"""The live view of a record in a notebook: a thin anywidget, with its front end in `static/`."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ from explorer.run.payload_part import Part
 if TYPE_CHECKING:
     from explorer.run.run import Run
 
-#: A part of more bytes than this, compressed, is sent when somebody opens it.
+#: Parts larger than this, in compressed bytes, are sent only when they are opened.
 LARGE: Final = 64 * 1024
-#: So long after it was made, a widget sends again all that it sent before: its front end may still be loading.
+#: For this time after its creation, a widget sends parts repeatedly, because its front end may still be loading.
 LOADING_SECONDS: Final = 3.0
-#: So many kernels are named before their code is executed; of more, the number is said.
+#: Maximum number of kernels named in the question whether to execute their code; then only their number is given.
 NAMES_SHOWN: Final = 20
 
 
-#: Calls in graphs of these stages can be taken apart, level by level.
+#: Calls in graphs of these stages can be decomposed level by level.
 STAGES_OF_CALLS: Final = (
     "captured", "pre_grad", "joint", "forward", "backward", "inference", "decomposed", "post_grad",
 )  # fmt: skip
 
 
 class Explorer(anywidget.AnyWidget):
-    """Explore a record; `update` gives it a longer one while a cell runs.
+    """Widget to explore a record; `update` gives it a longer record while a cell runs.
 
-    `selection` holds the ids of the selected entities and goes both ways: `observe` it, or set it. `running` says which
-    stage is being made, `compiling` how many kernels are compiled of how many. `parts` is what was sent last: the
-    kernel can't answer requests while a cell runs, so what is new is sent unasked, and as state, which a front end that
-    is still loading finds when it has loaded. `version` counts what was sent: a front end that missed some of it, as
-    Jupyter drops messages of a cell that prints much, asks for the state.
-
-    `compiler` is where the record is, and what compiles its kernels when a stage that needs that is opened.
+    `selection` has the ids of the selected entities, in both directions: `observe` it, or set it. `running` is the
+    current stage, `compiling` the number of compiled kernels and their total. `parts` are the parts sent last: the
+    kernel can't answer requests while a cell runs, so new parts are sent unasked, and as state, which a front end finds
+    once it has loaded. `version` counts the messages: a front end that missed one, because Jupyter drops messages of a
+    cell that prints much, requests the state. `compiler` holds the record, and compiles its kernels when a stage that
+    needs them is opened.
     """
 
     _esm = frontend.widget_module()
@@ -64,21 +63,22 @@ class Explorer(anywidget.AnyWidget):
         self._payload = Payload(self.compiler.record, self.compiler.known)
         self._offer_stages(running)
         self._sent: set[tuple[str, str, str]] = set()
-        self._sending = threading.RLock()  # a cell, a thread that compiles kernels, and Jupyter's for messages
+        self._sending = threading.RLock()  # senders are the cell, the compiling thread, and Jupyter's message thread
         self._made = self._running_since = time.monotonic()
         super().__init__(manifest=self._payload.manifest(), running=self._runs(running), parts=self._unsent())
         self.on_msg(self._on_message)
         self.compiler.listen(self._on_progress)
 
     def update(self, record: Record, running: str = "", words: str = "") -> None:
-        """Show a record that has grown. `running` is the stage being made now, or "" when all is done; `words` say what
-        is being done.
+        """Show a record that has grown.
+
+        `running` is the current stage, "" when all are done; `words` describe the current step.
         """
         self.compiler.replace(record)
         self._show(record, {}, running, words)
 
     def hear_progress(self, progress: object) -> None:
-        """Show the progress of a measurement; "" ends it."""
+        """Show the progress of a measurement; "" ends the display."""
         words = str(progress)
         with self._one_message():
             self.running = self._runs("timing" if words else "", words)
@@ -101,20 +101,20 @@ class Explorer(anywidget.AnyWidget):
                 self.parts = unsent
 
     def _offer_stages(self, running: str) -> None:
-        """Tell the front end which stages can be made when opened: none while a cell runs."""
+        """Tell the front end which stages can be made on request: none while a cell runs."""
         self._payload.pending = {} if running else self.compiler.pending_stages()
         self._payload.makes = {} if running else self.compiler.makes()
         self._payload.trees = () if running or self.compiler.tree is None else STAGES_OF_CALLS
 
     @contextmanager
     def _one_message(self) -> Iterator[None]:
-        """Send all that is set inside as one message, of the next version."""
+        """Send all traits set in the block as one message, with the next version."""
         with self._sending, self.hold_sync():
             self.version += 1
             yield
 
     def _runs(self, stage: str, words: str = "") -> dict[str, Any]:
-        """What `running` holds: the stage's name and title, and for how many seconds it has been running."""
+        """The value of `running`: the stage's name, its title, and the seconds since it started."""
         now = time.monotonic()
         if stage != self.running.get("stage"):
             self._running_since = now
@@ -122,7 +122,7 @@ class Explorer(anywidget.AnyWidget):
         return {"stage": stage, "title": title, "elapsed": now - self._running_since} if stage else {}
 
     def _unsent(self) -> list[tuple[bytes, str, str, str]]:
-        """The parts that are new and not large. There may be very many kernels: their texts are sent when opened."""
+        """New parts that are not large, without texts of machine code, which are sent only when opened."""
         machine = {artifact.id for artifact in self.compiler.record.artifacts if artifact.stage in MACHINE_STAGES}
         wanted = [part for part in self._payload.parts() if part.name != "text" or part.artifact not in machine]
         unsent = [part for part in wanted if len(part.data) <= LARGE and _key(part) not in self._sent]
@@ -160,8 +160,9 @@ class Explorer(anywidget.AnyWidget):
             self.send_state(("manifest", "running", "compiling", "version"))
 
     def _compile(self, agreed: bool) -> None:
-        """Compile the kernels that are left; those of a loaded run once the user has agreed, by a click on what this
-        sends or by `run.trust()`.
+        """Compile the remaining kernels; for an untrusted run, ask the user first.
+
+        `agreed` is the user's answer to that question; `run.trust()` has the same effect.
         """
         if agreed:
             self.compiler.trust()
@@ -178,7 +179,7 @@ class Explorer(anywidget.AnyWidget):
             self.send({"type": "part", "key": _key(part)}, buffers=[part.data])
 
     def _send_lab_cell(self, kernel: str) -> None:
-        """The text of a cell to edit the kernel in; it names the variable that holds the run."""
+        """Send the text of a cell to edit the kernel in, with the variable that holds the run."""
         shown = self._runs_shown()
         name = min(shown, key=lambda name: name.startswith("_"), default="_tc")
         record = shown[name].record if shown else self.compiler.record
@@ -189,7 +190,7 @@ class Explorer(anywidget.AnyWidget):
         self.send({"type": "lab", "text": text})
 
     def _switch(self, callee: str) -> None:
-        """Explore another call of the cell, and let the variables that hold the run hold the new one."""
+        """Explore another call of the cell, and assign the new run to the variables that hold this one."""
         shown = self._runs_shown()
         try:
             if not shown:
@@ -208,11 +209,11 @@ class Explorer(anywidget.AnyWidget):
             self.running = self._runs(stage)
 
     def _runs_shown(self) -> dict[str, Run]:
-        """The runs that this is a view of, by the user's variables that hold them."""
+        """The runs shown by this view, by the names of the user's variables."""
         return {name: run for name, run in _user_names().items() if self._shows(run)}
 
     def _shows(self, value: object) -> TypeGuard[Run]:
-        """Whether this is the view of a run; with two backends the view has a record of its own."""
+        """Whether this is the view of a run; with two backends the view has a separate record."""
         return isinstance(value, RecordHolder) and (value.compiler is self.compiler or value._widget is self)
 
     def close(self) -> None:
@@ -221,7 +222,7 @@ class Explorer(anywidget.AnyWidget):
         super().close()
 
     def __repr__(self) -> str:
-        """One line for readers that show no widget. It is written as the cell begins, when little is known."""
+        """Text for front ends without widgets; written when the cell begins, so it has few facts."""
         return f"tcompile: the live view of {self.compiler.record.title or 'an exploration'}; it needs a running kernel"
 
 

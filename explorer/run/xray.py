@@ -1,4 +1,4 @@
-"""What `run.xray()` gives: all sites of graph breaks of a program, as data, a table and cards."""
+"""The result of `run.xray()`: all sites of a program's graph breaks, as data, a table and cards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_CALL = (
 
 
 class XRayed:
-    """All sites of a program's graph breaks. Prints as cards; `sites` are plain data, `table` is a DataFrame."""
+    """All sites of a program's graph breaks. Prints as cards; `sites` has plain data, `table` is a DataFrame."""
 
     def __init__(self, search: Search, record: Record) -> None:
         self.found = search.found
@@ -34,43 +34,43 @@ class XRayed:
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """The sites in the order in which they were found, each with `file`, `line`, `span`, `kind`, `origins`."""
+        """The sites in the order found, each with `file`, `line`, `span`, `kind`, `origins`."""
         return self.found.sites
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What kept the search from more, and breaks that are only consequences of others."""
+        """Notes on limits of the search, and on breaks that are only consequences of others."""
         return tuple(search_notes(self.found))
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
-        """The best fix of each site that was tried; () before `try_fixes`."""
+        """The best fix of each tried site; () before `try_fixes`."""
         return self._tried.fixes if self._tried else ()
 
     @property
     def left(self) -> tuple[Site, ...]:
-        """The sites that the program has with the patch; the fixes are tried if they were not yet."""
+        """The sites that remain with the patch; tries the fixes first if necessary."""
         self.try_fixes()
         return self._tried.left.sites if self._tried else ()
 
     @property
     def cards(self) -> list[str]:
-        """Each site as text."""
+        """The card of each site as text."""
         return card_texts(site_cards(self.found, SourceLines(self._record), self.fixes))
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per site: where, what broke, whether it is behind another, and the fix, if they were tried."""
+        """One row per site: place, cause, whether it is behind another, and the fix, if tried."""
         from explorer.reading.data_frames import table_of
 
         fixes = {fix.site: fix for fix in self.fixes}
         return table_of("sites", [_row(site, fixes.get(site.id)) for site in self.sites])
 
     def try_fixes(self) -> XRayed:
-        """Apply the suggestions for each site, alone and together, and compare what the call gives and does.
+        """Apply the suggestions for each site, alone and together, and compare results and side effects of the call.
 
-        A fix is "verified" if its break is gone, none comes of it, and results, gradients, output, logs and attributes
-        are the same, on other inputs too. Returns this x-ray, whose cards and table then say it.
+        A fix is "verified" if its break is gone, it causes no new break, and results, gradients, output, logs and
+        attributes are the same, also on other inputs. Returns this x-ray, with the fixes in its cards and table.
         """
         from compiler.xray.fixes import Trials
 
@@ -79,9 +79,9 @@ class XRayed:
         return self
 
     def patch(self) -> str:
-        """The fixes that hold together, as a unified diff of your files or cell; they are tried if they were not yet.
+        """The fixes that work together, as a unified diff of your files or cell; tries the fixes first if necessary.
 
-        The files themselves are not changed. "" if no fix holds.
+        The files themselves are not changed. "" if no fix works.
         """
         from compiler.xray.fixes import patched_files
 
@@ -105,7 +105,7 @@ class XRayed:
 
 
 def xray(call: Call | None, record: Record) -> XRayed:
-    """X-ray a run's call. Raises ValueError where the run has none."""
+    """X-ray a run's call. Raises ValueError if the run has none."""
     if call is None:
         raise ValueError(NO_CALL)
     from compiler.xray.search import search_sites
