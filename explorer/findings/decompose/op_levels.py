@@ -25,8 +25,8 @@ def decompose(
 
     The levels are the call itself, ATen, core ATen, Inductor's operators and prims. `operator` is a name ("aten.gelu",
     "aten.add.Tensor", "gelu", "torch.nn.functional.gelu", "F.gelu") or the function itself. Backward operators work too
-    ("aten.native_layer_norm_backward"). Neither the arguments nor the random number generators' state are
-    changed.
+    ("aten.native_layer_norm_backward"). The arguments and the state of the random number generators stay
+    unchanged.
 
     Without an operator, returns the number of operators in this torch, one row per operator set. `overloads` counts
     `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is the number that pytorch.org gives

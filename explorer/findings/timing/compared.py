@@ -27,7 +27,9 @@ class Ratio:
 
     @property
     def verdict(self) -> Verdict:
-        """ "equal" if the range includes 1 (the noise exceeds the difference) or the difference is tiny."""
+        """Verdict on the speed-up: "equal" if the range includes 1 (noise exceeds the difference) or the difference is
+        tiny.
+        """
         if abs(self.value - 1) < TOO_LITTLE:
             return "equal"
         return "faster" if self.low > 1 else "slower" if self.high < 1 else "equal"
