@@ -173,8 +173,8 @@ def failure_row(failure: GuardFailure, words: str, known: Known) -> Row:
 
 
 def folded_words(failures: Iterable[GuardFailure]) -> dict[int, str]:
-    """Failure, by `id()` -> its words. Many failures with the same change (`training` of each layer) get the words of
-    the first, and a count.
+    """Map each failure's `id()` to its words. Many failures with the same change (`training` of each layer) get the
+    words of the first, and a count.
     """
     alike: dict[tuple[str, str, str], list[GuardFailure]] = {}
     for failure in failures:

@@ -54,8 +54,8 @@ class AdviceList(Sequence[Advice]):
     def measure(self, number: int) -> Tried:
         """Apply `run.advice[number]` to the run's own call, on fresh copies, and measure the gain.
 
-        Both versions of the call, with and without the change, are compiled anew. Their results are compared, and they
-        are timed in turns. `run.advice` and the live view then show the result. The process is not changed. Raises
+        The call is compiled twice, with and without the change. The results are compared, and both versions are timed
+        in turns. `run.advice` and the live view then show the outcome. The state of the process stays unchanged. Raises
         IndexError for an unknown number, ValueError for advice that can't be applied automatically, and for a run
         without a call.
         """

@@ -175,7 +175,7 @@ class Sweep:
 
 def draw_sweep(found: Sweep) -> str:
     """Chart of the speed-up by size as SVG."""
-    # Imported late: matplotlib takes longer to import than everything else here.
+    # Imported late: matplotlib is slow to import.
     from explorer.findings.timing.chart import svg
 
     return svg(found.plot())

@@ -81,7 +81,7 @@ def timing_document(record: Record) -> Document:
 
 def draw_times(record: Record) -> str:
     """Chart of the candidates as SVG."""
-    # Imported late: matplotlib takes longer to import than everything else here.
+    # Imported late: matplotlib is slow to import.
     from explorer.findings.timing.chart import svg, timing_chart
 
     return svg(timing_chart(record))
