@@ -73,7 +73,7 @@ def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Rec
 
 
 class KnownFindings:
-    """Cache of the findings of the last record, shared by its views."""
+    """Cache of the findings of the most recent record, shared by all views of it."""
 
     def __init__(self) -> None:
         self._last: tuple[Record, tuple[Finding, ...], Record] | None = None

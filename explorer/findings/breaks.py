@@ -42,9 +42,7 @@ TORCHS_WORDS = 1_000
 
 
 def breaks_finding(record: Record) -> Finding | None:
-    """Finding with the cards of all graph breaks, and notes on other code that was not compiled; None if there is
-    neither.
-    """
+    """Finding with the cards of all graph breaks, and notes on other code that was not compiled; else None."""
     told = notes(record)
     if not record.breaks and not told:
         return None
@@ -182,7 +180,7 @@ class Graphs:
         return f"graph {self._graphs[name].graph}"
 
     def resume_words(self, name: str) -> tuple[Words, bool]:
-        """Description of a frame that resumes after a break, with a link to its graph; and whether it has a graph."""
+        """Describe a frame that resumes after a break, with a link to its graph; also return whether it has a graph."""
         frame = self._frames.get(name)
         if frame is None:
             return name, True
@@ -248,7 +246,7 @@ def cost_words(found: GraphBreak) -> str:
 
 
 Note = tuple[str, str, str, int]
-"""A function that was not compiled without a break, or was analysed again: name, reason, file and line."""
+"""A function that was left to Python although no graph broke, or was analysed again: name, reason, file, line."""
 
 
 def note_words(note: Note, lines: SourceLines) -> Words:

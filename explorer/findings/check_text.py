@@ -78,7 +78,7 @@ def result_cells(check: Check) -> tuple[str, ...]:
 
 
 def _steps(ulps: float | None) -> str:
-    """Format an error in ULPs; "many" from a million on, which numbers on both sides of zero reach easily."""
+    """Format an error in ULPs; "many" from a million on, as between numbers of opposite sign."""
     if ulps is None:
         return ""
     return f"{ulps:,.0f}" if ulps < 1e6 else "many"

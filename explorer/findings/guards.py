@@ -187,7 +187,7 @@ def _both_times(whole: float | None, guards: Sequence[Guard]) -> str:
 
 
 def symbol_lines(item: Symbol, lines: SourceLines) -> Iterator[Words]:
-    """Constraint of a symbol, the sizes it stands for, and the lines that bound it."""
+    """Constraint of a symbol, the sizes it stands for, and the lines that constrain it."""
     bounds = f"{item.name} = {item.became}" if item.became else range_text(item)
     hint = "" if item.hint is None else f", {item.hint} when it was compiled"
     yield Tag(bounds, "now"), f" `{', '.join((item.source, *item.also))}`{hint}"

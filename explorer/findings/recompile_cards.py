@@ -93,9 +93,7 @@ def detail_parts(found: Recompile, failures: Sequence[Parts], known: Known) -> I
 
 
 def again_row(found: Recompile, known: Known) -> Row:
-    """Row of a later recompilation for the same cause: compilation, call, old and new value, comparison of the
-    graphs.
-    """
+    """Row of a later recompilation for the same cause: compilation, call, old and new value, link to compare graphs."""
     call: Words = ""
     if found.call is not None:
         call = f"call {found.call_number}, " if found.call_number else "", call_link(found.call, known)
@@ -140,9 +138,7 @@ def change_parts(found: Recompile) -> list[Parts]:
 
 
 def failure_parts(found: Recompile, known: Known) -> list[Parts]:
-    """A table of failed guards for each cache entry, the closest entry first; torch's own words if no failures are
-    known.
-    """
+    """A table of failed guards for each cache entry, the closest entry first; torch's own words if none are known."""
     closest = closest_failure(found)
     entries: dict[str, list[GuardFailure]] = {}
     for failure in found.failures:

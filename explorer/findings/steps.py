@@ -177,6 +177,6 @@ def break_steps(record: Record) -> Iterator[tuple[int, str]]:
 
 
 def cut(record: Record) -> str:
-    """Note that not all steps were recorded, and what to do; "" if all were."""
+    """Warning if not all steps were recorded, with what to do; "" otherwise."""
     said = [problem for problem in record.problems if problem.stage == "steps"]
     return f"{said[0].reason}: {said[0].hint}" if said else ""

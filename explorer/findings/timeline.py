@@ -109,7 +109,7 @@ def marks_of(frames: Sequence[Frame], calls: Calls, record: Record) -> list[Mark
 
 
 def gave_up(frame: Frame, record: Record) -> Recompile | None:
-    """The recompilation that a limit prevented, if this frame is one."""
+    """The recompilation of this frame that a recompile limit prevented; None if no limit was reached."""
     return next((found for found in record.recompiles if found.limit and found.frame == frame.id), None)
 
 

@@ -13,7 +13,7 @@ Columns = dict[str, str]
 
 
 def columns(*runs: tuple[str, str]) -> Columns:
-    """Map column names to dtypes. Each run is a dtype and its names: `("Int64", "ops_before ops_after")`."""
+    """Build a mapping of columns from dtypes and space-separated names: `("Int64", "ops_before ops_after")`."""
     return {name: dtype for dtype, names in runs for name in names.split()}
 
 
@@ -224,4 +224,4 @@ ASKED: Final[dict[str, Columns]] = {
         ("string", "why"),
     ),
 }
-"""The same for tables that are computed on request, and for profiles; each has its own module."""
+"""Columns of tables that are computed on request, and of profiles. Each table has its own module."""

@@ -13,18 +13,18 @@ from explorer.reading.stages import ranked_stage
 
 
 def own_cells(table: str, fact: Any, separator: str = "; ") -> dict[str, Any]:
-    """Cells of a table's columns that are fields of the fact; empty text becomes None."""
+    """Values of the fact's fields that are columns of the table; empty text becomes None."""
     return cells_of(fact, COLUMNS[table] if table in COLUMNS else ASKED[table], separator)
 
 
 def cells_of(fact: Any, columns: Iterable[str], separator: str = "; ") -> dict[str, Any]:
-    """Cells of the columns that are fields of the fact; empty text becomes None."""
+    """Values of the fact's fields that are in `columns`; empty text becomes None."""
     names = [name for name in columns if hasattr(fact, name)]
     return {name: None if (cell := _cell(getattr(fact, name), separator)) == "" else cell for name in names}
 
 
 def facts_table(table: str, facts: Iterable[Any], separator: str = "; ") -> pd.DataFrame:
-    """DataFrame of facts. Each column of the table is a field of the facts."""
+    """Convert facts to a DataFrame; every column of the table is a field of the facts."""
     return table_of(table, [{name: _cell(getattr(fact, name), separator) for name in COLUMNS[table]} for fact in facts])
 
 
@@ -33,7 +33,7 @@ def _cell(value: Any, separator: str) -> Any:
 
 
 def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """DataFrame of rows, with the columns and dtypes of the named table."""
+    """Convert rows to a DataFrame with the columns and dtypes of the named table."""
     columns = COLUMNS[table] if table in COLUMNS else ASKED[table]
     stages = sorted({row["stage"] for row in rows}, key=ranked_stage) if columns.get("stage") == "stage" else ()
     dtypes = {"stage": pd.CategoricalDtype(stages, ordered=True)}

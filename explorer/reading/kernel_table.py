@@ -15,7 +15,7 @@ Fact = Callable[[Kernel, Binary | None], int | float | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the kernel list. `unit` of its numbers: "bytes", "bits", "percent", "seconds" or ""."""
+    """A column of the kernel list. `unit` is "bytes", "bits", "percent", "seconds" or ""."""
 
     title: str
     about: str
@@ -176,7 +176,7 @@ def binaries_of(record: Record) -> dict[str, Binary]:
 
 
 def half(kernel: Kernel) -> str:
-    """Graph and half that call a kernel: `0/0 forward`."""
+    """Graph that calls a kernel, with its half: `0/0 forward`."""
     return kernel.place
 
 

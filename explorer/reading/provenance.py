@@ -54,7 +54,7 @@ def _follow(
 
 
 def ancestors(ids: Iterable[str], origins: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """All ids that these ids came from, directly or indirectly; `origins` has the direct ones."""
+    """All direct and indirect origins of the ids; `origins` maps an id to its direct origins."""
     todo = [origin for entity_id in ids for origin in origins.get(entity_id, ())]
     seen = set(todo)
     while todo:

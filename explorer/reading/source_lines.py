@@ -11,7 +11,7 @@ Place = tuple[str, int]
 
 
 class SourceLines:
-    """The source lines of a record, by file and line number. If a record compares two sides, those of the first."""
+    """The source lines of a record, by file and line number; only the first side's if the record compares two sides."""
 
     def __init__(self, record: Record) -> None:
         self._known = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}

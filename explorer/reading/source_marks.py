@@ -22,7 +22,7 @@ Function = tuple[str, int, int]
 _DEFINED = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 _CLASS = re.compile(r"\s*class\s+(\w+)")
 _MAY_BE_LEFT_OUT = re.compile(r"\b(?:if|else|and|or|for|lambda|await|yield)\b")
-"""Keywords of code that may be skipped although the expression around it runs."""
+"""Keywords that may cause a part of an expression to be skipped."""
 
 
 def source_marks(record: Record) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def drop_callers(stack: list[Place], function: Function | None) -> list[Place]:
 def continuation_rows(text: str, row: int) -> tuple[int, ...]:
     """Rows that continue a row's expression with only names, numbers and operators.
 
-    No instruction has such a row as its line. A row with a call has one, if the call ran.
+    No bytecode instruction has such a row as its line. A row with a call has one, if the call ran.
     """
     lines = text.splitlines()
     rows = []

@@ -42,9 +42,10 @@ class Tag(Part, frozen=True):
 
 
 class Bar(Part, frozen=True):
-    """Horizontal bars, one below the other: amounts with the names of their colours. `mark` is a line across them.
+    """Horizontal bars, one below the other: amounts with the names of their colours.
 
-    Bars with the same `scale` are drawn to one scale, also across the two sides of a comparison.
+    `mark` is the amount at which a line crosses them. Bars with the same `scale` are drawn to one scale, also across
+    the two sides of a comparison.
     """
 
     amounts: tuple[tuple[float, str], ...]
@@ -89,9 +90,10 @@ class Code(Part, frozen=True):
 
 
 class Step(Part, frozen=True):
-    """A step of a call chain: its line, the function, its code, and `how` it leads on ("through", "called in").
+    """A step of a call chain: location, function and code.
 
-    `full` is the full location and `exact` the exact expression, for text. The target of the chain has no `how`.
+    `how` is "through" for code in packages, "called in" for user code, and "" for the target of the chain. `full` is
+    the full location and `exact` the exact expression, both for text.
     """
 
     place: Link

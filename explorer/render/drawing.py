@@ -241,7 +241,7 @@ class _EdgeNames:
         return Chip(kind, _VARIABLE.sub(r"\1", source) or entity.label, tensor_type(entity.attrs))
 
     def result_chips(self, entity: Entity, first: bool) -> list[Chip]:
-        """Chips of a graph output: returned, saved for the backward, or both. AOTAutograd lists the returned ones
+        """Chips of a graph output: returned, saved for the backward, or both. AOTAutograd puts returned values
         first.
         """
         kept = [Chip("saved", "saved")] if entity.id in self.saved else []
@@ -296,7 +296,7 @@ def _label(box: Box, module: str) -> str:
 
 
 def _name(box: Box, module: str) -> str:
-    """The op's name, or a collapsed module's name and class; then the module path that no frame shows."""
+    """The op's name, or a collapsed module's name and class; then the module path, if no frame shows it."""
     name = f'<FONT POINT-SIZE="12"><B>{escape(box.title)}</B></FONT>'
     if box.closed:
         name, module = f"{name} {escape(box.module_type)}", f"in {module}" if module else ""

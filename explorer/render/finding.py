@@ -42,7 +42,7 @@ def as_artifact(finding: Finding) -> Artifact:
 
 
 def kept_views(record: Record) -> Iterator[Finding]:
-    """Findings stored as artifacts in a record; those with another version's view are left out."""
+    """Findings stored as artifacts in a record, except findings with a view that this version lacks."""
     for artifact in record.artifacts:
         view = artifact.attrs.get(VIEW, "")
         if OPENS in artifact.attrs and (not view or view in VIEWS):
@@ -59,7 +59,7 @@ class LinkedText:
     count: int = 0
 
     def add(self, text: str, *entities: Entity, within: Iterable[str] = ()) -> None:
-        """Append lines that belong to these new entities, and to the already added entities with the ids `within`."""
+        """Append lines, linked to the given new entities and to earlier entities with the ids `within`."""
         first, self.count = self.count + 1, self.count + text.count("\n") + 1
         ids = (*within, *(entity.id for entity in entities))
         self.lines |= {line: ids for line in range(first, self.count + 1) if ids}

@@ -113,7 +113,7 @@ class AdviceList(Sequence[Advice]):
 
 
 def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[str], None] | None = None) -> Record:
-    """Try a piece of advice and add the trial to the record. If it can't be applied, the trial has the problem.
+    """Try a piece of advice and add the trial to the record. A trial that fails to apply records the problem.
 
     Raises IndexError for an unknown number, ValueError for advice that can't be tried and for a run without a call.
     """
@@ -139,9 +139,7 @@ def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[s
 
 
 class Tried:
-    """Result of trying a piece of advice. Prints as text; `trial` is the measurement, `advice` the advice that was
-    tried.
-    """
+    """Result of trying a piece of advice. Prints as text; `advice` is the advice, `trial` the measurement."""
 
     def __init__(self, advice: Advice, trial: Trial) -> None:
         self.advice = advice

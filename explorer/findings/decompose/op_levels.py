@@ -24,16 +24,16 @@ def decompose(
     >>> print(tcompile.decompose("gelu", torch.randn(8)))
 
     The levels are the call itself, ATen, core ATen, Inductor's operators and prims. `operator` is a name ("aten.gelu",
-    "aten.add.Tensor", "gelu", "torch.nn.functional.gelu", "F.gelu") or the function itself. Backward operators work too
-    ("aten.native_layer_norm_backward"). The arguments and the state of the random number generators stay
-    unchanged.
+    "aten.add.Tensor", "gelu", "torch.nn.functional.gelu", "F.gelu") or the function itself. Backward operators
+    ("aten.native_layer_norm_backward") work too. The call changes neither the arguments nor the state of the random
+    number generators.
 
     Without an operator, returns the number of operators in this torch, one row per operator set. `overloads` counts
     `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is the number that pytorch.org gives
     (https://pytorch.org/get-started/pytorch-2-x/), `method` describes our count.
 
-    Raises OperatorError (a ValueError) for an unknown operator, and for arguments that do not match its
-    signature; TypeError if `operator` is neither a name nor callable.
+    Raises OperatorError (a ValueError) for an unknown operator, and for arguments that do not match its signature;
+    TypeError if `operator` is neither a name nor callable.
     """
     from compiler.decompose.one_op import decompose_call
     from compiler.decompose.operators import operator_named

@@ -1,1 +1,1 @@
-"""Present fusion: the loops that became one kernel, and the bytes that saves."""
+"""Present fusion: the loops that became one kernel, and the bytes saved."""

@@ -227,8 +227,9 @@ class Half:
                 yield Refusal(first, second, words, text, number, size)
 
     def _stated_refusals(self) -> dict[tuple[str, str], Decision]:
-        """Names of two final kernels -> the last refusal that Inductor gave for nodes of theirs. Pairs that were fused
-        later are left out.
+        """Pair of final kernels, by name -> Inductor's last refusal to fuse nodes of the two.
+
+        Pairs that were fused later are left out.
         """
         owner = {part.label: kernel.node.label for kernel in self.kernels for part in kernel.parts}
         prefix = f"ir[{self.artifact.graph} {self.kind}]."

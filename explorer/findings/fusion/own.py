@@ -96,7 +96,7 @@ class OwnHalf(Half):
     def _refusal_reason(
         self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]
     ) -> tuple[str, str, int]:
-        """Our passes' reasons are plain words already, so they need no translation."""
+        """Reason, "" and round of a refusal. Our passes' reasons are plain words already and stay unchanged."""
         words, _, number = super()._refusal_reason(first, second, told)
         if words == self.library and not (first.is_call or second.is_call):
             words = self.product
@@ -106,7 +106,7 @@ class OwnHalf(Half):
         return kernel.is_call or any(part.kind == "extern" for part in kernel.parts)
 
     def _stated_refusals(self) -> dict[tuple[str, str], Decision]:
-        """Names of two final kernels -> the last refusal that the pass `fuse` gave for parts of theirs."""
+        """Pair of final kernels, by name -> the last refusal by the pass `fuse` to fuse parts of the two."""
         owner = {part.id: kernel.node.label for kernel in self.kernels for part in kernel.parts}
         found: dict[tuple[str, str], Decision] = {}
         for item in self.record.decisions:

@@ -41,9 +41,7 @@ def fusion(record: Record) -> pd.DataFrame:
 
 
 def unfused_pairs(record: Record) -> pd.DataFrame:
-    """One row per unfused pair of kernels: potential saving, reason, torch's own text and its round. Most bytes
-    first.
-    """
+    """One row per unfused pair of kernels: potential saving, reason, torch's own text and round; most bytes first."""
     pairs = [(half, item) for half in fusions(record) for item in half.refusals]
     rows = [
         {

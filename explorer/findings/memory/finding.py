@@ -80,7 +80,7 @@ class Known:
         return next((self.makers[node] for node in nodes if node in self.makers), None)
 
     def copied_from(self, event: MemoryEvent) -> str:
-        """User names of the inputs that a tensor without a source line is made from, such as a parameter in another
+        """Names of the inputs that a tensor without a source line is made from, such as a parameter in another
         layout.
         """
         entity = self.entities.get(event.entity)

@@ -111,7 +111,7 @@ def peak_error(timeline: Timeline) -> float | None:
 
 
 class InputNames:
-    """User names of graph inputs, and whether an input is a parameter."""
+    """Names of graph inputs in the user's code, and whether an input is a parameter."""
 
     def __init__(self, record: Record) -> None:
         self._sources = input_sources(record)
@@ -119,11 +119,11 @@ class InputNames:
                      if event.what == "input"}  # fmt: skip
 
     def user_name(self, graph: str, half: Half, buffer: str) -> str:
-        """User name of a graph input; "" if the buffer is no input."""
+        """Name of a graph input in the user's code; "" if the buffer is not an input."""
         return plain(self._sources.get(self._ids.get((graph, half, buffer), ""), ""))
 
     def name(self, event: MemoryEvent) -> str:
-        """User name of an input, such as `self.first.weight`; the buffer's name if there is none."""
+        """Name of an input in the user's code, such as `self.first.weight`; the buffer's name if there is none."""
         return plain(self._sources.get(event.entity, "")) or event.buffer
 
     def kind(self, event: MemoryEvent) -> str:
@@ -177,7 +177,7 @@ def _steps(events: Sequence[MemoryEvent], graphs: Sequence[str]) -> Iterator[Ste
 
 
 def _tensors(steps: Sequence[Step]) -> Iterator[Tensor]:
-    """Lifetimes of the tensors. Reused memory ends the old tensor and starts a new one; an alias starts none."""
+    """Lifetimes of the tensors. Reused memory ends the old tensor and starts a new one; an alias is no new tensor."""
     alive: dict[tuple[str, str], Tensor] = {}
     outside: dict[tuple[str, str], Tensor] = {}
     found: list[Tensor] = []

@@ -12,9 +12,7 @@ Measured = Sequence[tuple[int, Ratio]]
 
 
 def break_even_size(first: tuple[int, Ratio], second: tuple[int, Ratio]) -> float | None:
-    """Size between two at which the speed-up is 1, interpolated on log scales; None if the speed-up does not rise past
-    1.
-    """
+    """Interpolate, on log scales, the size at which the speed-up crosses 1; None if it does not rise past 1."""
     (size, low), (other, high) = first, second
     before, after = log(low.value), log(high.value)
     if not before < 0 < after:

@@ -27,9 +27,7 @@ class Ratio:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the speed-up: "equal" if the range includes 1 (noise exceeds the difference) or the difference is
-        tiny.
-        """
+        """Verdict on the speed-up: "equal" if the range includes 1 (within noise) or the difference is tiny."""
         if abs(self.value - 1) < TOO_LITTLE:
             return "equal"
         return "faster" if self.low > 1 else "slower" if self.high < 1 else "equal"
@@ -112,7 +110,7 @@ def _upper_quartile(candidate: Candidate) -> float:
 
 
 def explored_candidate(group: Sequence[Timed], record: Record) -> Timed | None:
-    """The candidate with the backend and mode of the run itself."""
+    """The candidate with the backend and mode of the run itself; None if it was not measured."""
     options = record.options
     asked = (options.backend, "" if options.mode == "default" else options.mode)
     return next((item for item in group if (item.candidate.backend, _mode(item.candidate)) == asked), None)

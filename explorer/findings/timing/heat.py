@@ -42,7 +42,7 @@ def seconds_in_words(heat: Heat, side: str) -> str:
 
 
 def heats(record: Record) -> list[Heat]:
-    """The lines of a record with a time; unattributed time has the line id ""."""
+    """Time of each source line of a record; unattributed time has the line id ""."""
     lines: dict[str, list[LineTime]] = {}
     for time in record.line_times:
         lines.setdefault(time.line, []).append(time)

@@ -78,7 +78,7 @@ def heat_text(record: Record) -> str:
 
 
 def heat_parts(record: Record) -> Iterator[Parts]:
-    """The same table as document parts, for HTML and the view only."""
+    """Table of the hottest lines as document parts, for HTML and the view only."""
     if record.line_times:
         head = ("line", "code", *(f"{side}, {device_of(record)}" for side in SIDES))
         rows = tuple(Row((where, f"`{code}`" if code else "", *times)) for where, code, *times in rows_of_heat(record))

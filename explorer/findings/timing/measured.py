@@ -53,7 +53,7 @@ def _share(amount: float, ids: Iterable[str], found: dict[str, float]) -> None:
 
 
 def _share_back(amount: float, ids: list[str], entities: Mapping[str, Entity], found: dict[str, float]) -> None:
-    """Split a time equally among nodes, and each share among the nodes that the node came from."""
+    """Split a time equally among nodes, then each node's share among its origins."""
     _share(amount, ids, found)
     for identity in ids:
         made_of = [

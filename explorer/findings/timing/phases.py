@@ -29,7 +29,9 @@ def _row(phase: Phase, record: Record) -> dict[str, object]:
 
 
 def _own_seconds(phase: Phase, record: Record) -> float:
-    """Seconds of a phase without its subphases. A phase with several parents subtracts a proportional share of them."""
+    """Seconds of a phase without its subphases. If the phase has several parents, they share the subphases in
+    proportion.
+    """
     same = [each for each in record.phases if (each.name, each.graph) == (phase.name, phase.graph)]
     parts = [each for each in record.phases if (each.parent, each.graph) == (phase.name, phase.graph)]
     whole = sum(each.seconds for each in same)

@@ -98,9 +98,7 @@ def memory_text(candidate: Candidate) -> str:
 
 
 def lead_sentences(group: Sequence[Timed], record: Record) -> list[str]:
-    """Conclusions: the explored candidate against eager, the fastest candidate if it is another, and their break-even
-    points.
-    """
+    """Conclusions: the explored candidate, the fastest if it is another, and their break-even points."""
     best, own = fastest(group), explored_candidate(group, record)
     first = own if own is not None and own.ratio is not None else best
     if first is None or best is None:
@@ -156,12 +154,12 @@ def device_text(found: Measurement | None) -> str:
 
 
 def elsewhere_text(record: Record) -> str:
-    """Note that the times are not from the GPU that the code is compiled for; "" if they are."""
+    """Warning if the times are from the CPU although the code targets a virtual GPU; "" otherwise."""
     return cpu_text(record.target) if record.candidates else ""
 
 
 def cpu_text(target_name: str) -> str:
-    """Note that times are from the CPU because the target GPU is virtual; "" for other targets."""
+    """Warning that the times of a virtual GPU target are from the CPU; "" for other targets."""
     if not is_virtual(target_name):
         return ""
     found = known_target(target_name)
