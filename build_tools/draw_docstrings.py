@@ -1,8 +1,8 @@
-"""Print randomly drawn docstrings, for fresh eyes to judge whether they read naturally.
+"""Print randomly drawn docstrings, so that fresh readers can judge whether they read naturally.
 
     .venv/bin/python -m build_tools.draw_docstrings [COUNT]
 
-The seed is the hash of the last commit, so a draw can be repeated and cannot be chosen.
+The seed is the hash of the last commit: a draw is reproducible but cannot be chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    """The location of each docstring in a file, as `file:line name`, and its text."""
+    """Location (`file:line name`) and text of each docstring in a file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, Documented) and (text := ast.get_docstring(node)):
             name = getattr(node, "name", "(module)")

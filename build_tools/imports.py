@@ -14,9 +14,9 @@ Edges = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class ImportGraph:
-    """The modules of a tree by dotted name, and the modules of the same tree that each imports.
+    """The modules of a source tree by dotted name, and the modules that each imports.
 
-    Imports inside functions count. Those under `if TYPE_CHECKING:` don't: they are never executed.
+    Imports inside functions count. Imports under `if TYPE_CHECKING:` don't, because they never run.
     """
 
     files: Mapping[str, Path]
@@ -31,22 +31,22 @@ class ImportGraph:
         return cls(files, imports)
 
     def package(self, module: str) -> str:
-        """The package that a module's file lies in: every folder is one."""
+        """Package of a module: its folder."""
         return module if self.files[module].name == "__init__.py" else module.rpartition(".")[0]
 
     def between_packages(self) -> dict[str, frozenset[str]]:
-        """The packages that each package imports."""
+        """Package -> the packages it imports."""
         found: dict[str, set[str]] = {self.package(module): set() for module in self.files}
         for module, imported in self.imports.items():
             found[self.package(module)].update(map(self.package, imported))
         return {package: frozenset(imported - {package}) for package, imported in found.items()}
 
     def package_circles(self) -> list[list[str]]:
-        """Groups of packages that import each other, directly or through others of the group."""
+        """Import cycles among packages: groups that import each other, directly or indirectly."""
         return circles(self.between_packages())
 
     def file_circles(self, most: int = 2) -> list[list[str]]:
-        """Groups of more than `most` modules of one package that import each other."""
+        """Import cycles of more than `most` modules inside one package."""
         inside = {
             module: frozenset(other for other in imported if self.package(other) == self.package(module))
             for module, imported in self.imports.items()
@@ -55,19 +55,19 @@ class ImportGraph:
 
 
 def circles(edges: Edges) -> list[list[str]]:
-    """The strongly connected components of more than one node, largest first."""
+    """Strongly connected components with more than one node, largest first."""
     found = networkx.strongly_connected_components(networkx.DiGraph(edges))
     return sorted((sorted(group) for group in found if len(group) > 1), key=lambda group: (-len(group), group))
 
 
 def module_name(path: Path) -> str:
-    """`compiler.backend` for compiler/backend/__init__.py."""
+    """Dotted name of a file: `compiler.backend` for compiler/backend/__init__.py."""
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def modules_imported(path: Path, known: Iterable[str]) -> Iterator[str]:
-    """The modules among `known` that a file imports: for `from a import b`, a.b if that is a module, else a."""
+    """Modules among `known` that a file imports; `from a import b` imports a.b if it is a module, else a."""
     for name in imported_names(executed(ast.parse(path.read_text()))):
         if name in known:
             yield name
@@ -76,7 +76,7 @@ def modules_imported(path: Path, known: Iterable[str]) -> Iterator[str]:
 
 
 def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The dotted names of all imports: a module, or a name from one."""
+    """Dotted names of all imports: a module, or a name in a module."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -85,7 +85,7 @@ def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a module outside `if TYPE_CHECKING:`."""
+    """Nodes of a module, except those under `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             for other in node.orelse:

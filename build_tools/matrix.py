@@ -1,11 +1,11 @@
-"""Run the tests with several versions of torch, each in an environment of its own: `make matrix`.
+"""Run the tests with several versions of torch, each in its own environment: `make matrix`.
 
     .venv/bin/python -m build_tools.matrix [--keep] [VERSION ...] [-- PYTEST ARGUMENTS]
 
-Environments are made in build/matrix, one at a time, and removed after their tests unless --keep is given: with CUDA's
-libraries each takes some 6 GB. The report of a version is build/matrix/VERSION.txt; its end lists the tests that were
-left out, with the reason of each, and says what passed. Tests in browsers, of notebooks and of benchmarks are not run:
-they see torch only through what the others test.
+Environments are created in build/matrix, one at a time, and removed after their tests unless --keep is given: with
+CUDA's libraries each takes about 6 GB. The report of a version is build/matrix/VERSION.txt; it ends with the skipped
+tests, their reasons, and the result. Tests of browsers, notebooks and benchmarks do not run: they use torch only
+through code that the other tests cover.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _run_tests(version: str, arguments: list[str], keep: bool) -> str:
-    """Run the tests with one version. Returns pytest's last line, or what went wrong before."""
+    """Run the tests with one version. Returns pytest's last line, or an error message."""
     home, report = FOLDER / version, FOLDER / f"{version}.txt"
     python = home / "bin/python"
     with report.open("w") as log:
@@ -56,7 +56,9 @@ def _run_tests(version: str, arguments: list[str], keep: bool) -> str:
 
 
 def _make_environment(home: Path, version: str, log: object) -> bool:
-    """Make an environment with our pins, less those that belong to another torch. Says whether that worked."""
+    """Create an environment with our pins, except packages that depend on the torch version. Returns whether it
+    succeeded.
+    """
     pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not _UNPINNED.match(line)]
     constraints = FOLDER / "constraints.txt"
     constraints.write_text("\n".join([*pins, f"torch=={version}.*"]) + "\n")
@@ -72,7 +74,7 @@ def _make_environment(home: Path, version: str, log: object) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of this process, without a constraint on pip and without modules from elsewhere."""
+    """Environment variables of this process, with pip's constraint cleared and PYTHONPATH set to this checkout."""
     return {**os.environ, "PIP_CONSTRAINT": os.devnull, "PYTHONPATH": str(ROOT)}
 
 

@@ -1,8 +1,7 @@
 """Print a line `name==version` for pip and for each package that tcompile and its extras install on this machine.
 
-These are the newest versions for the oldest Python that we support, except torch, which keeps its pinned version: to
-change that, change its line first. Nothing is installed; pip only resolves. Run it on Linux, where torch has the most
-dependencies.
+The versions are the newest for the oldest Python that we support. Only torch keeps its pin; edit its line first to
+change it. Nothing is installed; pip only resolves. Run it on Linux, where torch has the most dependencies.
 """
 
 import json

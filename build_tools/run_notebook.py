@@ -1,8 +1,8 @@
-"""Run notebooks from top to bottom and save them with their outputs, so that they can be read without running them.
+"""Run notebooks from top to bottom and save them with their outputs, so that readers need not run them.
 
     .venv/bin/python build_tools/run_notebook.py notebooks/01_first_look.ipynb
 
-Live views are not saved: they need a kernel, and the static view shows the same without one.
+Live views are not saved: they need a kernel, and the static view shows the same content without one.
 """
 
 from __future__ import annotations

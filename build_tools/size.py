@@ -1,12 +1,12 @@
-"""Print the size and the structure of the code, each figure with its bar.
+"""Print the size and structure of the code, each figure with its limit.
 
     .venv/bin/python -m build_tools.size [FOLDER]
 
-A line of code holds a token: it is not blank, not a comment, and not part of a docstring or of another standalone
-string. A function name counts as bare if every word of it is a participle, an adverb or a preposition: `tried`,
-`looked_into`, `as_told`. Words are classified by their endings and by lists, so a few are judged wrongly. Properties do
-not count, because they are named like attributes. An id counts as parsed if a method that cuts or searches text is
-called on something named `id` or `…_id`, or on an attribute that holds an id: `kernel.artifact`, `found.frame`.
+A line of code has a token; blank lines, comments, docstrings and other standalone strings do not count. A function name
+is bare if each of its words is a participle, an adverb or a preposition: `tried`, `looked_into`, `as_told`. Words are
+classified by endings and word lists, so a few are misclassified. Properties do not count, because they are named like
+attributes. An id is parsed if a string method that cuts or searches is called on a variable or attribute named `id` or
+`…_id`, or on an attribute that holds an id: `kernel.artifact`, `found.frame`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ADAPTER = "compiler.torch_api."
 MOST_PYTHON = 42_500
 MOST_FRONTEND = 13_500
 MOST_BACKEND = 8_817
-"""Five sixths of the 10,581 lines that the backend and its glue had when the bar was set."""
+"""Five sixths of the 10,581 lines that the backend and its glue had when the limit was set."""
 MOST_BARE_NAMES = 20
 LARGEST_SHOWN = 5
 
@@ -63,7 +63,7 @@ _VERBS_AND_NOUNS = _words("""
     multiply need padding ping proceed red rely reply ring seed setting shed sing speed spring string supply swing thing
     timing warning wing
 """)
-"""These end like participles and adverbs."""
+"""Words that end like participles or adverbs but are neither."""
 _ATTRIBUTES_WITH_IDS = _words("artifact caller entity frame kernel")
 _TEXT_METHODS = _words("""
     endswith find index lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip split
@@ -72,7 +72,7 @@ _TEXT_METHODS = _words("""
 
 
 class Bar(NamedTuple):
-    """A figure and its maximum; None if it is only shown."""
+    """A figure and its limit; None if it has no limit."""
 
     what: str
     figure: int
@@ -103,14 +103,14 @@ class Source(NamedTuple):
         return len(_lines_with_tokens(self.text) - _lines_of_docstrings(self.tree))
 
     def bare_names(self) -> Iterator[str]:
-        """The names of functions and methods that are bare participles, adverbs or prepositions."""
+        """Names of functions and methods that are bare participles, adverbs or prepositions."""
         for node in ast.walk(self.tree):
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             if is_function and is_bare(node.name) and not _is_property(node):
                 yield node.name
 
     def parsed_ids(self) -> Iterator[str]:
-        """The calls that parse an id as text."""
+        """Calls that parse an id as text."""
         for node in ast.walk(self.tree):
             called = node.func if isinstance(node, ast.Call) else None
             if isinstance(called, ast.Attribute) and called.attr in _TEXT_METHODS and _is_id(called.value):
@@ -148,7 +148,7 @@ class Tree:
         return sum(self.code[name] for name in own | self.glue())
 
     def glue(self) -> set[str]:
-        """The modules of the adapter that the backend alone imports, directly or through other such modules."""
+        """Modules of the torch adapter that only the backend imports, directly or through other such modules."""
         users: dict[str, set[str]] = {}
         for module, imported in self.graph.imports.items():
             for name in imported:

@@ -1,8 +1,8 @@
-"""Take the README's pictures in JupyterLab: a tour, GPT-2 as a graph, a kernel down to its instructions, breaks.
+"""Take the README's pictures in JupyterLab: a tour, GPT-2 as a graph, a kernel with its machine code, graph breaks.
 
-    .venv/bin/python -m build_tools.take_screenshot
+    .venv/bin/python -m build_tools.take_screenshot [PICTURE ...]
 
-It runs JupyterLab and Chromium like the tests, and writes into docs/pictures; names of pictures may follow it.
+It runs JupyterLab and Chromium like the tests, and writes to docs/pictures.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def attention_weights(x, w):
 attention_weights(torch.randn(64, 128), torch.randn(128, 256))""",
 )
 FILM_SIZE = (1120, 656)
-MIDDLE = 4  # of the eight operations of the activation, the one in the middle
+MIDDLE = 4  # index of the middle one of the activation's eight operations
 KERNEL = (
     "%load_ext tcompile\nimport torch",
     """%%tcompile -o run
@@ -126,7 +126,7 @@ def breaks(_: NotebookPage, view: ExplorerView) -> None:
 
 
 class Film:
-    """Screenshots of a page that become one moving picture."""
+    """Screenshots of a page, as frames of an animation."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -134,7 +134,7 @@ class Film:
         self.milliseconds: list[int] = []
 
     def shoot(self, milliseconds: int) -> None:
-        """Add the page as it is now, shown for so long."""
+        """Add a screenshot of the page as a frame, shown for this many milliseconds."""
         self.page.mouse.move(0, 0)
         self.page.wait_for_timeout(700)
         image = Image.open(BytesIO(self.page.screenshot())).convert("RGB")
@@ -147,7 +147,7 @@ class Film:
 
 
 def tour(browser: Browser, server: JupyterServer) -> None:
-    """The first cell of the README: run, its graph, its kernel, a line selected, its machine code."""
+    """Animate the README's first cell: run it, show the graph, the kernel, a selected line, the machine code."""
     notebook = open_notebook(browser, server, "tour", TOUR, {"width": 1400, "height": 820})
     film = Film(notebook.page)
     notebook.run_cell(0)

@@ -1,9 +1,9 @@
-"""Hatchling's build hook: a wheel that has only `tcompile` at its top level.
+"""Hatchling build hook: build a wheel with `tcompile` as its only top-level package.
 
-In a clone, `compiler/`, `explorer/` and `tcompile/` are three packages next to each other. In the wheel the first two
-lie inside the third, so that no name that others may use lands in a user's site-packages. Their imports of each other
-are absolute; this hook rewrites them: `from compiler.record import Record` becomes
-`from tcompile.compiler.record import Record`. A module's name in a string ("compiler.engine") is rewritten too.
+In a clone, `compiler/`, `explorer/` and `tcompile/` are three sibling packages. In the wheel the first two are inside
+the third, so that site-packages gets no name that other packages may use. They import each other by absolute names,
+which this hook rewrites: `from compiler.record import Record` becomes `from tcompile.compiler.record import Record`. A
+string that is a module's name ("compiler.engine") is rewritten too.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _PROGRAM = re.compile(rf"\b(from|import)\s+({'|'.join(MOVED)})\b")
 
 
 class RewriteError(ValueError):
-    """A file names a moved package in a way that this hook can't rewrite; the message says where."""
+    """A reference to a moved package that this hook can't rewrite; the message has the location."""
 
 
 class WheelHook(BuildHookInterface[Any]):
-    """Writes the rewritten tree into a temporary folder and has hatchling put that into the wheel."""
+    """Write the rewritten tree to a temporary folder, and have hatchling add it to the wheel."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called before the wheel is built. An editable install keeps the layout of the clone."""
+        """Called before the wheel is built. An editable install keeps the clone's layout."""
         if version == "editable":
             return
         self.folder = tempfile.mkdtemp(prefix="tcompile-wheel-")
@@ -42,13 +42,13 @@ class WheelHook(BuildHookInterface[Any]):
         build_data["force_include"][self.folder] = OUTER
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """Called when the wheel is written."""
+        """Called after the wheel is written."""
         if version != "editable":
             shutil.rmtree(self.folder)
 
 
 def write_tree(root: Path, target: Path) -> None:
-    """Write the package `tcompile` as it is installed to `target`, from the clone at `root`."""
+    """Write the installed form of the package `tcompile` to `target`, from the clone at `root`."""
     modules = frozenset(_modules(root))
     for package, folder in ((OUTER, target), *((name, target / name) for name in MOVED)):
         for path in sorted((root / package).rglob("*")):
@@ -63,15 +63,15 @@ def write_tree(root: Path, target: Path) -> None:
 
 
 def _modules(root: Path) -> Iterator[str]:
-    """The dotted names of the modules that move."""
+    """Dotted names of the modules that move."""
     for package in MOVED:
         for path in (root / package).rglob("*.py"):
             parts = path.relative_to(root).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-class _Edit(NamedTuple):  # hatchling loads this file in a way that dataclasses do not understand
-    """Replace `length` bytes at a line (from 1) and a column by `text`."""
+class _Edit(NamedTuple):  # dataclasses fail in a file that hatchling loads
+    """Replacement of `length` bytes at a line (from 1) and a column by `text`."""
 
     line: int
     column: int
@@ -80,9 +80,9 @@ class _Edit(NamedTuple):  # hatchling loads this file in a way that dataclasses 
 
 
 def rewrite(source: bytes, modules: frozenset[str], name: str = "<source>") -> bytes:
-    """A module's source with the moved packages inside `tcompile`. Every line stays on its line.
+    """Rewrite a module's source for the moved packages inside `tcompile`. Line numbers do not change.
 
-    `modules` are the dotted names that count as a module where a string is one. Raises RewriteError.
+    `modules` are the dotted names that are rewritten in strings. Raises RewriteError.
     """
     tree = ast.parse(source)
     lines = source.splitlines(keepends=True)
@@ -117,7 +117,7 @@ def _prefix(line: int, column: int) -> _Edit:
 
 
 def _import_edit(alias: ast.alias, used: set[str], name: str) -> _Edit:
-    """`import compiler` keeps its name: `import tcompile.compiler as compiler`."""
+    """Edit of an `import`. It keeps the local name: `import tcompile.compiler as compiler`."""
     if alias.asname:
         return _prefix(alias.lineno, alias.col_offset)
     package, _, inner = alias.name.partition(".")

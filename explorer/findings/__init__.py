@@ -1,6 +1,6 @@
-"""Facts of a record as artifacts of their own: graph breaks, guards, … each with lines and entities to select.
+"""Facts of a record as artifacts of their own, such as graph breaks and guards, with selectable lines and entities.
 
-A finding is derived from a record when it is shown. It is not in the record, nor in its JSON.
+A finding is derived from a record when it is shown. Neither the record nor its JSON contains it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from explorer.render.finding import Finding, kept_views
 
 __all__ = ["Finding", "KnownFindings", "findings", "views", "with_findings"]
 
-#: What makes each finding, in the order of the ribbon. None where a record has nothing of that kind.
+#: Functions that make the findings, in ribbon order. They return None for a record without such facts.
 MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     frame_map_finding,
     breaks_finding,
@@ -41,7 +41,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     advice_finding,
 )
 
-#: Views of artifacts that a record has itself: each gives the artifacts that it shows.
+#: Functions that yield the record's own artifacts that have a view.
 VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
     chain_views,
     kept_views,
@@ -49,20 +49,20 @@ VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
 
 
 def views(record: Record) -> Iterator[Finding]:
-    """The artifacts of the record itself that have a view of their own."""
+    """The record's own artifacts that have a view."""
     for shown in VIEWS:
         yield from shown(record)
 
 
 def findings(record: Record) -> tuple[Finding, ...]:
-    """The findings of a record in the order in which they are shown; none that is there as an artifact already."""
+    """The findings of a record in ribbon order, except those whose stage the record already has as an artifact."""
     present = {artifact.stage for artifact in record.artifacts}
     made = (make(record) for make in MAKERS)
     return tuple(finding for finding in made if finding is not None and finding.artifact.stage not in present)
 
 
 def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Record:
-    """The record with its findings among the artifacts, each where its stage stands on the ribbon."""
+    """Add a record's findings to its artifacts, each at its stage's position on the ribbon."""
     derived = [finding.artifact for finding in (findings(record) if found is None else found)]
     if not derived:
         return record
@@ -73,13 +73,13 @@ def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Rec
 
 
 class KnownFindings:
-    """Findings that are made once for each record, for all who look at the same one: those of the last are kept."""
+    """Cache of the findings of the most recent record, shared by all views of it."""
 
     def __init__(self) -> None:
         self._last: tuple[Record, tuple[Finding, ...], Record] | None = None
 
     def of(self, record: Record) -> tuple[tuple[Finding, ...], Record]:
-        """A record's findings, and the record with them among its artifacts."""
+        """A record's findings, and the record with its findings among the artifacts."""
         last = self._last
         if last is None or last[0] is not record:
             found = findings(record)

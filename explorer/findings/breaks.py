@@ -1,7 +1,7 @@
-"""Graph breaks as a document of cards: each is linked to the lines that led to it and to the graph that it ended.
+"""Graph breaks as a document of cards, each linked to the lines that led to the break and to the graph that it ended.
 
-What was left to Python without a break (functions that were skipped, compilations that failed, code that torch read
-anew) is told below, apart from them.
+Code left to Python without a break (skipped functions, failed compilations, restarted analyses) is listed below the
+cards.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from explorer.render.places import change_part, line_link, way
 from explorer.render.text import document_finding
 
 ENDS = {"plain": "plain Python", "skipped": "plain Python, all of the function", "error": "an error"}
-"""Outcome of a break -> what follows it in place of a graph."""
+"""Outcome of a break -> words for what follows it, if no graph does."""
 TORCHS_WORDS = 1_000
 
 
 def breaks_finding(record: Record) -> Finding | None:
-    """The cards of a record's graph breaks, and what else was not compiled; None where everything was."""
+    """Finding with the cards of all graph breaks, and notes on other code that was not compiled; else None."""
     told = notes(record)
     if not record.breaks and not told:
         return None
@@ -57,14 +57,14 @@ def breaks_finding(record: Record) -> Finding | None:
 
 
 def break_cards(record: Record) -> list[Card]:
-    """A card for each site of a record."""
+    """A card for each break site of a record."""
     lines, graphs, groups = SourceLines(record), Graphs(record), break_groups(record.breaks)
     return [break_card(group, number, len(groups), lines, graphs) for number, group in enumerate(groups, 1)]
 
 
 def break_card(group: Sequence[GraphBreak], number: int, total: int, lines: SourceLines, graphs: Graphs) -> Card:
-    """The card of a site, number `number` of `total`. The user's own line comes first; calls inside of packages follow.
-    Breaks after the first are those of other compilations.
+    """Card of break site `number` of `total`. The user's own line comes first, then calls inside packages. Breaks after
+    the first are from other compilations.
     """
     found, *others = group
     times = f", {len(group)} times" if others else ""
@@ -94,7 +94,7 @@ def break_card(group: Sequence[GraphBreak], number: int, total: int, lines: Sour
 
 
 def way_there(found: GraphBreak, lines: SourceLines) -> Way:
-    """The user's line, and the calls that lead there, or on from there."""
+    """The chain of calls around a break, with the user's line as the target."""
     users = users_span(found)
     if users is not None:
         return way(found.chain, users, lines)
@@ -103,7 +103,7 @@ def way_there(found: GraphBreak, lines: SourceLines) -> Way:
 
 
 def flow(found: GraphBreak, graphs: Graphs) -> Flow:
-    """The graph before, what crosses, and where it goes on."""
+    """The graph before the break, the tensors that cross it, and the code that resumes."""
     goes_on = [graphs.resume_words(name) for name in found.resumed_by]
     before = graphs.link(found.ended) or Tag("no graph before", "muted")
     end = ENDS.get(found.outcome, "")
@@ -123,7 +123,7 @@ def _again_words(others: Sequence[GraphBreak]) -> Words:
 
 
 def _page(found: GraphBreak) -> Link | None:
-    """Torch's page on this kind of break, or only its number."""
+    """Link to torch's page on this kind of break; only its number if there is no page."""
     title = "What torch's documentation says of this kind of break"
     if found.link:
         return Link(found.gb_id or "documentation", url=found.link, title=title)
@@ -131,7 +131,7 @@ def _page(found: GraphBreak) -> Link | None:
 
 
 def torchs_words(found: GraphBreak) -> Fold:
-    """What torch says of a break."""
+    """Torch's own explanation of a break, folded."""
     parts: list[Parts] = [Text(words) for words in (found.explanation,) if words]
     if found.hints:
         parts.append(Items(found.hints))
@@ -145,31 +145,31 @@ def torchs_words(found: GraphBreak) -> Fold:
 
 
 def break_id(found: GraphBreak) -> str:
-    """The id of a break's entity."""
+    """Id of a break's entity."""
     return f"breaks.{found.id}"
 
 
 def break_entity(found: GraphBreak, lines: SourceLines, graphs: Graphs) -> Entity:
-    """A break as an entity; it comes from the lines of its chain, and from where its graph ended."""
+    """Entity of a break, linked to the lines of its call chain and to the end of its graph."""
     attrs = {"place": users_place(found), "code": culprit_code(found), "frame": found.frame}
     origins = (*lines.ids(found.chain), *graphs.end(found.ended))
     return Entity(break_id(found), "break", found.what or found.kind, attrs, (), origins)
 
 
 class Graphs:
-    """The captured graphs of a record, as a card names them."""
+    """The captured graphs of a record, as cards show them."""
 
     def __init__(self, record: Record) -> None:
         self._graphs = {artifact.id: artifact for artifact in record.of_stage("captured")}
         self._frames = {frame.id: frame for frame in record.frames}
 
     def end(self, graph: str) -> tuple[str, ...]:
-        """The id of a graph's output node."""
+        """Id of a graph's output node."""
         artifact = self._graphs.get(graph)
         return tuple(entity.id for entity in artifact.entities if entity.kind == "output") if artifact else ()
 
     def link(self, name: str) -> Link | None:
-        """A link that opens a graph, with how many ops are in it. None where the record does not have it."""
+        """Link that opens a graph, with its number of ops; None if the record lacks the graph."""
         artifact = self._graphs.get(name)
         if artifact is None:
             return None
@@ -180,7 +180,7 @@ class Graphs:
         return f"graph {self._graphs[name].graph}"
 
     def resume_words(self, name: str) -> tuple[Words, bool]:
-        """A frame that goes on after a break: what it is with its graph if it has one, and whether it has."""
+        """Describe a frame that resumes after a break, with a link to its graph; also return whether it has a graph."""
         frame = self._frames.get(name)
         if frame is None:
             return name, True
@@ -190,7 +190,7 @@ class Graphs:
 
 
 def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
-    """What followed, and what it costs. `at_once` is whether a graph follows before another break."""
+    """The outcome of a break, and its cost. `at_once` is whether a graph follows before the next break."""
     kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
     if found.outcome == "error" and found.of_export:
         return "torch.export raises here: nothing is exported."
@@ -214,7 +214,7 @@ def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
 
 
 def unread_words(found: GraphBreak) -> str:
-    """Which lines torch did not analyse because of the break, as a sentence to append; "" where it read them all."""
+    """Sentence on the lines that torch did not analyse because of the break; "" if it analysed all."""
     if found.unread is None:
         return ""
     first, last = found.unread
@@ -227,7 +227,7 @@ def unread_words(found: GraphBreak) -> str:
 
 
 def first_call_words(found: GraphBreak) -> str:
-    """Said of a break that a second call does not have; "" of others."""
+    """Sentence on a break that happens only in the first call; "" for other breaks."""
     if not found.first_call:
         return ""
     return (
@@ -238,7 +238,7 @@ def first_call_words(found: GraphBreak) -> str:
 
 
 def cost_words(found: GraphBreak) -> str:
-    """What it costs in time, or why that is not known; "" where nobody asked."""
+    """Sentence on the time that a break costs, or why it is unknown; "" if it was not measured."""
     if found.lost_seconds is None:
         return f"Time lost is not known: {found.lost_note}." if found.lost_note else ""
     change = "costs" if found.lost_seconds >= 0 else "saves"
@@ -246,11 +246,11 @@ def cost_words(found: GraphBreak) -> str:
 
 
 Note = tuple[str, str, str, int]
-"""A function that was left to Python though no graph broke there, or was read more than once: name, why, and where."""
+"""A function that was left to Python although no graph broke, or was analysed again: name, reason, file, line."""
 
 
 def note_words(note: Note, lines: SourceLines) -> Words:
-    """A note as a sentence that leads to the function."""
+    """A note as a sentence with a link to the function."""
     function, words, file, line = note
     where: tuple[str | Link | Tag, ...] = (" (", line_link(file, line, lines), ")") if file else ()
     return (Tag(function, "strong"), *where, f" {words}") if function else words
@@ -263,7 +263,7 @@ def notes_title(record: Record) -> str:
 
 
 def notes(record: Record) -> list[Note]:
-    """What a record has of them; where nothing was even looked at, why not."""
+    """Notes of a record; if nothing was captured and there are no notes, the reason why."""
     broken = {found.frame for found in record.breaks}
     frames = [(function_name(frame.function), words, frame.file, frame.line)
               for frame in record.frames for words in _frame_words(frame, frame.id in broken)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What TorchDynamo did, as text for a terminal: cards, and the guards by argument."""
+"""TorchDynamo's breaks, recompilations and guards as text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from explorer.render.text import document_text
 
 
 def fact_text(record: Record, name: str) -> str:
-    """`breaks`, `recompiles` or `guards` of a record. Raises KeyError for another name."""
+    """Text of a record's `breaks`, `recompiles` or `guards`. Raises KeyError for another name."""
     return FACTS[name](record)
 
 
@@ -25,7 +25,7 @@ def _recompiles(record: Record) -> str:
 
 
 def _guards(record: Record) -> str:
-    """For each compilation its guards; those about the insides of modules and of torch are only counted."""
+    """Guards of each compilation; guards on the insides of modules and of torch are only counted."""
     of_frame = guards_by_frame(record)
     found = [frame_section(frame, of_frame[frame.id], insides=False) for frame in record.frames if frame.id in of_frame]
     return document_text(found) or "no guards"

@@ -1,4 +1,4 @@
-"""The cards of a run, as texts: graph breaks, then recompilations."""
+"""Cards of a run as text: graph breaks, then recompilations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from explorer.render.text import card_texts
 
 
 class Cards(tuple[str, ...]):
-    """The cards of a run, one text each: breaks first, then recompilations. Prints as all of them."""
+    """Cards of a run, one text each: breaks first, then recompilations. Prints all of them."""
 
     __slots__ = ()
 
@@ -20,15 +20,15 @@ class Cards(tuple[str, ...]):
 
 
 def all_cards(record: Record) -> Cards:
-    """All breaks, then all recompilations."""
+    """Cards of all breaks, then of all recompilations."""
     return Cards([*break_texts(record), *recompile_texts(record)])
 
 
 def break_texts(record: Record) -> list[str]:
-    """A card for each site."""
+    """Card text of each break site."""
     return card_texts(break_cards(record))
 
 
 def recompile_texts(record: Record) -> list[str]:
-    """A card for each cause."""
+    """Card text of each recompilation cause."""
     return card_texts(recompile_cards(record))

@@ -1,4 +1,4 @@
-"""What `--check` found, told plainly: the call as a whole, its results, the stages on the way, kernels."""
+"""Results of `--check` in words: the whole call, its results, the stages, kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORST_FIRST = ("differs", "not comparable", "close", "equal")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The checks of a record by what they are of; `call` is None where only kernels were checked."""
+    """Checks of a record, grouped by subject; `call` is None if only kernels were checked."""
 
     call: Check | None
     results: tuple[Check, ...]
@@ -31,7 +31,7 @@ class Checked:
 
     @classmethod
     def of(cls, record: Record) -> Checked:
-        """Results and kernels with the worst first."""
+        """Group the checks of a record. Results and kernels are sorted, worst first."""
         stages = tuple(check for check in record.checks if check.stage)
         own = [check for check in record.checks if not check.stage]
         whole = own[0] if own and own[0].subject == "the call" else None
@@ -45,7 +45,7 @@ def _badness(check: Check) -> tuple[int, float]:
 
 
 def summary_lines(record: Record, width: int) -> list[str]:
-    """All checks of a record for its summary."""
+    """Lines about all checks of a record, for its summary."""
     checked = Checked.of(record)
     lines = [line for sentence in sentences(checked) for line in _wrap(sentence, width)]
     if checked.results:
@@ -56,7 +56,7 @@ def summary_lines(record: Record, width: int) -> list[str]:
 
 
 def sentences(checked: Checked) -> Iterator[str]:
-    """What is to be said of the call: the verdict, and notes."""
+    """Verdict on the whole call, and its note."""
     if checked.call is not None:
         yield f"compiled against eager: {checked.call.words}"
         if checked.call.note:
@@ -64,7 +64,7 @@ def sentences(checked: Checked) -> Iterator[str]:
 
 
 def result_cells(check: Check) -> tuple[str, ...]:
-    """A result under `HEAD`."""
+    """Table cells of a result, in the columns of `HEAD`."""
     exact, own = check.max_absolute_float64, check.eager_absolute_float64
     return (
         check.subject,
@@ -78,7 +78,7 @@ def result_cells(check: Check) -> tuple[str, ...]:
 
 
 def _steps(ulps: float | None) -> str:
-    """Units in the last place; between numbers on both sides of zero there are very many of them."""
+    """Format an error in ULPs; "many" from a million on, as between numbers of opposite sign."""
     if ulps is None:
         return ""
     return f"{ulps:,.0f}" if ulps < 1e6 else "many"
@@ -93,7 +93,7 @@ def _table(results: Sequence[Check]) -> list[str]:
 
 
 def stage_sentences(stages: Sequence[Check]) -> Iterator[str]:
-    """Which stages give eager's numbers; the first that departs, and where; what can't be compared, and why."""
+    """Stages that match eager; the first stage and node that differ; stages that can't be compared, with the reason."""
     agree = [check for check in stages if check.verdict in ("equal", "close")]
     wrong = [check for check in stages if check.verdict == "differs"]
     named = [check for check in wrong if check.node] or wrong
@@ -114,12 +114,12 @@ def stage_sentences(stages: Sequence[Check]) -> Iterator[str]:
 
 
 def stage_name(check: Check) -> str:
-    """A stage of one capture, `joint[0/0]`; of the whole call, `joint`."""
+    """Name of a checked stage: `joint[0/0]` for one capture, `joint` for the whole call."""
     return f"{check.stage}[{check.graph}]" if check.graph else check.stage
 
 
 def _names(checks: Iterator[Check]) -> str:
-    """The stages in order, levels of decomposition together."""
+    """Names of the stages in order; the levels of decomposition are combined."""
     names = dict.fromkeys(check.stage for check in checks)
     levels = [name.removeprefix("decomposed ") for name in names if name.startswith("decomposed ")]
     together = f"decomposed ({', '.join(levels)})"
@@ -142,7 +142,7 @@ def _kernel(check: Check) -> str:
 
 
 def checks_finding(record: Record) -> Finding | None:
-    """The verdict on the call and the stages in words, above a table of its results; None where nothing was checked."""
+    """Finding with the verdicts in words above a table of results; None if nothing was checked."""
     if not record.checks:
         return None
     checked = Checked.of(record)

@@ -1,7 +1,7 @@
-"""What was compiled, in the order in which it runs: function, graph, break, the function that goes on, and so on.
+"""Map of compiled code in execution order: function, graph, break, resume function, and so on.
 
-Compilations of one code object stand beside each other, between the function and the break that all of them end in.
-Calls lead from where Python makes them, a break or plain code, to the function called.
+Compilations of one code object are side by side, between the function and the break that ends all of them. An edge
+leads from each call site (a break or plain code) to the called function.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from explorer.render.finding import Finding, LinkedText
 
 STAGE = "frame_map"
 MANY = 3
-"""So many functions without anything compiled in them, called from one place, are drawn as one."""
+"""Minimum number of fully uncompiled functions, called from one place, that are drawn as one node."""
 CODE_SHOWN = 40
-"""Characters of a break's code on its node."""
+"""Maximum number of characters of a break's code on its node."""
 _ORDER = ("graph", "break", "plain")
 
 
 def frame_map_finding(record: Record) -> Finding | None:
-    """The map of a record's frames; None where there is one, and all of it is in one graph."""
+    """Finding with the map of a record's frames; None if a single graph holds the whole function."""
     whole = len(record.frames) == 1 and record.frames[0].outcome == "compiled"
     if not record.frames or (whole and not record.breaks):
         return None
@@ -38,7 +38,7 @@ def frame_map_finding(record: Record) -> Finding | None:
 
 @dataclass
 class Part:
-    """A node of the map: what it says, what comes before it, and what follows in the same function or is called."""
+    """A node of the map: its text, its predecessors (`inputs`), and the functions that it calls."""
 
     id: str
     kind: str
@@ -57,7 +57,7 @@ class Part:
 
 @dataclass
 class Code:
-    """A code object: its head (a function, or what goes on after a break), and what is in it, in order."""
+    """A code object: its head (a function or a resume function) and its parts in order."""
 
     head: Part
     name: str
@@ -68,7 +68,7 @@ class Code:
 
 
 class FrameMap:
-    """The parts of a record's map by code object, and how they follow each other."""
+    """The parts of a record's map by code object, and the edges between them."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -103,7 +103,7 @@ class FrameMap:
         self.ends[frame.id] = end
 
     def _follow(self, before: Part, code: Code, part: Part) -> Part:
-        """The part after another, once: compilations of one code object end in the same breaks."""
+        """Append a part after another. Parts are shared: compilations of one code object end in the same breaks."""
         part = self.parts.setdefault(part.id, part)
         if part not in code.parts:
             code.parts.append(part)
@@ -138,7 +138,7 @@ class FrameMap:
         return Part(f"{STAGE}.{name}", "graph", label, about, attrs, tuple(calls))
 
     def _break(self, found: GraphBreak, code: Code) -> Part:
-        """The part of this place in this code: a later compilation breaks there again."""
+        """Part of a break. A later compilation that breaks at the same place shares it."""
         for earlier, part in self.broken.items():
             if part in code.parts and _same_place(self.breaks[earlier], found):
                 part.origins += self._break_origins(found)
@@ -165,7 +165,7 @@ class FrameMap:
         found = (self.lines.id_of(frame.file, line) for frame in frames for line in frame.plain)
         return tuple(name for name in found if name)
 
-    # What leads where
+    # Edges
 
     def _connect(self, frame: Frame) -> None:
         frames = {each.id: each for each in self.record.frames}
@@ -192,14 +192,14 @@ class FrameMap:
             source.calls.append(code.head.id)
 
     def _find_calling_part(self, frame: Frame) -> Part:
-        """The part of the caller that makes the call: the break on that line, or where its code ends."""
+        """Part of the caller that makes the call: the break on the calling line, else the end of the caller."""
         line = frame.called_at.line if frame.called_at else 0
         at = [self.broken[found.id] for found in self.record.breaks
               if found.frame == frame.caller and found.chain and found.chain[0].line == line]  # fmt: skip
         return at[-1] if at else self.ends[frame.caller]
 
     def _gather_plain(self, caller: Part) -> None:
-        """Functions that a part calls, and of which nothing was compiled, as one part where they are many."""
+        """Merge the uncompiled functions that a part calls into one node if there are many."""
         plain = [self.parts[name] for name in caller.calls if self._is_all_plain(name)]
         if len(plain) < MANY:
             return
@@ -218,7 +218,7 @@ class FrameMap:
         return part.kind == "plain" and empty and len(part.inputs) == 1 and not part.calls
 
     def _comes_before(self, part: Part, other: Part) -> bool:
-        """Whether one part leads to another: what runs again later, as in a loop, is not drawn as an edge back."""
+        """Whether a path leads from `part` to `other`: an edge back, as in a loop, is not drawn."""
         seen, todo = set[str](), [other.id]
         while todo:
             name = todo.pop()
@@ -232,7 +232,7 @@ class FrameMap:
     # As text
 
     def as_text(self) -> LinkedText:
-        """An indented tree. What a function calls stands below where it is called; what goes on, beside it."""
+        """Indented tree. Called functions are indented below the call; resume functions are at the same level."""
         text = LinkedText()
         text.add(self._summary())
         by_head = {code.head.id: code for code in self.codes.values()}
@@ -251,7 +251,7 @@ class FrameMap:
         return text
 
     def _list_parts_below(self, part: Part, code: Code | None, depth: int) -> Iterator[tuple[str, int]]:
-        """What the tree says after a part, and how far in."""
+        """Parts that follow a part in the tree, each with its depth."""
         yield from ((name, depth + 1) for name in part.calls)
         if code is not None:
             yield from (
@@ -271,7 +271,7 @@ class FrameMap:
 
 
 def code_key(frame: Frame) -> str:
-    """What the compilations of one code object have in common."""
+    """Key shared by all compilations of a code object."""
     return frame.id if frame.code < 0 else str(frame.code)
 
 

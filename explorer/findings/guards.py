@@ -1,5 +1,5 @@
-"""Guards by what they are about: for each compilation a tree of arguments, each guard linked to the line that asked for
-it and to the graph input that it guards.
+"""Guards by argument: a tree for each compilation. Each guard is linked to the line that caused it and to the graph
+input that it guards.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from explorer.render.places import line_link
 from explorer.render.text import document_finding
 
 TOGETHER = 8
-"""So many guards stand together without being told apart by what follows in their argument's name."""
+"""Maximum number of guards in a branch that are listed flat, without subbranches."""
 FEW, FEW_IN_BRANCH = 24, 4
-"""So many guards of a compilation, and of a branch, the view shows unfolded."""
+"""Maximum number of guards of a compilation, and of a branch, that the view shows unfolded."""
 COSTLIEST = 200
 WORDS_WIDTH = 72
 _PART = re.compile(r"^builtin |^(?:global )?[\w']+|(?<=^builtin )\w+|\.\w+|\[[^\]]*\]")
@@ -47,7 +47,7 @@ INSIDES = "on the insides of modules and of torch"
 
 
 def guards_finding(record: Record) -> Finding | None:
-    """The guards of all compilations; None where there are none."""
+    """Finding with the guards of all compilations; None without guards."""
     if not record.guards:
         return None
     lines, inputs = SourceLines(record), graph_inputs(record)
@@ -63,7 +63,7 @@ def guards_finding(record: Record) -> Finding | None:
 
 
 def guard_id(guard: Guard) -> str:
-    """The id of a guard's entity."""
+    """Id of a guard's entity."""
     return f"guards.{guard.id}"
 
 
@@ -75,7 +75,7 @@ def guards_by_frame(record: Record) -> dict[str, list[Guard]]:
 
 
 def graph_inputs(record: Record) -> dict[tuple[str, str], str]:
-    """Frame (`0/0`) and source (`L['x']`) -> the captured graph's input that is read from there."""
+    """Frame (`0/0`) and source (`L['x']`) -> the captured graph's input with this source."""
     frames = {name: frame.id for frame in record.frames for name in frame.graphs}
     captured = [artifact for artifact in record.of_stage("captured") if artifact.id in frames]
     graphs = {entity.id: frames[artifact.id] for artifact in captured for entity in artifact.entities}
@@ -83,7 +83,7 @@ def graph_inputs(record: Record) -> dict[tuple[str, str], str]:
 
 
 def guard_entity(guard: Guard, lines: SourceLines, inputs: dict[tuple[str, str], str]) -> Entity:
-    """A guard as an entity; it comes from the line that asked for it, and is about an input of the graph."""
+    """Entity of a guard, linked to the line that caused it and to the graph input that it guards."""
     asked = lines.id_of(guard.file, guard.line)
     about = inputs.get((guard.frame, guard.source), "")
     attrs = {"argument": guard.argument, "frame": guard.frame, "check": guard.kind, "failed": guard.failed}
@@ -98,7 +98,7 @@ def words(guard: Guard) -> str:
 
 
 def frame_section(frame: Frame, guards: Sequence[Guard], *, insides: bool) -> Section:
-    """The guards of one compilation, those on one argument together, those on the insides of modules last if wanted."""
+    """Guards of one compilation, grouped by argument; with `insides`, guards on the insides of modules come last."""
     own = [guard for guard in guards if not guard.internal]
     inside = [guard for guard in guards if guard.internal]
     counts = f"{pluralize(len(own), 'guard')}, and {len(inside)} {INSIDES}"
@@ -113,7 +113,7 @@ def frame_section(frame: Frame, guards: Sequence[Guard], *, insides: bool) -> Se
 
 
 def _lines(guards: Sequence[Guard]) -> Table:
-    """A line for each guard; those on one argument stand together, in the order of their first."""
+    """Table of guards, one per line, grouped by argument in order of first occurrence."""
     first = {guard.argument: index for index, guard in reversed(list(enumerate(guards)))}
     ordered = sorted(guards, key=lambda guard: first[guard.argument])
     return Table((), tuple(Row(guard_cells(guard), (guard_id(guard),)) for guard in ordered), right=(2,))
@@ -130,7 +130,7 @@ def _failure_words(times: int) -> str:
 
 
 def range_text(item: Symbol) -> str:
-    """The bounds of a symbol: `2 <= s0 <= 64`."""
+    """Bounds of a symbol: `2 <= s0 <= 64`."""
     low = "" if item.low is None else f"{item.low} <= "
     high = "" if item.high is None else f" <= {item.high}"
     return f"{low}{item.name}{high}" if low or high else "any"
@@ -140,7 +140,7 @@ def range_text(item: Symbol) -> str:
 
 
 def _lists(guards: Sequence[Guard], lines: SourceLines) -> Iterator[tuple[str, Table]]:
-    """Guards in one list: those that cost most, and those that failed most."""
+    """Lists of the most expensive guards and of the guards that failed most."""
     timed = sorted((guard for guard in guards if guard.seconds), key=lambda guard: -(guard.seconds or 0.0))
     failed = sorted((guard for guard in guards if guard.failed), key=lambda guard: -guard.failed)
     for name, found in (("By cost", timed[:COSTLIEST]), ("Failed", failed)):
@@ -149,7 +149,7 @@ def _lists(guards: Sequence[Guard], lines: SourceLines) -> Iterator[tuple[str, T
 
 
 def _compilation(frame: Frame, guards: Sequence[Guard], record: Record, lines: SourceLines, is_open: bool) -> Fold:
-    """One compilation: what is left open and within which bounds, and its guards as two trees."""
+    """Fold of one compilation: its symbols with their bounds, and two trees of guards."""
     own, inside = (tree(guard for guard in guards if guard.internal is internal) for internal in (False, True))
     count = len(own.all())
     title: Words = (Tag(function_name(frame.function), "strong"), " ", Tag(frame.id, "place"),
@@ -176,7 +176,7 @@ def _facts(seconds: float | None, failed: int, what: str) -> Iterator[Tag]:
 
 
 def _both_times(whole: float | None, guards: Sequence[Guard]) -> str:
-    """Why the time of all is not the sum of the times of each: both are measured, in different ways."""
+    """Explain why the time of all guards differs from the sum of their times: they are measured in different ways."""
     timed = [guard.seconds for guard in guards if guard.seconds is not None]
     if not whole or not timed:
         return ""
@@ -187,7 +187,7 @@ def _both_times(whole: float | None, guards: Sequence[Guard]) -> str:
 
 
 def symbol_lines(item: Symbol, lines: SourceLines) -> Iterator[Words]:
-    """A symbol as one constraint, what it stands for, and the lines that bound it."""
+    """Constraint of a symbol, the sizes it stands for, and the lines that constrain it."""
     bounds = f"{item.name} = {item.became}" if item.became else range_text(item)
     hint = "" if item.hint is None else f", {item.hint} when it was compiled"
     yield Tag(bounds, "now"), f" `{', '.join((item.source, *item.also))}`{hint}"
@@ -200,7 +200,7 @@ def symbol_lines(item: Symbol, lines: SourceLines) -> Iterator[Words]:
 
 
 def _reason(told: str, span: Span, lines: SourceLines) -> Words:
-    """What is so, and the line that made it so."""
+    """A fact, and the line that caused it."""
     if not span.file:
         return Tag(told, "muted")
     return Tag(f"{told} ", "muted"), line_link(span.file, span.line, lines), f" `{one_line(span.code)}`"
@@ -208,7 +208,7 @@ def _reason(told: str, span: Span, lines: SourceLines) -> Words:
 
 @dataclass
 class Branch:
-    """Guards whose arguments begin alike: `name` is what of it they share, from the start."""
+    """Guards whose arguments share a prefix; `name` is the prefix."""
 
     name: str
     guards: list[Guard] = field(default_factory=list)
@@ -224,8 +224,8 @@ class Branch:
         return [*self.guards, *(guard for branch in self.branches.values() for guard in branch.all())]
 
     def parts(self, lines: SourceLines, is_open: bool) -> list[Parts]:
-        """Its own guards, then its branches. A chain of branches without guards of their own is one; few guards stand
-        in one branch.
+        """The branch's own guards, then its subbranches. A chain of branches without own guards is merged; a branch
+        with few guards is listed flat.
         """
         shown = self.skip_chain()
         guards = self.all() if self.is_flat() else shown.guards
@@ -245,7 +245,7 @@ class Branch:
         return [Fold(title, tuple(inside), is_open or failed > 0 or len(guards) <= FEW_IN_BRANCH, "branch")]
 
     def is_flat(self) -> bool:
-        """Whether its guards stand in one list."""
+        """Whether its guards are listed without subbranches."""
         return bool(self.name) and (len(self.all()) <= TOGETHER or not self.skip_chain().branches)
 
     def skip_chain(self) -> Branch:
@@ -254,7 +254,7 @@ class Branch:
         return self
 
     def common(self, guards: Sequence[Guard]) -> str:
-        """The longest argument that all of some guards begin with."""
+        """Longest common prefix of the guards' arguments."""
         parts = [argument_parts(guard) for guard in guards]
         same = 0
         while all(len(some) > same and some[same] == parts[0][same] for some in parts):
@@ -263,9 +263,9 @@ class Branch:
 
 
 def tree(guards: Iterable[Guard]) -> Branch:
-    """Guards by argument: below `self` those on `self.drop`, below that those on `self.drop.training`.
+    """Tree of guards by argument: guards on `self.drop` below `self`, guards on `self.drop.training` below those.
 
-    Those on arguments come first, then those on globals, then those that are about no name.
+    Guards on arguments come first, then guards on globals and builtins, then guards without a name.
     """
     root = Branch("")
     for guard in sorted(guards, key=_distance):
@@ -278,7 +278,7 @@ def _distance(guard: Guard) -> int:
 
 
 def argument_parts(guard: Guard) -> tuple[str, ...]:
-    """`self`, `.drop`, `.training`; one that is no such path stands with others of that kind."""
+    """Path of a guard's argument: `self`, `.drop`, `.training`. Arguments that are not a path share one branch."""
     if not guard.argument:
         return (_ABOUT_ALL,)
     parts = tuple(_PART.findall(guard.argument))
@@ -286,7 +286,7 @@ def argument_parts(guard: Guard) -> tuple[str, ...]:
 
 
 def _row(guard: Guard, lines: SourceLines, frame: str = "") -> Row:
-    """A guard in words, its check as code to unfold, its cost, and the line that asked for it."""
+    """Row of a guard: its words, its code (folded), its cost, and the line that caused it."""
     told: tuple[Piece, ...] = (Tag(f"{frame} ", "place"), words(guard)) if frame else (words(guard),)
     asked = (" ", line_link(guard.file, guard.line, lines)) if guard.file else ()
     check = Fold("code", (Code(guard.code, language=""),))

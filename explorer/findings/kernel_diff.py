@@ -1,4 +1,4 @@
-"""The kernels of two records: which are the same computation, and what differs between their binaries."""
+"""Match the kernels of two records by computation, and compare their binaries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Pair = tuple[Kernel | None, Kernel | None]
 
 ALIKE = 0.5
-"""Kernels of different names match when they share this much of what either computes."""
+"""Minimum share of common nodes (intersection over union) for kernels with different names to match."""
 
 FACTS = columns(
     ("Int64", "registers spill_bytes shared_memory"),
@@ -29,9 +29,9 @@ FACTS = columns(
 
 
 def match_kernels(before: Record, after: Record) -> list[Pair]:
-    """The generated kernels of both sides: matched by name in the same graph, else by the nodes they compute.
+    """Match the generated kernels of both sides: by name in the same graph, else by the nodes they compute.
 
-    A library call is there only where it stands against a generated kernel.
+    An extern call is included only if it matches a generated kernel.
     """
     named = {_name(kernel): kernel for kernel in after.kernels if _is_generated(kernel)}
     pairs: list[Pair] = [(kernel, named.get(_name(kernel))) for kernel in before.kernels if _is_generated(kernel)]
@@ -57,7 +57,7 @@ def _name(kernel: Kernel) -> tuple[str, str]:
 
 
 def _nodes(*sides: Record) -> list[dict[str, frozenset[str]]]:
-    """For each side: kernel id -> ids of all that it came from that both sides have; two backends share graphs only."""
+    """For each side: kernel id -> ids of its ancestors that both sides have. Two backends share only graph nodes."""
     origins = [{entity.id: entity.origins for entity in record.entities()} for record in sides]
     shared = origins[0].keys() & origins[1].keys()
     return [
@@ -69,7 +69,7 @@ def _nodes(*sides: Record) -> list[dict[str, frozenset[str]]]:
 def _find_most_alike(
     wanted: frozenset[str], where: str, kernels: list[Kernel], nodes: dict[str, frozenset[str]]
 ) -> Kernel | None:
-    """The kernel of the same graph that shares most with what is wanted, if that is enough."""
+    """Kernel of the same graph that shares most nodes with `wanted`; None if the share is below `ALIKE`."""
 
     def share(kernel: Kernel) -> float:
         union = wanted | nodes[kernel.id]
@@ -80,7 +80,7 @@ def _find_most_alike(
 
 
 def matching_ids(before: Record, after: Record) -> dict[str, str]:
-    """Artifact id of the second side -> that of the first, for machine code of kernels whose names differ."""
+    """Artifact id of the second side -> that of the first, for machine code of matched kernels with different ids."""
     first_code, second_code = _machine_code(before), _machine_code(after)
     pairs = [
         (first.id, second.id) for first, second in match_kernels(before, after) if first and second and first != second
@@ -94,7 +94,7 @@ def matching_ids(before: Record, after: Record) -> dict[str, str]:
 
 
 def _machine_code(record: Record) -> dict[tuple[str, str], list[str]]:
-    """By kernel and stage, the ids of the artifacts that it was compiled to: one for each configuration."""
+    """Kernel and stage -> ids of its compiled artifacts, one for each configuration."""
     found: dict[tuple[str, str], list[str]] = {}
     for artifact in record.artifacts:
         if kernel := artifact.attrs.get("kernel"):
@@ -103,7 +103,7 @@ def _machine_code(record: Record) -> dict[tuple[str, str], list[str]]:
 
 
 def kernel_facts(before: Record, after: Record, labels: tuple[str, str]) -> pd.DataFrame:
-    """One row a pair of kernels, each fact of the first side beside that of the second: `registers h100`."""
+    """One row per pair of kernels, with each fact of both sides in adjacent columns: `registers h100`."""
     import pandas as pd
 
     pairs = match_kernels(before, after)
@@ -134,7 +134,7 @@ def _fact(kernel: Kernel | None, binaries: dict[str, Binary], name: str) -> Any:
 
 
 def fact(binary: Binary, name: str) -> Any:
-    """One of `FACTS` of a binary; None where it could not be had."""
+    """A fact of a binary, by its name in `FACTS`; None if unknown."""
     computed = {
         "occupancy_percent": occupancy_percent,
         "bound_us": bound_microseconds,
@@ -146,7 +146,7 @@ def fact(binary: Binary, name: str) -> Any:
 
 
 def kernel_changes(before: Record, after: Record, labels: tuple[str, str]) -> list[str]:
-    """In words, a line each: kernels that only one side has or that are named otherwise, and facts that changed."""
+    """Differences in words, one per line: kernels of only one side, renamed kernels, and changed facts."""
     sides = (binaries_of(before), binaries_of(after))
     return [line for pair in match_kernels(before, after) for line in _changes(pair, sides, labels)]
 

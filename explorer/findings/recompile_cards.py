@@ -1,4 +1,4 @@
-"""The cards of recompilations, one for each cause: what is to blame, every guard that failed, what helps."""
+"""Cards of recompilations, one for each cause: the cause, every failed guard, and suggested changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_ALIKE = 4
 
 
 class Known:
-    """What cards are made with: the record's lines, graphs, and guards of the user's own by compilation and source."""
+    """Lookup tables for cards: the record's lines, graphs, and user guards by compilation and source."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -32,20 +32,20 @@ class Known:
                 self._guards.setdefault((guard.frame, guard.source), []).append(guard)
 
     def failed_guards(self, failure: GuardFailure) -> list[Guard]:
-        """The guards that a failure is of: of those on the same source, the ones that turned calls away."""
+        """Guards behind a failure: guards on the same source that have failed, or all on that source if none has."""
         same = self._guards.get((failure.entry, failure.source), []) if failure.source else []
         return [guard for guard in same if guard.failed] or same
 
 
 def recompile_cards(record: Record) -> list[Card]:
-    """A card for each cause."""
+    """A card for each cause of recompilation."""
     known, groups = Known(record), recompile_groups(record.recompiles)
     return [cause_card(group, number, len(groups), known) for number, group in enumerate(groups, 1)]
 
 
 def cause_card(group: Sequence[Recompile], number: int, total: int, known: Known) -> Card:
-    """The card of a cause, number `number` of `total`: every guard that failed in its first recompilation, entry by
-    entry, and what followed.
+    """Card of cause `number` of `total`: every guard that failed in its first recompilation, by cache entry, and the
+    later recompilations.
     """
     found, *others = group
     last = group[-1]
@@ -82,7 +82,7 @@ def cause_card(group: Sequence[Recompile], number: int, total: int, known: Known
 
 
 def detail_parts(found: Recompile, failures: Sequence[Parts], known: Known) -> Iterator[Parts]:
-    """What the view shows besides: the failed guards, the graphs compared, torch's own words."""
+    """Details for the view: the failed guards, a comparison of the graphs, torch's own words."""
     yield from failures[:1]
     if others := failures[1:]:
         yield Fold(f"Why {pluralize(len(others), 'other compilation')} did not fit either", tuple(others))
@@ -93,7 +93,7 @@ def detail_parts(found: Recompile, failures: Sequence[Parts], known: Known) -> I
 
 
 def again_row(found: Recompile, known: Known) -> Row:
-    """A later recompilation for the same cause: the compilation, its call, what differed, the graphs compared."""
+    """Row of a later recompilation for the same cause: compilation, call, old and new value, link to compare graphs."""
     call: Words = ""
     if found.call is not None:
         call = f"call {found.call_number}, " if found.call_number else "", call_link(found.call, known)
@@ -102,7 +102,7 @@ def again_row(found: Recompile, known: Known) -> Row:
 
 
 def blame(found: Recompile) -> Words:
-    """What differed from the code that came closest, was and is; torch's reasons where that is not known."""
+    """Old and new value of the guard that caused it; torch's own reasons if the cause is unknown."""
     closest = closest_failure(found)
     if closest is None:
         return "; ".join(line for reason in found.reasons for line in reason.splitlines()[:1])
@@ -116,7 +116,7 @@ def was_is(failure: GuardFailure) -> tuple[Tag, str, Tag]:
 
 
 def call_parts(found: Recompile, known: Known) -> list[Parts]:
-    """The call that led to it."""
+    """The call that triggered a recompilation."""
     if found.call is None:
         return []
     which = f"call {found.call_number}, " if found.call_number else ""
@@ -138,9 +138,7 @@ def change_parts(found: Recompile) -> list[Parts]:
 
 
 def failure_parts(found: Recompile, known: Known) -> list[Parts]:
-    """A table for each entry, the one that came closest first in the view: every guard that failed. Torch's own words
-    where it is not known what differed.
-    """
+    """A table of failed guards for each cache entry, the closest entry first; torch's own words if none are known."""
     closest = closest_failure(found)
     entries: dict[str, list[GuardFailure]] = {}
     for failure in found.failures:
@@ -154,14 +152,14 @@ def failure_parts(found: Recompile, known: Known) -> list[Parts]:
 
 
 def entry_table(entry: str, failures: Sequence[GuardFailure], known: Known) -> Table:
-    """All guards of one cache entry that failed."""
+    """Table of all guards of one cache entry that failed."""
     words = folded_words(failures)
     rows = [failure_row(failure, words.get(id(failure), ""), known) for failure in failures]
     return Table((), tuple(rows), f"code of {entry} does not fit", style="failures")
 
 
 def failure_row(failure: GuardFailure, words: str, known: Known) -> Row:
-    """A failed guard: was and is, and the line that asked for it."""
+    """Row of a failed guard: old and new value, and the line that caused the guard."""
     asked = next((guard for guard in known.failed_guards(failure) if guard.file), None)
     differs: Words = was_is(failure) if failure.old or failure.new else failure.words
     by: tuple[str | Link, ...] = (" ", line_link(asked.file, asked.line, known.lines)) if asked else ()
@@ -171,8 +169,8 @@ def failure_row(failure: GuardFailure, words: str, known: Known) -> Row:
 
 
 def folded_words(failures: Iterable[GuardFailure]) -> dict[int, str]:
-    """The words of each failure, by its `id()`; of many that changed in the same way (`training` of each layer) those
-    of the first, and a count.
+    """Map each failure's `id()` to its words. Many failures with the same change (`training` of each layer) get the
+    words of the first, and a count.
     """
     alike: dict[tuple[str, str, str], list[GuardFailure]] = {}
     for failure in failures:
@@ -187,7 +185,7 @@ def folded_words(failures: Iterable[GuardFailure]) -> dict[int, str]:
 
 
 def comparison(found: Recompile, known: Known) -> Link | None:
-    """What compares the graph of the compilation that came closest with the new one, where both are there."""
+    """Link that compares the graph of the closest compilation with the new graph; None unless both exist."""
     frames = {frame.id: frame for frame in known.record.frames if frame.id in (found.closest, found.frame)}
     pair = [frames.get(found.closest), frames.get(found.frame)]
     names = [frame.graphs[0] for frame in pair if frame and frame.graphs and known.graphs.link(frame.graphs[0])]
@@ -207,26 +205,26 @@ def give_up_sentence(found: Recompile, function: str) -> str:
 
 
 def failure_subject(failure: GuardFailure) -> str:
-    """What it was that differed: "size of `x` in dimension 0"."""
+    """Subject of a failed guard: "size of `x` in dimension 0"."""
     subject, found, _ = failure.words.partition(f" was {failure.old}, is ")
     return subject if found else f"`{failure.argument}`"
 
 
 def again_words(found: Recompile) -> str:
-    """A later recompilation for a cause that a card has told: `0/2 in call 3, `n` was the int 4, is now the int 5`."""
+    """Later recompilation for the same cause in words: `0/2 in call 3, `n` was the int 4, is now the int 5`."""
     call = f" in call {found.call_number}" if found.call_number else ""
     closest = closest_failure(found)
     return f"{found.frame}{call}" + (f", {closest.words}" if closest else "")
 
 
 def limit_words(found: Recompile) -> str:
-    """Which limit is reached, and what ran as plain Python from then on."""
+    """The recompile limit that was reached, and the calls that ran as plain Python since."""
     plain = f"; {runs_of('call', found.plain_calls)} ran as plain Python" if found.plain_calls else ""
     return f"{found.limit} is reached{plain}"
 
 
 def _blame_words(found: Recompile) -> str:
-    """A cause and whose it is; a global is called one already."""
+    """A cause and its argument in words; a global's words include the cause."""
     return quote(found.argument) if found.cause == "global" else f"{found.cause} of {quote(found.argument)}"
 
 

@@ -1,6 +1,4 @@
-"""All compilations in the order of the calls that led to them, and a card for each that an earlier one had made
-unnecessary, had its guards held.
-"""
+"""Timeline of all compilations by call, and a card for each cause of recompilation."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from explorer.render.text import document_finding
 
 
 def recompiles_finding(record: Record) -> Finding | None:
-    """Every compilation of a record by call; None where the function was called once and nothing compiled again."""
+    """Finding with every compilation by call; None if the function was called once and nothing was recompiled."""
     rows = code_objects(record)
     if not rows or (not record.recompiles and record.calls < 2):
         return None
@@ -30,7 +28,7 @@ def recompiles_finding(record: Record) -> Finding | None:
 
 
 def recompile_entity(found: Recompile, known: Known) -> Entity:
-    """A recompilation as an entity; it comes from the line of the call, and from the guards that failed."""
+    """Entity of a recompilation, linked to the line of the call and to the guards that failed."""
     call = known.lines.id_of(found.call.file, found.call.line) if found.call else ""
     guards = (guard_id(guard) for failure in found.failures for guard in known.failed_guards(failure))
     attrs = {"frame": found.frame, "cause": found.cause, "argument": found.argument}

@@ -1,4 +1,4 @@
-"""Replay of how TorchDynamo read a function: the symbolic stack, locals, FX graph and guards at each instruction."""
+"""Replay TorchDynamo's analysis: the symbolic stack, locals, FX graph and guards at each instruction."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NODES_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What Dynamo held when it came to instruction `index`. It prints as text.
+    """Dynamo's state just before instruction `index`. It prints as text.
 
-    `stack` (bottom first) and `locals` are those of the call that is being read; `nodes` and `guards` are all of this
-    attempt so far.
+    `stack` (bottom first) and `locals` are those of the current call. `nodes` and `guards` are all of this attempt so
+    far.
     """
 
     index: int
@@ -39,7 +39,7 @@ class _Call:
 
 
 class Replay:
-    """A position in the steps of a record, and the ways to move it. Each move gives the `State` there.
+    """A movable position in the recorded steps. Each move returns the `State` at the new position.
 
     Raises ValueError for a record made without `--step`.
     """
@@ -54,22 +54,22 @@ class Replay:
         return len(self._record.steps)
 
     def at(self, index: int) -> State:
-        """Go to this step, from 0; a negative one counts from the end. Raises IndexError."""
+        """Move to step `index`, from 0; a negative index counts from the end. Raises IndexError."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"there is no step {index}: steps are 0 to {len(self) - 1}")
         self.index = index % len(self)
         return self._state()
 
     def forward(self, steps: int = 1) -> State:
-        """Go on; the last step is the end."""
+        """Move forward, at most to the last step."""
         return self.at(max(0, min(self.index + steps, len(self) - 1)))
 
     def back(self, steps: int = 1) -> State:
-        """Go back; the first step is the end."""
+        """Move back, at most to the first step."""
         return self.forward(-steps)
 
     def before_break(self, number: int = 0) -> State:
-        """Go to the instruction at which graph break `number` of the record happened, before it was run.
+        """Move to the instruction that caused graph break `number` of the record, before it runs.
 
         Raises IndexError if there is no such break, LookupError if its instruction was not recorded.
         """
@@ -97,7 +97,7 @@ class Replay:
         return State(self.index, len(self), step, tuple(call.stack), dict(call.values), tuple(nodes), tuple(guards))
 
     def _attempt(self) -> Iterator[Step]:
-        """The steps of this attempt at this frame, up to and with the current one."""
+        """Steps of the current attempt at the current frame, up to and including the current step."""
         here = self._record.steps[self.index]
         for step in self._record.steps[: self.index + 1]:
             if (step.frame, step.attempt) == (here.frame, here.attempt):
@@ -110,7 +110,7 @@ class Replay:
 
 
 def break_step(record: Record, number: int) -> int | None:
-    """The step at which a graph break happened; None if it was not recorded."""
+    """Index of the step at which a graph break happened; None if it was not recorded."""
     found = record.breaks[number]
     here = [
         index

@@ -1,4 +1,4 @@
-"""How TorchDynamo read the code: an outline of calls and lines, and columns for the view that steps through it."""
+"""TorchDynamo's analysis of the code: an outline of calls and lines, and data for the view that steps through it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from explorer.findings.replay import break_step
 from explorer.reading.source_lines import SourceLines
 from explorer.render.finding import Finding
 
-#: How a reading ends in which Dynamo found that it can't go on: the next one ends the graph in time.
+#: Exception that ends an attempt when Dynamo can't continue; the next attempt ends the graph before that point.
 _SPECULATION = "SpeculationRestartAnalysis"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One attempt at one frame. `spans` are its steps, from and to (exclusive), in the order of the record."""
+    """One attempt at one frame. `spans` are ranges of its step indices (end exclusive), in record order."""
 
     frame: str
     attempt: int
@@ -30,7 +30,7 @@ class Reading:
 
 
 def steps_finding(record: Record) -> Finding | None:
-    """The recorded steps of a record; None where it was made without `--step`."""
+    """Finding with the recorded steps; None for a record made without `--step`."""
     if not record.steps:
         return None
     found = readings(record.steps)
@@ -38,7 +38,7 @@ def steps_finding(record: Record) -> Finding | None:
 
 
 def readings(steps: Iterable[Step]) -> list[Reading]:
-    """The attempts at each frame, in the order in which they began."""
+    """The attempts at each frame, in order of their first step."""
     spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
     at = 0
     for key, group in groupby(steps, key=lambda step: (step.frame, step.attempt)):
@@ -52,9 +52,9 @@ def readings(steps: Iterable[Step]) -> list[Reading]:
 
 
 def outline(record: Record, found: Iterable[Reading]) -> Artifact:
-    """Every call that Dynamo went into, the lines it read there, and the nodes that each line added to the graph.
+    """Outline of the calls that Dynamo inlined, the lines it read, and the nodes that each line added to the graph.
 
-    An entity is a source line as one reading came to it, however often.
+    An entity is a source line in one attempt, however often it was read.
     """
     places = SourceLines(record)
     code = {entity.id: entity.label for source in record.of_stage("source") for entity in source.entities}
@@ -77,7 +77,7 @@ def outline(record: Record, found: Iterable[Reading]) -> Artifact:
 
 
 def _rows(steps: Iterable[Step], places: SourceLines, code: dict[str, str]) -> Iterator[tuple[str, Step]]:
-    """The text rows of one reading, and the step that each begins with."""
+    """Text rows of one attempt, each with the step it belongs to."""
     last: tuple[object, ...] = ()
     for step in steps:
         indent = "  " * (2 * step.depth + 1)
@@ -98,7 +98,7 @@ def _rows(steps: Iterable[Step], places: SourceLines, code: dict[str, str]) -> I
 
 @dataclass
 class _Strings:
-    """Each string once, by its number."""
+    """String table: each distinct string has an index."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -110,11 +110,11 @@ class _Strings:
 
 
 def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
-    """The steps as columns; texts are numbers into `strings`.
+    """The steps as columns; strings are indices into `strings`.
 
-    `at` is a step's row in `places` (function, file, line, offset, opcode, argument, id of the source line), `calls` is
-    twice its depth, and one more at the first step of a call. `kept`, `pushed`, `changed` (names and values in turn),
-    `nodes` and `guards` are those of `Step`. `ended` and `breaks` are pairs of a step and what happened there.
+    `at` is a step's row in `places` (function, file, line, offset, opcode, argument, id of the source line). `calls` is
+    twice its depth, plus one at the first step of a call. `kept`, `pushed`, `changed` (alternating names and values),
+    `nodes` and `guards` are those of `Step`. `ended` pairs a step with its exception, `breaks` a step with its break.
     """
     text, lines = _Strings(), SourceLines(record)
     places: dict[tuple[int, ...], int] = {}
@@ -144,7 +144,7 @@ def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
 
 
 def frame_title(record: Record, name: str) -> str:
-    """What a frame is called in a list: `f (0/0)`, and of a resume function where it goes on."""
+    """Title of a frame in a list: `f (0/0)`; the title of a resume function includes its first line."""
     found = next((frame for frame in record.frames if frame.id == name), None)
     if found is None:
         return name
@@ -153,7 +153,7 @@ def frame_title(record: Record, name: str) -> str:
 
 
 def reading_entry(record: Record, reading: Reading) -> dict[str, Any]:
-    """A reading, and why it was begun anew, if it was."""
+    """An attempt as data, with the reason why it was started."""
     entry = {"title": frame_title(record, reading.frame), "frame": reading.frame, "attempt": reading.attempt}
     return entry | {"why": _restart_reason(record, reading), "spans": [list(span) for span in reading.spans]}
 
@@ -169,7 +169,7 @@ def _restart_reason(record: Record, reading: Reading) -> str:
 
 
 def break_steps(record: Record) -> Iterator[tuple[int, str]]:
-    """The instruction at which each graph break happened, where it was recorded, and what the break was."""
+    """Step at which each graph break happened, if recorded, and a description of the break."""
     for number, found in enumerate(record.breaks):
         step = break_step(record, number)
         if step is not None:
@@ -177,6 +177,6 @@ def break_steps(record: Record) -> Iterator[tuple[int, str]]:
 
 
 def cut(record: Record) -> str:
-    """That not all steps were recorded, and what to do: "" where all were."""
+    """Warning if not all steps were recorded, with what to do; "" otherwise."""
     said = [problem for problem in record.problems if problem.stage == "steps"]
     return f"{said[0].reason}: {said[0].hint}" if said else ""

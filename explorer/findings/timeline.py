@@ -1,6 +1,6 @@
-"""All compilations of a record in the order of the calls that led to them.
+"""Timeline of all compilations of a record, in call order.
 
-A row is a code object, a column a call in which something was compiled.
+A row is a code object, a column is a call in which something was compiled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIGNS: Final[Mapping[State, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls of the explored function, from `first` to `last`: one, or several in which nothing was compiled."""
+    """Calls of the explored function, `first` to `last`: a single call, or a range of calls without compilations."""
 
     first: int
     last: int
@@ -54,8 +54,9 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What happened to a code object in a call; `frame` is the compilation, "" where there was none. `which` says in
-    which of several calls, if not in all.
+    """What happened to a code object in a call. `frame` is the compilation, "" if there was none.
+
+    `which` names the affected calls of a range, "" for all.
     """
 
     state: State
@@ -64,12 +65,12 @@ class Mark:
 
 
 def recompile_id(found: Recompile) -> str:
-    """The id of a recompilation's entity."""
+    """Id of a recompilation's entity."""
     return f"recompiles.{found.id}"
 
 
 def code_objects(record: Record) -> list[list[Frame]]:
-    """The compilations of each code object, in their order."""
+    """Compilations of each code object, in order."""
     found: dict[int, list[Frame]] = {}
     for frame in record.frames:
         if frame.code >= 0:
@@ -78,13 +79,13 @@ def code_objects(record: Record) -> list[list[Frame]]:
 
 
 def call_of(frame: Frame, record: Record) -> int:
-    """In which call of the explored function, from 1, a frame was compiled."""
+    """Call of the explored function, from 1, in which a frame was compiled."""
     again = (found.call_number for found in record.recompiles if found.frame == frame.id)
     return frame.call_number or next(again, 0) or 1
 
 
 def call_columns(record: Record) -> list[Calls]:
-    """Each call in which something was compiled; calls between in which nothing was stand together."""
+    """Columns of the timeline: each call with compilations, and the ranges of calls between them."""
     compiled = sorted({call_of(frame, record) for frames in code_objects(record) for frame in frames})
     ends = [*compiled, max(record.calls, compiled[-1]) + 1]
     found = []
@@ -96,7 +97,7 @@ def call_columns(record: Record) -> list[Calls]:
 
 
 def marks_of(frames: Sequence[Frame], calls: Calls, record: Record) -> list[Mark]:
-    """What happened to a code object in some calls."""
+    """What happened to a code object in a column of the timeline."""
     here = [Mark(state_of(frame, record), frame.id) for frame in frames if call_of(frame, record) == calls.first]
     if here:
         return here
@@ -108,12 +109,12 @@ def marks_of(frames: Sequence[Frame], calls: Calls, record: Record) -> list[Mark
 
 
 def gave_up(frame: Frame, record: Record) -> Recompile | None:
-    """The recompilation that a limit kept from being."""
+    """The recompilation of this frame that a recompile limit prevented; None if no limit was reached."""
     return next((found for found in record.recompiles if found.limit and found.frame == frame.id), None)
 
 
 def after_limit(found: Recompile, calls: Calls) -> Mark:
-    """What calls after the limit came to: those that ran as plain Python are known, unless the backend's code ran."""
+    """Mark of calls after the recompile limit: "plain", "reused", or "closed" if the plain calls are not known."""
     if not found.plain_calls:
         return Mark("closed")
     plain = [number for number in range(calls.first, calls.last + 1) if number in found.plain_calls]
@@ -122,7 +123,7 @@ def after_limit(found: Recompile, calls: Calls) -> Mark:
 
 
 def state_of(frame: Frame, record: Record) -> State:
-    """What a compilation came to."""
+    """Outcome of a compilation."""
     if gave_up(frame, record):
         return "limit"
     if frame.outcome != "compiled":
@@ -131,7 +132,7 @@ def state_of(frame: Frame, record: Record) -> State:
 
 
 def timeline(rows: Sequence[Sequence[Frame]], record: Record, lines: SourceLines) -> Table:
-    """The timeline as a table: a row for each code object, a column for each call."""
+    """Table of compilations: a row for each code object, a column for each call."""
     calls = call_columns(record)
     head: tuple[Words, ...] = ("call", *(call_words(some, record, lines) for some in calls))
     body = [
@@ -142,7 +143,7 @@ def timeline(rows: Sequence[Sequence[Frame]], record: Record, lines: SourceLines
 
 
 def call_words(calls: Calls, record: Record, lines: SourceLines) -> Words:
-    """A column: its number, which leads to the line of the call as far as a recompilation tells it."""
+    """Column title: the call number, linked to the calling line if a recompilation recorded it."""
     spans = (found.call for found in record.recompiles if found.call_number == calls.first and found.call)
     span = next(spans, None)
     if span is None:
@@ -152,14 +153,14 @@ def call_words(calls: Calls, record: Record, lines: SourceLines) -> Words:
 
 
 def code_words(frame: Frame, lines: SourceLines) -> Words:
-    """A code object as the user knows it, and where it is."""
+    """Name and location of a code object."""
     rest = "the rest of " if frame.resumes else ""
     name = Tag(f"{rest}{function_name(frame.function)}", "strong")
     return name, " (", line_link(frame.file, frame.line, lines), ")"
 
 
 def mark_words(marks: Sequence[Mark], record: Record) -> Words:
-    """What happened in a cell; it leads to the card of the recompilation, else to the graph."""
+    """Content of a cell, linked to the card of the recompilation, else to the graph."""
     found: list[str | Link | Tag] = []
     for mark in marks:
         found += [", "] if found else []
@@ -183,7 +184,7 @@ def mark_link(mark: Mark, record: Record) -> Link:
 
 
 def runs_of(name: str, numbers: Sequence[int]) -> str:
-    """`calls 9 to 12 and 14`, `call 9`."""
+    """Format numbers as ranges: `calls 9 to 12 and 14`, `call 9`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,5 +1,5 @@
-"""Two backends' code for one call, side by side: how many kernels, what they move, how long it takes; and the kernels
-that do the same work in pairs, with their facts and sources.
+"""Compare two backends' code for one call: kernel counts, bytes moved, time; and pairs of kernels that do the same
+work, with their facts and sources.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from explorer.render.text import document_finding
 
 STAGE = "versus"
 COLUMNS = (*KERNEL_COLUMNS[1:], *BINARY_COLUMNS, *LAST_COLUMNS)
-"""What is compared of two kernels, besides their names."""
+"""Columns of the comparison of two kernels."""
 Value = float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """One line of the table: a number of each side, None where it is not known, and how it is written."""
+    """A row of the comparison: the value of each side (None if unknown), and its formatter."""
 
     title: str
     values: tuple[Value, Value]
@@ -32,13 +32,13 @@ class Total:
 
     @property
     def texts(self) -> tuple[str, str]:
-        """The numbers as text."""
+        """The values as text."""
         first, second = ("" if value is None else self.written(value) for value in self.values)
         return first, second
 
 
 def versus_finding(record: Record) -> Finding | None:
-    """The table of both sides, and their kernels in pairs; None where there is no other side."""
+    """Finding that compares both sides, with cards of their kernel pairs; None if the record has one side."""
     if record.versus is None:
         return None
     title = "{} and {} side by side".format(*names_of(record))
@@ -47,7 +47,7 @@ def versus_finding(record: Record) -> Finding | None:
 
 
 def versus_document(record: Record) -> Document:
-    """The table of a record that has two sides, and what its numbers are; nothing for one that has not."""
+    """Table that compares both sides, with notes on its numbers; empty if the record has one side."""
     if record.versus is None:
         return ()
     rows = (Row((found.title, *found.texts)) for found in totals(record, record.versus))
@@ -59,7 +59,7 @@ def versus_document(record: Record) -> Document:
 
 
 def totals(before: Record, after: Record) -> list[Total]:
-    """The table of two records of the same call; rows of which neither side knows anything are left out."""
+    """Rows of the comparison of two records of the same call; rows without any value are left out."""
     found = [
         Total("kernel launches", (_calls(before), _calls(after)), _whole),
         Total("extern calls", (_calls(before, extern=True), _calls(after, extern=True)), _whole),
@@ -72,7 +72,7 @@ def totals(before: Record, after: Record) -> list[Total]:
 
 
 def names_of(record: Record) -> tuple[str, str]:
-    """The backends of both sides of a record that has two."""
+    """Backends of the two sides; the second is "" if the record has one side."""
     return record.options.backend, record.versus.options.backend if record.versus else ""
 
 
@@ -94,13 +94,13 @@ def _bytes(record: Record, *, extern: bool = False) -> Value:
 
 
 def own_kernels(record: Record) -> list[Kernel]:
-    """A record's kernels without those of the other side, which a view of both has too."""
+    """Kernels of the record's own side; a view of both sides also has the other's kernels."""
     others = _artifacts_of_other(record)
     return [kernel for kernel in record.kernels if kernel.artifact not in others]
 
 
 def _artifacts_of_other(record: Record) -> set[str]:
-    """Ids of the other side's artifacts, in a view of both."""
+    """Ids of the other side's artifacts in a view of both sides."""
     other = names_of(record)[1] if record.versus else None
     return {artifact.id for artifact in record.artifacts if other and artifact.attrs.get("side") == other}
 
@@ -110,7 +110,7 @@ def _seconds(record: Record) -> Value:
 
 
 def _timed_totals(before: Record, after: Record) -> Iterator[Total]:
-    """What `--time` measured of both, in one run: the candidates are in the first record."""
+    """Rows with the times of `--time`. Both sides were timed in one run, so the first record has all candidates."""
     mine = [_candidate(before, record) for record in (before, after)]
     if not any(mine):
         return
@@ -134,7 +134,7 @@ def _candidate(timed: Record, side: Record) -> Candidate | None:
 
 
 def _pair_cards(record: Record, other: Record) -> Iterator[Text | Card]:
-    """A card for each pair of kernels. In a record of both sides, ids of the second begin with its backend."""
+    """A card for each pair of kernels. In a view of both sides, ids of the second have its backend as prefix."""
     names = names_of(record)
     yield Text(f"Kernels of {names[0]} and {names[1]} that compute the same, by name or by their nodes:", "why")
     binaries = binaries_of(record), binaries_of(other)

@@ -1,4 +1,4 @@
-"""All breaks of a program as a document of cards: where, why, where the value came from, and what to change."""
+"""All break sites of a program as a document of cards: location, reason, origin of the value, and suggested changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explorer.render.places import change_part, line_link, way
 
 
 def xray_document(found: XRay, lines: SourceLines, fixes: Sequence[Fix] = ()) -> Document:
-    """The cards of all sites, and what there is to know of the search."""
+    """Cards of all sites, and notes on the search."""
     document: list[Parts] = [Text(count_words(found), "lead"), *site_cards(found, lines, fixes)]
     if notes := tuple(search_notes(found)):
         document.append(Section((Items(notes),), "What else there is to know:", "notes"))
@@ -22,7 +22,7 @@ def xray_document(found: XRay, lines: SourceLines, fixes: Sequence[Fix] = ()) ->
 
 
 def site_cards(found: XRay, lines: SourceLines, fixes: Sequence[Fix] = ()) -> list[Card]:
-    """A card for each site, with the fix that was tried."""
+    """A card for each site, with the fix that was tried, if any."""
     tried = {fix.site: fix for fix in fixes}
     return [_card(site, number, found, lines, tried.get(site.id)) for number, site in enumerate(found.sites, 1)]
 
@@ -60,7 +60,7 @@ def _origin_words(origin: Origin, lines: SourceLines) -> Words:
 
 
 def seen_words(site: Site, found: XRay) -> str:
-    """Whether the break is seen in the program as it is, or which site hides it."""
+    """Sentence on whether the break occurs in the unmodified program, or which site hides it."""
     if site.as_it_is:
         return "TorchDynamo breaks here in the program as it is."
     hiding = next((other for other in found.sites if other.id == site.behind), None)
@@ -70,7 +70,7 @@ def seen_words(site: Site, found: XRay) -> str:
 
 
 def count_words(found: XRay) -> str:
-    """`10 sites, 6 of them behind others; 11 captures, 2.3 s`."""
+    """Summary in numbers: `10 sites, 6 of them only behind others; 11 captures, 2.3 s`."""
     hidden = sum(not site.as_it_is for site in found.sites)
     behind = f", {hidden} of them only behind others" if hidden else ""
     return (

@@ -1,1 +1,1 @@
-"""Reading a record: places, causes, sizes, stages, source lines, kernels; as values and in words."""
+"""Read a record: source places, causes, shapes, stages, source lines, kernels; as values and as text."""

@@ -1,5 +1,5 @@
-"""What a fact is put down to: of a graph break the user's line, of a recompilation the guard that came closest to
-holding, of what was assumed of a size the line that needed it.
+"""The cause of a fact: the user's line of a graph break, the failed guard of a recompilation, the line that
+specialised a size.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from explorer.reading.provenance import place_text
 
 
 def users_span(found: GraphBreak) -> Span | None:
-    """The innermost line of a break that is not in an installed package, or the culprit's."""
+    """Innermost line of a break outside installed packages; the innermost line if all are installed."""
     own = [span for span in found.chain if not span.installed]
     return own[-1] if own else found.chain[-1] if found.chain else None
 
 
 def users_place(found: GraphBreak) -> str:
-    """That line, as `m.py:12`."""
+    """Location of the user's line of a break: `m.py:12`."""
     span = users_span(found)
     return place_text(span.file, span.line) if span else place_text(found.file, found.line)
 
 
 def culprit_code(found: GraphBreak) -> str:
-    """The piece of code that ended the graph; where only the line is known, the line."""
+    """The expression that ended the graph; the whole line if its columns are unknown."""
     return found.chain[-1].code if found.chain and found.chain[-1].code else found.code
 
 
 def closest_failure(found: Recompile) -> GuardFailure | None:
-    """The failed guard that a recompilation is put down to, of the code that came closest."""
+    """The failed guard that caused a recompilation, of the cache entry that came closest to matching."""
     blamed = [item for item in found.failures if (item.cause, item.argument) == (found.cause, found.argument)]
     blamed.sort(key=lambda item: item.entry != found.closest)
     return next(iter(blamed or found.failures), None)
@@ -40,7 +40,7 @@ def place_and_code(span: Span) -> str:
 
 
 def condition_text(condition: Condition) -> str:
-    """What was assumed, and the line that asked for it."""
+    """An assumption about a size, and the line that caused it."""
     why = "0 and 1 have code of their own; first used at" if condition.default else "because of"
     place = place_text(condition.file, condition.line)
     return (
@@ -49,12 +49,12 @@ def condition_text(condition: Condition) -> str:
 
 
 def break_reason(found: GraphBreak) -> str:
-    """Why a graph ended, in one sentence: plainly where that is known, else torch's explanation or its reason."""
+    """Reason of a graph break in one sentence: our explanation if there is one, else torch's."""
     return one_line(found.what or found.explanation or found.reason or found.kind)
 
 
 def recompile_reason(found: Recompile) -> str:
-    """Why a function was compiled again, in one line; torch's own reasons if the cause is not known.
+    """Reason of a recompilation in one line; torch's own reasons if the cause is unknown.
 
     For example `forward: `n` was the int 1, is now the int 2`.
     """
@@ -63,6 +63,6 @@ def recompile_reason(found: Recompile) -> str:
 
 
 def rewritten_lines(suggestion: Suggestion) -> str:
-    """Which lines a rewrite replaces: `m.py, lines 3 to 5`."""
+    """Lines that a rewrite replaces: `m.py, lines 3 to 5`."""
     first, last = suggestion.line, suggestion.end_line
     return f"{suggestion.file}, {f'line {first}' if first == last else f'lines {first} to {last}'}"

@@ -1,8 +1,8 @@
-"""The columns of every table: their names, order and dtypes.
+"""The columns of every table: names, order and dtypes.
 
-What is read first comes first, so that the first columns of a table, up to the width of a screen, say the most. Text is
-`string`, a closed set of words is `category`, yes or no is `boolean`, a count or a size in bytes is `Int64`, a duration
-in seconds is `Float64`. What may be an int or a float (the value of a symbol) stays as it is, `object`.
+The most important columns come first, so that they fit on the screen. Text is `string`, an enumeration is `category`,
+a flag is `boolean`, a count or a size in bytes is `Int64`, a duration in seconds is `Float64`. A column that mixes ints
+and floats (the value of a symbol) is `object`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Columns = dict[str, str]
 
 
 def columns(*runs: tuple[str, str]) -> Columns:
-    """Columns of runs that share a dtype: `("Int64", "ops_before ops_after")`."""
+    """Build a mapping of columns from dtypes and space-separated names: `("Int64", "ops_before ops_after")`."""
     return {name: dtype for dtype, names in runs for name in names.split()}
 
 
@@ -141,8 +141,8 @@ COLUMNS: Final[dict[str, Columns]] = {
         ("string", "graph reason hint"),
     ),
 }
-"""Table -> column -> dtype. `stage` is a category ordered as the pipeline is. `decisions` has one `Float64` column
-more for each number that its passes gave, `binaries` one `Int64` column (`mix_load`) for each class of instructions."""
+"""Table -> column -> dtype. `stage` is a category in pipeline order. `decisions` has an extra `Float64` column for
+each number that its passes report, `binaries` an extra `Int64` column (`mix_load`) for each class of instructions."""
 
 ASKED: Final[dict[str, Columns]] = {
     "steps": columns(
@@ -224,4 +224,4 @@ ASKED: Final[dict[str, Columns]] = {
         ("string", "why"),
     ),
 }
-"""The same for tables that modules of their own make: of what is computed when it is asked for, and of profiles."""
+"""Columns of tables that are computed on request, and of profiles. Each table has its own module."""

@@ -13,18 +13,18 @@ from explorer.reading.stages import ranked_stage
 
 
 def own_cells(table: str, fact: Any, separator: str = "; ") -> dict[str, Any]:
-    """The cells of those columns of a table that are named as a field of the fact; empty text counts as missing."""
+    """Values of the fact's fields that are columns of the table; empty text becomes None."""
     return cells_of(fact, COLUMNS[table] if table in COLUMNS else ASKED[table], separator)
 
 
 def cells_of(fact: Any, columns: Iterable[str], separator: str = "; ") -> dict[str, Any]:
-    """The cells of those columns that are named as a field of the fact; empty text counts as missing."""
+    """Values of the fact's fields that are in `columns`; empty text becomes None."""
     names = [name for name in columns if hasattr(fact, name)]
     return {name: None if (cell := _cell(getattr(fact, name), separator)) == "" else cell for name in names}
 
 
 def facts_table(table: str, facts: Iterable[Any], separator: str = "; ") -> pd.DataFrame:
-    """Facts whose fields are named as the table's columns."""
+    """Convert facts to a DataFrame; every column of the table is a field of the facts."""
     return table_of(table, [{name: _cell(getattr(fact, name), separator) for name in COLUMNS[table]} for fact in facts])
 
 
@@ -33,7 +33,7 @@ def _cell(value: Any, separator: str) -> Any:
 
 
 def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as the table of this name, with its columns in their order."""
+    """Convert rows to a DataFrame with the columns and dtypes of the named table."""
     columns = COLUMNS[table] if table in COLUMNS else ASKED[table]
     stages = sorted({row["stage"] for row in rows}, key=ranked_stage) if columns.get("stage") == "stage" else ()
     dtypes = {"stage": pd.CategoricalDtype(stages, ordered=True)}
@@ -48,7 +48,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> p
 
 
 def count_table(counts: Mapping[str, Counter[str]], column: str) -> pd.DataFrame:
-    """How often each operator (index `op`) is called, a column for each of these; most often first."""
+    """Count the calls of each operator (index `op`), one column per key of `counts`; most frequent first."""
     table = pd.DataFrame(counts, dtype="Int64").fillna(0)
     table.index = pd.Index(table.index, dtype="string", name="op")
     table.columns = pd.Index(table.columns, dtype="string", name=column)

@@ -1,4 +1,4 @@
-"""The kernels of a record as rows: what Inductor says of them, and what is in their binaries where there are any."""
+"""The kernels of a record as table rows: Inductor's facts, profiled times, and statistics of their binaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Fact = Callable[[Kernel, Binary | None], int | float | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of the list of kernels. `unit` of its numbers: "bytes", "bits", "percent", "seconds" or ""."""
+    """A column of the kernel list. `unit` is "bytes", "bits", "percent", "seconds" or ""."""
 
     title: str
     about: str
@@ -24,7 +24,7 @@ class Column:
 
 
 def fact_text(value: float | str | None, unit: str) -> str:
-    """A fact as it is written: `1.5 KiB`, `12 µs`, `87.5 %`; "" for none."""
+    """Format a fact with its unit: `1.5 KiB`, `12 µs`, `87.5 %`; "" for None."""
     if value is None or isinstance(value, str):
         return value or ""
     written = {"bytes": size_text, "seconds": seconds_text}.get(unit)
@@ -36,7 +36,7 @@ def occupancy_percent(binary: Binary) -> float | None:
 
 
 def bound_microseconds(binary: Binary) -> float | None:
-    """The least time for one launch, in microseconds, to three digits."""
+    """Lower bound on the time of one launch, in microseconds, to three digits."""
     return None if binary.bound_seconds is None else float(f"{1e6 * binary.bound_seconds:.3g}")
 
 
@@ -87,7 +87,7 @@ LAST_COLUMNS = (
 
 
 def list_of_kernels(record: Record) -> dict[str, Any] | None:
-    """The list that the front end shows: columns, and rows with the id to select; None without kernels."""
+    """Data of the front end's kernel list: columns, and rows with the entity id to select; None without kernels."""
     if not record.kernels:
         return None
     of_kernel = binaries_of(record)
@@ -110,7 +110,7 @@ def list_of_kernels(record: Record) -> dict[str, Any] | None:
 
 
 def time_columns(record: Record) -> tuple[Column, ...]:
-    """What was measured of the kernels; none where nothing was."""
+    """Columns of the kernels' profiled times; none if nothing was profiled."""
     times: dict[str, list[KernelTime]] = {}
     for time in record.kernel_times:
         times.setdefault(time.kernel, []).append(time)
@@ -164,27 +164,27 @@ def _mean_share(share: str) -> Callable[[Sequence[KernelTime]], float | None]:
 
 
 def weighted_share(times: Sequence[KernelTime], share: str) -> float | None:
-    """A share of the GPU's peak over all of the time; None where none is known."""
+    """Time-weighted mean of a share of the GPU's peak; None if no kernel has it."""
     known = [(time.seconds, getattr(time, share)) for time in times if getattr(time, share) is not None]
     whole = sum(time.seconds for time in times)
     return sum(seconds * value for seconds, value in known) / whole if known and whole else None
 
 
 def binaries_of(record: Record) -> dict[str, Binary]:
-    """Kernel id -> its binary; of several configurations the one that was compiled last."""
+    """Kernel id -> its binary; with several configurations, the one compiled last."""
     return {binary.kernel: binary for binary in record.binaries}
 
 
 def half(kernel: Kernel) -> str:
-    """Which graph and half of it calls a kernel: `0/0 forward`."""
+    """Graph that calls a kernel, with its half: `0/0 forward`."""
     return kernel.place
 
 
 def intensity(binary: Binary) -> float | None:
-    """Operations for each byte moved; None where no bytes are counted."""
+    """Arithmetic intensity in operations per byte; None without a byte count."""
     return float(f"{binary.flops / binary.bytes:.3g}") if binary.bytes else None
 
 
 def config_text(config: dict[str, int]) -> str:
-    """`XBLOCK=256 num_warps=4`."""
+    """Format a Triton configuration: `XBLOCK=256 num_warps=4`."""
     return " ".join(f"{name}={value}" for name, value in config.items())

@@ -1,4 +1,4 @@
-"""From any entity to the Python lines it came from, over all stages between."""
+"""Trace an entity back through all stages to the Python lines it came from."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from compiler.record import Entity, Record
 _LINE = re.compile(r"source\[(?P<file>.+)\]\.L(?P<number>\d+)")
 
 SourceLines = Mapping[str, tuple[str, ...]]
-"""Entity id -> ids of source lines; an entity that reaches none is left out."""
+"""Entity id -> ids of source lines; entities without source lines are left out."""
 
 
 def source_lines(record: Record) -> SourceLines:
-    """Every source line that each entity came from: of a call chain all lines, outermost first."""
+    """Source lines that each entity came from, with the whole call chain, outermost first."""
     return _collect_lines(record, lambda chain: chain)
 
 
 def innermost_lines(record: Record) -> SourceLines:
-    """The source lines that each entity stands on: of a call chain only the last."""
+    """Source lines that each entity came from, with only the innermost line of a call chain."""
     return _collect_lines(record, lambda chain: chain[-1:])
 
 
@@ -39,7 +39,7 @@ def _follow(
     of_chain: Callable[[tuple[str, ...]], tuple[str, ...]],
     known: dict[str, tuple[str, ...]],
 ) -> None:
-    """Add what this entity reaches to `known`; the stages are few, so the recursion is shallow."""
+    """Add the source lines of an entity to `known`. There are few stages, so the recursion is shallow."""
     if entity_id in known:
         return
     known[entity_id] = (entity_id,) if _LINE.fullmatch(entity_id) else ()
@@ -54,7 +54,7 @@ def _follow(
 
 
 def ancestors(ids: Iterable[str], origins: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """All ids that these came from, over all stages between; `origins` is what each came from directly."""
+    """All direct and indirect origins of the ids; `origins` maps an id to its direct origins."""
     todo = [origin for entity_id in ids for origin in origins.get(entity_id, ())]
     seen = set(todo)
     while todo:
@@ -66,9 +66,9 @@ def ancestors(ids: Iterable[str], origins: Mapping[str, tuple[str, ...]]) -> set
 
 
 def with_source_kernels(record: Record, ids: Iterable[str]) -> tuple[str, ...]:
-    """The ids, and what each stands for: instructions for the line of Triton that they were made of.
+    """Each id, followed by the id it was compiled from: an instruction's line of Triton, a binary's kernel.
 
-    So PTX and SASS of the same line are linked, though neither came from the other.
+    This links PTX and SASS of the same line, though neither was compiled from the other.
     """
     known = {entity.id: entity for entity in record.entities()}
     alike = {"instructions": "triton", "kernel": "kernel"}
@@ -81,25 +81,25 @@ def with_source_kernels(record: Record, ids: Iterable[str]) -> tuple[str, ...]:
 
 
 def place(line_id: str) -> str:
-    """A source line as people write it: `source[cell].L12` is `cell:12`. Any other id comes back as it is."""
+    """Location of a source line: `source[cell].L12` is `cell:12`. Any other id is returned unchanged."""
     match = _LINE.fullmatch(line_id)
     return place_text(match["file"], int(match["number"])) if match else line_id
 
 
 def place_text(file: str, line: int) -> str:
-    """`m.py:12`."""
+    """Location as `m.py:12`."""
     return f"{short_file(file)}:{line}"
 
 
 @lru_cache(maxsize=1024)
 def short_file(file: str) -> str:
-    """The last part of a path, and `cell` for the file names that notebooks give to cells."""
+    """Last part of a path; `cell` for the file names that notebooks give to cells."""
     name = PurePosixPath(file.replace("\\", "/")).name
     return "cell" if name.startswith("<") or re.fullmatch(r"ipykernel_\d+|\d{6,}\.py", name) else name
 
 
 def input_sources(record: Record) -> dict[str, str]:
-    """Input of a graph -> where TorchDynamo took it from, as Python: `L['x']`, `L['self']._parameters['weight']`."""
+    """Graph input -> its TorchDynamo source, as Python: `L['x']`, `L['self']._parameters['weight']`."""
     found: dict[str, str] = {}
     for entity in record.entities():
         if entity.kind in ("placeholder", "get_attr"):
@@ -111,7 +111,7 @@ def input_sources(record: Record) -> dict[str, str]:
 
 
 def saved_tensors(record: Record) -> dict[str, str]:
-    """What forward graphs keep for the backward -> where the backward takes it: an input of the same name."""
+    """Id of a tensor that a forward graph saves -> id of the backward graph's input of the same name."""
     taken = {
         (artifact.graph, entity.label): entity.id
         for artifact in record.of_stage("backward")

@@ -1,4 +1,4 @@
-"""Tensors and durations as people write them: `f32[8, 64]`, `1.5 µs`."""
+"""Format tensor types, numbers and durations: `f32[8, 64]`, `1.5 µs`."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _SHORT = {
 
 
 def dtype_name(dtype: Any) -> str:
-    """`torch.float32` is `float32`; nothing is ""."""
+    """Name of a dtype: `torch.float32` is `float32`; None is ""."""
     return str(dtype or "").removeprefix("torch.")
 
 
 def error_text(value: float | None) -> str:
-    """`2.4e-07`; no finite number is a dash."""
+    """Format an error: `2.4e-07`; None (not finite) is a dash."""
     return "-" if value is None else f"{value:.2g}"
 
 
 def number_text(number: Any) -> str:
-    """Four digits; -0 is 0."""
+    """Format a number with four significant digits; -0 is 0."""
     return f"{number + 0.0:.4g}" if isinstance(number, float) else str(number)
 
 
 def shape_text(shape: Iterable[Any]) -> str:
-    """`[8, 64]`; sizes may be symbols: `[s0, 64]`."""
+    """Format a shape: `[8, 64]`; sizes may be symbols: `[s0, 64]`."""
     return f"[{', '.join(str(size) for size in shape)}]"
 
 
 def tensor_type(attrs: Mapping[str, Any]) -> str:
-    """`f32[8, 64]` from an entity's attrs, or "" when it is no tensor."""
+    """Type from an entity's attrs, as `f32[8, 64]`; "" if it is not a tensor."""
     if "shape" not in attrs:
         return ""
     name = dtype_name(attrs.get("dtype"))
@@ -52,7 +52,7 @@ def tensor_type(attrs: Mapping[str, Any]) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration: `9.8 ns`, `1.5 µs`, `12 µs`, `0.4 ms`, `35 ms`, `1.2 s`, `71 s`."""
+    """Format a duration: `9.8 ns`, `1.5 µs`, `12 µs`, `0.4 ms`, `35 ms`, `1.2 s`, `71 s`."""
     if seconds < 1e-6:
         return f"{seconds * 1e9:.2g} ns" if seconds < 99.5e-9 else f"{seconds * 1e9:.0f} ns"
     if seconds < 9.95e-6:

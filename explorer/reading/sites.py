@@ -1,4 +1,7 @@
-"""Graph breaks by site and recompilations by cause: code that is compiled more than once breaks, and fails, again."""
+"""Group graph breaks by site and recompilations by cause.
+
+Code that is compiled several times breaks, and fails its guards, several times.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from explorer.reading.cause import users_span
 
 
 def break_groups(breaks: Sequence[GraphBreak]) -> list[list[GraphBreak]]:
-    """Breaks of one kind at one place in the user's code together; of each group those that ended a graph first."""
+    """Group breaks by kind and by the user's line; in each group, breaks that ended a graph come first."""
     groups: dict[tuple[str, Span | None], list[GraphBreak]] = {}
     for found in breaks:
         groups.setdefault((found.kind, users_span(found)), []).append(found)
@@ -19,7 +22,7 @@ def break_groups(breaks: Sequence[GraphBreak]) -> list[list[GraphBreak]]:
 
 
 def recompile_groups(recompiles: Sequence[Recompile]) -> list[list[Recompile]]:
-    """Recompilations of one function, and of what resumes it after a break, for one cause together."""
+    """Group recompilations by function (its resume functions included), cause and argument."""
     groups: dict[tuple[str, str, str], list[Recompile]] = {}
     for found in recompiles:
         blamed = found.cause or " ".join(found.reasons)
@@ -28,24 +31,24 @@ def recompile_groups(recompiles: Sequence[Recompile]) -> list[list[Recompile]]:
 
 
 def break_count(breaks: Sequence[GraphBreak], name: str = "graph break") -> str:
-    """`4 sites, 19 graph breaks`; `2 graph breaks` where each has a site of its own."""
+    """Count sites and breaks: `4 sites, 19 graph breaks`; `2 graph breaks` if each has its own site."""
     return _count(len(break_groups(breaks)), "site", len(breaks), name)
 
 
 def recompile_count(recompiles: Sequence[Recompile]) -> str:
-    """`3 causes, 13 recompilations`; `2 recompilations` where each has a cause of its own."""
+    """Count causes and recompilations: `3 causes, 13 recompilations`; only the latter if the counts are equal."""
     return _count(len(recompile_groups(recompiles)), "cause", len(recompiles), "recompilation")
 
 
 def break_of(problem: Problem, record: Record) -> GraphBreak | None:
-    """The graph break behind a problem of capturing; None for other problems."""
+    """The graph break behind a capture problem; None for other problems."""
     if problem.stage != "captured":
         return None
     return next((found for found in reversed(record.breaks) if found.frame == problem.graph), None)
 
 
 def card_number(problem: Problem, record: Record) -> int | None:
-    """The number, from 1, of the card of the break behind a problem; None if there is no break."""
+    """Number, from 1, of the card that shows the break behind a problem; None without a break."""
     found = break_of(problem, record)
     groups = break_groups(record.breaks) if found is not None else []
     return next((number for number, group in enumerate(groups, 1) if found in group), None)

@@ -1,4 +1,4 @@
-"""From a place in Python source to the entity of that line, to its row on the screen, and to its text."""
+"""Map a location in Python source to its entity, its row on the screen, and its text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Place = tuple[str, int]
 
 
 class SourceLines:
-    """The source lines of a record by file and number; of a record of two sides, of the first, whose facts it has."""
+    """The source lines of a record, by file and line number; only the first side's if the record compares two sides."""
 
     def __init__(self, record: Record) -> None:
         self._known = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
@@ -23,24 +23,24 @@ class SourceLines:
         }
 
     def id_of(self, file: str, line: int) -> str:
-        """The id of a line, "" where the record does not show it."""
+        """Id of a line; "" if the record does not show it."""
         artifact = self._artifacts.get(file)
         name = f"{artifact.id}.L{line}" if artifact else ""
         return name if name in self._known else ""
 
     def ids(self, spans: Iterable[Span]) -> tuple[str, ...]:
-        """The ids of the lines that spans begin on, each once; those that are not shown are left out."""
+        """Ids of the first lines of spans, without duplicates; lines that are not shown are left out."""
         found = (self.id_of(span.file, span.line) for span in spans)
         return tuple(dict.fromkeys(name for name in found if name))
 
     def place(self, file: str, line: int) -> Place | None:
-        """Where a line is shown, linked to anything or not; None where the record does not have it."""
+        """Artifact and row of a line, whether or not anything links to it; None if the record lacks it."""
         artifact = self._artifacts.get(file)
         row = row_of(artifact, line) if artifact else None
         return None if artifact is None or row is None else (artifact.id, row)
 
     def code(self, file: str, first: int, last: int) -> tuple[str, ...]:
-        """The text of some lines as they are written; empty where one of them is not shown."""
+        """Text of a range of lines; empty if one of them is not shown."""
         text = self._artifacts[file].text.splitlines() if file in self._artifacts else []
         if last - first >= len(text):
             return ()
@@ -51,7 +51,7 @@ class SourceLines:
 
 
 def row_of(artifact: Artifact, number: int) -> int | None:
-    """The 1-based row of an artifact's text that is shown with this line number."""
+    """1-based row of an artifact's text with this line number."""
     numbers = artifact.attrs.get("numbers")
     if numbers:
         return numbers.index(number) + 1 if number in numbers else None

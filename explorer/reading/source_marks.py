@@ -1,7 +1,6 @@
-"""What is marked beside and in source lines: the graphs they landed in, what ran as plain Python, breaks, and calls
-of functions that were inlined.
+"""Marks in the source view: the graphs of each line, lines run as plain Python, graph breaks, and inlined calls.
 
-Rows are those of a source artifact's text, from 1. All is plain JSON values: a part of the manifest.
+Rows count the lines of a source artifact's text, from 1. All values are plain JSON: a part of the manifest.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from compiler.record import Frame, Record, Span
 from explorer.reading.source_lines import Place, SourceLines
 
 Function = tuple[str, int, int]
-"""A source artifact's id, and the first and last row of a function there."""
+"""A source artifact's id, and the first and last row of a function in it."""
 _DEFINED = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 _CLASS = re.compile(r"\s*class\s+(\w+)")
 _MAY_BE_LEFT_OUT = re.compile(r"\b(?:if|else|and|or|for|lambda|await|yield)\b")
-"""Code that may not run though the expression around it does."""
+"""Keywords that may cause a part of an expression to be skipped."""
 
 
 def source_marks(record: Record) -> dict[str, Any]:
-    """All marks of a record's source, by source artifact."""
+    """All marks of a record's source lines: kind of mark -> source artifact -> marks."""
     return {
         "landed": landed_lines(record),
         "plain": plain_lines(record),
@@ -40,7 +39,7 @@ def source_marks(record: Record) -> dict[str, Any]:
 
 
 def landed_lines(record: Record) -> dict[str, dict[str, list[int]]]:
-    """Source artifact -> graph -> rows whose code is in that captured graph."""
+    """Source artifact -> graph -> rows with code in that captured graph."""
     rows = rows_of_lines(record)
     texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
     lines, frames = SourceLines(record), {name: frame for frame in record.frames for name in frame.graphs}
@@ -57,7 +56,7 @@ def landed_lines(record: Record) -> dict[str, dict[str, list[int]]]:
 
 
 def rows_of_lines(record: Record) -> dict[str, Place]:
-    """The artifact and row of each source line by its id."""
+    """Source line id -> its artifact and row."""
     return {
         name: (artifact.id, row)
         for artifact in record.of_stage("source")
@@ -67,15 +66,15 @@ def rows_of_lines(record: Record) -> dict[str, Place]:
 
 
 def function_of(frame: Frame | None, lines: SourceLines, texts: Mapping[str, str]) -> Function | None:
-    """Where the function of a frame is, None where it is not shown."""
+    """Artifact and rows of a frame's function; None if it is not shown."""
     place = lines.place(frame.file, frame.line) if frame else None
     found = function_in(texts[place[0]], place[1]) if place else None
     return (place[0], found[0], found[1]) if place and found else None
 
 
 def drop_callers(stack: list[Place], function: Function | None) -> list[Place]:
-    """The stack of a call from the function that was captured on: what called that is in no graph. All of it where
-    that function is not in it, as with a module of torch.nn.
+    """Drop the callers of the captured function from a call's stack: they are in no graph. Keeps the whole stack if the
+    function is not in it, as for a module of torch.nn.
     """
     if function is None:
         return stack
@@ -86,8 +85,9 @@ def drop_callers(stack: list[Place], function: Function | None) -> list[Place]:
 
 @lru_cache(maxsize=4096)
 def continuation_rows(text: str, row: int) -> tuple[int, ...]:
-    """The rows on which the expression that a row leaves open goes on with nothing but names, numbers and operators:
-    no instruction has these as its line. A call there has, if it ran.
+    """Rows that continue a row's expression with only names, numbers and operators.
+
+    No bytecode instruction has such a row as its line. A row with a call has one, if the call ran.
     """
     lines = text.splitlines()
     rows = []
@@ -101,7 +101,7 @@ def continuation_rows(text: str, row: int) -> tuple[int, ...]:
 
 
 def _end_of_brackets(lines: list[str], row: int) -> int:
-    """The last row of the brackets that are open at a row's end; the row itself where none is."""
+    """Last row of the brackets that are open at the end of a row; the row itself if none is open."""
     depth = 0
     try:
         for token in tokenize.generate_tokens(io.StringIO("\n".join(lines[row - 1 :])).readline):
@@ -110,7 +110,7 @@ def _end_of_brackets(lines: list[str], row: int) -> int:
             if token.type in (tokenize.NEWLINE, tokenize.NL) and depth <= 0:
                 return row - 1 + token.start[0]
     except (tokenize.TokenError, SyntaxError):
-        pass  # what is left out of a long file ends the text in the middle of something
+        pass  # a file shown in excerpts may end inside brackets
     return row
 
 
@@ -118,7 +118,7 @@ def _end_of_brackets(lines: list[str], row: int) -> int:
 
 
 def plain_lines(record: Record) -> dict[str, list[int]]:
-    """Source artifact -> rows that certainly ran as plain Python."""
+    """Source artifact -> rows that are known to have run as plain Python."""
     lines = SourceLines(record)
     places = {lines.place(frame.file, line) for frame in record.frames for line in frame.plain}
     found: dict[str, list[int]] = {}
@@ -131,8 +131,8 @@ def plain_lines(record: Record) -> dict[str, list[int]]:
 
 
 def break_spans(record: Record) -> dict[str, list[list[Any]]]:
-    """Source artifact -> `[row, from, to, break, culprit]`: the columns of code that ended a graph, from 0, or of a
-    call that led there. The end is -1 for the end of the line.
+    """Source artifact -> `[row, from, to, break, culprit]`: columns, from 0, of code that ended a graph, or of a call
+    that led to it. -1 stands for the end of the line.
     """
     lines = SourceLines(record)
     found: dict[str, list[list[Any]]] = {}
@@ -149,7 +149,7 @@ def break_spans(record: Record) -> dict[str, list[list[Any]]]:
 
 
 def _rows(span: Span, first: int, lines: SourceLines) -> Iterator[tuple[int, tuple[int, int]]]:
-    """The rows of a span and the columns in each, without indentation; all of the line where columns are not known."""
+    """Rows of a span and the columns in each, without indentation; the whole line if the columns are unknown."""
     if not span.end_column:
         yield first, (0, -1)
         return
@@ -164,8 +164,8 @@ def _rows(span: Span, first: int, lines: SourceLines) -> Iterator[tuple[int, tup
 
 
 def inlined_calls(record: Record) -> dict[str, dict[int, list[list[Any]]]]:
-    """Source artifact -> row -> the functions that were compiled as part of what the row calls, or when it called
-    them, in order: the artifact each is in, its first and last row there, its name.
+    """Source artifact -> row -> the functions that were inlined or compiled when the row called them, in order. Each
+    has its artifact, its first and last row, and its name.
     """
     rows = rows_of_lines(record)
     texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
@@ -184,7 +184,7 @@ def inlined_calls(record: Record) -> dict[str, dict[int, list[list[Any]]]]:
 
 
 def called_lines(record: Record) -> Iterator[tuple[str, str]]:
-    """Pairs of ids of lines: one that calls, and one of what it called."""
+    """Pairs of line ids: a calling line, and a line of the function it calls."""
     for artifact in record.of_stage("source"):
         for caller, called in artifact.attrs.get("calls", {}).items():
             yield from ((caller, inner) for inner in called)
@@ -198,9 +198,9 @@ def called_lines(record: Record) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=4096)
 def function_in(text: str, row: int) -> tuple[int, int, str] | None:
-    """First and last row of the function around a row, and its name; None at the top level."""
+    """First row, last row and name of the function around a row; None at the top level."""
     lines = ["" if line == GAP else line for line in text.splitlines()]
-    if lines[row - 1].lstrip().startswith("@"):  # a decorated function begins there
+    if lines[row - 1].lstrip().startswith("@"):  # a decorator belongs to its function
         row = next((below for below in range(row, len(lines) + 1) if _DEFINED.match(lines[below - 1])), row)
     found = function_around(lines, row)
     if found is None:
@@ -212,7 +212,7 @@ def function_in(text: str, row: int) -> tuple[int, int, str] | None:
 
 
 def _class_around(lines: list[str], row: int) -> str:
-    """`Block.` of a method of `Block`, "" of a function."""
+    """Class prefix of a method: `Block.` for a method of `Block`, "" for a function."""
     indent = _indent(lines[row - 1])
     outer = next((line for line in reversed(lines[: row - 1]) if line.strip() and _indent(line) < indent), "")
     found = _CLASS.match(outer)

@@ -1,4 +1,4 @@
-"""What the stages of a record are called, in text as on the ribbon, and which belong together."""
+"""Names, descriptions and groups of the stages, for text and for the ribbon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compiler.record import MACHINE_STAGES, Artifact, Record, ordered_stages, st
 
 @dataclass(frozen=True, slots=True)
 class StageWords:
-    """How a stage is told to a person. Its ribbon chip counts entities of `kinds`; without any, `unit` says what."""
+    """Title and description of a stage. Its ribbon chip counts entities of `kinds`, or lines if there are no kinds."""
 
     title: str
     about: str
@@ -167,30 +167,30 @@ STAGE_WORDS: dict[str, StageWords] = {
 
 
 def stage_words(stage: str) -> StageWords:
-    """What to call a stage; one that is not known is called by its own name."""
+    """Title and description of a stage; an unknown stage is titled by its own name."""
     return STAGE_WORDS.get(stage) or StageWords(stage.replace("_", " ").capitalize(), "", _OWN, _STEPS, "steps")
 
 
 def stage_title(stage: str) -> str:
-    """The stage's name as people read it: `post_grad` is `Post-grad`."""
+    """Title of a stage: `post_grad` is `Post-grad`."""
     return stage_words(stage).title
 
 
 def stage_key(name: str) -> str:
-    """The stage that is meant: `LLVM IR` is `llir`. Any other name comes back as it is."""
+    """Stage with this title: `LLVM IR` is `llir`. Any other name is returned unchanged."""
     return _KEYS.get(name.lower(), name)
 
 
 def stage_place(stage: str, present: Sequence[str]) -> int:
-    """Where a stage goes among those that are there: after all that come before it. One that is not known is a new
-    pass of our own backend: it comes before the kernels.
+    """Index at which to insert a stage into `present`: after all stages that precede it. An unknown stage counts as a
+    new pass of our own backend and comes before the kernels.
     """
     before = [index + 1 for index, name in enumerate(present) if stage_number(name) <= stage_number(stage)]
     return max(before, default=0)
 
 
 def stage_number(stage: str) -> float:
-    """Where a stage stands on the ribbon."""
+    """Position of a stage on the ribbon."""
     return _NUMBERS.get(stage, _NUMBERS["kernels"] - 0.5)
 
 
@@ -220,11 +220,11 @@ _KINDS = {
     "accumulate": ("leaf", "leaves"),
     "outer": ("gradient passed on", "gradients passed on"),
 }
-"""Kind of entity -> how one and how many are called; what a stage is about comes first."""
+"""Kind of entity -> singular and plural; the main kinds come first."""
 
 
 def counts(artifacts: Sequence[Artifact]) -> str:
-    """How much is in a stage: `8 ops, 4 inputs`, or its lines where it has no entities."""
+    """Count the entities of a stage: `8 ops, 4 inputs`; its lines if it has no entities."""
     return ", ".join(_count_words(kind, count) for kind, count in _kinds(artifacts))
 
 
@@ -232,11 +232,11 @@ def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     kinds = Counter(entity.kind for artifact in artifacts for entity in artifact.entities)
     for kind in ("output", "subgraph_input", "subgraph_output"):
         kinds.pop(kind, None)
-    kinds.pop("statement", None)  # the same instructions once more, as Python
+    kinds.pop("statement", None)  # the same instructions decompiled to Python
     if any(artifact.stage == "autograd" for artifact in artifacts):
-        kinds.pop("placeholder", None)  # the gradient that it begins with
+        kinds.pop("placeholder", None)  # the incoming gradient
     if any(artifact.stage == "kernels" for artifact in artifacts):
-        kinds.pop("call", None)  # a line of the wrapper: the kernel that it calls is counted
+        kinds.pop("call", None)  # a line of the wrapper; the kernel it calls is counted already
         kinds.pop("triton", None)
         kinds.pop("cpp", None)
     if any(artifact.stage in MACHINE_STAGES for artifact in artifacts):
@@ -253,16 +253,16 @@ def _count_words(kind: str, count: int) -> str:
 
 
 def stage_order(record: Record) -> list[str]:
-    """The stages of a record in pipeline order; those of an unknown name come where they stand."""
+    """Stages of a record in pipeline order; an unknown stage keeps its position."""
     return ordered_stages(artifact.stage for artifact in record.artifacts)
 
 
 def stage_seconds(record: Record, stage: str) -> float:
-    """How long torch.compile took for a stage, in seconds; 0 where it was not measured."""
+    """Compile time of a stage in seconds; 0 if it was not measured."""
     subjects = {artifact.id for artifact in record.of_stage(stage)}
     return sum(timing.seconds for timing in record.timings if timing.what == "compile" and timing.subject in subjects)
 
 
 def ranked_stage(stage: str) -> tuple[float, str]:
-    """Sort key: pipeline order, and name."""
+    """Sort key of a stage: pipeline order, then name."""
     return stage_rank(stage), stage

@@ -1,1 +1,1 @@
-"""What a finding is, and how it is shown: text, static HTML, charts, drawings."""
+"""Findings, and how they are rendered: text, static HTML, charts, drawings."""

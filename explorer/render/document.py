@@ -1,7 +1,7 @@
-"""A finding as a document: a tree of frozen parts, made once.
+"""A finding as a document: an immutable tree of parts.
 
-Three modules lower it: `render.text` to text, `render.static` to HTML without scripts, and `payload` here to the plain
-JSON that `static/document_view.js` shows. A part says what there is to know, and each lowering how that looks there.
+Three modules render it: `render.text` to text, `render.static` to HTML without scripts, and `payload` here to the plain
+JSON that `static/document_view.js` shows. A part holds content; each renderer decides its appearance.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="part", tag=str.lower):
-    """What a document is made of."""
+    """Base class of the parts of a document."""
 
 
 class Link(Part, frozen=True):
-    """Words that lead somewhere: to a row of an artifact, an artifact, an entity, two graphs to compare, a web page.
+    """A link to a row of an artifact, an artifact, an entity, a comparison of two graphs, or a web page.
 
-    `detail` stands behind them where there is room for it.
+    `detail` follows the words if there is room for it.
     """
 
     words: str
@@ -34,7 +34,7 @@ class Link(Part, frozen=True):
 
 
 class Tag(Part, frozen=True):
-    """Words that look unlike those around them: "muted", "strong", "badge", "gain", "was", "now", "code"."""
+    """Styled words. `style` is "muted", "strong", "badge", "gain", "was", "now" or "code"."""
 
     words: str
     style: str
@@ -42,9 +42,10 @@ class Tag(Part, frozen=True):
 
 
 class Bar(Part, frozen=True):
-    """Amounts as bars, one below the other, each with the name of its colour; `mark` is a line across them.
+    """Horizontal bars, one below the other: amounts with the names of their colours.
 
-    Bars of the same `scale` are drawn to one scale, those of the other side of a record of two as well.
+    `mark` is the amount at which a line crosses them. Bars with the same `scale` are drawn to one scale, also across
+    the two sides of a comparison.
     """
 
     amounts: tuple[tuple[float, str], ...]
@@ -54,7 +55,7 @@ class Bar(Part, frozen=True):
 
 
 class Values(Part, frozen=True):
-    """The numbers of a tensor under a name, `flat` as one row; `data` has its type, norm, bounds and numbers."""
+    """The numbers of a tensor. `data` has its type, norm, bounds and numbers; `flat` shows them as one row."""
 
     data: dict[str, Any] | None
     name: str = ""
@@ -63,7 +64,7 @@ class Values(Part, frozen=True):
 
 Piece: TypeAlias = "str | Link | Tag | Bar | Values"
 Words: TypeAlias = "Piece | tuple[Piece, ...]"
-"""A sentence: text, in which code stands in backticks, links, tags and bars. A text leaves bars out."""
+"""A sentence: text (code in backticks), links, tags and bars. Plain text leaves bars out."""
 
 
 class Text(Part, frozen=True):
@@ -75,9 +76,9 @@ class Text(Part, frozen=True):
 
 
 class Code(Part, frozen=True):
-    """Lines of code, in each of which columns may be marked; `copy` says what a click copies.
+    """Lines of code. `marks` are a column range in each line; `copy` is the text that a click copies.
 
-    `source` are an artifact and its first and last line, in place of `lines`: the view loads them when they are shown.
+    `source` replaces `lines` by an artifact and its first and last line, which the view loads when it shows them.
     """
 
     lines: tuple[str, ...] = ()
@@ -89,9 +90,10 @@ class Code(Part, frozen=True):
 
 
 class Step(Part, frozen=True):
-    """A place on the way to another: its line, the function, its code, how it leads on ("", "through", "called in").
+    """A step of a call chain: location, function and code.
 
-    `full` is the place in full and `exact` the piece of code, for texts; the place that is meant has no `how`.
+    `how` is "through" for code in packages, "called in" for user code, and "" for the target of the chain. `full` is
+    the full location and `exact` the exact expression, both for text.
     """
 
     place: Link
@@ -103,13 +105,13 @@ class Step(Part, frozen=True):
 
 
 class Way(Part, frozen=True):
-    """The calls that lead to a place, the outermost first."""
+    """The chain of calls that leads to a place, outermost first."""
 
     steps: tuple[Step, ...]
 
 
 class Flow(Part, frozen=True):
-    """What comes before and after a cut, what crosses it, and the sentence that says so."""
+    """A graph break: the code before and after it, the values that cross it, and a sentence that says so."""
 
     before: Words
     across: str
@@ -119,7 +121,7 @@ class Flow(Part, frozen=True):
 
 
 class Change(Part, frozen=True):
-    """Something to do: a sentence, how far it was tried, the lines that it replaces by others, or settings to run."""
+    """A suggested change: a sentence, its applicability, the old and new lines, or settings to run."""
 
     label: str
     words: Words
@@ -132,7 +134,7 @@ class Change(Part, frozen=True):
 
 
 class Items(Part, frozen=True):
-    """A list of sentences; `bullet` stands before each in a text."""
+    """A list of sentences; `bullet` precedes each in text."""
 
     items: tuple[Words, ...]
     label: str = ""
@@ -140,9 +142,9 @@ class Items(Part, frozen=True):
 
 
 class Row(Part, frozen=True):
-    """A row of a table, for entities if it has ids. `words` say it in a text; `title` is shown beside the pointer.
+    """A table row, linked to the entities `ids`. `words` replace its cells in text; `title` is its tooltip.
 
-    `parts` stand below its first cell in the view. `keys` are numbers to sort by, `group` is what to filter by.
+    `parts` are shown below the first cell in the view. `keys` are sort keys, `group` is the index of its filter group.
     """
 
     cells: tuple[Words, ...]
@@ -155,10 +157,10 @@ class Row(Part, frozen=True):
 
 
 class Table(Part, frozen=True):
-    """Rows of cells under their names; the columns in `right` are numbers.
+    """A table with a header row; the columns in `right` are right-aligned.
 
-    In the view the reader may choose one of `orders`: that of the rows, then by their `keys`, the largest first; and
-    one of `groups`, of which the first is all rows.
+    In the view the reader may sort by one of `orders` and filter by one of `groups`. The first order is that of the
+    rows; the others sort by the rows' `keys`, largest first. The first group is all rows.
     """
 
     head: tuple[Words, ...]
@@ -172,7 +174,7 @@ class Table(Part, frozen=True):
 
 
 class Chart(Part, frozen=True):
-    """Numbers that the view draws: `kind` names its drawing, `data` is what that takes. Elsewhere they are a table."""
+    """A chart in the view: `kind` names the drawing function, `data` is its input. Other renderers show `table`."""
 
     kind: str
     data: dict[str, Any]
@@ -180,7 +182,7 @@ class Chart(Part, frozen=True):
 
 
 class Picture(Part, frozen=True):
-    """A drawing for HTML, which `draw` makes of `of` as SVG when it is shown."""
+    """A drawing for HTML. `draw(of)` makes its SVG when it is shown."""
 
     alt: str
     draw: Callable[[Any], str]
@@ -188,7 +190,7 @@ class Picture(Part, frozen=True):
 
 
 class Fold(Part, frozen=True):
-    """What is shown when it is asked for; a text leaves it out."""
+    """A collapsible section; text leaves it out."""
 
     title: Words
     parts: tuple[Parts, ...]
@@ -197,7 +199,7 @@ class Fold(Part, frozen=True):
 
 
 class Choice(Part, frozen=True):
-    """Parts of which the view shows one option at a time, by name; a text and HTML show all of them."""
+    """Named options of which the view shows one at a time; text and HTML show all of them."""
 
     label: str
     options: tuple[tuple[str, tuple[Parts, ...]], ...]
@@ -205,14 +207,14 @@ class Choice(Part, frozen=True):
 
 
 class Only(Part, frozen=True):
-    """Parts that some lowerings alone show: `media` has some of "text", "html" and "view"."""
+    """Parts for some media only: `media` has some of "text", "html" and "view"."""
 
     media: tuple[Literal["text", "html", "view"], ...]
     parts: tuple[Parts, ...]
 
 
 class Section(Part, frozen=True):
-    """Parts that belong together, under a heading if there is one."""
+    """A group of parts, with an optional heading."""
 
     parts: tuple[Parts, ...]
     heading: str = ""
@@ -220,10 +222,10 @@ class Section(Part, frozen=True):
 
 
 class Card(Part, frozen=True):
-    """One of several things of a kind, for the entities `ids`: a title, where it is, what it is, and the rest.
+    """A card for the entities `ids`: a title, a lead sentence, and parts.
 
-    `about` says which one, `aside` more of it; `line` is all of its head in a text, `summary` stands for `lead` where
-    the card is folded. `count` says how often it happened.
+    `about` names the subject, and `aside` adds to it. `line` is the whole heading in text. `summary` replaces `lead` if
+    the card is folded. `count` is the number of occurrences.
     """
 
     title: str
@@ -248,17 +250,17 @@ Parts: TypeAlias = (
 Document: TypeAlias = Sequence[Parts]
 
 VIEW: Final = "document"
-"""The view of the front end that shows documents."""
+"""Name of the front end's view of documents."""
 
 
 def payload(document: Document) -> dict[str, Any]:
-    """A document as plain JSON values for the front end: its parts, and the largest amount of each scale of bars."""
+    """Convert a document to plain JSON for the front end: its parts, and the largest amount of each bar scale."""
     parts = tuple(_in_view(document))
     return {"parts": msgspec.to_builtins(parts, str_keys=True), "most": _largest_amounts(parts)}
 
 
 def _in_view(document: Document) -> Iterator[Parts]:
-    """The parts that the view shows, those inside of others too."""
+    """The parts that the view shows, nested parts included."""
     for part in parts_for(document, "view"):
         if isinstance(part, Card | Fold | Section):
             yield msgspec.structs.replace(part, parts=tuple(_in_view(part.parts)))
@@ -270,7 +272,7 @@ def _in_view(document: Document) -> Iterator[Parts]:
 
 
 def _largest_amounts(value: object) -> dict[str, float]:
-    """The largest amount of each scale in parts, and in what is inside of them."""
+    """Scale -> its largest amount in a value and in all nested parts."""
     if isinstance(value, Bar):
         return {value.scale: max(amount for amount, _ in value.amounts)}
     inside = value if isinstance(value, tuple) else msgspec.structs.astuple(value) if isinstance(value, Part) else ()
@@ -282,7 +284,7 @@ def _largest_amounts(value: object) -> dict[str, float]:
 
 
 def parts_for(document: Document, medium: Literal["text", "html", "view"]) -> Iterator[Parts]:
-    """The parts of a document that a medium shows, without those that say for which others they are."""
+    """Parts of a document for a medium. `Only` is replaced by its parts, and `Choice` too except in the view."""
     for part in document:
         if isinstance(part, Choice) and medium != "view":
             for _, inside in part.options:
@@ -294,12 +296,12 @@ def parts_for(document: Document, medium: Literal["text", "html", "view"]) -> It
 
 
 def pieces(words: Words) -> tuple[Piece, ...]:
-    """A sentence as its pieces."""
+    """The pieces of a sentence."""
     return words if isinstance(words, tuple) else (words,)
 
 
 def plain(words: Words) -> str:
-    """A sentence as text."""
+    """Convert a sentence to plain text."""
     return "".join(map(_plain_piece, pieces(words)))
 
 

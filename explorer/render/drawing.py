@@ -1,8 +1,8 @@
-"""Record -> `graphviz.Digraph`: a drawing of one graph that reads in print.
+"""Draw one graph of a record as a `graphviz.Digraph` that is readable in print.
 
-Nodes are grouped by `nn.Module` in nested frames. Inputs, parameters and outputs are chips in the nodes that use or
-make them, not nodes: they make the fan-in and the long edges. A graph too big to read is drawn with its modules
-closed below a depth, and says so in its caption.
+Nodes are grouped by `nn.Module` in nested frames. Inputs, parameters and outputs are chips inside the nodes that use or
+make them: as nodes of their own they would cause most of the fan-in and the long edges. A graph too big to read is
+drawn with its modules collapsed below a depth, which the caption states.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from explorer.reading.stages import counts
 from explorer.render.html import details, picture, safe
 
 READABLE = 80
-"""Boxes on one drawing: with more, modules are closed until they fit."""
+"""Maximum number of boxes in a drawing; above it, modules are collapsed."""
 
 CHIPS_SHOWN = 3
 ABOUT_SHOWN = 70
-"""Characters of what the frame map says of a node."""
+"""Maximum length of a node's description from the frame map."""
 
 Path = tuple[str, ...]
 
 _INK, _GREY, _RULE = "#1a1a1a", "#5a5a5a", "#8a8a8a"
 _OUTSIDE = "#7a7a7a"
-"""Text outside of boxes, on a background that is not known: legible on white and on black."""
+"""Colour of text outside boxes, where the background is unknown: legible on white and on black."""
 _WHITE = "#ffffff"
 _KIND_FILLS = {"function": "#dfe6ee", "resume": "#eef2f6", "break": "#fbdcc8", "plain": "#ebebeb"}
 _FRAMES = ("#7f7f7f14", "#7f7f7f24")
@@ -43,7 +43,7 @@ _DARK = {
     "#dfe6ee": "#38424d", "#eef2f6": "#2f363e", "#fbdcc8": "#5c3420", "#ebebeb": "#333333",
     "#cfe4f5": "#1d3d56", "#f6e3b8": "#55431a", "#e3d9f0": "#43335c", "#cdebd8": "#1d4a31",
 }  # fmt: skip
-"""Colours of boxes, and of text in them, where the reader prefers dark."""
+"""Light colour -> dark colour, of boxes and of their text."""
 _MANY = {"input": "inputs", "parameter": "parameters", "saved": "saved", "output": "outputs"}
 _ENDS = {"placeholder", "get_attr", "output", "subgraph", "subgraph_input", "subgraph_output"}
 _OWN_TENSOR = re.compile(r"\._(?:parameters|buffers)\['(?P<name>\w+)'\]$")
@@ -56,7 +56,7 @@ _MOVES_NO_DATA = re.compile(
 
 @dataclass(frozen=True)
 class Chip:
-    """A value at the edge of the graph, named in the box that uses or makes it."""
+    """A graph input, parameter or output, shown in the box that uses or makes it."""
 
     kind: str
     label: str
@@ -65,7 +65,7 @@ class Chip:
 
 @dataclass
 class Box:
-    """One node of the drawing: an entity, or a module closed over `closed` entities. `module` is where it stands."""
+    """A node of the drawing: an entity, or a collapsed module of `closed` entities. `module` is the path around it."""
 
     id: str
     title: str
@@ -82,7 +82,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a drawing shows: boxes by id, edges between them, the depth that modules are closed below, if any are."""
+    """Content of a drawing: boxes by id, edges, and the depth below which modules are collapsed, if any are."""
 
     boxes: dict[str, Box]
     edges: tuple[tuple[str, str], ...]
@@ -95,9 +95,9 @@ def drawing(
 ) -> Digraph:
     """Draw one graph of a record (an FX graph or Inductor IR) for print.
 
-    `depth` is how many levels of modules stay open; None opens as many as keep the drawing within `readable` boxes.
+    `depth` is the number of module levels that stay open; None opens as many as keep it within `readable` boxes.
     `direction` is Graphviz's rankdir (`TB`, `LR`). Building it needs no Graphviz program; rendering needs `dot`.
-    Raises ValueError when the artifact is text without data flow.
+    Raises ValueError if the artifact is text without data flow.
     """
     if not has_flow(artifact):
         raise ValueError(f"{artifact.id} is text, not a graph; print it, or draw a stage such as 'captured'")
@@ -113,20 +113,21 @@ def drawing(
 
 
 def dark_style() -> str:
-    """CSS for a drawing as SVG: boxes are dark for readers who prefer that. Boxes are opaque, and what stands outside
-    of them is of a middle grey, so that a drawing reads on any background, whatever the reader prefers.
+    """CSS of an SVG drawing: it darkens the boxes for readers who prefer a dark scheme.
+
+    Boxes are opaque and text outside them is a middle grey, so that a drawing is legible on any background.
     """
     rules = "".join(f'[fill="{light}"]{{fill:{dark}}}' for light, dark in _DARK.items())
     return f"@media (prefers-color-scheme:dark){{{rules}}}"
 
 
 def has_flow(artifact: Artifact) -> bool:
-    """Whether an artifact is a graph: some of its entities take others as inputs."""
+    """Whether an artifact is a graph: some of its entities have inputs."""
     return artifact.stage != "kernels" and any(entity.inputs for entity in artifact.entities)
 
 
 def plan(record: Record, artifact: Artifact, depth: int | None = None, readable: int = READABLE) -> Plan:
-    """Which boxes and edges a drawing of this artifact has."""
+    """Choose the boxes and edges of a drawing of this artifact."""
     entities = {entity.id: entity for entity in artifact.entities}
     work = [entity for entity in artifact.entities if entity.kind not in _ENDS and "inside" not in entity.attrs]
     paths = {entity.id: _path(entity, entities) for entity in work}
@@ -145,13 +146,13 @@ def plan(record: Record, artifact: Artifact, depth: int | None = None, readable:
 
 
 def _fitting_depth(paths: Mapping[str, Path], readable: int) -> int:
-    """The deepest level at which the drawing still fits; the outermost modules when none does."""
+    """Deepest level at which the drawing still fits; 0 (only outermost modules) if none does."""
     depths = range(max(map(len, paths.values()), default=0), -1, -1)
     return next((depth for depth in depths if len({_box_id(*item, depth) for item in paths.items()}) <= readable), 0)
 
 
 def _path(entity: Entity, entities: Mapping[str, Entity]) -> Path:
-    """The modules and bodies of operators around an entity. In a body, modules begin where the operator stands."""
+    """Modules and operator bodies around an entity. In a body, module paths start at the operator's module."""
     modules = _modules(entity)
     body = entities.get(str(entity.attrs.get("subgraph")))
     if body is None or not entity.label.startswith(f"{body.label}."):
@@ -188,7 +189,7 @@ def _box(entity: Entity, box_id: str, path: Path, depth: int) -> Box:
 
 
 def _name_closed(work: list[Entity], boxes: Mapping[str, Box]) -> None:
-    """A closed module has its class beside its name, where one of its own ops tells it."""
+    """Give each collapsed module its class name, if one of its own ops has it."""
     types = {f"module {entity.attrs.get('module')}": str(entity.attrs.get("module_type") or "") for entity in work}
     for box in boxes.values():
         box.module_type = types.get(box.id, "")
@@ -197,7 +198,7 @@ def _name_closed(work: list[Entity], boxes: Mapping[str, Box]) -> None:
 def _type_closed(
     work: list[Entity], by_id: Mapping[str, Entity], home: Mapping[str, str], boxes: Mapping[str, Box]
 ) -> None:
-    """A closed module has the type of the last tensor that leaves it."""
+    """Give each collapsed module the type of the last tensor that leaves it."""
     for entity in work:
         for source in entity.inputs:
             if source in home and home[source] != home[entity.id] and boxes[home[source]].closed:
@@ -205,7 +206,7 @@ def _type_closed(
 
 
 def short_op(entity: Entity) -> str:
-    """`aten.mm.default` is `mm`, `torch.nn.functional.relu` is `relu`, `extern_kernels.addmm` is `addmm`."""
+    """Short name of an op: `aten.mm.default` is `mm`, `torch.nn.functional.relu` is `relu`."""
     target = str(entity.attrs.get("target") or entity.attrs.get("what") or entity.label)
     if match := re.fullmatch(r"<[\w -]*(?:function|method) '?([\w.]+)'?.*>", target):
         target = match[1]
@@ -225,13 +226,13 @@ def _edges(work: list[Entity], home: Mapping[str, str]) -> tuple[tuple[str, str]
 
 @dataclass(frozen=True)
 class _EdgeNames:
-    """What the record knows of the values at a graph's edge."""
+    """The record's names for graph inputs and saved tensors."""
 
     sources: Mapping[str, str]
     saved: Mapping[str, str]
 
     def input_chip(self, entity: Entity) -> Chip:
-        """An input as the user wrote it: `x`, `args[0]`, or a module's own `weight`."""
+        """Chip of an input, named as in the user's code: `x`, `args[0]`, or a module's own `weight`."""
         source = self.sources.get(entity.id, "")
         own = _OWN_TENSOR.search(source)
         if own or entity.kind == "get_attr":
@@ -240,7 +241,9 @@ class _EdgeNames:
         return Chip(kind, _VARIABLE.sub(r"\1", source) or entity.label, tensor_type(entity.attrs))
 
     def result_chips(self, entity: Entity, first: bool) -> list[Chip]:
-        """What the graph returns, what it keeps for the backward, or both: AOTAutograd puts what is returned first."""
+        """Chips of a graph output: returned, saved for the backward, or both. AOTAutograd puts returned values
+        first.
+        """
         kept = [Chip("saved", "saved")] if entity.id in self.saved else []
         return [Chip("output", "output"), *kept] if first or not kept else kept
 
@@ -259,7 +262,10 @@ def _add_chips(artifact: Artifact, home: Mapping[str, str], boxes: Mapping[str, 
 
 
 def _add_boxes(graph: Digraph, boxes: Iterable[Box], path: Path) -> None:
-    """Boxes that stand in this module, and a frame for each module inside; a module with one inside is one frame."""
+    """Add the boxes of this module, and a frame for each inner module with several boxes.
+
+    Nested modules share a frame if the outer one contains nothing else.
+    """
     inner: dict[Path, list[Box]] = {}
     for box in boxes:
         inner.setdefault(box.module[: len(path) + 1], []).append(box)
@@ -279,7 +285,7 @@ def _add_frame(graph: Digraph, members: list[Box], path: Path, module: Path) -> 
 
 
 def _label(box: Box, module: str) -> str:
-    """A Graphviz HTML label: chips of what it takes, its name, type and module, chips of what it gives."""
+    """Graphviz HTML label of a box: chips of its inputs, its name, type and module, chips of its outputs."""
     rows = [_chip_row(_few(box.takes.values())), f"<TR><TD>{_name(box, module)}</TD></TR>"]
     ops = f"{box.closed} {'op' if box.closed == 1 else 'ops'}" if box.closed else ""
     detail = "   ".join(part for part in (box.type, ops) if part)
@@ -290,7 +296,7 @@ def _label(box: Box, module: str) -> str:
 
 
 def _name(box: Box, module: str) -> str:
-    """The op, or the closed module with its class; an op alone in its module has the module's name beside it."""
+    """The op's name, or a collapsed module's name and class; then the module path, if no frame shows it."""
     name = f'<FONT POINT-SIZE="12"><B>{escape(box.title)}</B></FONT>'
     if box.closed:
         name, module = f"{name} {escape(box.module_type)}", f"in {module}" if module else ""
@@ -308,7 +314,7 @@ def _table(box: Box) -> str:
 
 
 def _few(chips: Iterable[Chip]) -> list[Chip]:
-    """What fits in a box: of a kind with many chips, only how many there are."""
+    """Limit the chips of a box: more than `CHIPS_SHOWN` of a kind become one chip with their number."""
     kinds: dict[str, list[Chip]] = {}
     for chip in chips:
         kinds.setdefault(chip.kind, []).append(chip)
@@ -346,16 +352,16 @@ def _caption(artifact: Artifact, layout: Plan) -> str:
 
 
 def _quote(name: str) -> str:
-    """A Graphviz node name: a colon in it would be taken for a port."""
+    """Escape a Graphviz node name: a colon would be read as a port."""
     return name.replace(":", "%3A")
 
 
 PICTURE_BOXES, PICTURE_BYTES = 80, 90_000
-"""Boxes and bytes of a drawing that is kept in a saved notebook, at most."""
+"""Maximum number of boxes and bytes of a drawing in a saved notebook."""
 
 
 def graph_picture(record: Record, artifact: Artifact, title: str) -> str:
-    """One graph drawn, open; "" where Graphviz is not installed, or the drawing is too big to keep."""
+    """HTML of one graph's drawing, unfolded; "" if Graphviz is not installed or the SVG exceeds PICTURE_BYTES."""
     try:
         svg = plain_svg(drawing(record, artifact, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
     except (ExecutableNotFound, CalledProcessError):
@@ -364,7 +370,7 @@ def graph_picture(record: Record, artifact: Artifact, title: str) -> str:
 
 
 def plain_svg(svg: str) -> str:
-    """An SVG without what an image can't use: ids, tool tips, comments, the font repeated at each text."""
+    """Strip an SVG of parts that an image can't use: ids, tooltips, comments, repeated fonts."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<!--.*?-->\s*|<title>.*?</title>\s*|</?a\b[^>]*>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (?:id|class|font-family)="[^"]*"', "", svg)

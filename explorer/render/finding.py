@@ -1,4 +1,4 @@
-"""What a finding is, and how its text is made."""
+"""The type of a finding, and the text that a finding is built from."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from explorer.render.document import Document
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An artifact made of facts. `opens` is how it is shown first: as "view", "graph" or "text".
+    """An artifact computed from recorded facts. `opens` is its initial form: "view", "graph" or "text".
 
-    `view` names the view of the front end (`static/views.js`) that can show it, and `data` is what that view is given:
-    plain JSON values. Both are empty where text and graph are enough. `document` is what a finding was lowered from;
-    `is_open` is whether the static view shows it unfolded.
+    `view` names the front end's view of it (`static/views.js`), and `data` is that view's input as plain JSON. Both are
+    empty if text and graph suffice. `document` is the source that the finding was rendered from. `is_open` tells
+    whether the static view shows it unfolded.
     """
 
     artifact: Artifact
@@ -28,21 +28,21 @@ class Finding:
 
 
 COUNT = "counted"
-"""Name in `Artifact.attrs` of how much is in a finding, in words."""
+"""Key in `Artifact.attrs` of a finding's count in words (`4 sites, 19 breaks`)."""
 VIEWS = ("document", "memory_chart", "times", "steps")
-"""The views of findings. One that is given other data than before gets another name: saved records keep their data."""
+"""The views of findings. Rename a view if the format of its data changes: saved records keep the old data."""
 OPENS, VIEW, VIEWED = "opens", "view", "viewed"
-"""Names in `Artifact.attrs` of a finding that a record has as an artifact: how it opens, its view, the view's data."""
+"""Keys in `Artifact.attrs` of a finding stored as an artifact: its initial form, its view, the view's data."""
 
 
 def as_artifact(finding: Finding) -> Artifact:
-    """A finding as an artifact that has its view with it, for a record of which it can't be made again."""
+    """Convert a finding to an artifact that includes its view, for records from which it can't be recomputed."""
     view = {VIEW: finding.view, VIEWED: finding.data} if finding.view else {}
     return replace(finding.artifact, attrs={**finding.artifact.attrs, OPENS: finding.opens, **view})
 
 
 def kept_views(record: Record) -> Iterator[Finding]:
-    """The findings that a record has as artifacts; as text those whose view was another version's."""
+    """Findings stored as artifacts in a record, except findings with a view that this version lacks."""
     for artifact in record.artifacts:
         view = artifact.attrs.get(VIEW, "")
         if OPENS in artifact.attrs and (not view or view in VIEWS):
@@ -51,7 +51,7 @@ def kept_views(record: Record) -> Iterator[Finding]:
 
 @dataclass
 class LinkedText:
-    """A text that grows block by block, now of `count` lines, and the lines each entity is on."""
+    """A text built block by block, with the entities of each line; `count` is its number of lines so far."""
 
     blocks: list[str] = field(default_factory=list)
     lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class LinkedText:
     count: int = 0
 
     def add(self, text: str, *entities: Entity, within: Iterable[str] = ()) -> None:
-        """Add lines that belong to these entities, and to those with the ids `within`, which are there already."""
+        """Append lines, linked to the given new entities and to earlier entities with the ids `within`."""
         first, self.count = self.count + 1, self.count + text.count("\n") + 1
         ids = (*within, *(entity.id for entity in entities))
         self.lines |= {line: ids for line in range(first, self.count + 1) if ids}
@@ -67,8 +67,8 @@ class LinkedText:
         self.entities += entities
 
     def artifact(self, stage: str, title: str, language: str = "text", count: str = "") -> Artifact:
-        """All that was added, as an artifact with the stage's name as its id. `count` is how much is in it in words
-        (`4 sites, 19 breaks`), where the number of its entities does not say it.
+        """Convert the text to an artifact with the stage's name as its id. `count` is its size in words
+        (`4 sites, 19 breaks`), if the number of its entities does not tell it.
         """
         text = "\n".join(self.blocks) + "\n"
         attrs = {COUNT: count} if count else {}

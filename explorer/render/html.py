@@ -1,4 +1,4 @@
-"""HTML out of what GitHub, nbviewer and JupyterLab keep of a saved notebook: no scripts, no style sheets, no ids."""
+"""Build HTML that GitHub, nbviewer and JupyterLab keep in saved notebooks: no scripts, style sheets or ids."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def pre(lines: list[str]) -> str:
 
 
 def table_html(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of plain text."""
+    """HTML table of plain text."""
     return table_of_cells(columns, (map(text_cell, row) for row in rows))
 
 
 def table_of_cells(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table whose cells are HTML."""
+    """HTML table of cells that are HTML already."""
     head = "".join(f'<th style="{CELL}">{safe(column)}</th>' for column in columns)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return (
@@ -51,7 +51,7 @@ def table_of_cells(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str
 
 
 def text_cell(content: str, html: str = "") -> str:
-    """A cell; numbers stand at its right. `html` is the same with what stands out in it."""
+    """Table cell of text; numbers are right-aligned. `html` is the content with markup, if it has any."""
     return cell(html or safe(clip(content, 400)), _NUMBER if _NUMERIC.fullmatch(content) else CELL)
 
 
@@ -65,7 +65,7 @@ def details(title: str, body: str, is_open: bool = False) -> str:
 
 
 def picture(alt: str, svg: str) -> str:
-    """An SVG as an image, on the page's own background."""
+    """Embed an SVG as an image, on the page's own background."""
     source = base64.b64encode(svg.encode()).decode()
     image = f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
     style = "border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"

@@ -1,4 +1,4 @@
-"""Parts of documents for places in Python source: links to lines, pieces of code, the way through calls, changes."""
+"""Document parts for locations in Python source: links to lines, code, call chains, suggested changes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CODE_LINES = 4
 
 
 def line_link(file: str, line: int, lines: SourceLines) -> Link:
-    """A line by its name (`m.py:12`), which leads there where the record shows it."""
+    """Link to a line, named `m.py:12`; plain words if the record does not show the line."""
     name = place_text(file, line)
     return Link(name, row=lines.place(file, line), title=f"Show {name}")
 
 
 def span_code(span: Span, lines: SourceLines, most: int = CODE_LINES) -> Code:
-    """A span with its whole lines, and from which to which column of each it goes."""
+    """Code of a span's whole lines, with the span's column range marked in each."""
     whole = lines.code(span.file, span.line, min(span.end_line, span.line + most - 1))
     code = textwrap.dedent("\n".join(whole)).split("\n") if whole else span.code.splitlines()[:most]
     removed = len(whole[0]) - len(code[0]) if whole else 0
@@ -30,7 +30,7 @@ def span_code(span: Span, lines: SourceLines, most: int = CODE_LINES) -> Code:
 
 
 def way(chain: Sequence[Span], meant: Span | None, lines: SourceLines) -> Way:
-    """The calls that lead to a place, and on from there inside of packages; `meant` is the user's own line."""
+    """The chain of calls that leads to a place; `meant` is the user's own line."""
     return Way(tuple(_step(span, span == meant, lines) for span in chain))
 
 
@@ -45,7 +45,7 @@ def _step(span: Span, is_meant: bool, lines: SourceLines) -> Step:
 
 
 def change_part(suggestion: Suggestion, label: str, lines: SourceLines) -> Change:
-    """A suggestion; a rewrite comes with the lines that it replaces."""
+    """Suggested change; a rewrite includes the lines it replaces."""
     rewrite = bool(suggestion.rewrite)
     first, last = suggestion.line, suggestion.end_line
     return Change(
@@ -61,13 +61,13 @@ def change_part(suggestion: Suggestion, label: str, lines: SourceLines) -> Chang
 
 
 def advice_sentence(suggestion: Suggestion) -> str:
-    """The advice as a sentence of its own, and what a "maybe" may lead to."""
+    """A suggestion's advice as a full sentence, followed by its caveat if it has one."""
     text = suggestion.text.removeprefix("Or ")
     return f"{text[:1].upper()}{text[1:]} {suggestion.caveat}".rstrip()
 
 
 def marks(span: Span, code: list[str], removed: int) -> list[tuple[int, int]]:
-    """From and to column for each line of code, of which `removed` columns of indentation are gone."""
+    """Column range of a span in each line of `code`, which has lost `removed` columns of indentation."""
     if not span.end_column:
         return []
     last = max(span.end_line, span.line) - span.line

@@ -1,4 +1,4 @@
-"""Charts with matplotlib. They are made without pyplot, so that nothing of the user's figures changes."""
+"""Charts with matplotlib. They are made without pyplot, so that the user's figures stay unchanged."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-#: Okabe and Ito's palette, which people with any colour vision tell apart (jfly.uni-koeln.de/color).
+#: Okabe and Ito's palette, distinguishable with any colour vision (jfly.uni-koeln.de/color).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MIB = 2**20
 
 
 class Chart(Figure):
-    """A figure that a notebook shows although no pyplot is there to do that."""
+    """A figure that notebooks display without pyplot."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -26,7 +26,7 @@ class Chart(Figure):
 
 
 def partition_chart(table: pd.DataFrame) -> Figure:
-    """Activation bytes kept against bytes that operations done again write, for each graph of `Partitions.table`."""
+    """Plot saved activation bytes against recomputed bytes, one curve for each graph of `Partitions.table`."""
     figure = Chart(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for number, (graph, rows) in enumerate(table.groupby("graph", sort=False)):

@@ -1,4 +1,4 @@
-"""Documents as HTML without scripts and style sheets, for saved notebooks."""
+"""Render documents as HTML without scripts and style sheets, for saved notebooks."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ from explorer.render.html import (
 from explorer.render.text import text_of as lines_of
 
 SIDE = 6
-"""Matrices of so many rows and columns are shown by their numbers."""
+"""Maximum rows and columns of a matrix that is shown number by number."""
 _NUMBERS = "font-size:12px;white-space:nowrap;display:inline-table;vertical-align:middle"
 _BRACKET = "border-left:1px solid currentColor;border-right:1px solid currentColor;border-radius:4px"
 _CELL = "border:0;padding:0 0.35em;text-align:right"
 CODE_MOST, ROWS = 1_000, 30
-"""Characters of a piece of code, and rows of a table, that are shown at most."""
+"""Maximum characters of a line of code, and maximum rows of a table."""
 
 
 def document_html(document: Document) -> str:
-    """The parts of a document, one below the other."""
+    """HTML of a document's parts, one below the other."""
     return "\n".join(piece for part in parts_for(document, "html") for piece in html_of(part))
 
 
 @singledispatch
 def html_of(part: Part) -> Iterator[str]:
-    """The HTML of a part, in pieces."""
+    """Render a part as pieces of HTML."""
     raise TypeError(f"{type(part).__name__} has no HTML")
 
 
@@ -151,7 +151,7 @@ def _(section: Section) -> Iterator[str]:
 
 
 def words_html(words: Words) -> str:
-    """A sentence for between tags. A link is its words: there is nothing for it to lead to."""
+    """Escape a sentence for HTML. A link becomes plain words, because it has no target here."""
     return "".join(map(_piece_html, pieces(words)))
 
 
@@ -168,7 +168,7 @@ def _piece_html(piece: Piece) -> str:
 
 
 def values_html(data: Mapping[str, Any] | None) -> str:
-    """The numbers of a tensor in brackets, a row a row; of many elements or dimensions their bounds in words."""
+    """A tensor's numbers in brackets, row by row; a large tensor's type, norm and bounds instead."""
     if data is None:
         return "?"
     numbers, shape = data["numbers"], data["shape"]

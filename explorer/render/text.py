@@ -1,4 +1,4 @@
-"""Documents as text, for a terminal and for `print`; each line knows the entities that it is of."""
+"""Render documents as text, for a terminal and for `print`; each line is linked to its entities."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def document_finding(
     view: str = VIEW,
     is_open: bool = True,
 ) -> Finding:
-    """A document as a finding of this stage, in text and for the view; the lines of a card or row are those of its
-    entities, of none if `entities` is None. `count` says in words how much is in it, `is_open` whether the static view
-    shows it unfolded.
+    """Build the finding of a stage from a document, as text and for the view.
+
+    Lines of a card or row are linked to its entities, or to none if `entities` is None. `count` is the finding's size
+    in words; `is_open` unfolds it in the static view.
     """
     text = LinkedText()
     for part in parts_for(document, "text"):
@@ -58,12 +59,12 @@ def document_finding(
 
 
 def document_text(document: Document) -> str:
-    """A document as text."""
+    """Render a document as text."""
     return document_finding("", "", document, None).artifact.text.rstrip()
 
 
 def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity] | None, indent: str = "") -> None:
-    """Add a part to a text that grows. What is under a heading is indented."""
+    """Append a part to a text. Parts under a heading are indented."""
     if isinstance(part, Section):
         if part.heading:
             text.add(indent + part.heading)
@@ -81,7 +82,7 @@ def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity] | Non
 
 
 def paragraph(text: Text, indent: str) -> list[str]:
-    """A sentence that stands by itself: a warning with its mark, one that leads in one line, others wrapped."""
+    """Format a paragraph: a warning gets a mark, a lead or a line stays on one line, other text is wrapped."""
     words = plain(text.words)
     if text.style == "warning":
         return [f"! {words}"]
@@ -91,7 +92,7 @@ def paragraph(text: Text, indent: str) -> list[str]:
 
 
 def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity] | None, indent: str) -> None:
-    """Add a table line by line, each with the entities of its row: those that are there already are not added again."""
+    """Append a table line by line, each linked to the entities of its row. Each entity is added once."""
     for row, line in zip((None, *table.rows) if table.head else table.rows, align_rows(table), strict=True):
         ids = row.ids if row and entities is not None else ()
         known = {entity.id for entity in text.entities}
@@ -100,19 +101,19 @@ def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity] | N
 
 
 def align_rows(table: Table) -> list[str]:
-    """The rows of a table as lines of equal columns, under its head where it has one."""
+    """Align the cells of a table's rows, under its header if it has one."""
     rows = [tuple(map(plain, row.cells)) for row in table.rows]
     return columns([tuple(map(plain, table.head)), *rows] if table.head else rows, right=table.right)
 
 
 def card_texts(document: Document) -> list[str]:
-    """The cards of a document, a text each."""
+    """Text of each card in a document."""
     return ["\n".join(text_of(card)) for card in parts_for(document, "text") if isinstance(card, Card)]
 
 
 @singledispatch
 def text_of(part: Part) -> Iterator[str]:
-    """The lines of a part inside a card; none of what is folded."""
+    """Render a part inside a card as lines; a fold has none."""
     if not isinstance(part, Fold):
         raise TypeError(f"{type(part).__name__} has no text")
     yield from ()
@@ -178,7 +179,7 @@ def _(items: Items) -> Iterator[str]:
 
 @text_of.register
 def _(table: Table) -> Iterator[str]:
-    """Rows in words where they have them, under the caption."""
+    """The caption, then the `words` of each row that has them."""
     if table.caption:
         yield f"{INDENT}{plain(table.caption)}:"
     yield from (f"{INDENT}{INDENT}{row.words}" for row in table.rows if row.words)
@@ -193,7 +194,7 @@ def _(section: Section) -> Iterator[str]:
 
 
 def wrap_lines(text: str, label: str = "") -> Sequence[str]:
-    """A sentence in lines, indented, with a label before the first."""
+    """Wrap a sentence into indented lines, with a label before the first."""
     if not text:
         return []
     return textwrap.wrap(

@@ -1,1 +1,1 @@
-"""What would make a call faster, as it is shown, and its trial."""
+"""Present advice on making a call faster, and measure it."""

@@ -1,4 +1,4 @@
-"""`run.advice`: what would make a call faster, with evidence; `run.advice.measure(k)` is the proof."""
+"""`run.advice`: advice on making a call faster, with evidence; `run.advice.measure(k)` verifies it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NO_CALL = (
 
 
 class AdviceList(Sequence[Advice]):
-    """The advice of a run in order of expected gain. Prints as text; `table` is a DataFrame of it.
+    """The advice of a run, sorted by expected gain. Prints as text; `table` is a DataFrame.
 
-    `run.advice[0]` is the first: its `evidence`, `gain` and `change` are plain data.
+    `run.advice[0]` is the first; its `evidence`, `gain` and `change` are plain data.
     """
 
     def __init__(self, record: Record, grow: Grow | None = None, call: Call | None = None) -> None:
-        """`grow` keeps what is measured in the run's record, `call` is the run's call."""
+        """`grow` stores measurements in the run's record, `call` is the run's call."""
         self._record, self._grow, self._call = record, grow or (lambda longer: longer(record)), call
         self._found = advise(record)
         self._trials = {trial.advice: trial for trial in record.trials}
@@ -48,15 +48,16 @@ class AdviceList(Sequence[Advice]):
         return self._found[index]
 
     def trial(self, advice: Advice) -> Trial | None:
-        """What trying it showed; None where it was not tried."""
+        """The trial of a piece of advice; None if it was not tried."""
         return self._trials.get(advice.id)
 
     def measure(self, number: int) -> Tried:
-        """Make the change of `run.advice[number]` to the run's own call, on fresh copies, and measure what it gains.
+        """Apply `run.advice[number]` to the run's own call, on fresh copies, and measure the gain.
 
-        The call as it is and with the change are compiled anew, their results compared, and both timed in turns. The
-        result is in `run.advice` and in the live view from then on. Nothing of the process changes. Raises IndexError
-        for a number that there is not, ValueError for what is to be done by hand, and for a run without a call.
+        The call is compiled twice, with and without the change. The results are compared, and both versions are timed
+        in turns. `run.advice` and the live view then show the outcome. The state of the process stays unchanged. Raises
+        IndexError for an unknown number, ValueError for advice that can't be applied automatically, and for a run
+        without a call.
         """
         from explorer.findings.timing.again import progress_line
 
@@ -67,7 +68,7 @@ class AdviceList(Sequence[Advice]):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per finding: what it gains, what to change, and what trying it showed."""
+        """One row per finding: its gain, the suggested change, and the result of its trial."""
         from explorer.reading.data_frames import table_of
 
         return table_of("advice", [self._row(number, advice) for number, advice in enumerate(self)])
@@ -112,16 +113,16 @@ class AdviceList(Sequence[Advice]):
 
 
 def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[str], None] | None = None) -> Record:
-    """The record with a piece of advice tried. What stands against trying it is told in the trial.
+    """Try a piece of advice and add the trial to the record. A trial that fails to apply records the problem.
 
-    Raises IndexError for a number that there is not, ValueError for what can't be tried and for a run without a call.
+    Raises IndexError for an unknown number, ValueError for advice that can't be tried and for a run without a call.
     """
     found = advise(record)
     if not 0 <= number < len(found):
         raise IndexError(f"there is no advice {number}: run.advice has {len(found)}, from 0")
     if call is None:
         raise ValueError(NO_CALL)
-    # They import much of torch, which a run that is only looked at does without.
+    # Imported late: they import much of torch, which is not needed to view a run.
     from compiler.advise.trial import CannotApplyError, CannotCopyError, run_trial
 
     advice = found[number]
@@ -138,7 +139,7 @@ def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[s
 
 
 class Tried:
-    """What trying a piece of advice showed. Prints as text; `trial` is the measurement, `advice` what was tried."""
+    """Result of trying a piece of advice. Prints as text; `advice` is the advice, `trial` the measurement."""
 
     def __init__(self, advice: Advice, trial: Trial) -> None:
         self.advice = advice
@@ -146,7 +147,7 @@ class Tried:
 
     @property
     def holds(self) -> bool | None:
-        """Whether it gained what was claimed, within the noise; None where nothing was claimed."""
+        """Whether it gained what was claimed, within the noise; None without a claim."""
         return holds(self.trial)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Advice as a document of cards: each is linked to the kernels, lines, breaks and guards that show it."""
+"""Advice as a document of cards, each linked to the kernels, lines, breaks and guards that are its evidence."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from explorer.render.places import change_part
 from explorer.render.text import document_finding
 
 FINDINGS = {"breaks": "the break", "guards": "a guard", "recompiles": "the recompilation"}
-"""What is linked in other findings, by the stage that an id begins with."""
+"""Stage prefix of an id in another finding -> words for the link to it."""
 MOST_LINKS, MOST_OPEN = 5, 2
 
 
 def advice_finding(record: Record) -> Finding | None:
-    """The advice on a record; None where nothing was compiled."""
+    """Finding with the advice on a record; None if nothing was compiled."""
     cards = advice_cards(record)
     if not record.of_stage("captured") or not cards:
         return None
@@ -34,7 +34,7 @@ def advice_finding(record: Record) -> Finding | None:
 
 
 def advice_cards(record: Record, *, is_open: bool = True) -> list[Card]:
-    """Every piece of advice as a card, what gains most first; where HTML folds them, the first two may be open."""
+    """A card for each piece of advice, largest gain first; `is_open` unfolds the first two in HTML."""
     labels, lines = labels_of(record), SourceLines(record)
     trials = {trial.advice: trial for trial in record.trials}
     return [
@@ -54,7 +54,7 @@ def advice_cards(record: Record, *, is_open: bool = True) -> list[Card]:
 
 
 def _parts(advice: Advice, labels: Mapping[str, str], lines: SourceLines) -> list[Parts]:
-    """What shows it, and what to change."""
+    """The evidence, and the suggested change."""
     items = [_evidence(item, labels) for item in advice.evidence]
     items += [gain_source(advice.gain)] if advice.gain is not None else []
     parts: list[Parts] = [Items(tuple(items), "Evidence", "- ")] if items else []
@@ -72,7 +72,7 @@ def _evidence(item: Evidence, labels: Mapping[str, str]) -> Words:
 
 
 def _change(change: Change, lines: SourceLines) -> ChangePart:
-    """The change as the cards of breaks have it: a rewrite comes with the lines that it replaces."""
+    """The change as a part; a rewrite includes the lines it replaces, as on the cards of breaks."""
     suggestion = change.suggestion
     if suggestion is None or not suggestion.rewrite:
         return ChangePart("change", change.text, change.applicability, settings=tuple(snippet(change)))
@@ -83,7 +83,7 @@ def _change(change: Change, lines: SourceLines) -> ChangePart:
 
 
 def _trial(number: int, trial: Trial | None, can_be_tried: bool) -> list[Parts]:
-    """What trying it showed, or how to try it."""
+    """Result of the trial, or how to start it."""
     if trial is not None:
         fell_short = holds(trial) is False
         label = "not tried: " if trial.problem else "tried, less than claimed: " if fell_short else "tried: "
@@ -96,17 +96,17 @@ def _trial(number: int, trial: Trial | None, can_be_tried: bool) -> list[Parts]:
 
 
 def labels_of(record: Record) -> dict[str, str]:
-    """What links to entities are called."""
+    """Entity id -> text of a link to it."""
     return {entity.id: _label(entity) for entity in record.entities()}
 
 
 def advice_id(advice: Advice) -> str:
-    """The id of a finding's entity."""
+    """Id of the entity of a piece of advice."""
     return f"advice.{advice.id}"
 
 
 def entity(advice: Advice, labels: Mapping[str, str]) -> Entity:
-    """A finding as an entity; it comes from what shows it."""
+    """Entity of a piece of advice, linked to its evidence."""
     ids = dict.fromkeys(name for item in advice.evidence for name in item.ids if _is_known(name, labels))
     attrs = {"rule": advice.rule, "gain": gain_words(advice.gain)}
     return Entity(advice_id(advice), "advice", advice.title, attrs, (), tuple(ids))
@@ -119,6 +119,6 @@ def _is_known(name: str, labels: Mapping[str, str]) -> bool:
 def _label(found: Entity) -> str:
     if found.kind == "line":
         return f"{found.attrs.get('file', '')}:{found.attrs.get('line', 0)}"
-    if found.kind == "extern" and "line" in found.attrs:  # many calls have the same name
+    if found.kind == "extern" and "line" in found.attrs:  # several calls may share a name
         return f"{found.label}, line {found.attrs['line']}"
     return found.label

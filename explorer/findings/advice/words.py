@@ -1,4 +1,4 @@
-"""Advice as people read it: what a change saves, the code to write, what a trial showed."""
+"""Advice in words: the gain of a change, the code to write, the result of a trial."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BASES = {"measured": "measured", "recorded": "recorded", "estimate": "estimate"}
 
 
 def gain_words(gain: Gain | None) -> str:
-    """`saves an estimated 36 µs a call (40 %)`; what is not known is said to be so."""
+    """Format a gain: `saves an estimated 36 µs a call (40 %)`; "gain not known" without a number."""
     if gain is None:
         return "gain not known"
     of = "a call" if gain.of == "call" else "of compiling"
@@ -20,13 +20,13 @@ def gain_words(gain: Gain | None) -> str:
 
 
 def gain_source(gain: Gain) -> str:
-    """Where the number is from: `Estimate: …`."""
+    """Source of the number: `Estimate: …`."""
     word = "Measured" if gain.basis == "measured" else "Estimate"
     return f"{word}: {gain.how}."
 
 
 def snippet(change: Change) -> list[str]:
-    """The change as code, where there is a line or two that say it."""
+    """The change as a line or two of code; empty if there is none."""
     if change.eager:
         return ["model(x)  # without torch.compile"]
     if change.autocast:
@@ -41,7 +41,7 @@ def snippet(change: Change) -> list[str]:
 
 
 def trial_words(trial: Trial) -> str:
-    """What a trial showed, beside what was claimed; the numbers with how far they vary."""
+    """Result of a trial in words, compared with the claim; the numbers include their spread."""
     if trial.problem:
         return f"It could not be tried: {trial.problem}."
     if trial.before is None or trial.after is None or trial.gained is None:
@@ -80,7 +80,7 @@ def _verdict(trial: Trial) -> str:
 
 
 def _compare_with_claim(trial: Trial, reached: float, told: str) -> str:
-    """The verdict beside what the advice had claimed."""
+    """Append a comparison with the claimed gain to the verdict."""
     if trial.expected is None:
         return f"{told}; nothing was claimed."
     kept = "as claimed" if reached >= trial.expected else "less than claimed"
@@ -92,7 +92,7 @@ def _sentence(text: str) -> str:
 
 
 def holds(trial: Trial) -> bool | None:
-    """Whether what was claimed was shown, within the noise; None where nothing was claimed or nothing was measured."""
+    """Whether the trial confirmed the claim, within the noise; None without a claim or a measurement."""
     if trial.expected is None or trial.gained is None or trial.problem:
         return None
     if trial.of == "compile":

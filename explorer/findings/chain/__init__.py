@@ -1,1 +1,1 @@
-"""The chain rule step by step, as it is shown."""
+"""Present the chain rule step by step."""

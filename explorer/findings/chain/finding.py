@@ -1,4 +1,4 @@
-"""The chain rule on a graph has a view that goes through it step by step."""
+"""The view of the chain rule, which steps through a graph."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from explorer.render.finding import Finding
 
 STAGE = "chain_rule"
 SHOWN = ("cards", "note", "health", "sick")
-"""What of the artifact's attrs the view is given."""
+"""The artifact's attrs that the view receives."""
 
 
 def chain_views(record: Record) -> Iterator[Finding]:
-    """The artifact of the chain rule, if the record has one."""
+    """Finding for the artifact of the chain rule, if the record has one."""
     for artifact in record.of_stage(STAGE):
         data = {name: artifact.attrs[name] for name in SHOWN if name in artifact.attrs}
-        if "cards" in data:  # saved records may be of a version without
+        if "cards" in data:  # older saved records lack them
             yield Finding(artifact, "view", "chain_rule", data)

@@ -1,4 +1,4 @@
-"""Each step of the chain rule as a card: the values that go in, the rule, the values that come out."""
+"""Each step of the chain rule as a card: the inputs, the rule, the results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from explorer.render.html import details, left_out_note, muted_html, note, safe
 from explorer.render.static import document_html
 
 MOST = 60
-"""So many steps of each direction stand in HTML."""
+"""Maximum number of steps of each direction in HTML."""
 _EVERY = Room(10**9)
 
 
 def chain_html(record: Record, steps: Sequence[ChainStep]) -> str:
-    """All of it in one `<div title="tcompile-static">`, which the live view takes the place of."""
+    """HTML of all steps in one `<div title="tcompile-static">`, which the live view replaces."""
     forward = [step for step in steps if step.direction == "forward"]
     backward = [step for step in steps if step.direction != "forward"]
     leaves = sum(step.direction == "leaf" for step in backward)
@@ -54,13 +54,13 @@ def _direction(name: str, about: str, steps: Sequence[ChainStep]) -> str:
 
 
 def step_document(step: ChainStep) -> Document:
-    """One step, unfolded."""
+    """One step as a document, unfolded."""
     card = step_card(step, _EVERY)
     return [Text((Tag(card.title, "strong"), " ", card.lead if isinstance(card.lead, str) else "")), *card.parts]
 
 
 def step_card(step: ChainStep, room: Room) -> Card:
-    """A step. Numbers of Jacobians are in it as far as there is room."""
+    """Card of a step. A Jacobian's numbers are included while `room` lasts."""
     title = {"forward": f"{step.node} = {step.forward}", "backward": f"d {step.node}", "leaf": f"{step.node}.grad"}
     rule = {"forward": step.rule, "backward": f"{step.rule or NOT_IN_TABLE} ({step.op})",
             "leaf": "where all paths to it end"}[step.direction]  # fmt: skip
@@ -114,14 +114,14 @@ def _note(step: ChainStep) -> Iterator[Text]:
 
 
 def _stops(step: ChainStep) -> Iterator[Section]:
-    """Inputs that get no gradient, and why."""
+    """Inputs without a gradient, and why."""
     rows = [Row((Tag(stop.name, "strong"), Tag(stop.kind, "badge"), stop.why)) for stop in step.stops]
     if rows:
         yield _section("Inputs without a gradient", rows)
 
 
 def _incoming_parts(step: ChainStep, name: str) -> Iterator[Parts]:
-    """The gradients that arrive, and their sum."""
+    """The incoming gradients, and their sum."""
     if len(step.arrivals) <= 1:
         arrival = step.arrivals[0] if step.arrivals else Arrival("", "", None)
         yield _section("Incoming gradient", [_line(name, step.gradient, "from", arrival.source, arrival.name)])
@@ -134,7 +134,7 @@ def _incoming_parts(step: ChainStep, name: str) -> Iterator[Parts]:
 
 
 def _gradient(step: ChainStep, departure: Departure, room: Room) -> Section:
-    """The vector-Jacobian product in numbers, as far as they are there, and where the result goes."""
+    """The vector-Jacobian product, with numbers if they are available, and the node that receives the result."""
     name, jacobian = departure.name, departure.jacobian
     parts: list[Parts] = [Text(f"`d {name} = {departure.formula or NOT_IN_TABLE}`")]
     result = _table([_line(f"d {name}", departure.value, "to", departure.target)])
@@ -184,7 +184,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _line(name: str, value: Value | None, words: str = "", node: str = "", which: str = "") -> Row:
-    """A value under its name, and the node that it is from or goes to."""
+    """Row with a named value, and a link to its source or target node."""
     told: Words = {"from": "the backward starts here", "of": "", "to": ""}.get(words, words)
     if node:
         told = f"{words} ", Link(node, id=node, title=f"Go to {node}"), f", its {which}" if which else ""

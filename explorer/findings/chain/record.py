@@ -1,4 +1,4 @@
-"""The steps of the chain rule as an artifact: to read as text, and as the data that the live view goes through."""
+"""The steps of the chain rule as an artifact: text, and the data of the live view."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from explorer.render.document import payload
 from explorer.render.finding import LinkedText
 
 CELLS = 60_000
-"""So many numbers of Jacobians go into one view; of the others their size is told."""
+"""Maximum number of Jacobian entries in one view; other Jacobians are shown by their size."""
 
 
 def chain_artifact(title: str, steps: Sequence[ChainStep], note: str, graph: Artifact) -> Artifact:
-    """`graph` is the artifact of the autograd graph, whose nodes the steps are of; each step is an entity."""
+    """Build the artifact of the chain rule; each step is an entity. `graph` is the artifact of the autograd graph."""
     nodes = {entity.label: entity for entity in graph.entities}
     entities = {step.index: _entity(step, nodes.get(step.node)) for step in steps}
     text = LinkedText()
@@ -37,7 +37,7 @@ def chain_artifact(title: str, steps: Sequence[ChainStep], note: str, graph: Art
 
 
 def _sick(steps: Sequence[ChainStep], nodes: Mapping[str, Entity]) -> list[int]:
-    """The steps in which a value, and a gradient, is first not finite."""
+    """Indices of the steps in which a value or a gradient first becomes non-finite."""
     kinds = {"forward": "value", "leaf": "value", "backward": "gradient"}
     made = {name: str(entity.attrs.get("not_finite_from_here", "")) for name, entity in nodes.items()}
     return [step.index for step in steps if kinds[step.direction] in made.get(step.node, "")]
@@ -51,7 +51,7 @@ def _entity(step: ChainStep, node: Entity | None) -> Entity:
 
 
 def _step(step: ChainStep, entity: Entity, room: Room) -> dict[str, Any]:
-    """What the view needs to find a step and to draw its norm, and its card."""
+    """Data of a step for the view: search text, norm, and card."""
     shown = step.value if step.direction == "forward" else step.gradient
     place = step.place
     return {
@@ -66,7 +66,7 @@ def _step(step: ChainStep, entity: Entity, room: Room) -> dict[str, Any]:
 
 
 def _norm(value: Value | None) -> float | str | None:
-    """The norm, "inf" where something is not finite; None where it is not known."""
+    """Norm of a value; "inf" if it has non-finite elements, None if unknown."""
     if value is None or value.norm is None:
         return None
     return "inf" if value.nans or value.infinite else float(f"{abs(value.norm):.9g}")

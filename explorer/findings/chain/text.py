@@ -1,4 +1,4 @@
-"""The chain rule as text: values forward, then each backward step with its gradients and the rule."""
+"""The chain rule as text: forward values, then each backward step with its gradients and the rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from explorer.reading.provenance import place_text
 from explorer.reading.shapes import number_text, tensor_type
 
 WIDE = 8
-"""A Jacobian of more columns or rows than this is named by its size."""
+"""Maximum rows and columns of a Jacobian that is printed; a larger one is shown by its size."""
 INDENT = "      "
 _HEADINGS = {
     "forward": "Forward, with the values of this run",
@@ -22,7 +22,7 @@ _HEADINGS = {
 
 
 def blocks(title: str, steps: Sequence[ChainStep], note: str) -> Iterator[tuple[str, ChainStep | None]]:
-    """What stands in the text, block by block, and the step that each is of."""
+    """Blocks of the text, each with its step, if it belongs to one."""
     yield _head(title, steps), None
     if note:
         yield note, None
@@ -46,7 +46,7 @@ def _head(title: str, steps: Sequence[ChainStep]) -> str:
 
 
 def step_text(step: ChainStep) -> str:
-    """One step, several lines."""
+    """Text of one step, several lines."""
     lines = {"forward": _forward, "backward": _backward, "leaf": _leaf}[step.direction](step)
     return "\n".join(line.rstrip() for line in lines)
 
@@ -111,7 +111,7 @@ def _departure(step: ChainStep, departure: Departure) -> Iterator[str]:
 
 
 def _is_told(departure: Departure) -> bool:
-    """Whether the Jacobian is the one number that stands in the line before."""
+    """Whether the previous line already shows the Jacobian, because it is a single number."""
     has_number = departure.derivative is not None and departure.derivative.numbers is not None
     return has_number and departure.jacobian is not None and departure.jacobian.count == 1
 
@@ -133,12 +133,12 @@ def _jacobian(jacobian: Value, departure: Departure) -> Iterator[str]:
 
 
 def density(jacobian: Value) -> str:
-    """`5 of 9 not zero`."""
+    """Count the non-zero entries: `5 of 9 not zero`."""
     return f"{jacobian.count - jacobian.zeros} of {jacobian.count} not zero"
 
 
 def is_diagonal(jacobian: Value) -> bool:
-    """Whether each element of the result depends on one of the input, in the same place."""
+    """Whether each element of the result depends only on the input element at the same index."""
     if jacobian.shape[0] != jacobian.shape[1] or jacobian.shape[0] == 1:
         return False
     pairs = ((row, column, number) for row, cells in enumerate(jacobian.numbers) for column, number in enumerate(cells))
@@ -151,7 +151,7 @@ def _leaf(step: ChainStep) -> Iterator[str]:
 
 
 def value_text(value: Value | None) -> str:
-    """`[1, 2.5]`, or for many elements `f32[64, 128], norm 3.2, -1.5 to 2`; `?` for one that is not known."""
+    """Format a value: `[1, 2.5]`, or `f32[64, 128], norm 3.2, -1.5 to 2` if it is large; `?` if unknown."""
     if value is None:
         return "?"
     if value.numbers is not None:
@@ -162,7 +162,7 @@ def value_text(value: Value | None) -> str:
 
 
 def not_finite_words(value: Value) -> str:
-    """`, 3 NaN, 1 infinite` where there are some."""
+    """Count non-finite elements: `, 3 NaN, 1 infinite`; "" if there are none."""
     words = [f", {value.nans:,} NaN"] if value.nans else []
     return "".join([*words, f", {value.infinite:,} infinite"] if value.infinite else words)
 

@@ -23,12 +23,12 @@ class Room:
 
 
 def value_piece(value: Value | None, name: str = "", *, flat: bool = False) -> Values:
-    """A value under its name; `flat` is as one row."""
+    """A named value as a piece of a sentence; `flat` shows it as one row."""
     return Values(value_data(value), name, flat)
 
 
 def value_data(value: Value | None) -> dict[str, Any] | None:
-    """A value as JSON: what is not finite is a word, as JSON has no number for it."""
+    """A value as JSON. Non-finite numbers become strings, because JSON lacks them."""
     if value is None:
         return None
     precise = value.dtype in ("float64", "complex128")
@@ -51,7 +51,7 @@ def _numbers(numbers: Any, precise: bool) -> Any:
 
 
 def _number(number: Any, precise: bool) -> Any:
-    """In as many digits as tell numbers of 32 bits apart, or all."""
+    """Round to 9 digits, enough to distinguish float32 values, unless `precise`; non-finite numbers become strings."""
     if isinstance(number, complex):
         return str(number)
     if not isinstance(number, float):

@@ -1,1 +1,1 @@
-"""An operator taken apart, level by level: its levels, as text and as HTML."""
+"""Decompositions of an operator, level by level, as text and as HTML."""

@@ -1,4 +1,4 @@
-"""`tcompile.decompose("aten.gelu", x)`: one call of an operator, taken apart level by level."""
+"""`tcompile.decompose("aten.gelu", x)`: decompose one call of an operator, level by level."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def decompose(
     >>> print(tcompile.decompose("gelu", torch.randn(8)))
 
     The levels are the call itself, ATen, core ATen, Inductor's operators and prims. `operator` is a name ("aten.gelu",
-    "aten.add.Tensor", "gelu", "torch.nn.functional.gelu", "F.gelu") or the function itself. Backward operators are like
-    others ("aten.native_layer_norm_backward"). Nothing is changed by it: neither the arguments nor the state of random
-    numbers.
+    "aten.add.Tensor", "gelu", "torch.nn.functional.gelu", "F.gelu") or the function itself. Backward operators
+    ("aten.native_layer_norm_backward") work too. The call changes neither the arguments nor the state of the random
+    number generators.
 
-    Without an operator: how many operators this torch has, one row per set of them. `overloads` counts
-    `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is what pytorch.org says of PyTorch 2
-    (https://pytorch.org/get-started/pytorch-2-x/), `method` is how it was counted here.
+    Without an operator, returns the number of operators in this torch, one row per operator set. `overloads` counts
+    `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is the number that pytorch.org gives
+    (https://pytorch.org/get-started/pytorch-2-x/), `method` describes our count.
 
-    Raises OperatorError (a ValueError) for a name that torch does not have, and for arguments that it can't be called
-    with; TypeError for an argument that is neither a name nor callable.
+    Raises OperatorError (a ValueError) for an unknown operator, and for arguments that do not match its signature;
+    TypeError if `operator` is neither a name nor callable.
     """
     from compiler.decompose.one_op import decompose_call
     from compiler.decompose.operators import operator_named
@@ -57,7 +57,10 @@ def _count_operators() -> pd.DataFrame:
 
 
 class OpLevel:
-    """One call at one level. It prints as its trees, and why what stays was left alone; `code` is the graph."""
+    """One call at one level. It prints its trees, and why the remaining operators are not decomposed.
+
+    `code` is the graph as Python code.
+    """
 
     def __init__(self, found: Level) -> None:
         self.found = found
@@ -85,8 +88,8 @@ class OpLevel:
 class OpLevels:
     """One call at each level. It prints as a table of numbers and a tree for each level.
 
-    `level("prims")` is one of them, `levels` are all as data; `numbers` and `ops` are DataFrames; `source("Inductor")`
-    is the code of the decompositions, `code("prims")` the graph as Python.
+    `level("prims")` is one level; `levels` has all of them as data. `numbers` and `ops` are DataFrames.
+    `source("Inductor")` is the code of the decompositions, `code("prims")` the graph as Python.
     """
 
     def __init__(self, found: Decomposition) -> None:
@@ -94,12 +97,12 @@ class OpLevels:
         self.levels = found.levels
 
     def level(self, name: str) -> OpLevel:
-        """One level: "torch", "ATen", "core ATen", "Inductor" or "prims". Raises ValueError for another."""
+        """One level: "torch", "ATen", "core ATen", "Inductor" or "prims". Raises ValueError for another name."""
         return OpLevel(self.found.level(name))
 
     @property
     def numbers(self) -> pd.DataFrame:
-        """One row per level and dtype: the largest errors against eager, and what is allowed."""
+        """One row per level and dtype: the largest errors against eager, and the tolerance."""
         import pandas as pd
 
         names = ("dtype", "count", "max_absolute", "max_relative", "tolerance", "verdict", "worst", "note")
@@ -112,7 +115,7 @@ class OpLevels:
 
     @property
     def ops(self) -> pd.DataFrame:
-        """How often each operator (rows) is called at each level (columns)."""
+        """Number of calls of each operator (rows) at each level (columns)."""
         import pandas as pd
 
         counts = {level.name: Counter(level.ops()) for level in self.levels}
@@ -121,9 +124,9 @@ class OpLevels:
         return table
 
     def source(self, level: str = "Inductor") -> str:
-        """The code of the decompositions that a level used, each headed by its operator, file and lines.
+        """Source of the decompositions that a level used, each preceded by its operator, file and lines.
 
-        Raises ValueError for a level that there is not.
+        Raises ValueError for an unknown level.
         """
         from explorer.findings.decompose.text import sources_text
 
@@ -131,7 +134,7 @@ class OpLevels:
         return sources_text([pair for root in roots for pair in root.sources()])
 
     def code(self, level: str = "prims") -> str:
-        """The graph at a level, as Python code. Raises ValueError for a level that there is not."""
+        """The graph at a level, as Python code. Raises ValueError for an unknown level."""
         return self.found.level(level).code
 
     def __str__(self) -> str:

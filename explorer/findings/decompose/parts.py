@@ -1,4 +1,4 @@
-"""One operator at each level as a document: a table, and each level to unfold."""
+"""Decompositions of one operator as a document: a table of levels, and a fold for each level."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _row(level: Level) -> Row:
 
 
 def level_fold(level: Level, *, is_open: bool = True) -> Fold:
-    """One level, to open and close."""
+    """Collapsible section of one level."""
     about = f" {pluralize(len(level.ops()), 'op')}; {ABOUT[level.name]}"
     return Fold((Tag(level.name, "strong"), Tag(about, "muted")), tuple(_body(level)), is_open)
 

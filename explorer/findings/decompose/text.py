@@ -1,4 +1,4 @@
-"""One operator at each level as text: how many operators it is there, its numbers against eager's, and the trees."""
+"""Decompositions of one operator as text: operator counts, numbers against eager, and a tree for each level."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NO_REASON = (A_PRIM, NOT_COMPOSITE)
 
 
 def decomposition_text(found: Decomposition) -> str:
-    """All of it, for a terminal."""
+    """Full text of a decomposition, for a terminal."""
     parts = [heading(found), "\n".join(number_lines(found)), *(level_text(level) for level in found.levels)]
     return "\n\n".join(parts)
 
 
 def heading(found: Decomposition) -> str:
-    """The call, where its Python function is written, and what its inputs are."""
+    """Heading: the call, the location of its Python function, and a note on its inputs."""
     lines = [call_text(found)]
     lines += [f"  {found.source}"] if found.source else []
     lines += textwrap.wrap(found.note, WIDTH, initial_indent="  ", subsequent_indent="  ")
@@ -34,13 +34,13 @@ def heading(found: Decomposition) -> str:
 
 
 def call_text(found: Decomposition) -> str:
-    """`aten.gelu(f32[4, 8], approximate='tanh') -> f32[4, 8]`."""
+    """Format the call: `aten.gelu(f32[4, 8], approximate='tanh') -> f32[4, 8]`."""
     given = [*map(value_text, found.arguments), *(f"{name}={value_text(value)}" for name, value in found.keywords)]
     return f"{found.name}({', '.join(given)})" + arrow(found.results)
 
 
 def value_text(value: Any) -> str:
-    """An argument: tensors by their types, functions by name, everything else as Python writes it."""
+    """Format an argument: tensors by type, functions by name, all else by `repr`."""
     if isinstance(value, TensorType):
         return type_text(value)
     if isinstance(value, list | tuple):
@@ -50,7 +50,7 @@ def value_text(value: Any) -> str:
 
 
 def type_text(tensor: TensorType) -> str:
-    """`f32[4, 8]`."""
+    """Format a tensor type: `f32[4, 8]`."""
     return tensor_type({"dtype": tensor.dtype, "shape": tensor.shape})
 
 
@@ -60,7 +60,7 @@ def arrow(results: Iterable[TensorType]) -> str:
 
 
 def number_lines(found: Decomposition) -> Iterator[str]:
-    """A table: one line a level and dtype."""
+    """Table with one line for each level."""
     yield f"{'level':<10} {'ops':>4}  {'different':>9}  against eager"
     for level in found.levels:
         ops = level.ops()
@@ -71,7 +71,7 @@ def number_lines(found: Decomposition) -> Iterator[str]:
 
 
 def numbers_text(numbers: Numbers) -> str:
-    """One dtype's comparison in words."""
+    """Comparison of one dtype in words."""
     if numbers.verdict in ("equal", "not comparable"):
         return f"{numbers.dtype} {numbers.verdict}".lstrip() + (f": {numbers.note}" if numbers.note else "")
     if numbers.max_relative is None:
@@ -83,7 +83,7 @@ def numbers_text(numbers: Numbers) -> str:
 
 
 def level_text(level: Level) -> str:
-    """A level's trees, and why what stays was left alone."""
+    """Trees of a level, and why the remaining operators are not decomposed."""
     ops = level.ops()
     lines = [f"{level.name} ({pluralize(len(ops), 'op')}): {ABOUT[level.name]}"]
     for root in level.roots:
@@ -92,7 +92,7 @@ def level_text(level: Level) -> str:
 
 
 def tree_lines(call: OpCall, first: str = "", rest: str = "") -> Iterator[str]:
-    """A call and what it became, one line each."""
+    """Lines of a call and, below it, the calls it decomposes to."""
     by = f"  by {call.source}" if call.source else ""
     yield f"{first}{call.op}{arrow(call.results)}{by}"
     for index, inner in enumerate(call.calls):
@@ -101,7 +101,7 @@ def tree_lines(call: OpCall, first: str = "", rest: str = "") -> Iterator[str]:
 
 
 def stay_lines(level: Level) -> Iterator[str]:
-    """Why operators stay, each reason once."""
+    """Why operators are not decomposed, each reason once."""
     reasons = stays(level)
     if reasons:
         yield "  left as they are:"
@@ -111,7 +111,7 @@ def stay_lines(level: Level) -> Iterator[str]:
 
 
 def stays(level: Level) -> list[tuple[str, str]]:
-    """Operators, and why they stay; what needs no reason is left out."""
+    """Operators that are not decomposed, with the reason; operators that need no reason are left out."""
     found: dict[str, dict[str, None]] = {}
     for leaf in (leaf for root in level.roots for leaf in root.leaves()):
         if leaf.why not in _NO_REASON:
@@ -120,6 +120,6 @@ def stays(level: Level) -> list[tuple[str, str]]:
 
 
 def sources_text(sources: Sequence[tuple[str, Source]]) -> str:
-    """The code of decompositions, each once, headed by what it takes apart."""
+    """Source of each decomposition once, preceded by its operator and location."""
     texts = {source: f"# {op}: {source}\n{textwrap.dedent(source.text)}".rstrip() for op, source in sources}
     return "\n\n".join(texts.values())

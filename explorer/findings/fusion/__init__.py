@@ -1,1 +1,1 @@
-"""Which loops became one kernel and what that saves, as it is shown."""
+"""Present fusion: the loops that became one kernel, and the bytes saved."""

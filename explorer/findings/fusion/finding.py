@@ -1,5 +1,5 @@
-"""Fusion as a document: for each kernel the nodes that it is made of, round by round, and the bytes that it moves; and
-the pairs that were not fused, by reason, with what that costs.
+"""Fusion as a document: the nodes of each kernel, round by round, and the bytes it moves; and the pairs that were not
+fused, by reason, with their cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.render.text import document_finding
 
 STAGE = "fusion"
 MOST_PAIRS = 12
-"""So many pairs that were not fused are listed in the text of each half; `run.fusion.unfused` has them all."""
+"""Maximum number of unfused pairs in the text of each half; `run.fusion.unfused` has them all."""
 ORDERS = ("as they run", "by bytes moved", "by bytes saved", "by potential saving")
 LIMITS = (
     "One kernel in place of two would save at most the bytes in front of a pair. Their sum counts tensors that several "
@@ -25,7 +25,7 @@ LIMITS = (
 
 
 def fusion_finding(record: Record) -> Finding | None:
-    """What was fused; None for a record without loops before and after it."""
+    """Finding of the fusion stage; None for a record without loops."""
     found = fusions(record) if record.of_stage("ir") or record.of_stage("lowered") else []
     if not found:
         return None
@@ -37,12 +37,12 @@ def fusion_finding(record: Record) -> Finding | None:
 
 
 def kernel_id(half: Fusion, kernel: Kernel) -> str:
-    """The id of a kernel's entity here."""
+    """Id of a kernel's entity in this finding."""
     return f"fusion[{half.title}].{kernel.node.label}"
 
 
 def kernel_entity(half: Fusion, kernel: Kernel) -> Entity:
-    """The entity of a kernel, linked to its launch in the generated code, or else to its scheduler node."""
+    """Entity of a kernel, linked to its call in the generated code, else to its scheduler node."""
     call = kernel.call
     definition = f"kernels[{half.title}].{call.label}" if call is not None and call.kind == "call" else ""
     origins = (kernel.node.id,) if call is None else (call.id, definition) if definition else (call.id,)
@@ -52,7 +52,7 @@ def kernel_entity(half: Fusion, kernel: Kernel) -> Entity:
 
 
 def half_section(half: Fusion) -> Section:
-    """One half: nodes and kernels, the bytes of a call, the kernels, and the pairs that were not fused."""
+    """Section of one half (forward, backward or inference): totals, bytes per call, kernels, and unfused pairs."""
     rounds = f" in {pluralize(half.rounds, 'round')}" if half.rounds else ""
     calls = sum(kernel.is_call for kernel in half.kernels)
     kinds = ((half.launches, "kernel launch", "kernel launches"), (calls, "extern call", "extern calls"))
@@ -68,7 +68,7 @@ def half_section(half: Fusion) -> Section:
 
 
 def _text_parts(half: Fusion) -> Iterator[Parts]:
-    """Totals, refusals by reason and by pair, and a line for each kernel."""
+    """Text of a half: totals, refusals by reason and by pair, and a line for each kernel."""
     yield Text(
         f"A call moves {size_text(half.after)}; without fusion {size_text(half.before)}. With every byte once for each "
         f"kernel {size_text(half.least_each)}, if all were one kernel {size_text(half.least)}",
@@ -86,7 +86,7 @@ def _text_parts(half: Fusion) -> Iterator[Parts]:
 
 
 def _pairs_alike(half: Fusion) -> Iterator[Row]:
-    """Pairs of the same kernels with the same reason together: how many, bytes in all, names, reason."""
+    """Group unfused pairs of the same kernels by reason: count, total bytes, names, reason."""
     groups: dict[tuple[str, str, str], list[Refusal]] = {}
     for item in half.refusals:
         why = f"{item.words} (torch: {item.told})" if item.told else item.words
@@ -103,7 +103,7 @@ def _numbers(kernel: Kernel) -> tuple[str, ...]:
 
 
 def _drawn_totals(half: Fusion) -> Table:
-    """What a call moves as it is, and as it might be."""
+    """Bytes that one call moves: without fusion, as generated, and the two lower bounds."""
     amounts = (
         ("without fusion", half.before, "before", "Every node a kernel of its own"),
         ("as generated", half.after, "now", "What the generated kernels and calls read and write"),
@@ -118,7 +118,7 @@ def _drawn_totals(half: Fusion) -> Table:
 
 
 def _drawn_kernels(half: Fusion) -> tuple[Parts, ...]:
-    """A row for each kernel: its bytes as bars, how it was put together, and with what it was not fused."""
+    """A row for each kernel: bars of its bytes, its fusion steps, and its unfused neighbours."""
     near: dict[int, list[Refusal]] = defaultdict(list)
     for item in half.refusals:
         near[id(item.first)].append(item)
@@ -144,7 +144,7 @@ def _kernel_row(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> Row:
 
 
 def _detail_folds(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> Iterator[Fold]:
-    """How it was put together, and with what it was not fused."""
+    """Folds of a kernel: its fusion steps, and its unfused neighbours."""
     merges = half.steps(kernel)
     title = [pluralize(max(merge.round for merge in merges), "round") + " of fusion"] if merges else []
     title += [f"{pluralize(len(near), 'neighbour')} not fused"] if near else []
@@ -162,7 +162,7 @@ def _detail_folds(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> Iter
 
 
 def _tree_lines(node: object, known: Mapping[str, Entity], depth: int = 0) -> Iterator[tuple[Piece, ...]]:
-    """The steps of fusion, the last first, each above the two that it joined."""
+    """Lines of a fusion tree: each merge above its two inputs, the last merge first."""
     indent = "\u2003" * depth
     if isinstance(node, str):
         part = known.get(node)
@@ -177,7 +177,7 @@ def _tree_lines(node: object, known: Mapping[str, Entity], depth: int = 0) -> It
 
 
 def _every_pair(half: Fusion) -> tuple[Parts, ...]:
-    """All pairs that were not fused, to be filtered by reason."""
+    """All unfused pairs, with a filter by reason."""
     reasons = half.reasons()
     numbers = {words: number for number, (words, _, _) in enumerate(reasons, 1)}
     groups = (f"all reasons · {len(half.refusals):,}",

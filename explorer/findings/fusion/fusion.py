@@ -1,7 +1,7 @@
-"""Fusion as a record has it: which nodes became one kernel, step by step, what that saves, what would be the least, and
-which neighbours were not fused, why, and what that costs.
+"""Read fusion from a record: the nodes of each kernel, each merge, the bytes saved, lower bounds, and unfused
+neighbours with the reason and the cost.
 
-Bytes are those that kernels read from memory and write to it, as Inductor counts: every byte once for each kernel.
+Bytes are memory reads and writes of kernels as Inductor counts them: every byte once for each kernel.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ UNTOLD = "Inductor tried, and gave no reason"
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One node after fusion: the kernel or call that it became.
+    """A node after fusion: a kernel or an extern call.
 
-    `parts` are the nodes of the `ir` stage in it. `moves` are bytes by buffer, every byte once; `before` are those that
-    the parts would move each on its own, `again` those that the kernel reads more than once.
+    `parts` are its nodes of the `ir` stage. `moves` maps each buffer to its bytes, every byte counted once. `before` is
+    the bytes that the parts would move as separate kernels. `again` is the bytes that the kernel reads more than once.
     """
 
     node: Entity
@@ -38,35 +38,35 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """What it is called in the generated code."""
+        """Name in the generated code."""
         return self.call.label if self.call is not None else self.node.label
 
     @property
     def nodes(self) -> int:
-        """How many nodes it is made of."""
+        """Number of nodes fused into it."""
         return max(len(self.parts), 1)
 
     @property
     def least(self) -> int:
-        """The bytes of its inputs and outputs."""
+        """Bytes of its inputs and outputs."""
         return sum(self.moves.values())
 
     @property
     def after(self) -> int:
-        """The bytes that it moves."""
+        """Bytes that it moves, repeated reads included."""
         return self.least + self.again
 
     @property
     def is_call(self) -> bool:
-        """Whether this is a call of a library. `call` decides, as later passes may replace it by generated code."""
+        """Whether this is an extern call. `call` decides, because later passes may replace it by generated code."""
         return (self.call or self.node).kind == "extern"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Two kernels that touch the same memory, and were not fused. `bytes` is what one kernel would save.
+    """Two kernels that touch the same memory and were not fused. `bytes` is the saving of fusing them.
 
-    `told` is Inductor's own text, "" where it gave none; `round` is where it said that first, 0 for never.
+    `told` is Inductor's own reason, or "". `round` is the first round in which Inductor gave it, or 0.
     """
 
     first: Kernel
@@ -79,7 +79,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Fusion:
-    """One half of one graph."""
+    """Fusion in one half (forward, backward or inference) of a graph."""
 
     artifact: Artifact
     kind: str
@@ -87,7 +87,7 @@ class Fusion:
     merges: Mapping[str, Merge]
     refusals: tuple[Refusal, ...]
     least: int
-    """The bytes of the graph's inputs and outputs: what one kernel for all of it would move."""
+    """Bytes of the graph's inputs and outputs: a single kernel for the whole graph would move these."""
 
     @property
     def title(self) -> str:
@@ -103,12 +103,12 @@ class Fusion:
 
     @cached_property
     def least_each(self) -> int:
-        """What these kernels move at least."""
+        """Lower bound on the bytes that these kernels move."""
         return sum(kernel.least for kernel in self.kernels)
 
     @property
     def launches(self) -> int:
-        """How many launches of generated kernels these are: on a CPU several fused nodes may share a function."""
+        """Number of launches of generated kernels. On a CPU, several fused nodes may share one function."""
         return len({(kernel.call or kernel.node).id for kernel in self.kernels if not kernel.is_call})
 
     @property
@@ -116,7 +116,7 @@ class Fusion:
         return max((merge.round for merge in self.merges.values()), default=0)
 
     def steps(self, kernel: Kernel) -> list[Merge]:
-        """The steps by which a kernel was put together, the last first."""
+        """The merges that built a kernel, last first."""
         found, todo = [], [kernel.node.label]
         while todo:
             if (merge := self.merges.get(todo.pop())) is not None:
@@ -125,7 +125,7 @@ class Fusion:
         return found
 
     def reasons(self) -> list[tuple[str, int, int]]:
-        """Reason in words, how many pairs, potential saving in bytes; the most bytes first."""
+        """Reason in words, number of pairs, potential saving in bytes; most bytes first."""
         count, size = Counter(item.words for item in self.refusals), Counter[str]()
         for item in self.refusals:
             size[item.words] += item.bytes
@@ -133,8 +133,8 @@ class Fusion:
 
 
 def fusions(record: Record) -> list[Fusion]:
-    """Each half of each graph, in pipeline order; those whose stages the record has."""
-    from explorer.findings.fusion.own import OwnHalf  # it is a Half
+    """Fusion of each half of each graph that the record has stages for, in pipeline order."""
+    from explorer.findings.fusion.own import OwnHalf  # late, because OwnHalf subclasses Half
 
     inductors = [Half(record, artifact).fusion() for artifact in record.of_stage("fused_ir")]
     return inductors + [
@@ -144,7 +144,7 @@ def fusions(record: Record) -> list[Fusion]:
 
 @dataclass
 class Half:
-    """What is needed to read one half of a graph."""
+    """Reader of the fusion in one half of a graph."""
 
     record: Record
     artifact: Artifact
@@ -158,17 +158,17 @@ class Half:
 
     def fusion(self) -> Fusion:
         every = (self._kernel(node) for node in self._nodes())
-        self.kernels = [kernel for kernel in every if kernel.call is not None or kernel.moves]  # others are no code
+        self.kernels = [kernel for kernel in every if kernel.call is not None or kernel.moves]  # no code otherwise
         refusals = sorted(self._refusals(), key=lambda item: -item.bytes)
         return Fusion(self.artifact, self.kind, tuple(self.kernels), self.merges, tuple(refusals), self._least_of_all())
 
     def _nodes(self) -> Sequence[Entity]:
-        """The entities that became kernels and calls."""
+        """The entities that became kernels and extern calls."""
         return self.artifact.entities
 
     @cached_property
     def merges(self) -> dict[str, Merge]:
-        """The steps of fusion, by what they made."""
+        """Name of a fused node -> the merge that made it."""
         return self._find_merges()
 
     def _find_merges(self) -> dict[str, Merge]:
@@ -177,7 +177,7 @@ class Half:
 
     @cached_property
     def _loops(self) -> dict[str, Entity]:
-        """The nodes before fusion, by name."""
+        """Name -> node before fusion."""
         wanted = f"ir[{self.artifact.graph} {self.kind}]"
         return {item.label: item for found in self.record.of_stage("ir") if found.id == wanted
                 for item in found.entities}  # fmt: skip
@@ -194,7 +194,7 @@ class Half:
 
     @cached_property
     def _sources(self) -> dict[str, str]:
-        """Triton kernels by name."""
+        """Name -> source of a Triton kernel."""
         rows = self._code.text.split("\n") if self._code is not None else []
         mine = (item for item in self.record.kernels if self._code is not None and item.artifact == self._code.id)
         return {item.name: "\n".join(rows[item.lines[0] - 1 : item.lines[1]]) for item in mine
@@ -216,7 +216,7 @@ class Half:
             return 0
         return sum(read_again(source, str(call.attrs.get("code", "")), moves).values())
 
-    # Those that were not fused
+    # Unfused pairs
 
     def _refusals(self) -> Iterator[Refusal]:
         told = self._stated_refusals()
@@ -227,8 +227,9 @@ class Half:
                 yield Refusal(first, second, words, text, number, size)
 
     def _stated_refusals(self) -> dict[tuple[str, str], Decision]:
-        """By the kernels that a pair ended up in, the last that Inductor said of it. Pairs that were joined in the end
-        are left out.
+        """Pair of final kernels, by name -> Inductor's last refusal to fuse nodes of the two.
+
+        Pairs that were fused later are left out.
         """
         owner = {part.label: kernel.node.label for kernel in self.kernels for part in kernel.parts}
         prefix = f"ir[{self.artifact.graph} {self.kind}]."
@@ -247,7 +248,7 @@ class Half:
         return name
 
     def _neighbours(self, told: Mapping[tuple[str, str], Decision]) -> Iterator[tuple[Kernel, Kernel]]:
-        """Kernels of which one reads what the other writes, and those that Inductor tried to join."""
+        """Pairs of kernels where one reads the other's output, and pairs that Inductor tried to fuse."""
         by_name = {kernel.node.label: kernel for kernel in self.kernels}
         pairs = {(maker.node.label, reader.node.label) for maker, reader in self._made_and_read()}
         order = {kernel.node.label: number for number, kernel in enumerate(self.kernels)}
@@ -272,12 +273,12 @@ class Half:
         return (self.library if self._was_call(first) or self._was_call(second) else self.untold), "", 0
 
     def _was_call(self, kernel: Kernel) -> bool:
-        """Whether it was a library's when kernels were fused."""
+        """Whether it was an extern call when kernels were fused."""
         return kernel.node.kind == "extern"
 
     def _saved_bytes(self, first: Kernel, second: Kernel) -> int:
-        """One kernel reads what both read once, does not read what it has made, and stores that only if others need
-        it.
+        """Bytes that fusing two kernels would save: common inputs are read once, the intermediate is not read, and it
+        is stored only if others need it.
         """
         saved = 0
         for name in first.moves.keys() & second.moves.keys():
@@ -299,7 +300,7 @@ class Half:
         return {item.buffer for item in mine if item.half == half and item.what == "output"}
 
     def _least_of_all(self) -> int:
-        """Each input that is read, and each output, once."""
+        """Bytes of all graph inputs that are read and of all outputs, each counted once."""
         written = {name for kernel in self.kernels for name in _written_buffers(kernel)}
         most: dict[str, int] = {}
         for kernel in self.kernels:
@@ -310,8 +311,8 @@ class Half:
 
 
 def count_moves(node: Entity, parts: Sequence[Entity]) -> dict[str, int]:
-    """What a node moves of each buffer. Of one that is read at places that are only known when it runs, Inductor counts
-    the whole for a fused node: it is never more than its parts move.
+    """Bytes that a node moves of each buffer. For indirect reads of a fused node Inductor counts the whole buffer; the
+    bytes of its parts are an upper bound.
     """
     moves: dict[str, int] = node.attrs.get("moves", {})
     of_parts = Counter[str]()
@@ -325,7 +326,7 @@ def _written_buffers(kernel: Kernel) -> set[str]:
 
 
 def tree(kernel: Kernel, merges: Mapping[str, Merge]) -> Any:
-    """How a kernel was put together, as nested lists: a part's name, or `[round, saved, first, second]`."""
+    """Fusion tree of a kernel as nested lists: a part's name, or `[round, saved, first, second]`."""
 
     def of(name: str) -> Any:
         merge = merges.get(name)

@@ -1,4 +1,4 @@
-"""Fusion by our own backend: kernels before its pass `fuse` and in the end, and the pairs that it refused."""
+"""Fusion by our own backend: kernels before the pass `fuse` and after the last pass, and the refused pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explorer.findings.fusion.fusion import Half, Kernel
 
 @dataclass
 class OwnHalf(Half):
-    """One half of one graph: the kernels that code is written for. Passes after `fuse` may have joined them further."""
+    """One half of a graph of our backend, with its final kernels. Passes after `fuse` may have fused more."""
 
     library: ClassVar[str] = "one of them is a call of PyTorch: there is no code of it to join with"
     untold: ClassVar[str] = "one kernel of both would save nothing, or they are too far apart"
@@ -22,7 +22,7 @@ class OwnHalf(Half):
 
     @cached_property
     def _programs(self) -> list[Artifact]:
-        """The programs of this half, in the order of the passes."""
+        """The programs of this half, in pass order."""
         mine = (each for each in self.record.artifacts if each.language == "program")
         return [each for each in mine if (each.graph, each.half) == (self.artifact.graph, self.artifact.half)]
 
@@ -31,20 +31,20 @@ class OwnHalf(Half):
 
     @cached_property
     def _before(self) -> dict[str, Entity]:
-        """What the passes before `fuse` made, by id."""
+        """Id -> entity of all programs before `fuse`."""
         before = self._programs[: self._programs.index(self.artifact)]
         return {entity.id: entity for artifact in before for entity in artifact.entities}
 
     @cached_property
     def _calls(self) -> dict[str, Entity]:
-        """By node, the call in the generated code that it became."""
+        """Node -> the call in the generated code that it became."""
         wanted = f"kernels[{self.artifact.graph} {self.kind} call]"
         calls = [call for found in self.record.of_stage("kernels") if found.id == wanted for call in found.entities]
         return {origin: call for call in calls for origin in call.origins}
 
     @cached_property
     def _fused(self) -> Mapping[str, list[Entity]]:
-        """By node, the kernels and calls after `fuse` whose values it computes."""
+        """Final node -> the kernels and extern calls after `fuse` whose values it computes."""
         owner = {name: node.id for node in self._nodes() for name in _values(node)}
         found: dict[str, list[Entity]] = {}
         for step in _steps(self.artifact):
@@ -57,7 +57,9 @@ class OwnHalf(Half):
         return tuple(self._before[name] for name in dict.fromkeys(origins) if name in self._before)
 
     def _find_merges(self) -> dict[str, Merge]:
-        """Those of `fuse`, and after these what later passes joined: each node's by the node's name."""
+        """The merges of `fuse`, followed by the merges of later passes. The last merge of each node has the node's
+        name.
+        """
         steps = super()._find_merges()
         inner = {name: f"fuse: {name}" for name in steps}  # no node's name
         found = {inner[name]: replace(item, first=inner.get(item.first, item.first),
@@ -74,7 +76,7 @@ class OwnHalf(Half):
         return found
 
     def _join_steps(self, name: str, tops: Sequence[str], saved: int, known: Mapping[str, Merge]) -> dict[str, Merge]:
-        """What a later pass joined, one step after the other; the last has all that it saves."""
+        """Merges of a later pass, one after the other; the last has the total saving."""
         found: dict[str, Merge] = {}
         first, last = tops[0], len(tops) - 1
         round_of = {made: merge.round for made, merge in known.items()}
@@ -88,13 +90,13 @@ class OwnHalf(Half):
 
     @cached_property
     def _sources(self) -> dict[str, str]:
-        """None: what our kernels read again is among the bytes that are counted for them."""
+        """Empty: the byte counts of our kernels include repeated reads."""
         return {}
 
     def _refusal_reason(
         self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]
     ) -> tuple[str, str, int]:
-        """Our passes' reasons are in plain words as they are."""
+        """Reason, "" and round of a refusal. Our passes' reasons are plain words already and stay unchanged."""
         words, _, number = super()._refusal_reason(first, second, told)
         if words == self.library and not (first.is_call or second.is_call):
             words = self.product
@@ -104,7 +106,7 @@ class OwnHalf(Half):
         return kernel.is_call or any(part.kind == "extern" for part in kernel.parts)
 
     def _stated_refusals(self) -> dict[tuple[str, str], Decision]:
-        """By the kernels that a pair ended up in, the last that the pass said of it."""
+        """Pair of final kernels, by name -> the last refusal by the pass `fuse` to fuse parts of the two."""
         owner = {part.id: kernel.node.label for kernel in self.kernels for part in kernel.parts}
         found: dict[tuple[str, str], Decision] = {}
         for item in self.record.decisions:
@@ -120,7 +122,7 @@ def _steps(program: Artifact) -> Sequence[Entity]:
 
 
 def _values(step: Entity) -> Sequence[str]:
-    """The names of what a kernel or call computes, those that it alone reads too."""
+    """Names of the values that a kernel or call computes, its internal values included."""
     found: Sequence[str] = step.attrs.get("parts") or step.attrs.get("writes") or [step.label]
     return found
 

@@ -1,4 +1,4 @@
-"""Tables of fusion: what each kernel is made of and moves, and the pairs that were not fused."""
+"""Tables of fusion: nodes and bytes of each kernel, and the unfused pairs."""
 
 from __future__ import annotations
 
@@ -28,23 +28,20 @@ PAIRS = columns(
 
 
 def fusion(record: Record) -> pd.DataFrame:
-    """One row per kernel, in execution order: the nodes fused in it and in how many rounds.
+    """One row per kernel, in execution order: the number of fused nodes and of rounds.
 
-    `bytes` are those that it moves, `bytes_before` those that its nodes would move on their own, `least_bytes` the
-    minimum for any implementation.
+    `bytes` is the bytes that it moves, `bytes_before` the bytes that its nodes would move as separate kernels, and
+    `least_bytes` the bytes of its inputs and outputs.
 
-    `read_again` are bytes that it reads more than once, `saved_by_score` the sum of Inductor's own scores of its steps.
-    `not_joined` counts neighbours that it was not fused with; one kernel for each such pair would save `at_stake` in
-    all, at most.
+    `read_again` is the bytes that it reads more than once, `saved_by_score` the sum of Inductor's scores of its merges.
+    `not_joined` counts its unfused neighbours; `at_stake` is the most that fusing them could save, in bytes.
     """
     rows = [row for half in fusions(record) for row in _kernel_rows(half)]
     return pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS)
 
 
 def unfused_pairs(record: Record) -> pd.DataFrame:
-    """One row per pair of kernels that was not fused: what one kernel would save at most, why in plain words, torch's
-    own text, and in which round it said so. The most bytes first.
-    """
+    """One row per unfused pair of kernels: potential saving, reason, torch's own text and round; most bytes first."""
     pairs = [(half, item) for half in fusions(record) for item in half.refusals]
     rows = [
         {

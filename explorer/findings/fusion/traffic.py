@@ -1,5 +1,5 @@
-"""What a generated Triton kernel reads from and writes to memory, counted in its source: each load and store that it
-makes, also of what it has read before. Caches may serve some of that.
+"""Count the memory reads of a generated Triton kernel in its source, including repeated loads of the same data. Caches
+may serve some of them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ _NAME = re.compile(r"\w+")
 
 
 def read_again(source: str, call: str, moves: Mapping[str, int]) -> dict[str, int]:
-    """Buffer -> bytes that a launch reads more than once, by a rough count: each further load at the same place is as
-    many bytes as the first. `source` is the kernel's, `call` the line that launches it, `moves` what it moves of each
-    buffer when every byte counts once.
+    """Buffer -> bytes that a launch reads more than once. A rough count: each repeated load at an offset reads as many
+    bytes as the first.
+
+    `source` is the kernel's source, `call` the line that launches it. `moves` maps each buffer to its bytes, each byte
+    counted once.
     """
     extra = {}
     for pointer, times in _loads(source).items():
@@ -29,7 +31,7 @@ def read_again(source: str, call: str, moves: Mapping[str, int]) -> dict[str, in
 
 @lru_cache(maxsize=512)
 def _loads(source: str) -> dict[str, float]:
-    """Pointer -> how often each of its places is loaded, on average over the places."""
+    """Pointer -> mean number of loads per distinct offset."""
     places: dict[str, list[str]] = {}
     for match in _ACCESS.finditer(source):
         places.setdefault(match["pointer"], []).append(_place(match["rest"]))
@@ -37,7 +39,7 @@ def _loads(source: str) -> dict[str, float]:
 
 
 def _place(rest: str) -> str:
-    """What is added to the pointer: up to the comma or bracket that ends the first argument."""
+    """Offset added to the pointer: the text up to the end of the first argument."""
     depth = 0
     for index, sign in enumerate(rest):
         if depth == 0 and sign in ",)":
@@ -47,7 +49,7 @@ def _place(rest: str) -> str:
 
 
 def _arguments(source: str, call: str) -> dict[str, str]:
-    """Pointer -> the buffer that it gets in this launch."""
+    """Pointer argument -> the buffer passed to it in this launch."""
     defined, launched = _DEFINED.search(source), _CALL.search(call)
     if defined is None or launched is None:
         return {}
@@ -56,7 +58,7 @@ def _arguments(source: str, call: str) -> dict[str, str]:
 
 
 def _split(arguments: str) -> Iterator[str]:
-    """The arguments of a launch; of one that is a view, the buffer it is a view of."""
+    """Split the arguments of a launch. A view is replaced by its base buffer."""
     depth, start = 0, 0
     for index, sign in enumerate(f"{arguments},"):
         if sign == "," and depth == 0:

@@ -1,1 +1,1 @@
-"""The bytes in use over a call, as they are shown."""
+"""Present the memory in use over a call."""

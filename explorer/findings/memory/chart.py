@@ -1,4 +1,4 @@
-"""The bytes in use over a call, as a chart."""
+"""Chart of the memory in use over a call."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _COLOURS = {"compiled": COLOURS[0], "eager": COLOURS[1], "measured": COLOURS[2]}
 
 
 def memory_chart(record: Record) -> Figure:
-    """Steps of the generated code as an area, eager and what was measured as lines. Raises ValueError where no code was
-    generated.
+    """Plot the generated code's memory as an area, and eager's and the measured memory as lines.
+
+    Raises ValueError if no code was generated.
     """
     timeline = whole(record)
     if timeline is None or "compiled" not in timeline.lines:
@@ -49,7 +50,9 @@ def memory_chart(record: Record) -> Figure:
 
 
 def _places(line: Line, timeline: Timeline) -> list[float]:
-    """Where each step stands: forward and backward are as wide for eager as for the generated code."""
+    """Horizontal position of each step. Eager's forward and backward are scaled to the width of the generated
+    code's.
+    """
     first = timeline.lines["compiled"]
     count = len(line.steps)
     if line.side == "measured":

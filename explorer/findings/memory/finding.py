@@ -1,5 +1,5 @@
-"""The bytes in use over a call as a document: peaks of eager and of the generated code, and every tensor that is in
-memory, from which step to which, with the line of Python that it comes from.
+"""Memory in use over a call as a document: peaks of eager and of the generated code, and the lifetime of every tensor
+with its line of Python.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from explorer.render.text import document_finding
 
 STAGE = "memory"
 AT_PEAK = 12
-"""So many tensors are listed of those that are in memory at the peak."""
+"""Maximum number of tensors listed at the peak."""
 
 OTHERS = "What operators use inside, and what code around the graphs holds, is only in the latter."
 ROLES = {"saved": "kept for the backward", "result": "result", "gradient": "gradient", "tangent": "gradient handed in"}
@@ -37,7 +37,7 @@ SIDES = {"eager": "eager", "compiled": "generated code", "measured": "measured"}
 
 
 def memory_finding(record: Record) -> Finding | None:
-    """The timelines of a record; None where no code was generated."""
+    """Finding with the memory timelines of a record; None if no code was generated."""
     if not record.memory:
         return None
     found, known = timelines(record), Known(record)
@@ -53,7 +53,7 @@ def memory_finding(record: Record) -> Finding | None:
 
 
 class Known:
-    """What else the record says of the tensors in memory: what makes them, and from which lines they come."""
+    """Lookup tables for the tensors in memory: the calls that write them, and their source lines."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -67,27 +67,29 @@ class Known:
         self.kernels = {(kernel.artifact, kernel.name): kernel.id for kernel in record.kernels}
 
     def maker(self, event: MemoryEvent) -> str:
-        """The kernel or operator that writes a tensor: `triton_poi_fused_relu_1`, `conv2d`."""
+        """Name of the kernel or operator that writes a tensor: `triton_poi_fused_relu_1`, `conv2d`."""
         if (call := self.call(event)) is not None:
             return call.label
         entity = self.entities.get(event.entity)
         return str(entity.attrs.get("target", "")) if entity is not None and event.side == "eager" else ""
 
     def call(self, event: MemoryEvent) -> Entity | None:
-        """The call in the generated code; that of an operator with several results is the call of them all."""
+        """The call in the generated code that writes a tensor. Results of one multi-output operator share its call."""
         entity = self.entities.get(event.entity)
         nodes = (event.entity, *entity.inputs) if entity is not None and entity.kind == "extern" else (event.entity,)
         return next((self.makers[node] for node in nodes if node in self.makers), None)
 
     def copied_from(self, event: MemoryEvent) -> str:
-        """The user's names of the inputs of a tensor without a source line, such as a parameter in another layout."""
+        """Names of the inputs that a tensor without a source line is made from, such as a parameter in another
+        layout.
+        """
         entity = self.entities.get(event.entity)
         names = entity.attrs.get("reads", ()) if entity is not None else ()
         given = (self.inputs.user_name(event.graph, event.half, name) for name in names)
         return ", ".join(dict.fromkeys(name for name in given if name))
 
     def origins(self, event: MemoryEvent) -> tuple[str, ...]:
-        """What a tensor comes from: the call that writes it, with its kernel; else the node."""
+        """Ids that a tensor came from: the call that writes it, with its kernel; else the node."""
         call = self.call(event)
         if call is None:
             return (event.entity,) if event.entity in self.entities else ()
@@ -95,16 +97,18 @@ class Known:
         return (call.id, kernel) if kernel in self.entities else (call.id,)
 
     def line(self, event: MemoryEvent) -> str:
-        """The id of the line of Python that a tensor comes from, the last where there are several; "" for none."""
+        """Id of the line of Python that a tensor came from, the last if there are several; "" if there is none."""
         return next(reversed(self.lines.get(event.entity, ())), "")
 
     def code(self, event: MemoryEvent) -> str:
-        """That line's code."""
+        """Code of the line that a tensor came from."""
         entity = self.entities.get(self.line(event))
         return one_line(entity.label) if entity is not None else ""
 
     def row(self, event: MemoryEvent) -> Row:
-        """A tensor in the view: bytes, name and half, what it is kept for (at each time), line, maker."""
+        """Row of a tensor in the view: bytes, name and half, a cell for its role (filled in by the view), line,
+        maker.
+        """
         entity = self.entities.get(self.line(event))
         place = entity.attrs if entity is not None else {}
         file, number = str(place.get("file", "")), int(place.get("line", 0))
@@ -123,13 +127,13 @@ class Known:
 
 
 def tensor_id(event: MemoryEvent) -> str:
-    """The id of a tensor's entity."""
+    """Id of a tensor's entity."""
     side = "" if event.side == "compiled" else " eager"
     return f"memory[{event.graph} {event.half}{side}].{event.buffer}"
 
 
 def tensor_entity(each: Tensor, known: Known) -> Entity:
-    """A tensor as an entity: it comes from what writes it."""
+    """Entity of a tensor, linked to the call or node that writes it."""
     attrs: dict[str, Any] = {"bytes": each.event.bytes}
     if each.role:
         attrs["role"] = ROLES[each.role]
@@ -139,7 +143,7 @@ def tensor_entity(each: Tensor, known: Known) -> Entity:
 
 
 def timeline_section(timeline: Timeline, known: Known) -> Section:
-    """What is in use, and what is in memory at the peak of the generated code."""
+    """Section of a timeline: peaks, and the tensors in memory at the peak of the generated code."""
     base = ", ".join(f"{size_text(size)} of {kind}" for kind, size in timeline.base.items())
     parts: list[Parts] = [figures(timeline)]
     if (ratio := peak_error(timeline)) is not None:
@@ -153,7 +157,7 @@ def timeline_section(timeline: Timeline, known: Known) -> Section:
 
 
 def figures(timeline: Timeline) -> Table:
-    """Eager beside the generated code."""
+    """Table that compares the peaks of eager, of the generated code, and of the measurement."""
     sides = [side for side in SIDES if side in timeline.lines]
     trains = any(step.event.half == "backward" for line in timeline.lines.values() for step in line.steps)
     lines = [timeline.lines[side] for side in sides]
@@ -167,7 +171,7 @@ def figures(timeline: Timeline) -> Table:
 
 
 def peak_section(line: Line, known: Known) -> Section:
-    """Where the peak is, and the biggest tensors that are in memory then."""
+    """The step of the peak, and the largest tensors in memory at it."""
     event, alive = line.steps[line.peak].event, line.alive(line.peak)
     title = f"Peak: step {line.peak + 1} of {len(line.steps)}, {event.half}: {text_of(event)}. In memory then:"
     rows = tuple(Row(tuple(tensor_row(each, known))) for each in alive[:AT_PEAK])
@@ -179,26 +183,26 @@ def peak_section(line: Line, known: Known) -> Section:
 
 
 def tensor_row(each: Tensor, known: Known) -> list[str]:
-    """Bytes, name, what it is kept for, the line."""
+    """Cells of a tensor: bytes, name, role, maker, source line."""
     event, line = each.event, known.line(each.event)
     where = f"{place(line)}  {known.code(event)}" if line else known.copied_from(event)
     return [size_text(event.bytes), event.buffer, ROLES.get(each.role, ""), known.maker(event), where]
 
 
 def tensors_section(timeline: Timeline, line: Line, known: Known) -> Section:
-    """Every tensor on a line, in the order in which they come."""
+    """Table of all tensors of one side, in order of allocation."""
     rows = tuple(Row((span(each), *tensor_row(each, known)), (tensor_id(each.event),)) for each in line.tensors)
     title = f"{SIDES[line.side].capitalize()}, {timeline.title}: each tensor, and the steps that it is there"
     return Section((Table((), rows, right=(1,)),) if rows else (), title)
 
 
 def span(each: Tensor) -> str:
-    """`12-40`: from step to step, the last that it is there in; `12-` where it stays."""
+    """Lifetime of a tensor: `12-40` is its first and last step; `12-` if it stays."""
     return f"{each.first + 1}-{'' if each.end is None else each.end}"
 
 
 def chart_data(found: Sequence[Timeline], known: Known) -> dict[str, Any]:
-    """The timelines to be drawn, and the row of every tensor of them, once."""
+    """Data of the chart: the timelines, and one row per tensor."""
     drawn = (line for timeline in found for line in timeline.lines.values() if line.side != "measured")
     every = {tensor_id(each.event): each.event for line in drawn for each in line.tensors}
     numbers = {name: number for number, name in enumerate(every)}
@@ -219,14 +223,14 @@ def chart_data(found: Sequence[Timeline], known: Known) -> dict[str, Any]:
 
 
 def _base(timeline: Timeline) -> Iterator[Text]:
-    """What is there all the time, and not in the chart."""
+    """Memory that is in use all the time and not in the chart."""
     if timeline.base:
         kinds = " and ".join(f"{size_text(size)} of {kind}" for kind, size in timeline.base.items())
         yield Text(f"On top of {kinds}, which are there all the time.", "why")
 
 
 def _line_data(line: Line, numbers: Mapping[str, int]) -> dict[str, Any]:
-    """`spans` are of tensors, by their numbers: from step, to step (-1: stays), role."""
+    """Data of one side of a timeline. `spans` are `[tensor index, first step, end step (-1: stays), role]`."""
     is_known = line.side != "measured"
     return {
         "side": line.side,

@@ -1,7 +1,7 @@
-"""The bytes in use over a call, eager and compiled: steps in order, and which tensor is in memory from when to when.
+"""Memory in use over a call, eager and compiled: steps in order, and the lifetime of each tensor.
 
-Of a call that runs several graphs, the timeline is that of all of them: forward after forward, then backward after
-backward in reverse. Each adds what it allocates to what was there: parameters and inputs, the base line.
+If a call runs several graphs, the timeline covers all of them: the forwards in order, then the backwards in reverse.
+Each graph adds its allocations to the baseline, which is parameters and inputs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WHOLE = "the whole call"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One event, and the bytes in use after it, above the base line. `taken` marks a gradient that is handed in by the
-    backward of the graph that ran after: it was there already.
+    """One event, and the bytes in use after it, above the baseline. `taken` marks an incoming gradient that the
+    backward of a later graph has already allocated.
     """
 
     event: MemoryEvent
@@ -32,9 +32,9 @@ class Step:
 
 @dataclass(slots=True)
 class Tensor:
-    """What is in memory under one name, from step `first` to before step `end` (None: it is there when all has run).
+    """A tensor in memory from step `first` up to, but not including, step `end` (None: to the end).
 
-    `role` is what it stays for: "saved" for the backward, "result", "gradient", "tangent", or "" for neither.
+    `role` is the reason to keep it: "saved" for the backward, "result", "gradient", "tangent", or "" for none.
     """
 
     event: MemoryEvent
@@ -45,45 +45,45 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Line:
-    """The steps of one side, "compiled", "eager" or "measured", which is not divided into halves."""
+    """The steps of one side: "compiled", "eager" or "measured". "measured" has no halves."""
 
     side: str
     steps: tuple[Step, ...]
 
     @cached_property
     def peak(self) -> int:
-        """The number of the first step after which most bytes are in use."""
+        """Index of the first step with the most bytes in use."""
         return max(range(len(self.steps)), key=lambda number: self.steps[number].above, default=0)
 
     @property
     def peak_bytes(self) -> int:
-        """Above the base line."""
+        """Peak bytes above the baseline."""
         return self.steps[self.peak].above if self.steps else 0
 
     @property
     def turn(self) -> int:
-        """So many steps are those of the forward."""
+        """Number of forward steps."""
         return sum(step.event.half == "forward" for step in self.steps)
 
     @property
     def kept(self) -> int:
-        """What is in use between forward and backward, above the base line."""
+        """Bytes in use between forward and backward, above the baseline."""
         return self.steps[self.turn - 1].above if self.turn else 0
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Each with the steps between which it is there, in the order in which they come."""
+        """All tensors with their lifetimes, in order of allocation."""
         return tuple(_tensors(self.steps))
 
     def alive(self, number: int) -> list[Tensor]:
-        """What is in memory after a step, the biggest first."""
+        """Tensors in memory after a step, largest first."""
         there = (each for each in self.tensors if each.first <= number and (each.end is None or number < each.end))
         return sorted(there, key=lambda each: (-each.event.bytes, each.first))
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """One graph, or all graphs of a call. `base` are bytes that are there before, by what they are."""
+    """Memory timeline of one graph, or of all graphs of a call. `base` is the bytes in use before it, by kind."""
 
     title: str
     graphs: tuple[str, ...]
@@ -92,7 +92,7 @@ class Timeline:
 
 
 def timelines(record: Record) -> list[Timeline]:
-    """That of the whole call first, where it runs several graphs, then each graph's own."""
+    """Timelines of a record: the whole call first, if it runs several graphs, then each graph."""
     graphs = list(dict.fromkeys(event.graph for event in record.memory if event.graph))
     inputs = InputNames(record)
     again = {frame.id for frame in record.frames if frame.compilation}
@@ -103,7 +103,7 @@ def timelines(record: Record) -> list[Timeline]:
 
 
 def peak_error(timeline: Timeline) -> float | None:
-    """The computed peak over the measured one, less 1; None where it was not measured."""
+    """Relative error of the computed peak against the measured one; None if it was not measured."""
     computed, measured = timeline.lines.get("compiled"), timeline.lines.get("measured")
     if computed is None or measured is None or not measured.peak_bytes:
         return None
@@ -111,7 +111,7 @@ def peak_error(timeline: Timeline) -> float | None:
 
 
 class InputNames:
-    """What the user calls the inputs of graphs, and whether each is a parameter."""
+    """Names of graph inputs in the user's code, and whether an input is a parameter."""
 
     def __init__(self, record: Record) -> None:
         self._sources = input_sources(record)
@@ -119,15 +119,15 @@ class InputNames:
                      if event.what == "input"}  # fmt: skip
 
     def user_name(self, graph: str, half: Half, buffer: str) -> str:
-        """What the user calls this input of a graph; "" where it is none."""
+        """Name of a graph input in the user's code; "" if the buffer is not an input."""
         return plain(self._sources.get(self._ids.get((graph, half, buffer), ""), ""))
 
     def name(self, event: MemoryEvent) -> str:
-        """`self.first.weight`; the graph's own name for what comes from nowhere."""
+        """Name of an input in the user's code, such as `self.first.weight`; the buffer's name if there is none."""
         return plain(self._sources.get(event.entity, "")) or event.buffer
 
     def kind(self, event: MemoryEvent) -> str:
-        """What an input is: "parameters" (of modules, their buffers too), or "inputs"."""
+        """Kind of an input: "parameters" (module buffers included) or "inputs"."""
         source = self._sources.get(event.entity, "")
         return "parameters" if "_parameters[" in source or "_buffers[" in source else "inputs"
 
@@ -143,7 +143,7 @@ def _timeline(record: Record, title: str, graphs: Sequence[str], inputs: InputNa
     for event in of_side["compiled"]:
         if event.graph in graphs and _is_there_before(event):
             kind = inputs.kind(event)
-            if kind == "parameters" or event.graph == graphs[0]:  # others' inputs are what those before them made
+            if kind == "parameters" or event.graph == graphs[0]:  # inputs of later graphs are results of earlier ones
                 base[kind] += event.bytes
     return Timeline(title, tuple(graphs), dict(base), lines)
 
@@ -153,7 +153,9 @@ def _is_there_before(event: MemoryEvent) -> bool:
 
 
 def _steps(events: Sequence[MemoryEvent], graphs: Sequence[str]) -> Iterator[Step]:
-    """Forward after forward, backward after backward in reverse; what one has allocated stays while others run."""
+    """Steps of the forwards in order, then of the backwards in reverse. Allocations of a graph persist while others
+    run.
+    """
     own = dict.fromkeys(graphs, 0)
     handed: Counter[int] = Counter()
     for half, order in (("forward", graphs), ("backward", list(reversed(graphs)))):
@@ -175,7 +177,7 @@ def _steps(events: Sequence[MemoryEvent], graphs: Sequence[str]) -> Iterator[Ste
 
 
 def _tensors(steps: Sequence[Step]) -> Iterator[Tensor]:
-    """The memory of a name goes to another where it is reused; to what an alias adds nothing is new."""
+    """Lifetimes of the tensors. Reused memory ends the old tensor and starts a new one; an alias is no new tensor."""
     alive: dict[tuple[str, str], Tensor] = {}
     outside: dict[tuple[str, str], Tensor] = {}
     found: list[Tensor] = []
@@ -204,7 +206,7 @@ def _tensors(steps: Sequence[Step]) -> Iterator[Tensor]:
 
 
 def text_of(event: MemoryEvent) -> str:
-    """A step in words: "buf3 takes over the memory of buf1"."""
+    """Describe an event in words: "buf3 takes over the memory of buf1"."""
     words: Mapping[str, str] = {
         "allocate": f"{event.buffer} is allocated",
         "reuse": f"{event.buffer} takes over the memory of {event.of}",

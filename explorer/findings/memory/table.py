@@ -1,4 +1,4 @@
-"""Tables of memory: its steps, and what is there at the peak."""
+"""Tables of memory: all steps, and the tensors at the peak."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ PEAK = columns(
 
 
 def memory(record: Record) -> pd.DataFrame:
-    """One row per step of the whole call: what happens to which buffer.
+    """One row per step of the whole call: the event and its buffer.
 
-    `in_use` are the bytes in use after it, on top of parameters and inputs. `side` is "compiled", "eager" or
+    `in_use` is the bytes in use after the step, on top of parameters and inputs. `side` is "compiled", "eager" or
     "measured".
     """
     rows = [row for line in _lines(record) for row in _steps(line)]
@@ -45,10 +45,9 @@ def memory(record: Record) -> pd.DataFrame:
 
 
 def peak_memory(record: Record) -> pd.DataFrame:
-    """One row per tensor that is in memory at the peak of its side, the biggest first.
+    """One row per tensor in memory at the peak of its side, largest first.
 
-    Says for which steps it is there, what makes it, and the line of Python that it comes from. Parameters and
-    inputs are left out.
+    It has the tensor's first and last step, its maker, and its line of Python. Parameters and inputs are left out.
     """
     known = Known(record)
     rows = [row for line in _lines(record) if line.side != "measured" for row in _at_peak(line, known)]
@@ -56,7 +55,7 @@ def peak_memory(record: Record) -> pd.DataFrame:
 
 
 def whole(record: Record) -> Timeline | None:
-    """The timeline of the whole call; None where nothing is known."""
+    """Timeline of the whole call; None without memory events."""
     return next(iter(timelines(record)), None) if record.memory else None
 
 

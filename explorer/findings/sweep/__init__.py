@@ -1,1 +1,1 @@
-"""A call timed over sizes, number formats and modes: from which size on compiling pays."""
+"""Time a call over batch sizes, dtypes and modes, to find the size from which compiling pays."""

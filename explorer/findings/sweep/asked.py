@@ -1,4 +1,4 @@
-"""What a user asks of a sweep, checked."""
+"""Validate the arguments of a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def axes_of(
     dims: Mapping[str, int | Sequence[int]] | None,
     inputs: Callable[[int], Any] | None,
 ) -> Axes:
-    """The axes of a sweep; what is not swept is as the call has it. Raises OptionError."""
+    """Axes of a sweep; an axis that is not swept keeps the call's value. Raises OptionError."""
     sizes = _each(batch)
     wrong = next((size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1), None)
     if wrong is not None:
@@ -32,7 +32,7 @@ def axes_of(
 
 
 def candidates_of(mode: Any, options: Options) -> list[Any]:
-    """The candidates beside eager: those that are named, else what the run itself compiles by. Raises OptionError."""
+    """Candidates to compare with eager: the named ones, else the run's own backend and mode. Raises OptionError."""
     named = candidate_names(mode)
     if named:
         return named
@@ -43,12 +43,12 @@ def candidates_of(mode: Any, options: Options) -> list[Any]:
 
 
 def _each(asked: Any) -> tuple[Any, ...]:
-    """One value or several as several."""
+    """Wrap a single value in a tuple; several values become a tuple."""
     return tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
 
 
 def _dtype(asked: Any) -> torch.dtype:
-    """A floating dtype, or its name. Raises OptionError."""
+    """Convert a floating dtype or its name to a torch.dtype. Raises OptionError."""
     found = getattr(torch, asked, None) if isinstance(asked, str) else asked
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise OptionError(f"dtype={asked!r}: floating-point dtypes can be swept, such as torch.float32, torch.bfloat16")

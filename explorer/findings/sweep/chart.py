@@ -1,4 +1,4 @@
-"""A sweep as a chart: the speed-up by size, a line a candidate, eager as the line at 1."""
+"""Chart of a sweep: speed-up by size, a line for each candidate, and eager as the line at 1."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MARKERS = "osD^vP"
 _TITLE_CHARACTERS = 85
 _ROOM, _NARROW = 1.25, 3.5
 _APART = 0.035
-"""By so much of the width of the axis lines stand apart, so that error bars at one size do not cover each other."""
+"""Horizontal spread of the lines, as a fraction of the axis, so that error bars at one size do not overlap."""
 
 
 def sweep_chart(sweep: Sweep) -> Figure:
-    """Speed-up by size, or by number format where no sizes were swept.
+    """Plot the speed-up by size, or by dtype if no sizes were swept.
 
-    Raises ValueError where nothing could be compared with eager.
+    Raises ValueError if no point could be compared with eager.
     """
     curves = [curve for curve in sweep.curves if curve.points]
     if not curves:
@@ -52,7 +52,7 @@ def sweep_chart(sweep: Sweep) -> Figure:
 
 
 def _speed_up_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Set a logarithmic axis, on which 2 and 0.5 times as fast are equally far from 1; long error bars are cut."""
+    """Set a log scale, on which 2 and 0.5 times as fast are equally far from 1; long error bars are clipped."""
     low, high = min(0.9, *values) / _ROOM, max(1.1, *values) * _ROOM
     fine = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2)
     ticks = fine if high / low < _NARROW else [2.0**power for power in range(-10, 11)]

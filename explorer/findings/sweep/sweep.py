@@ -1,4 +1,4 @@
-"""`run.timing.sweep(...)`: the run's call at other sizes and in other number formats; where compiling begins to pay."""
+"""`run.timing.sweep(...)`: time the run's call at other sizes and dtypes, and find where compiling starts to pay."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 FEW_ROUNDS = 4
 NUMBERS = tuple(range(2, 7))
 SHOWN = (0, 1, 3, 4, 5)
-"""The columns of `HEAD` that a line of a sweep has."""
+"""Columns of `HEAD` in a row of a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One size in one number format (None and "": as the call has it), and all that was measured there.
+    """One point of a sweep: a size and a dtype (None and "": unchanged), with all measurements at it.
 
-    `interrupted` is true where some of it is missing because the user stopped it.
+    `interrupted` is true if the user stopped the sweep before the point was complete.
     """
 
     size: int | None
@@ -50,32 +50,31 @@ class Spot:
 
     @property
     def name(self) -> str:
-        """`batch 8, bfloat16`."""
+        """Name of the point: `batch 8, bfloat16`."""
         size = "" if self.size is None else f"batch {self.size}"
         return ", ".join(filter(None, [size, self.dtype]))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The speed-up of one candidate in one number format by size, in rising order."""
+    """Speed-up of one candidate and dtype by size, in ascending order."""
 
     name: str
     points: tuple[tuple[int | None, Ratio], ...]
 
     @property
     def pays(self) -> str:
-        """From which size on it is faster than eager; "" where no sizes were swept."""
+        """Size from which it is faster than eager, in words; "" if no sizes were swept."""
         sized = [(size, ratio) for size, ratio in self.points if size is not None]
         return pays_from(sized) if sized or not self.points else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What `run.timing.sweep` returns. `table` has all numbers, `print(sweep)` says what they come to, `plot()`
-    draws them.
+    """Result of `run.timing.sweep`. `table` has all numbers, `print(sweep)` shows the conclusions, `plot()` draws them.
 
-    `where` is what it was measured on, `elsewhere` says if the run's code is for another device. `spots` are the points
-    in the order in which they were measured, `total` is how many were asked for.
+    `where` is the device of the measurement; `elsewhere` notes that the run's code targets another device. `spots` are
+    the points in the order of measurement, `total` is the number of requested points.
     """
 
     title: str
@@ -87,12 +86,12 @@ class Sweep:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per candidate at each point: size, dtype, columns of `run.timing.candidates`, the point's `noise`."""
+        """One row per candidate and point: size, dtype, columns of `run.timing.candidates`, the point's `noise`."""
         return sweep_table(self.spots)
 
     @property
     def curves(self) -> tuple[Curve, ...]:
-        """The speed-up by size, for each candidate in each number format."""
+        """Speed-up by size, for each candidate and dtype."""
         found: dict[str, list[tuple[int | None, Ratio]]] = {}
         for spot in sorted(self.spots, key=lambda spot: spot.size or 0):
             for item in spot.timed:
@@ -102,20 +101,20 @@ class Sweep:
         return tuple(Curve(name, tuple(points)) for name, points in found.items())
 
     def plot(self) -> Figure:
-        """Speed-up against size, with what the quartiles allow as error bars, and eager as the line at 1.
+        """Plot the speed-up by size, with quartiles as error bars and eager as the line at 1.
 
-        Raises ValueError where nothing could be compared with eager.
+        Raises ValueError if no point could be compared with eager.
         """
         from explorer.findings.sweep.chart import sweep_chart
 
         return sweep_chart(self)
 
     def sentences(self) -> list[str]:
-        """What it comes to: for each candidate from which size on it pays."""
+        """Conclusion for each candidate: the size from which it pays."""
         return [f"{curve.name}: compiling pays {told}." for curve in self.curves if (told := curve.pays)]
 
     def notes(self) -> list[str]:
-        """What a reader has to know before the numbers."""
+        """Caveats to show above the numbers."""
         done = sum(not spot.interrupted for spot in self.spots)
         return [
             *filter(None, [self.elsewhere]),
@@ -131,7 +130,7 @@ class Sweep:
         return [f"{pluralize(min(rounds), 'round')} of each: how far the times vary is hardly known."]
 
     def _noise(self) -> list[str]:
-        """Of one point all of it; of several how many, as each may have several notes."""
+        """All notes of a single point; with several points only the number of noisy ones."""
         noisy = [spot for spot in self.spots if spot.noise]
         if len(self.spots) == 1:
             return [note for spot in noisy for note in spot.noise]
@@ -140,7 +139,7 @@ class Sweep:
 
     @property
     def heading(self) -> str:
-        """What was timed, on what."""
+        """The call, and the device it was timed on."""
         what = next((item.candidate.what for spot in self.spots for item in spot.timed), "")
         call = f" ({what})" if what else ""
         return f"{self.title or 'the call'}: time of one call{call}" + (f" on {self.where}" if self.where else "")
@@ -155,7 +154,7 @@ class Sweep:
         return {"text/plain": str(self), "text/html": f'<div style="max-width:100%;overflow:auto">{html}</div>'}
 
     def document(self) -> Document:
-        """What is to be known before the numbers, what they come to, and all of them; in HTML with a chart."""
+        """Caveats, conclusions and all times as a document; HTML also has a chart."""
         told: tuple[Parts, ...] = (
             Text(self.heading, "line"),
             *(Text(note, "warning") for note in self.notes()),
@@ -175,15 +174,15 @@ class Sweep:
 
 
 def draw_sweep(found: Sweep) -> str:
-    """The speed-up by size as a chart."""
-    # It imports matplotlib, which takes longer than all else here.
+    """Chart of the speed-up by size as SVG."""
+    # Imported late: matplotlib is slow to import.
     from explorer.findings.timing.chart import svg
 
     return svg(found.plot())
 
 
 def rows(spots: Iterable[Spot]) -> list[tuple[str, ...]]:
-    """A line for each candidate at each point, below a line of what they are."""
+    """Header row, then a row for each candidate at each point."""
     head = ("batch", "dtype", *(HEAD[column] for column in SHOWN))
     return [head, *(row for spot in spots for row in _rows(spot))]
 
@@ -201,7 +200,7 @@ def _rows(spot: Spot) -> Iterator[tuple[str, ...]]:
 
 
 def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:
-    """Measure the points one by one, with progress where the user looks; an interrupt leaves those that are finished.
+    """Measure the points one by one, with a progress line; an interrupt keeps the finished points.
 
     Raises ValueError for a run without a call, and OptionError.
     """
@@ -224,7 +223,7 @@ def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:
 
 
 def _spot(point: Point) -> Spot:
-    """A point as it is told."""
+    """Convert a measured point to a `Spot`."""
     dtype = dtype_name(point.dtype)
     if point.found is None:
         return Spot(point.size, dtype, problem=one_line(point.problem))
@@ -234,7 +233,7 @@ def _spot(point: Point) -> Spot:
 
 
 def sweep_table(spots: Iterable[Spot]) -> pd.DataFrame:
-    """One row per candidate at each point of a sweep, as in `timings`; one with `problem` for a point without any."""
+    """One row per candidate and point, with the columns of `timings`; a failed point has one row with its `problem`."""
     rows = []
     for spot in spots:
         where = {"batch": spot.size, "dtype": spot.dtype or None, "noise": "; ".join(spot.noise) or None}

@@ -1,4 +1,4 @@
-"""From which size on compiling pays, in words."""
+"""Say in words from which size on compiling pays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from math import exp, log
 from explorer.findings.timing.compared import Ratio
 
 Measured = Sequence[tuple[int, Ratio]]
-"""Sizes in rising order, each with the speed-up there."""
+"""Sizes in ascending order, each with its speed-up."""
 
 
 def break_even_size(first: tuple[int, Ratio], second: tuple[int, Ratio]) -> float | None:
-    """The size between two at which the speed-up is 1, both on a logarithmic scale; None where it does not cross."""
+    """Interpolate, on log scales, the size at which the speed-up crosses 1; None if it does not rise past 1."""
     (size, low), (other, high) = first, second
     before, after = log(low.value), log(high.value)
     if not before < 0 < after:
@@ -21,7 +21,7 @@ def break_even_size(first: tuple[int, Ratio], second: tuple[int, Ratio]) -> floa
 
 
 def pays_from(measured: Measured) -> str:
-    """Where compiled calls begin to be faster than eager's, by more than the noise: between which sizes, or nowhere."""
+    """Sizes from which compiled calls are faster than eager beyond the noise, in words; "never" if there are none."""
     if not measured:
         return "could not be compared with eager"
     faster = [index for index, (_, ratio) in enumerate(measured) if ratio.verdict == "faster"]
@@ -57,5 +57,5 @@ def _from_words(measured: Measured, index: int) -> str:
 
 
 def _whole(at: float, before: int, after: int) -> int:
-    """No more digits than an interpolation has, and between the two."""
+    """Round an interpolated size to two digits, within the interval."""
     return min(max(int(float(f"{at:.2g}")), before), after)

@@ -1,1 +1,1 @@
-"""How long a call takes, as it is shown: candidates, kernels, lines, phases of compiling, estimates."""
+"""Present measured times: candidates, kernels, lines, compile phases, and estimates."""

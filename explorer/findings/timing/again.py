@@ -1,4 +1,4 @@
-"""`run.timing.measure(...)`: the run's call timed again, in other ways, with progress where the user looks."""
+"""`run.timing.measure(...)`: time the run's call again with other candidates, with a progress line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NO_CALL = (
 
 
 def time_candidates(record: Record, call: Call | None, plan: Plan, listeners: list[Listener]) -> Record:
-    """The record with the call's candidates timed. An interrupt leaves those that are finished.
+    """Time the candidates of a call and add them to the record. An interrupt keeps the finished ones.
 
-    Raises ValueError for a run without a call, OptionError for what can't be asked, CannotCopyError, and what the call
-    raises in eager.
+    Raises ValueError for a run without a call, OptionError for invalid options, CannotCopyError, and any exception that
+    the call raises in eager mode.
     """
     if call is None:
         raise ValueError(NO_CALL)
-    # They import torch, which a run that is only looked at does without.
+    # Imported late: they import torch, which is not needed to view a run.
     from compiler.timing.candidate_times import measure, with_times
 
     def tell(progress: Progress) -> None:
@@ -43,7 +43,10 @@ def time_candidates(record: Record, call: Call | None, plan: Plan, listeners: li
 
 
 def profile_call(record: Record, call: Call | None, optimizer: str | MakeOptimizer | None) -> Record:
-    """The record with the times of the call's kernels and lines. Raises as `timed`."""
+    """Profile the call and add the times of its kernels and lines to the record.
+
+    Raises ValueError for a run without a call, and any exception of the profiled call.
+    """
     if call is None:
         raise ValueError(NO_CALL)
     from compiler.engine import explore_again
@@ -76,7 +79,7 @@ def progress_line() -> Iterator[Listener]:
 
 @contextmanager
 def listen_for_progress(widget: Any) -> Iterator[list[Listener]]:
-    """The listeners to progress: the line, and the live view if there is one. Both end with the block."""
+    """Yield the progress listeners: the progress line, and the live view if any. Both are cleared on exit."""
     with progress_line() as line:
         try:
             yield [line, *([widget.hear_progress] if widget is not None else [])]

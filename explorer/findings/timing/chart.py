@@ -1,4 +1,4 @@
-"""The measured candidates as a chart: a bar for each, with its quartiles, and eager as the line to compare with."""
+"""Bar chart of the measured candidates, with their quartiles, and eager as the reference line."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _TITLE_CHARACTERS, _NAME_CHARACTERS = 75, 40
 
 
 def timing_chart(record: Record) -> Figure:
-    """Medians of a call with their quartiles, a panel for each kind of call.
+    """Plot the median time of each candidate with its quartiles, one panel for each kind of call.
 
-    Raises ValueError where nothing was timed.
+    Raises ValueError if nothing was timed.
     """
     groups = [measured for group in by_call(timed_candidates(record)) if (measured := _drop_failed(group))]
     if not groups:
@@ -50,7 +50,7 @@ def timing_chart(record: Record) -> Figure:
 
 
 def svg(figure: Figure) -> str:
-    """A figure as SVG, whose text is text; the same figure gives the same SVG."""
+    """Convert a figure to SVG with selectable text. The output is deterministic."""
     written = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tcompile"}):
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})

@@ -1,4 +1,4 @@
-"""What the measured candidates of a record come to: how each compares with eager, and when compiling has paid."""
+"""Compare the measured candidates of a record with eager: speed-up, verdict, and break-even calls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from compiler.timing.spread import calls_to_pay, speed_up_spread
 EAGER = "eager"
 Verdict = Literal["faster", "slower", "equal"]
 TOO_LITTLE = 0.02
-"""So small a difference from eager may be gone when the same is measured again, however narrow its quartiles."""
+"""A smaller relative difference from eager may not be reproducible, however narrow the quartiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast as eager, between a low and a high value that half of the rounds lie within."""
+    """Speed-up over eager: the median, and the quartiles over the rounds."""
 
     value: float
     low: float
@@ -27,7 +27,7 @@ class Ratio:
 
     @property
     def verdict(self) -> Verdict:
-        """Equal where the range holds 1 (the noise is larger than the difference), or the difference is tiny."""
+        """Verdict on the speed-up: "equal" if the range includes 1 (within noise) or the difference is tiny."""
         if abs(self.value - 1) < TOO_LITTLE:
             return "equal"
         return "faster" if self.low > 1 else "slower" if self.high < 1 else "equal"
@@ -35,8 +35,9 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A candidate beside eager's run of the same call. `id` is that of its entity; `ratio` and `eager` are None for
-    eager itself, and where one of the two has no numbers.
+    """A candidate, compared with eager's time of the same call. `id` is the id of its entity.
+
+    `ratio` and `eager` are None for eager itself; `ratio` is also None if either has no time.
     """
 
     id: str
@@ -46,7 +47,7 @@ class Timed:
 
     @property
     def break_even(self) -> int | None:
-        """Calls after which the time saved is what compiling took; None where the noise hides that any is saved."""
+        """Number of calls that make up for the compile time; None unless the candidate is faster beyond the noise."""
         if self.eager is None or self.ratio is None or self.ratio.verdict != "faster":
             return None
         calls = calls_to_pay(self.candidate, self.eager)
@@ -54,18 +55,18 @@ class Timed:
 
 
 def timed_candidates(record: Record) -> list[Timed]:
-    """The candidates of a record, each beside its eager."""
+    """The candidates of a record, each compared with its eager reference."""
     return beside_eager(record.candidates)
 
 
 def beside_eager(candidates: Sequence[Candidate]) -> list[Timed]:
-    """Candidates that were measured together, each beside eager's run of the same call."""
+    """Compare candidates that were measured together with eager's time of the same call."""
     references = {_call(candidate): candidate for candidate in candidates if candidate.name == EAGER}
     return [_compare_with_eager(candidate, references.get(_call(candidate))) for candidate in candidates]
 
 
 def by_call(found: Sequence[Timed]) -> list[list[Timed]]:
-    """Those that time the same call on the same device together: only they can be compared."""
+    """Group candidates by call and device: only candidates of a group can be compared."""
     groups: dict[tuple[str, str], list[Timed]] = {}
     for item in found:
         groups.setdefault(_call(item.candidate), []).append(item)
@@ -83,8 +84,9 @@ def _compare_with_eager(candidate: Candidate, eager: Candidate | None) -> Timed:
 
 
 def ratio(candidate: Candidate, eager: Candidate | None) -> Ratio | None:
-    """How many times as fast: round by round where both have rounds, else by what their quartiles allow. None without
-    the numbers of both.
+    """Speed-up of a candidate over eager: by rounds if both have rounds, else bounded by their quartiles.
+
+    None if either has no time.
     """
     if eager is None or not candidate.seconds or not eager.seconds:
         return None
@@ -108,7 +110,7 @@ def _upper_quartile(candidate: Candidate) -> float:
 
 
 def explored_candidate(group: Sequence[Timed], record: Record) -> Timed | None:
-    """The one that the record itself is about: its backend, its mode."""
+    """The candidate with the backend and mode of the run itself; None if it was not measured."""
     options = record.options
     asked = (options.backend, "" if options.mode == "default" else options.mode)
     return next((item for item in group if (item.candidate.backend, _mode(item.candidate)) == asked), None)
@@ -119,6 +121,6 @@ def _mode(candidate: Candidate) -> str:
 
 
 def fastest(group: Sequence[Timed]) -> Timed | None:
-    """The compiled one that takes least."""
+    """The compiled candidate with the lowest median time."""
     measured = [item for item in group if item.ratio is not None]
     return min(measured, key=lambda item: median_of(item.candidate), default=None)

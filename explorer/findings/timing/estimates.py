@@ -1,4 +1,4 @@
-"""What a call takes at least on a GPU that is not here, in words and as a table: estimates, and said to be."""
+"""Estimate the minimum time of a call on a virtual GPU, in words and as a table. Output is labelled "estimate"."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ BASIS = "estimate"
 
 
 def _estimate(record: Record) -> Estimate | None:
-    # It imports torch, which a record that is only looked at does without.
+    # Imported late: it imports torch, which is not needed to view a record.
     from compiler.timing.estimates import estimate
 
     return estimate(record)
 
 
 def estimate_parts(record: Record) -> Iterator[Section]:
-    """What is known of a GPU that is not here, in a frame of its own."""
+    """Section with the estimate for a virtual GPU, separate from the measured times; none for other targets."""
     found = _estimate(record) if record.candidates and is_virtual(record.target) else None
     if found is None:
         return
@@ -55,7 +55,7 @@ def estimate_parts(record: Record) -> Iterator[Section]:
 
 
 def _operations(count: int) -> str:
-    """`12.3 million`."""
+    """Format a number of operations: `12.3 million`."""
     for name, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
         if count >= size:
             return f"{three_digits(count / size)} {name}"
@@ -70,7 +70,7 @@ def _unknown(found: Estimate) -> str:
 
 
 def estimate_text(record: Record) -> str:
-    """A sentence on the GPU that the code is for; "" where it is here, or nothing is known of it."""
+    """Sentence with the estimate for the target GPU; "" without an estimate."""
     found = _estimate(record)
     if found is None:
         return ""
@@ -89,9 +89,9 @@ def _amounts(found: Estimate) -> str:
 
 
 def estimates(record: Record) -> pd.DataFrame:
-    """One row per kernel: launches, bytes, operations, the least seconds at the GPU's peak rates, and what bounds it.
+    """One row per kernel: launches, bytes, operations, minimum seconds at the GPU's peak rates, and the bound.
 
-    `attrs` say what the whole is: the GPU, the sums, the cost of launches and where that is from.
+    `attrs` has the totals: the GPU, the sums, and the launch cost with its source.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The measured candidates as a document: how long one call takes, eager and compiled, and if that pays."""
+"""The measured candidates as a document: time of one call, eager and compiled, and whether compiling pays."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from explorer.render.text import document_finding
 
 STAGE = "timing"
 WARNINGS = 3
-"""So many warnings stand above the numbers without a fold."""
+"""Maximum number of warnings shown unfolded above the numbers."""
 NUMBERS = tuple(range(1, len(HEAD)))
 
 
 def timing_finding(record: Record) -> Finding | None:
-    """Every candidate of a record, and the time by line; None where nothing was timed."""
+    """Finding with all candidates of a record and the time by line; None if nothing was timed."""
     if not record.candidates and not record.line_times:
         return None
     entities = {item.id: entity(item) for item in timed_candidates(record)}
@@ -65,7 +65,7 @@ def timing_finding(record: Record) -> Finding | None:
 
 
 def timing_document(record: Record) -> Document:
-    """What is to be known before the numbers, the candidates by call, and what is estimated, apart from them."""
+    """Warnings, the candidates grouped by call, the time by line, and a separate section of estimates."""
     warned: tuple[Parts, ...] = tuple(Text(words, "warning") for words in warnings(record))
     if len(warned) > WARNINGS:
         some, rest = warned[: WARNINGS - 1], warned[WARNINGS - 1 :]
@@ -80,15 +80,15 @@ def timing_document(record: Record) -> Document:
 
 
 def draw_times(record: Record) -> str:
-    """The candidates as a chart."""
-    # It imports matplotlib, which takes longer than all else here.
+    """Chart of the candidates as SVG."""
+    # Imported late: matplotlib is slow to import.
     from explorer.findings.timing.chart import svg, timing_chart
 
     return svg(timing_chart(record))
 
 
 def group_parts(group: Sequence[Timed], record: Record) -> Iterator[Parts]:
-    """The candidates for one call."""
+    """Parts about the candidates of one call: heading, times, host time, counts, method, notes."""
     first, *rest = lead_sentences(group, record)
     more = tuple(Text(words, "line") for words in rest)
     yield Section((Text(heading(group, record), "line"), Text(first, "lead"), *more), style="time-group")
@@ -110,7 +110,7 @@ def group_parts(group: Sequence[Timed], record: Record) -> Iterator[Parts]:
 
 
 def times(group: Sequence[Timed]) -> Chart:
-    """The times of the candidates, beside each other; the view draws a bar for each."""
+    """Times of the candidates as a table; the view draws a bar for each."""
     unit = shared_unit(group)
     measured = [item for item in group if item.candidate.seconds is not None]
     rows = tuple(
@@ -125,14 +125,14 @@ def times(group: Sequence[Timed]) -> Chart:
 
 
 def failures(group: Sequence[Timed]) -> tuple[Parts, ...]:
-    """The candidates that have no numbers, and why."""
+    """Table of the candidates without a time, each with the reason."""
     failed = [item for item in group if item.candidate.seconds is None]
     rows = tuple(Row((f"{item.candidate.name}: {failure_reason(item.candidate)}",), (item.id,)) for item in failed)
     return (Table((), rows),) if rows else ()
 
 
 def host(group: Sequence[Timed]) -> Chart:
-    """Where the time of a call goes, for those of whom that is known."""
+    """Host time of one call by part, for the candidates that have it."""
     known = [item.candidate for item in group if item.candidate.host is not None]
     rows = tuple(Row((found.name, ", ".join(part_words(found)))) for found in known)
     drawn = [{"seconds": found.seconds, "host": parts_of(found)} for found in known]
@@ -141,7 +141,7 @@ def host(group: Sequence[Timed]) -> Chart:
 
 
 def entity(item: Timed) -> Entity:
-    """A candidate as an entity: what is known of it, in words."""
+    """Entity of a candidate, with its results as text."""
     candidate = item.candidate
     ratio = item.ratio
     facts = {
@@ -160,7 +160,7 @@ def entity(item: Timed) -> Entity:
 
 
 def _bar_data(item: Timed) -> dict[str, Any]:
-    """Numbers to be drawn, and whether they are faster than eager's."""
+    """Times of a candidate's bar, and its verdict against eager."""
     found = item.candidate
     tone = item.ratio.verdict if item.ratio else "eager"
     return {"tone": tone, "seconds": found.seconds, "low": found.low, "high": found.high, "rounds": found.rounds}

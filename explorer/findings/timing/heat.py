@@ -1,6 +1,6 @@
-"""Where the time of a call goes by line of Python: for the marks beside source, for text and for the static view.
+"""Time of a call by line of Python: for the marks next to the source, for text, and for the static view.
 
-`LineTime` says by what rule a kernel's time is shared. All of it was measured: a line without a time has none.
+`LineTime` says how a kernel's time is split among lines. All times are measured; a line without a time took none.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ HALVES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Seconds of one line, by side and half: with all that it calls, and `own` without."""
+    """Seconds of one line by side and half: `total` includes the functions it calls, `own` does not."""
 
     line: str
     total: Mapping[tuple[str, str], float]
     own: Mapping[tuple[str, str], float]
 
     def seconds(self, side: str, half: str = "") -> float:
-        """With all that it calls; of both halves where none is named."""
+        """Total seconds of a side, calls included; `half` selects one half, "" is all of them."""
         return sum(seconds for key, seconds in self.total.items() if key[0] == side and half in ("", key[1]))
 
     def own_seconds(self, side: str) -> float:
@@ -35,14 +35,14 @@ class Heat:
 
 
 def seconds_in_words(heat: Heat, side: str) -> str:
-    """`4.1 ms: 1.1 ms forward, 3.0 ms backward`; what it calls is in it."""
+    """Format a line's total time by half: `4.1 ms: 1.1 ms forward, 3.0 ms backward`."""
     halves = [(half, heat.seconds(side, half)) for half in HALVES if heat.seconds(side, half)]
     parts = ", ".join(f"{seconds_text(seconds)} {half}" for half, seconds in halves)
     return f"{seconds_text(heat.seconds(side))}: {parts}" if len(halves) > 1 else parts
 
 
 def heats(record: Record) -> list[Heat]:
-    """The lines of a record that took time; that of no line has the id ""."""
+    """Time of each source line of a record; unattributed time has the line id ""."""
     lines: dict[str, list[LineTime]] = {}
     for time in record.line_times:
         lines.setdefault(time.line, []).append(time)
@@ -57,13 +57,14 @@ def heats(record: Record) -> list[Heat]:
 
 
 def device_of(record: Record) -> str:
-    """Whose time it is, in words: "GPU" or "CPU"."""
+    """Device that the line times were measured on: "GPU" or "CPU"."""
     return "GPU" if any(time.device == "cuda" for time in record.line_times) else "CPU"
 
 
 def source_heat(record: Record) -> dict[str, Any]:
-    """For the front end: whose time, the halves that there are, and by source artifact and row (from 1) microseconds
-    for eager and for compiled, each with those of the halves: in total, and of the line's own.
+    """Line times for the front end: the device, the halves, and source artifact -> row (from 1) -> microseconds.
+
+    A row has eager's times, then compiled's; each is `[total, own]` with one number per half.
     """
     halves = [half for half in HALVES if any(time.half == half and time.line for time in record.line_times)]
     rows: dict[str, Place] = _places(record)
@@ -79,7 +80,7 @@ def source_heat(record: Record) -> dict[str, Any]:
 
 
 def _places(record: Record) -> dict[str, Place]:
-    """The artifact and row of each line that is shown, and of those that have an entity by its id."""
+    """Artifact and row of each line that is shown, and of each line entity."""
     shown = {
         f"{artifact.id}.L{number}": (artifact.id, row)
         for artifact in record.of_stage("source")

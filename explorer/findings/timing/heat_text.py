@@ -1,4 +1,4 @@
-"""The lines of Python that a call's time goes to, as text and as parts of a document."""
+"""Time of a call by line of Python, as text and as document parts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RULE = "Without what a line calls. What computes several lines (a fused kernel) 
 
 
 def hottest(record: Record) -> list[Heat]:
-    """Lines in order of what they take themselves, the slower side counted; calls of other lines come with these."""
+    """Lines sorted by their own time (without calls) on their slower side, longest first."""
     lines = [heat for heat in heats(record) if heat.line]
     return sorted(lines, key=lambda heat: -max(map(heat.own_seconds, SIDES)))
 
 
 def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
-    """A table of the hottest lines: place, code, and time of its own in eager and compiled; then what is unmatched."""
+    """Table rows of the hottest lines: location, code, own time in eager and compiled; then the unmatched time."""
     code = {entity.id: entity.label for entity in record.entities() if entity.kind == "line"}
     found = [heat for heat in hottest(record) if max(map(heat.own_seconds, SIDES)) > 0]
     rows = [
@@ -44,7 +44,7 @@ def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
 
 
 def _shares(record: Record) -> str:
-    """How much of each side's time is in no line, the optimizer not counted: "1.3 % of compiled"."""
+    """Share of each side's time that belongs to no line, optimizer excluded: "1.3 % of compiled"."""
     shares = []
     for side in SIDES:
         times = [time for time in record.line_times if time.side == side and time.half in HALVES[:2]]
@@ -67,7 +67,7 @@ def _time(seconds: float) -> str:
 
 
 def heat_text(record: Record) -> str:
-    """The lines that take most of a call's time, for a terminal; "" where no line has a time."""
+    """Table of the hottest lines for a terminal; "" without line times."""
     if not record.line_times:
         return ""
     head = (f"time by line ({device_of(record)})", "", "eager", "compiled")
@@ -78,7 +78,7 @@ def heat_text(record: Record) -> str:
 
 
 def heat_parts(record: Record) -> Iterator[Parts]:
-    """The same below the times of a call; the text of these does without."""
+    """Table of the hottest lines as document parts, for HTML and the view only."""
     if record.line_times:
         head = ("line", "code", *(f"{side}, {device_of(record)}" for side in SIDES))
         rows = tuple(Row((where, f"`{code}`" if code else "", *times)) for where, code, *times in rows_of_heat(record))

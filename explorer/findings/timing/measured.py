@@ -1,7 +1,7 @@
-"""What was measured, at the entities that it was measured of: for the graph view's colours, and for the inspector.
+"""Attach measured times to entities, for the graph view's colours and for the inspector.
 
-A call of a kernel has its own time. The nodes that it computes have equal shares of it, and the nodes that these were
-made of equal shares of that, back to the captured graph: the sum over a stage's nodes is what its kernels took.
+Each kernel call has its own time. It is split equally among the nodes that the kernel computes, and each share again
+among the nodes they came from, back to the captured graph. So the nodes of a stage sum to the time of its kernels.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ Attributes = Mapping[str, float | str]
 
 
 def add_measured_times(record: Record) -> Record:
-    """The record whose entities have the attribute `measured_µs`, where a time of theirs is known; lines have one of
-    each side, in words.
-    """
+    """Add the attribute `measured_µs` to each entity with a known time; lines get one attribute per side, in words."""
     known: dict[str, Attributes] = {
         name: {ATTRIBUTE: float(f"{time:.3g}")} for name, time in measured_times(record).items()
     } | {
@@ -33,7 +31,7 @@ def add_measured_times(record: Record) -> Record:
 
 
 def measured_times(record: Record) -> dict[str, float]:
-    """Entity -> microseconds in one compiled call: calls of kernels, kernels, and the nodes that they compute."""
+    """Entity -> microseconds in one compiled call, for kernel calls, kernels, and the nodes they compute."""
     times = [time for time in record.kernel_times if time.kernel]
     entities = {entity.id: entity for entity in record.entities()} if times else {}
     found: dict[str, float] = defaultdict(float)
@@ -55,7 +53,7 @@ def _share(amount: float, ids: Iterable[str], found: dict[str, float]) -> None:
 
 
 def _share_back(amount: float, ids: list[str], entities: Mapping[str, Entity], found: dict[str, float]) -> None:
-    """Share by these nodes, and by those that each of them was made of."""
+    """Split a time equally among nodes, then each node's share among its origins."""
     _share(amount, ids, found)
     for identity in ids:
         made_of = [

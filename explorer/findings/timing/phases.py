@@ -1,4 +1,4 @@
-"""`run.timing.phases`: where torch's compile time went."""
+"""`run.timing.phases`: torch's compile time by phase."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.reading.data_frames import table_of
 
 
 def phases(record: Record) -> pd.DataFrame:
-    """One row per phase of a compilation, those that took longest by themselves first."""
+    """One row per compile phase, sorted by own time, longest first."""
     rows = [_row(phase, record) for phase in record.phases]
     return table_of("phases", sorted(rows, key=lambda row: -row["own_seconds"]))
 
@@ -29,7 +29,9 @@ def _row(phase: Phase, record: Record) -> dict[str, object]:
 
 
 def _own_seconds(phase: Phase, record: Record) -> float:
-    """Its seconds without those of its parts; a phase that stands in several others has a share of its parts."""
+    """Seconds of a phase without its subphases. If the phase has several parents, they share the subphases in
+    proportion.
+    """
     same = [each for each in record.phases if (each.name, each.graph) == (phase.name, phase.graph)]
     parts = [each for each in record.phases if (each.parent, each.graph) == (phase.name, phase.graph)]
     whole = sum(each.seconds for each in same)

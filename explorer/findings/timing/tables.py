@@ -1,4 +1,4 @@
-"""Measured times of kernels and lines as tables."""
+"""Measured times of kernels, lines and candidates as tables."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ UNMATCHED = "unmatched: "
 
 
 def kernel_times(record: Record) -> pd.DataFrame:
-    """One row per kernel and half of the call, in eager a function of the device and the line that it is for.
+    """One row per kernel and half of the call; in eager, one per device function and source line.
 
-    The longest come first. `us` are microseconds in one call, `share` that of all of its side, `bandwidth_percent` and
-    `peak_percent` how much of the GPU's peak bandwidth and peak rate its bytes and operations come to.
+    The longest come first. `us` is microseconds in one call. `share` is the fraction of its side's total.
+    `bandwidth_percent` and `peak_percent` are the achieved percentages of the GPU's peak bandwidth and peak rate.
 
-    What the generated code has no kernel for has "unmatched: " before its name.
+    A name starts with "unmatched: " if the generated code has no such kernel.
     """
     groups: dict[tuple[Any, ...], list[KernelTime]] = defaultdict(list)
     whole: dict[str, float] = defaultdict(float)
@@ -64,8 +64,9 @@ def _kernel_row(times: Sequence[KernelTime], whole: float) -> dict[str, Any]:
 
 
 def name_of(time: KernelTime) -> str:
-    """A kernel's name; of what the compiled call ran and neither a kernel nor a line is known for, that it is so. An
-    optimizer is in no generated code.
+    """A kernel's name, prefixed by "unmatched: " in a compiled call if neither its kernel nor its line is known.
+
+    Kernels of the optimizer are prefixed by "optimizer: ": no generated code has them.
     """
     if time.half == "optimizer":
         return f"optimizer: {time.name}"
@@ -83,12 +84,12 @@ def _percent(times: Sequence[KernelTime], share: str) -> float | None:
 
 
 def line_times(record: Record) -> pd.DataFrame:
-    """One row per line of Python, side (eager, compiled) and half of the call, the longest first.
+    """One row per line of Python, side (eager, compiled) and half of the call, longest first.
 
-    `us` are microseconds of what stands on the line itself, `total_us` with all that it calls; `share` is that of `us`
-    in all of its side.
+    `us` is the line's own microseconds, `total_us` includes the functions it calls. `share` is the fraction of `us` in
+    its side's total.
 
-    What computes several lines counts for each of them by an equal share. `where` is missing for what is in no line.
+    A kernel that computes several lines is split equally among them. `where` is NA for time that belongs to no line.
     """
     whole: dict[str, float] = defaultdict(float)
     for time in record.line_times:
@@ -112,13 +113,13 @@ def line_times(record: Record) -> pd.DataFrame:
 
 
 def timings(record: Record) -> pd.DataFrame:
-    """One row per candidate (`--time`): a way to run the call, and what was measured of it.
+    """One row per candidate (`--time`): a way to run the call, with its measurements.
 
-    `seconds` is the median of one call, `low` and `high` are the quartiles. `speedup` is how many times as fast as
-    eager it is, round by round, with its quartiles `speedup_low` and `speedup_high`; `break_even_calls` calls make up
-    for `compile_seconds`, missing where it is not faster. `peak_bytes` is the most memory that a call uses
-    beyond what was used before. `guard_seconds`, `wrapper_seconds`, `launch_seconds` and `gpu_seconds` say where the
-    time of a call goes. `notes` say how far to rely on it, `problem` why there are no numbers.
+    `seconds` is the median of one call, `low` and `high` are the quartiles. `speedup` is the ratio to eager by rounds,
+    with the quartiles `speedup_low` and `speedup_high`. `break_even_calls` is the number of calls that make up for
+    `compile_seconds`, NA unless the candidate is faster. `peak_bytes` is the peak memory of a call beyond the memory in
+    use before it. `guard_seconds`, `wrapper_seconds`, `launch_seconds` and `gpu_seconds` split the time of a call.
+    `notes` say how reliable the times are, `problem` why there are none.
     """
     return table_of("timings", [candidate_row(item) for item in timed_candidates(record)])
 

@@ -1,4 +1,4 @@
-"""The measured candidates as plain text: what it comes to, a table, where the host's time goes, notes."""
+"""The measured candidates as plain text: results, a table, host time, notes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from explorer.reading.plain_text import columns
 
 HEAD = ("candidate", "a call", "quartiles", "speed-up", "compiling", "pays off", "memory")
 SHORT = (0, 1, 3, 4, 5)
-"""The columns that a summary has room for."""
+"""Columns of `HEAD` that a summary shows."""
 
 
 def summary_lines(record: Record, width: int) -> list[str]:
-    """What was measured, for the summary of a record."""
+    """Lines about the measured times, for the summary of a record."""
     groups = by_call(timed_candidates(record)) if record.candidates else []
     blocks = (line for group in groups for line in _block(group, record, width))
     warned = [line for warning in warnings(record) for line in _wrap(f"! {warning}", width)]
@@ -40,7 +40,7 @@ def summary_lines(record: Record, width: int) -> list[str]:
 
 
 def _estimate(record: Record, width: int) -> list[str]:
-    """What is known of a GPU that is not here, after what was measured on the CPU."""
+    """Lines with the estimate for a virtual GPU; none for other targets."""
     if not record.candidates or not is_virtual(record.target):
         return []
     return _wrap(estimate_text(record), width)
@@ -59,13 +59,13 @@ def _wrap(line: str, width: int) -> list[str]:
 
 
 def heading(group: Sequence[Timed], record: Record) -> str:
-    """What one call is, and on what it was timed."""
+    """Heading of a group: the call, and the device it was timed on."""
     where = device_text(record.measurement) or group[0].candidate.device
     return f"time of one call ({group[0].candidate.what})" + (f" on {where}" if where else "")
 
 
 def table_lines(group: Sequence[Timed], chosen: Sequence[int] = range(len(HEAD))) -> list[str]:
-    """A line for each candidate; why, for one that has no numbers. `chosen` are columns of `HEAD`."""
+    """A line for each candidate; a failed one has the reason instead of times. `chosen` are columns of `HEAD`."""
     unit = shared_unit(group)
     measured = [cells(item, unit) for item in group if item.candidate.seconds is not None]
     failed = [item.candidate for item in group if item.candidate.seconds is None]
@@ -89,7 +89,7 @@ def cells(item: Timed, unit: Unit | None) -> tuple[str, ...]:
 
 
 def failure_reason(candidate: Candidate) -> str:
-    """Why a candidate has no numbers."""
+    """Reason why a candidate has no times."""
     return f"not measured: {one_line(candidate.problem)}" if candidate.problem else "not measured"
 
 
@@ -98,7 +98,7 @@ def _time(seconds: float | None, unit: Unit | None = None) -> str:
 
 
 def method_lines(measured: Measurement | None, group: Sequence[Timed]) -> list[str]:
-    """How it was measured."""
+    """Lines about the method of measurement."""
     counts = [item.candidate for item in group if item.candidate.rounds]
     each = f"{len(counts[0].rounds)} rounds; calls a round: " if counts else ""
     calls = ", ".join(f"{candidate.name} {candidate.calls_a_round}" for candidate in counts)
@@ -111,18 +111,18 @@ def _sentence(words: str) -> str:
 
 
 def _stream_lines(group: Sequence[Timed]) -> list[str]:
-    """Times of calls that follow each other at once, where that was measured."""
+    """Times of back-to-back calls, if measured."""
     known = [(item.candidate.name, item.candidate.stream_seconds) for item in group if item.candidate.stream_seconds]
     times = ", ".join(f"{name} {time_text(seconds or 0, shared_unit(group))}" for name, seconds in known)
     return [f"in a stream of calls, the cache as the call before left it: {times}"] if known else []
 
 
 PARTS = ("guards", "wrapper and Python", "launches", "the rest: kernels and wrapper", "GPU busy")
-"""What the time of a call is made of. The first four follow each other on the host, the GPU works meanwhile."""
+"""Parts of the time of a call. The first four are sequential on the host; the GPU runs concurrently."""
 
 
 def parts_of(candidate: Candidate) -> tuple[float | None, ...]:
-    """Seconds in the order of `PARTS`. On a CPU kernels run in the host's own time: they are in the rest."""
+    """Seconds in the order of `PARTS`. On a CPU, kernels run on the host: the rest includes them."""
     host = candidate.host or HostTime()
     is_split = host.wrapper is not None or candidate.seconds is None or host.guards is None
     rest = None if is_split else max(0.0, (candidate.seconds or 0) - (host.guards or 0))
@@ -130,7 +130,7 @@ def parts_of(candidate: Candidate) -> tuple[float | None, ...]:
 
 
 def part_words(candidate: Candidate, unit: Unit | None = None) -> list[str]:
-    """`guards 20 µs (2 %)`, for each part that is known: with its share of the call."""
+    """Format each known part with its share of the call: `guards 20 µs (2 %)`."""
     known = [(name, part) for name, part in zip(PARTS, parts_of(candidate), strict=True) if part is not None]
     whole = candidate.seconds or 0
     return [f"{name} {time_text(part, unit)}{_share(part, whole)}" for name, part in known]
@@ -147,14 +147,14 @@ COUNT_HEAD = ("", "graphs", "kernels", "launches a call")
 
 
 def count_cells(found: Candidate) -> tuple[str, ...]:
-    """Graphs, kernels and launches of a call, as a row; none where they are not known."""
+    """Table row of a candidate's graphs, kernels and launches per call; empty if they are unknown."""
     if (found.kernels, found.graphs) == (None, None):
         return ()
     return (found.name, *map(_count, (found.graphs, found.kernels, found.launches)))
 
 
 def counted_parts(candidate: Candidate) -> list[str]:
-    """`2 graphs`, `4 kernels`, `6 launches a call`, as far as it is known."""
+    """Known counts of a candidate in words: `2 graphs`, `4 different kernels`, `6 launches a call`."""
     counts = ((candidate.graphs, "graph"), (candidate.kernels, "different kernel"), (candidate.launches, "launch"))
     words = [pluralize(count, name, "launches" if name == "launch" else "") for count, name in counts if count]
     return [*words[:-1], f"{words[-1]} a call"] if candidate.launches else words

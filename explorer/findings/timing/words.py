@@ -1,4 +1,4 @@
-"""Times, ratios and what they come to, in words."""
+"""Format times, speed-ups and conclusions as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explorer.findings.timing.compared import Ratio, Timed, Verdict, explored_ca
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What times are told in, and how many seconds it is."""
+    """A unit of time, and its length in seconds."""
 
     name: str
     seconds: float
@@ -25,24 +25,24 @@ UNITS = (Unit("ns", 1e-9), Unit("µs", 1e-6), Unit("ms", 1e-3), Unit("s", 1.0))
 
 
 def unit_of(seconds: float) -> Unit:
-    """The unit in which a time has one to three digits before the point."""
+    """Unit in which a time has one to three digits before the decimal point."""
     return next((unit for unit in UNITS[:-1] if seconds < 999.5 * unit.seconds), UNITS[-1])
 
 
 def shared_unit(group: Sequence[Timed]) -> Unit | None:
-    """One unit for times that stand below each other: that of the first, which is eager's."""
+    """Common unit for a column of times: the unit of the first time, usually eager's."""
     known = (item.candidate.seconds for item in group if item.candidate.seconds is not None)
     return next(map(unit_of, known), None)
 
 
 def time_text(seconds: float, unit: Unit | None = None) -> str:
-    """A time with three digits, for comparing: `812 ns`, `1.23 ms`, `24.0 s`; in `unit`, if there is one."""
+    """Format a time with three digits: `812 ns`, `1.23 ms`, `24.0 s`; in `unit` if given."""
     chosen = unit or unit_of(seconds)
     return f"{three_digits(seconds / chosen.seconds)} {chosen.name}"
 
 
 def three_digits(value: float) -> str:
-    """`0.0312`, `0.980`, `1.23`, `24.0`, `1,940`."""
+    """Format a number with three significant digits: `0.0312`, `0.980`, `1.23`, `24.0`, `1,940`."""
     if value >= 99.95:
         return f"{value:,.0f}"
     decimals = 1 if value >= 9.995 else 2 if value >= 0.9995 or value <= 0 else 2 - floor(log10(value))
@@ -50,12 +50,12 @@ def three_digits(value: float) -> str:
 
 
 def unbroken(sentence: str) -> str:
-    """The sentence with no line's end between a number and its unit."""
+    """Insert non-breaking spaces between numbers and their units."""
     return re.sub(r"(?<=\d) (?=(?:ns|µs|ms|s|calls)\b|×)", "\u00a0", sentence)
 
 
 def spread_text(candidate: Candidate, unit: Unit | None = None) -> str:
-    """The quartiles: `1.20 to 1.26 ms`; "" where there are none."""
+    """Format the quartiles: `1.20 to 1.26 ms`; "" without quartiles."""
     if candidate.low is None or candidate.high is None:
         return ""
     chosen = unit or unit_of(candidate.high)
@@ -64,22 +64,22 @@ def spread_text(candidate: Candidate, unit: Unit | None = None) -> str:
 
 
 def ratio_text(found: Ratio) -> str:
-    """`1.71 ×`."""
+    """Format a speed-up: `1.71 ×`."""
     return f"{_times(found.value)} ×"
 
 
 def range_text(found: Ratio) -> str:
-    """`1.63 to 1.83`."""
+    """Format the quartiles of a speed-up: `1.63 to 1.83`."""
     return f"{_times(found.low)} to {_times(found.high)}"
 
 
 def _times(value: float) -> str:
-    """`0.77`, `1.71`, `14.1`: as many digits as a speed-up can mean."""
+    """Format a speed-up with its significant digits: `0.77`, `1.71`, `14.1`."""
     return f"{value:.2f}" if value < 9.995 else three_digits(value)
 
 
 def pays_text(item: Timed) -> str:
-    """`after 24,000 calls`, by which compiling has paid; "" for eager."""
+    """Break-even point: `after 24,000 calls`, "never" or "unclear"; "" for eager."""
     if item.ratio is None:
         return ""
     if item.ratio.verdict != "faster":
@@ -89,7 +89,7 @@ def pays_text(item: Timed) -> str:
 
 
 def round_to_three_digits(count: int) -> int:
-    """To three digits: more would claim what no measurement has."""
+    """Round to three significant digits: measurements are no more precise."""
     return int(float(f"{count:.3g}"))
 
 
@@ -98,7 +98,7 @@ def memory_text(candidate: Candidate) -> str:
 
 
 def lead_sentences(group: Sequence[Timed], record: Record) -> list[str]:
-    """What it comes to: the record's own candidate against eager, the fastest if another one is, and when they pay."""
+    """Conclusions: the explored candidate, the fastest if it is another, and their break-even points."""
     best, own = fastest(group), explored_candidate(group, record)
     first = own if own is not None and own.ratio is not None else best
     if first is None or best is None:
@@ -131,7 +131,7 @@ def _comparison_sentence(item: Timed, unit: Unit | None) -> str:
 
 
 def _none_faster(group: Sequence[Timed]) -> list[str]:
-    """Where several were tried, and none helps."""
+    """Sentence for several candidates of which none is faster than eager."""
     ratios = [item.ratio for item in group if item.ratio is not None]
     none = len(ratios) > 1 and all(ratio.verdict != "faster" for ratio in ratios)
     return ["None that was tried is faster than eager."] if none else []
@@ -144,7 +144,7 @@ def _paid_sentences(item: Timed) -> list[str]:
 
 
 def device_text(found: Measurement | None) -> str:
-    """On what it was measured: `the CPU (Xeon), 2 threads`, `the GPU (NVIDIA H200)`. It may be another machine's."""
+    """Device of the measurement: `the CPU (Xeon), 2 threads`, `the GPU (NVIDIA H200)`. It may be another machine's."""
     if found is None:
         return ""
     name = f" ({found.device_name})" if found.device_name else ""
@@ -154,12 +154,12 @@ def device_text(found: Measurement | None) -> str:
 
 
 def elsewhere_text(record: Record) -> str:
-    """Note that the times are not of the GPU that the code is for; "" when they are."""
+    """Warning if the times are from the CPU although the code targets a virtual GPU; "" otherwise."""
     return cpu_text(record.target) if record.candidates else ""
 
 
 def cpu_text(target_name: str) -> str:
-    """Note that times were taken on the CPU for a GPU that is absent; "" for a target that is present."""
+    """Warning that the times of a virtual GPU target are from the CPU; "" for other targets."""
     if not is_virtual(target_name):
         return ""
     found = known_target(target_name)
@@ -168,7 +168,7 @@ def cpu_text(target_name: str) -> str:
 
 
 def warnings(record: Record) -> list[str]:
-    """What a reader has to know before the numbers: whose they are, and how far they can be relied on."""
+    """Caveats to show above the numbers: wrong device, an interrupted measurement, noise."""
     found = record.measurement
     stopped = ["It was stopped before all candidates were measured."] if found and found.interrupted else []
     return [*filter(None, [elsewhere_text(record)]), *stopped, *(found.noise if found else ())]
