@@ -77,7 +77,7 @@ def _narrowest(dtypes: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """A kernel's graph, forward or backward: scheduler nodes, and the FX nodes that they compute."""
+    """The forward, backward or inference graph that contains a kernel: its scheduler nodes and FX nodes."""
 
     entities: dict[str, Entity]
     fx: dict[str, Node]

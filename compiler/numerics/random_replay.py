@@ -44,7 +44,7 @@ class Draws:
 
     @contextmanager
     def check_count(self) -> Iterator[None]:
-        """Run a graph in this block; `reason` then says if it did not draw as often as eager."""
+        """Check that a graph run in this block draws as often as eager; if not, set `reason`."""
         self._seen, self.reason = set(), ""
         yield
         if not self.reason and len(self._seen) != len(self.made):

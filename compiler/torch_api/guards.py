@@ -264,7 +264,7 @@ def _fact(guard: Any, source: str, value: Any) -> GuardFacts:
 
 
 def _seconds(guard: Callable[[Any], bool], value: Any) -> float:
-    """Seconds of one check, from the fastest round; only for stateless guards."""
+    """Time of one check in seconds, from the fastest round. The guard must be stateless."""
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter_ns()

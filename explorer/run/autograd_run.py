@@ -1,4 +1,4 @@
-"""The autograd graph of a tensor, as a run to display, print and save."""
+"""`AutogradRun`: display, print and save a tensor's autograd graph."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def line_numbers(artifact: Artifact, count: int) -> list[str]:
 
 
 def _link(artifact: Artifact, line: int, known: SourceLines) -> str:
-    """The source lines of a line's entities: the first two, and the number of others."""
+    """Source locations of the entities on an artifact's line: the first two, then `+N` for the rest."""
     if artifact.stage == "source":
         return ""
     lines = (found for entity_id in artifact.lines.get(line, ()) for found in known.get(entity_id, ()))
@@ -252,5 +252,5 @@ def _colourful(text: str, language: str) -> str:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to colour text for a stream: if it is a terminal and `NO_COLOR` is not set."""
+    """Whether to colour text for a stream: a terminal, `NO_COLOR` is not set, and `TERM` is not "dumb"."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -174,7 +174,7 @@ def _average_weights(s: Local, axis: int, count: int) -> Tensor:
 
 
 def _adaptive_weights(s: Local, axis: int, count: int) -> Tensor:
-    """Windows that begin at ⌊i · n / m⌋ and end at ⌈(i + 1) · n / m⌉, for m results of n elements."""
+    """Averaging weights: result i of m averages the elements from ⌊i · n / m⌋ to before ⌈(i + 1) · n / m⌉ of n."""
     size, index = s.self.shape[axis], torch.arange(count)
     inside = _windows(size, index * size // count, -(-(index + 1) * size // count))
     return inside / inside.sum(1, keepdim=True)

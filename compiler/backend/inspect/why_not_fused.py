@@ -139,7 +139,7 @@ class Lookup:
         return self._explain_refusal(min(kernels[0]), max(kernels[0]), ctx)
 
     def _matmul_decision(self, one: Sequence[int], two: Sequence[int]) -> str:
-        """Why a matmul and a kernel that reads it were fused or not, by the decisions; "" if there is none."""
+        """Recorded reasons why a matmul and a kernel that reads it were fused or not; "" without such a decision."""
         made = [{target for number in numbers for target in self.steps.steps[number].targets} for numbers in (one, two)]
         found = [d for d in self.decisions if d.pass_name in ("matmuls", "tune") and len(d.subjects) == 2]
         told = [d.why for d in found if any(d.subjects[0] in a and d.subjects[1] in b for a, b in (made, made[::-1]))]

@@ -100,7 +100,7 @@ def mean_of(total: Expr, size: Index) -> Expr:
 
 
 def truth(name: str) -> Rule:
-    """Rule of any or all. Raises NoRuleError for uint8, whose result is uint8 in PyTorch."""
+    """Lowering rule for `any` or `all`. The rule raises NoRuleError for uint8, whose result is uint8 in PyTorch."""
 
     def rule(low: Lowering, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
         if low.dtype != torch.bool:

@@ -224,7 +224,7 @@ def strides_of(tensor: torch.Tensor) -> Shape:
 
 @lru_cache(4096)
 def _index(expression: Any, numbers: frozenset[str]) -> Index:
-    """Convert a SymPy expression. `numbers` are the symbols that may be 0 or negative."""
+    """Convert a SymPy expression to an Index. `numbers` are the symbols that may be 0 or negative."""
     kind, args = expression.func.__name__, expression.args
     if expression.is_Integer:
         return Index.of(int(expression))

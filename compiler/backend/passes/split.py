@@ -170,8 +170,9 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Division of reduced ranges: `outer` variables count the parts, `inner` ones run within a part. `values` are the
-    original variables as indices over them. `ragged` are original variables that the last part may exceed.
+    """Reduced ranges split into parts: `outer` variables number the parts, `inner` ones run within a part.
+
+    `values` are the split variables as indices over both. `ragged` are those whose last part goes beyond their range.
     """
 
     outer: tuple[Var, ...]

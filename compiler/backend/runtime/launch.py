@@ -326,7 +326,7 @@ def _programs(points: Index, block: int) -> str:
 
 
 def _variable(name: str) -> str:
-    """The variable of a buffer in the function."""
+    """Variable name of a buffer in the generated function."""
     return f"{name}_" if name in _TAKEN else name
 
 

@@ -49,7 +49,7 @@ def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, dev
 def fastest_matmul(
     program: Program, matmul: MatmulKernel, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
 ) -> Candidate | None:
-    """The fastest configuration of a matmul kernel; None if PyTorch's matmul and `rest`, the epilogue, are as fast."""
+    """The fastest candidate; None if no tile fits the GPU, or if PyTorch's matmul plus `rest` is as fast."""
 
     def measure() -> list[float]:
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]

@@ -1,6 +1,6 @@
-"""Divide graphs with data-dependent sizes or numbers, such as `x[x > 0]` and `x.sum().item()`.
+"""Split graphs at data-dependent sizes or numbers, such as `x[x > 0]` and `x.sum().item()`.
 
-A graph is divided at the operators that compute such sizes, which PyTorch runs. The parts between them are compiled
+PyTorch runs the operators that compute such sizes; the graph is split there. The parts between them are compiled
 as pieces, which take the sizes as arguments. In torch the sizes are unbacked symbols: u0, u1 …
 """
 

@@ -72,8 +72,8 @@ class TritonFunction:
 class CanonicalCode:
     """A kernel's code under canonical names, shared by kernels that differ in names only, as in a model's layers.
 
-    `starts` maps a buffer of which the kernel reads a single element to the offset of that element. The function gets
-    a pointer to the element. For example, each layer reads its own seed of random numbers.
+    If the kernel reads a single element of a buffer, `starts` has the element's offset, and the function gets a
+    pointer to it. For example, each layer reads its own seed of random numbers.
     """
 
     program: Program

@@ -103,7 +103,7 @@ def _can_combine(test: ast.expr) -> bool:
 
 
 def _choices(statement: ast.If) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """The assignments in both branches, as pairs of name and value."""
+    """The single assignment of each branch as (name, value); None if a branch has none or several."""
     yes = _only_assignment(statement.body)
     no = _only_assignment(statement.orelse) if statement.orelse else yes and (yes[0], yes[0])
     return (yes, no) if yes is not None and no is not None else None

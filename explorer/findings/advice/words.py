@@ -41,7 +41,7 @@ def snippet(change: Change) -> list[str]:
 
 
 def trial_words(trial: Trial) -> str:
-    """Result of a trial in words, compared with the claim; the numbers include their spread."""
+    """Describe a trial's measured gain and compare it with the claimed gain; "" if nothing was measured."""
     if trial.problem:
         return f"It could not be tried: {trial.problem}."
     if trial.before is None or trial.after is None or trial.gained is None:

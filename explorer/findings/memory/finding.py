@@ -106,9 +106,7 @@ class Known:
         return one_line(entity.label) if entity is not None else ""
 
     def row(self, event: MemoryEvent) -> Row:
-        """Row of a tensor in the view: bytes, name and half, a cell for its role (filled in by the view), line,
-        maker.
-        """
+        """Row of a tensor in the table: bytes, name and half, role (filled in by the view), line, producer."""
         entity = self.entities.get(self.line(event))
         place = entity.attrs if entity is not None else {}
         file, number = str(place.get("file", "")), int(place.get("line", 0))

@@ -21,7 +21,7 @@ def break_even_size(first: tuple[int, Ratio], second: tuple[int, Ratio]) -> floa
 
 
 def pays_from(measured: Measured) -> str:
-    """Sizes from which compiled calls are faster than eager beyond the noise, in words; "never" if there are none."""
+    """Describe the sizes at which compiled calls are faster than eager, beyond noise, or say that there are none."""
     if not measured:
         return "could not be compared with eager"
     faster = [index for index, (_, ratio) in enumerate(measured) if ratio.verdict == "faster"]

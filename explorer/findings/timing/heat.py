@@ -20,7 +20,7 @@ HALVES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Seconds of one line by side and half: `total` includes the functions it calls, `own` does not."""
+    """Time of one source line in seconds, by side and half: `total` includes the functions it calls, `own` does not."""
 
     line: str
     total: Mapping[tuple[str, str], float]
