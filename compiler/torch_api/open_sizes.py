@@ -38,7 +38,7 @@ class SymbolFacts:
 
     `sources` share the symbol, because their first values were equal.
     `became` is the number or expression that replaced the symbol, "" if it is still symbolic.
-    `stack` is the user's code at the replacement, outermost frame first; `asked` is the source location that torch recorded for it.
+    `stack` is the user's code at the replacement, outermost frame first; `asked` is the place that torch recorded.
     """
 
     name: str

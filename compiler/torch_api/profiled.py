@@ -33,7 +33,8 @@ class GpuWork:
     """Mean work of the GPU and its driver per call. Times are in seconds.
 
     `busy`: time in which the GPU ran anything. `kernels`: number of kernels, copies and fills.
-    `launched`: number of driver calls that launch work, `launching`: their time. `host`: wall time until the traced call returns.
+    `launched`: number of driver calls that launch work, `launching`: their time.
+    `host`: wall time until the traced call returns.
     `graphs`: number of CUDA graph launches.
     """
 

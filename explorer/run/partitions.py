@@ -67,7 +67,7 @@ class Partitions:
         return table_of("kept", kept + again)
 
     def plot(self, budgets: Sequence[float] = BUDGETS) -> Figure:
-        """Plot recomputed bytes over activation bytes kept, one line per graph; eager and `default_partition` are points."""
+        """Plot recomputed over saved bytes, one line per graph; eager and `default_partition` are points."""
         from explorer.render.plots import partition_chart
 
         return partition_chart(self.table(budgets))
