@@ -152,6 +152,6 @@ def _calls(reading: Reading) -> list[Entity]:
 
 
 def _block_of(entity: Entity) -> str:
-    """The block that contains a call: `h.3` for `h.3.attn.c_proj`, up to the last number in the path."""
+    """The block that contains a call: `h.3` for `h.3.attn.c_proj`, up to the first number in the path."""
     found = re.match(r"(?:[^.]*[^.\d][^.]*\.)*\d+(?=\.|$)", str(entity.attrs.get("module", "")))
     return found[0] if found else ""

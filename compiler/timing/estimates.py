@@ -1,4 +1,4 @@
-"""Estimate a lower bound for the time of a call on a GPU that is not present.
+"""Estimate a lower bound for the time of a call on a GPU that is not present; never a measurement.
 
 A kernel takes at least as long as its bytes and operations take at the GPU's peak rates (`compiler.binary.roofline`).
 The host takes some microseconds for each launch. A real call takes longer: caches, occupancy, Python and dependencies

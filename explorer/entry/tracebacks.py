@@ -58,7 +58,7 @@ def _without_magic(traceback: TracebackType | None, bottom: CodeType, run_code: 
 
 
 def _without_machinery(traceback: TracebackType | None, bottom: CodeType) -> TracebackType | None:
-    """The traceback without frames of torch.compile and tcompile, except where the error is raised."""
+    """The traceback without frames of torch.compile and tcompile, except `bottom`'s and the one that raised."""
     kept: list[TracebackType] = []
     for is_user, entries in groupby(_entries(traceback), key=lambda entry: _is_user(entry, bottom)):
         run = list(entries)

@@ -152,7 +152,7 @@ class Inspection:
 
     @property
     def totals(self) -> Totals:
-        """Kernels, calls of PyTorch, and bytes that kernels move: totals of all graphs."""
+        """Kernels, calls of PyTorch, and bytes that kernels move: totals of all graphs after the last pass."""
         return sum((totals(graph.last, graph.context(self.thresholds)) for graph in self.graphs), Totals())
 
     @property

@@ -28,7 +28,7 @@ def fold_padding(program: Program, ctx: Context) -> Program:
 
 
 def _maker(padding: Loop, program: Program) -> Loop | None:
-    """The loop that produces the value of a padded copy, if all its readers can read the copy; else None."""
+    """The loop that produces a padded copy's value, if that has other readers and all can read the copy; else None."""
     source = padding.value.value if isinstance(padding.value, Guard) else None
     if not isinstance(source, Load) or source.index != padding.index:
         return None

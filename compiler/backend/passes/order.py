@@ -56,7 +56,10 @@ def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kerne
 
 
 def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
-    """Sort ranges by their stride, largest first, averaged over accesses and weighted by the size of the buffer."""
+    """Sort ranges by their stride, largest first, averaged over accesses and weighted by the size of the buffer.
+
+    Ranges with stride 1 in most accesses, by the same weight, come last.
+    """
     if len(group) < 2:
         return group
     places = [(ctx.number(buffer.size), offset) for buffer, offset in accesses(kernel, program)]
