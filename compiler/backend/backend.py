@@ -133,12 +133,12 @@ def _inputs_on_gpu(module: GraphModule) -> Iterator[Node]:
 
 
 def donated_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
-    """Names of a backward's inputs that are on a GPU, among `names`: kernels may overwrite them."""
+    """Select the `names` of graph inputs on a GPU: donated inputs of a backward, which kernels may overwrite."""
     return frozenset(node.name for node in _inputs_on_gpu(module)).intersection(names)
 
 
 def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
-    """Results of a forward that only its backward uses: names by output position."""
+    """Take over the results of a forward that only its backward uses; returns their names by output position."""
     [output] = module.graph.find_nodes(op="output")
     return {place: output.args[0][place].name for place in claim_donated_buffers()}
 
@@ -170,8 +170,8 @@ def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Con
 
 
 def _quicker_launched(program: Program, ctx: Context) -> str:
-    """Reason why launching a graph's steps takes the host less time than a replay, "" if it does not. The answer for a
-    forward also holds for its backward, which has one to two times as many launches.
+    """Reason why launching a graph's steps takes the host less time than a replay, "" if it does not. It is always ""
+    for a backward, which follows the decision for its forward: it has one to two times as many launches.
     """
     launches = sum(1 if isinstance(step, Kernel) else CALL for step in program.steps)
     enough = {"inference": ctx.thresholds.replayed, "forward": ctx.thresholds.replayed_in_training}
@@ -194,7 +194,7 @@ def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: B
 
 
 def _wake(inputs: Sequence[Any]) -> None:
-    """Start the compile processes if inputs are on a GPU, while the graph is partitioned and lowered."""
+    """If inputs are on a GPU, start the compile processes: they start while the graph is partitioned and lowered."""
     gpus = [value.device for value in inputs if isinstance(value, torch.Tensor) and value.device.type == "cuda"]
     if gpus and torch.cuda.is_available() and not why_no_gpu():
         from compiler.backend.runtime.build_triton import warm_up
@@ -234,7 +234,7 @@ def example_sizes(module: GraphModule) -> dict[str, int]:
 
 
 def compile_program(program: Program, ctx: Context, options: BackendOptions) -> Call:
-    """Compile a program to a call: generated code if possible, else the reference interpreter, with a warning."""
+    """Compile a program to a call: generated code if possible, else, with a warning, the reference interpreter."""
     if options.interpret:
         return interpret_program(program)
     if options.code == "triton" and not ctx.processors:
@@ -270,7 +270,7 @@ def _say_once(why: str) -> None:
 
 
 def interpret_program(program: Program, launch: Callable[[State, Kernel], None] | None = None) -> Call:
-    """Make a call that runs the program in the reference interpreter. `launch` runs the kernels if given."""
+    """Make a call that runs the program in the reference interpreter. If given, `launch` runs the kernels."""
 
     def call(args: list[Any]) -> Sequence[Any]:
         given = list(args)

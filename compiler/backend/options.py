@@ -11,20 +11,22 @@ from compiler.record.options import OptionError
 from compiler.record.plain_text import did_you_mean
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""All modes of torch.compile. On the CPU all behave as "default": it has neither CUDA graphs nor autotuning."""
+"""Supported modes of torch.compile. For C++ they make no difference: CUDA graphs and autotuning are for GPUs."""
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "interpret": (False, True), "code": ("", "cpp", "triton"), "random": ("philox", "eager"),
 }  # fmt: skip
-"""Values of the other options, the default first."""
+"""Allowed values of the options that are not thresholds, the default first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
     """Options of the backend.
 
-    `interpret` runs the reference interpreter instead of generated code. `code` is the language, "" for the default of
-    the device; "triton" on a CPU runs kernels in Triton's interpreter. `graphs` replays CUDA graphs where possible,
-    `tuned` autotunes kernels. `random` numbers are counter-based ("philox") or those of "eager" mode for a seed.
+    interpret  run the reference interpreter instead of generated code
+    code       language of kernels, "" for the device's default; "triton" on a CPU runs them in Triton's interpreter
+    graphs     replay CUDA graphs if possible
+    tuned      autotune kernels
+    random     random numbers: "philox" for counter-based ones, "eager" for those of eager mode with the same seed
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -54,7 +56,7 @@ def parse_options(mode: str | None, options: Mapping[str, Any] | None) -> Backen
 
 
 def check_thresholds(given: Mapping[str, Any]) -> None:
-    """Check thresholds. Raises OptionError for an unknown name, or a value that is no positive int."""
+    """Check thresholds. Raises OptionError for an unknown name, or a value that is not a positive int."""
     known = [found.name for found in fields(Thresholds)]
     for name, value in given.items():
         if name not in known:

@@ -1,4 +1,4 @@
-"""The passes, in order. `run` times them, verifies the program after each, and keeps it.
+"""The compiler passes, in order. `run` runs and times them, and verifies and keeps the program after each.
 
 A `Watcher` reports the stages of each graph to an exploration.
 """
@@ -61,7 +61,7 @@ def stage_name(pass_name: str) -> str:
 
 
 def passes_for_tuning(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
-    """The passes of mode="max-autotune" on a GPU: matmuls of any size may be fused with kernels."""
+    """The passes for mode="max-autotune": as given, but matmuls of any size may be fused with kernels."""
     return {**passes, "matmuls": fuse_matmuls} if passes["matmuls"] is fuse_small_matmuls else passes
 
 
@@ -107,7 +107,7 @@ class Watcher(Protocol):
     """Observes compilations, one graph after the other.
 
     `builds` says whether code is compiled, or only generated to be read. `replaces` says whether later calls run FX
-    graphs instead of compiled code; they need AOTAutograd's wrappers.
+    graphs instead of compiled code, for which AOTAutograd's wrappers are needed.
     """
 
     builds: bool

@@ -74,7 +74,7 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
 
 
 def shared_text(name: str, called: Set[str], vector_math: bool) -> str:
-    """Head of a translation unit: the functions and OpenMP reductions that its kernels use, by name."""
+    """Head of a translation unit: the prelude, and the other functions and OpenMP reductions named in `called`."""
     random = RANDOM_TEXT if called & _RANDOM.keys() else ""
     needed = set(called).union(*(_RANDOM[function] for function in called & _RANDOM.keys()))
     return "\n".join([f"// {name}", PRELUDE, *_reductions(called), *_declarations(needed, vector_math), random, ""])
@@ -152,7 +152,7 @@ class _Writer(CppText):
         return self.index(var.size)
 
     def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
-        """Write the OpenMP pragma of the next `count` loops. Small loops and scatters run on one thread."""
+        """Write the OpenMP pragma for the next `count` loops. Small loops and scatters run on one thread."""
         if self.kernel.taken:
             return
         points = product(var.size for var in work)
@@ -214,7 +214,7 @@ class _Writer(CppText):
             self.line(f"{self.element(loop.target, loop.index)} = {name};", loop.target)
 
     def is_by_columns(self) -> bool:
-        """Whether adjacent elements in memory belong to adjacent results, rather than to one result."""
+        """Whether more memory accesses are contiguous across adjacent results than along the reduction of one result."""
         if not self.kernel.ranges or not self.kernel.reduced:
             return False
         places = [*offsets(self.kernel, self.program)]

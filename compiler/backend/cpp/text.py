@@ -1,4 +1,4 @@
-"""Expressions and indices as C++ text, and the functions that they call. No headers are included: parsing those of
+"""Expressions and indices as C++ text, and the functions that they call. No headers are included: parsing headers of
 torch or the standard library would take longer than the rest of the compilation.
 """
 

@@ -8,8 +8,8 @@
     Loop           fills one buffer: `target[index] = value`, at each point; or reduces `value` over `reduced`
     Expr           the scalar value of a loop, see `expr.py`
 
-Lowering gives each ATen operation one loop in a kernel of its own. The passes then merge kernels, inline expressions
-into their readers, and change the order of loops. A loop addresses buffers by coordinates, one index per dimension.
+Lowering gives each ATen operation one loop or several, each in its own kernel. The passes then merge kernels, inline
+expressions into their readers, and reorder loops. A loop addresses buffers by coordinates, one index per dimension.
 The buffer's `strides` give the offset of an element, so views and layouts cost nothing. An extern call addresses
 memory by `Strided` views, as PyTorch does.
 """
@@ -28,11 +28,11 @@ from compiler.backend.ir.index import Index, Var, as_text, product, scalar_produ
 
 
 class BackendError(RuntimeError):
-    """A graph that the backend can't compile, or an invalid program: the message says what and where."""
+    """Raised for a graph that the backend can't compile, or an invalid program; the message gives the reason."""
 
 
 class CompilerUnavailableError(RuntimeError):
-    """A compiler failed for reasons other than the generated code: a later attempt may succeed."""
+    """Raised if a compiler fails for a reason other than the generated code: a later attempt may succeed."""
 
 
 class _Printed:
@@ -42,8 +42,8 @@ class _Printed:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory with a shape. `strides` are in elements; all sizes may be symbolic. `reuses` names the buffer whose memory
-    it reuses, "" for a new allocation. Loops only read and write dtypes of `scalar.DTYPES`.
+    """Memory of a tensor. `strides` are in elements. Sizes and strides may be symbolic. `reuses` names another buffer
+    if its memory is reused, "" for a new allocation. Loops only read and write dtypes of `scalar.DTYPES`.
     """
 
     name: str
@@ -74,17 +74,17 @@ class Buffer:
 
 
 SCANS = ("cumsum", "cumprod")
-"""Reductions that store the running result at each point of one range, in its order."""
+"""Scans: reductions along one range that store the running result at each of its points."""
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", *SCANS)
-"""`argmax` and `argmin` give the first position in row-major order over the loop's `reduced`, as int64."""
+"""All reductions. `argmax` and `argmin` return the first position in row-major order over `reduced`, as int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Fills `target`. At each point of `ranges` it stores `value` at `index`, or the `reduction` of `value` over
-    `reduced`. It writes each element of the target exactly once, except in a scatter: the value is then a `Put`, which
-    has its own index, and `index` is empty.
+    """A loop nest that fills the buffer `target`. At each point of `ranges` it stores `value` at `index`, or the
+    `reduction` of `value` over `reduced`. It writes each element of the target exactly once. The exception is a
+    scatter: its value is a `Put`, which has its own index, and `index` is empty.
 
     A loop has the `ranges` of its kernel. A reduction also has the kernel's `reduced`; a loop without reduction may
     have the kernel's `ranges + reduced` as its `ranges`. `order` is its position in the lowered program. `origins` are
@@ -138,8 +138,8 @@ class Loop:
 
 @dataclass(frozen=True, repr=False)
 class Kernel(_Printed):
-    """Loops that run as one loop nest, in this order. `local` are the targets that nothing outside the kernel reads:
-    they need no memory. A loop may read another loop's target only at the index that is written at the same point.
+    """Loops that run as one loop nest, in order. `local` names the targets that nothing outside the kernel reads: they
+    need no memory. A loop may read another loop's target only at the index that is written at the same point.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Kernel(_Printed):
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """Names of the buffers that it reads before it writes them, sorted."""
+        """Names of the buffers whose old values it reads: those that its loops have not written before. Sorted."""
         written: set[str] = set()
         loaded: set[str] = set()
         for loop in self.loops:
@@ -174,7 +174,7 @@ class Kernel(_Printed):
 
     @property
     def operands(self) -> tuple[Strided, ...]:
-        """Operands of its matmul, none for other kernels."""
+        """Operands of its matmul; () for other kernels."""
         return ()
 
     @cached_property
@@ -184,7 +184,7 @@ class Kernel(_Printed):
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """Names of the buffers that its function takes, in the order in which its loops use them."""
+        """Names of the buffers that its generated function takes, in the order in which its loops use them."""
         kept = {*self.reads, *self.writes} - self.taken
         named = (name for loop in self.loops for name in (*(load.buffer for load in loads(loop.value)), loop.target))
         return tuple(name for name in dict.fromkeys((*named, *sorted(kept))) if name in kept)
@@ -195,7 +195,7 @@ class Kernel(_Printed):
         return tuple(target for target in self.targets if target not in self.local)
 
     def without_unused_loops(self) -> Kernel:
-        """Remove the loops that no stored value needs."""
+        """The kernel without the loops that no stored value needs."""
         needed = set(self.writes)
         for loop in reversed(self.loops):
             needed |= loop.reads if loop.target in needed else set()
@@ -203,7 +203,7 @@ class Kernel(_Printed):
         return replace(self, loops=loops, local=self.local & needed)
 
     def with_ranges(self, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
-        """Change the ranges; `values` maps the names of the old loop variables to indices over the new ones."""
+        """The kernel over other ranges; `values` maps names of the old loop variables to indices over the new ones."""
 
         def move(loop: Loop) -> Loop:
             own = ranges + reduced if not loop.reduction and len(loop.ranges) > len(self.ranges) else ranges
@@ -253,9 +253,9 @@ Argument: TypeAlias = Any
 class Extern(_Printed):
     """An extern call of `function`: an ATen operator, or another callable of a graph. `name` is its printed name.
 
-    `outputs` names the buffers of its results, as a nested tuple if it returns several. `writes` names the arguments
+    `outputs` names the buffers of its results, as a nested tuple if it returns several. `writes` names the buffers
     that it mutates. `pinned` calls keep their order: they draw random numbers or have side effects. `aliases` says
-    that results may share memory with arguments.
+    whether results may share memory with arguments.
     """
 
     name: str
@@ -287,8 +287,8 @@ class Extern(_Printed):
 
 @dataclass(frozen=True, repr=False)
 class MatmulKernel(Kernel):
-    """A matmul with a fused epilogue. It computes the matmul `call`, then the loops, each point of which reads one
-    element of the result. The call and the loops may also run one after the other (`parts`).
+    """A matmul with a fused epilogue: it computes the matmul `call`, then the loops. Each point of a loop reads one
+    element of the matmul's result. `parts` has the call and the loops as separate steps.
     """
 
     call: Extern = field(kw_only=True)
@@ -323,7 +323,7 @@ class MatmulKernel(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class ComboKernel(Kernel):
-    """Several kernels, `parts`, in one launch. It has no ranges of its own; its loops are all loops of the parts."""
+    """Several kernels, `parts`, in one launch. It has no ranges of its own; `loops` has the loops of all parts."""
 
     parts: tuple[Kernel, ...] = field(kw_only=True)
 
@@ -372,8 +372,8 @@ class Program(_Printed):
 
     `inputs` are the arguments in order: names of buffers, or of symbols for sizes. `outputs` have the form of an
     extern's arguments. `mutated` names the inputs that a step writes. `constants` are tensors that the graph holds, by
-    buffer. `frees` has the buffers to free after each step, once scheduled. `apart` has the positions of outputs that
-    are the same view as an earlier output, but must be tensor objects of their own, as autograd marks tensors.
+    buffer. `frees` names the buffers to free after each step; it is () before scheduling. `apart` has the positions of
+    outputs that are the same view as an earlier output, but must be separate tensor objects for autograd.
     """
 
     name: str
@@ -417,20 +417,20 @@ class Program(_Printed):
         return frozenset(name for call in self.calls for name in call.reads)
 
     def with_steps(self, steps: tuple[Step, ...]) -> Program:
-        """Replace all steps, and remove the buffers that become unused."""
+        """The program with other steps, without the buffers that become unused."""
         used = {name for step in steps for name in (*step.targets, *step.reads)}
         used |= {*self.inputs, *self.constants, *self.returned}
         return replace(self, steps=steps, buffers=tuple(buffer for buffer in self.buffers if buffer.name in used))
 
     def replace_steps(self, new: Mapping[int, tuple[Step, ...]]) -> Program:
-        """Replace some steps by others, by the `id` of the old step; returns itself if `new` is empty."""
+        """The program with some steps replaced, by `id` of the old step; the program itself if `new` is empty."""
         return self.with_steps(tuple(one for step in self.steps for one in new.get(id(step), (step,)))) if new else self
 
     def __str__(self) -> str:
         return "\n".join(text for text, _ in self.rows())
 
     def rows(self) -> Iterator[tuple[str, Step | Loop | None]]:
-        """Lines of its text, each with the step or loop that it prints."""
+        """Lines of its text, each with the step or loop that it belongs to, or None."""
         inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
         yield f"program {self.name}({inputs}):", None
         for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):

@@ -76,7 +76,7 @@ class Op(Keyed):
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard(Keyed):
     """`value` if `condition` holds, else `other`. Unlike the operation `where`, it evaluates only the selected branch:
-    loads of the other one may be out of bounds.
+    loads of the other branch may be out of bounds.
     """
 
     condition: Expr
@@ -156,14 +156,14 @@ def _parts(value: Expr) -> Iterator[Expr]:
 
 
 def indices(value: Expr) -> Shape:
-    """Indices of the outermost expression, if it is a load, a scatter or an index; not of its subexpressions."""
+    """Indices of a load, a scatter or an index itself, without those of its subexpressions; () for others."""
     if isinstance(value, Load | Put):
         return value.index
     return (value,) if isinstance(value, Index) else ()
 
 
 def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[str, Index] = _AS_THEY_ARE) -> Expr:
-    """Replace subexpressions: `change` returns a replacement, or None to descend into the subexpression. `values` are
+    """Replace subexpressions: `change` returns a replacement, or None to descend into the subexpression. `values` has
     new indices for loop variables, by name.
     """
     if (changed := change(value)) is not None:
@@ -199,7 +199,7 @@ def with_loads(value: Expr, change: Callable[[Load], Expr | None]) -> Expr:
 
 
 def rename_buffers(value: Expr, names: Mapping[str, str], starts: Container[str] = ()) -> Expr:
-    """Rename buffers; loads from buffers in `starts` (old names) become loads of the first element."""
+    """Rename buffers, by old name. Accesses to buffers in `starts` (old names) become accesses to the first element."""
 
     def rename(value: Expr) -> Expr:
         return rebuilt(value, change)
@@ -233,7 +233,7 @@ def variables_in(index: Index) -> Iterator[Var]:
 
 @lru_cache(1 << 14)
 def cost(value: Expr) -> int:
-    """Estimated cost of an expression, in additions. A load counts as one."""
+    """Estimated cost of an expression, in additions. A load costs as much as an addition."""
     return sum(OPERATIONS[part.name].cost if isinstance(part, Op) else isinstance(part, Load) for part in parts(value))
 
 

@@ -27,7 +27,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keyed:
-    """Base class: equality by `key`, a text of all fields. Variables of the same name may have different sizes."""
+    """Base class with equality by `key`, a text of all fields. Variables of one name but different sizes differ."""
 
     key: str = field(init=False, repr=False)
 
@@ -39,7 +39,7 @@ class Keyed:
 
 
 def as_text(value: object) -> str:
-    """Text of an expression in a printed program: `int(i0 + 1)` for an index as a number."""
+    """Text of an expression in a printed program: `int(i0 + 1)` for an index that is used as a number."""
     return f"int({value})" if isinstance(value, Index) else str(value)
 
 
@@ -59,7 +59,7 @@ class Var(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbol(Keyed):
-    """A number known when the program is called. Sizes are at least 1 inside of loops."""
+    """A number known when the program is called. If it is a size (`is_size`), it is at least 1 inside loops."""
 
     name: str
     is_size: bool = True
@@ -395,7 +395,7 @@ def _never_negative(atom: Atom) -> bool:
 
 
 def _lower_bound(index: Index, atom: Atom) -> Index | None:
-    """Lower bound of the index over all values of one atom, term by term; None if unbounded."""
+    """Lower bound of the index over all values of one atom, term by term; None if none is found."""
     highest = _highest(atom)
     least = _constant(0)
     for atoms, factor in index.terms:
@@ -512,7 +512,10 @@ def variables(index: Index) -> set[Var]:
 
 
 def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None = None) -> Any:
-    """Evaluate an index for values of its variables and symbols: an int, or an integer tensor."""
+    """Evaluate an index for values of its variables and symbols, and with `indirect` for its `Indirect` atoms.
+
+    The result is an int, or an integer tensor if values are tensors.
+    """
 
     def value(atom: Var | Symbol | Indirect) -> Any:
         if isinstance(atom, Indirect):
@@ -549,7 +552,7 @@ def is_bijective(coordinates: tuple[Index, ...], shape: tuple[Index, ...], range
 
 
 def _split_variable(place: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
-    """Split a variable that occurs in quotients or remainders into two, if its size is divisible."""
+    """Split each variable that occurs in quotients or remainders into two, if the divisor divides its size."""
     for atom in atoms_of(place):
         if not isinstance(atom, Quotient | Remainder) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
             continue

@@ -11,8 +11,8 @@ from compiler.backend.ir.index import Atom, Index, Product, Symbol, Var
 
 
 class Lines:
-    """Lines of code. `targets` maps line numbers, from 0, to the target of the loop that the line computes. `target` is
-    the default for `line`. `mark` begins a comment.
+    """Writes lines of code. `targets` maps line numbers, from 0, to the target of the loop that the line computes.
+    `target` is the default target of new lines. `mark` begins a comment.
     """
 
     mark = "#"
@@ -29,7 +29,7 @@ class Lines:
         self.lines.append("    " * self.depth + text)
 
     def head(self, start: str, arguments: list[str], end: str) -> None:
-        """Write the head of a function, or a call, wrapped if it is long."""
+        """Write the head of a function, or a function call; it is wrapped if it is long."""
         if len(start) + sum(len(argument) + 2 for argument in arguments) < 110:
             self.line(f"{start}{', '.join(arguments)}{end}")
             return
@@ -44,7 +44,7 @@ class Lines:
         self.line(end)
 
     def comment(self, loop: Loop) -> None:
-        """Write the user's line of Python as a comment, unless the previous loop has the same line."""
+        """Write the user's line of Python as a comment, unless it is the same as for the previous loop."""
         if loop.source and loop.source != self.source:
             self.source = loop.source
             self.line(f"{self.mark} {loop.source}".rstrip("\\"), loop.target)
@@ -57,7 +57,7 @@ def _method(kind: str) -> str:
 
 class KernelText(Lines):
     """Writes a kernel. Subclasses, one per language, have a method `write_…` for each class of expressions. `known` has
-    names of computed values by buffer, `called` the names of called functions.
+    the variable names of computed values, by buffer. `called` has the names of called functions.
     """
 
     suffix = ""
@@ -70,7 +70,7 @@ class KernelText(Lines):
         self.called: set[str] = set()
 
     def text(self, value: Expr | Atom) -> str:
-        """Text of an expression; an index is written as a number."""
+        """Text of an expression or an atom of an index. An `Index` is written as an int64 value."""
         found: str = getattr(self, _method(type(value).__name__))(value)
         return found
 
@@ -88,7 +88,7 @@ class KernelText(Lines):
         return " + ".join(terms).replace("+ -", "- ") or f"0{self.suffix}"
 
     def sorted_terms(self, index: Index) -> Iterable[tuple[Product, int]]:
-        """Terms of an index, in the order to write them in."""
+        """Terms of an index, in the order in which they are written."""
         return index.terms
 
     def offset(self, name: str, index: tuple[Index, ...]) -> Index:

@@ -52,6 +52,6 @@ def randn(seed: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
 
 
 def randint(seed: torch.Tensor, counter: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """Int64 numbers in [0, size), where `size` is below 2 ** 31."""
+    """Int64 numbers in [0, size), for a `size` below 2 ** 31."""
     first, second = words(seed, counter)[:2]
     return (second % size * (2**32 % size) + first) % size

@@ -24,7 +24,7 @@ from compiler.torch_api.fx import has_fakes
 def interpret(
     program: Program, args: Sequence[Any], launch: Callable[[State, Kernel], None] | None = None
 ) -> list[Any]:
-    """Run a program on arguments, which it may mutate. `launch` runs the kernels if given."""
+    """Run a program on arguments, which it may mutate; returns its outputs. If given, `launch` runs the kernels."""
     state = State.start(program, args)
     for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
         if launch is not None and isinstance(step, Kernel):
@@ -39,7 +39,7 @@ def interpret(
 
 @dataclass(slots=True)
 class State:
-    """State of a run: tensors by buffer, sizes by symbol."""
+    """State of a run: `memory` by buffer name, `sizes` by symbol. On fake tensors (`is_fake`) loops compute nothing."""
 
     program: Program
     sizes: Mapping[str, int]
@@ -95,7 +95,7 @@ class State:
         return self.size(value) if isinstance(value, Index) else value
 
     def view(self, view: Strided) -> Any:
-        """View of a buffer's memory."""
+        """Tensor for a strided view of a buffer."""
         tensor = self.memory[view.buffer]
         if view.is_all_of(self.program.by_name[view.buffer]) or tensor.layout is not torch.strided:
             return tensor
@@ -122,7 +122,7 @@ class State:
             target[tuple(places.full(places.index(index)) for index in loop.index)] = value
 
     def add(self, target: str, put: Put, points: _Points) -> None:
-        """Run a scatter: add the values at all points to elements of the target, or replace these."""
+        """Run a scatter: add the values at all points to elements of the target, or replace the elements."""
         value = points.full(points.value(put.value))
         places = [points.full(points.index(index)) for index in put.index]
         total = self.target(target)
@@ -134,7 +134,7 @@ class State:
             total.copy_(value.flatten()[-1])
 
     def target(self, name: str) -> torch.Tensor:
-        """Memory of a buffer, allocated at its first write."""
+        """Tensor of a buffer, allocated at its first write."""
         if name not in self.memory:
             buffer = self.program.by_name[name]
             shape, strides = [*map(self.size, buffer.shape)], [*map(self.size, buffer.strides)]
@@ -168,9 +168,9 @@ class _Points:
         return torch.as_tensor(evaluate(index, self.values, gather), device=self.device)
 
     def check_bounds(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
-        """Check indices along a dimension, and clamp those of points that are not `wanted`.
+        """Check the indices along a dimension at the `wanted` points (None for all), and clamp the others.
 
-        Raises IndexError if one is out of range: torch would count negative ones from the end.
+        Raises IndexError for an index out of range. That includes negative ones, which torch counts from the end.
         """
         wrong = (place < 0) | (place >= size)
         wrong = wrong if wanted is None else wrong & wanted
@@ -224,9 +224,9 @@ def match_fake_layout(
 ) -> torch.Tensor | None:
     """Restride a result to match its fake tensor.
 
-    Returns a view if strides differ only along dimensions of size 1, else a copy. None stays None: some attention
-    kernels leave out optional results. Raises BackendError if shape or dtype differ, or if elements share memory in
-    the fake tensor only.
+    Returns a view if strides differ only along dimensions of size 1, a copy if they differ otherwise. None stays None:
+    some attention kernels leave out optional results. Raises BackendError if shape or dtype differ, or if elements
+    share memory in the fake tensor only.
     """
     if tensor is None:
         return None

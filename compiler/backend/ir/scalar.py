@@ -1,4 +1,4 @@
-"""The scalar operations of the IR: one table of their torch function, C++ and Triton.
+"""The scalar operations of the IR: a table with the torch function, C++ and Triton code of each.
 
 All arguments and the result of an operation have the same dtype. Exceptions: comparisons (bool result), `where` (bool
 condition), `cast`, and random numbers (int64 arguments: a seed, a counter; for `randint` also a size). Float16 and
@@ -22,7 +22,7 @@ Kind = Literal["same", "compare", "where", "cast", "random"]
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Names of a dtype: in printed programs, in C++, in Triton, and of a pointer to it in Triton's signatures."""
+    """Names of a dtype in printed programs, C++ and Triton, and of a pointer to it in Triton's signatures."""
 
     name: str
     cpp: str
@@ -49,9 +49,13 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A scalar operation. `torch` computes it on tensors. `cpp` and `triton` are format strings with {0}, {1}, {2} for
-    the arguments. {f} in `cpp` is the suffix of C's math functions ("f" for float). Names without a module in `triton`
-    are functions of `triton.text.FUNCTIONS`. `text` prints it, "" for name(arguments). `cost` is in additions.
+    """A scalar operation.
+
+    torch   computes it on tensors
+    cpp     format string of C++: {0}, {1}, {2} for the arguments, {f} for a math function's suffix ("f" for float)
+    triton  format string of Triton; functions without a module are those of `triton.text.FUNCTIONS`
+    text    format string of printed programs, "" for name(arguments)
+    cost    estimated cost, in additions
     """
 
     name: str

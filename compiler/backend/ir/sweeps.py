@@ -16,8 +16,9 @@ from compiler.backend.ir import Kernel, Loop
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """`scalars` are loops that run before the sweep, once at each point of the outer loops. `body` are the loops of the
-    sweep, in order: reductions and pointwise loops. `again` names values that an earlier sweep computed, too.
+    """One pass over the reduced ranges. `body` are its loops, in order: reductions and pointwise loops. `scalars` are
+    loops that run before it, once at each point of the outer loops. `again` names the values in `body` that an earlier
+    sweep has already computed.
     """
 
     scalars: tuple[Loop, ...]
@@ -42,14 +43,14 @@ def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
 
 
 def in_order(kernel: Kernel) -> tuple[Loop, ...]:
-    """Loops of a kernel in execution order, with recomputed ones several times."""
+    """Loops of a kernel in execution order; a recomputed loop occurs several times."""
     if not kernel.reduced:
         return kernel.loops
     return tuple(loop for sweep in sweeps(kernel) for loop in (*sweep.scalars, *sweep.body))
 
 
 def overwritten_early(kernel: Kernel, names: Iterable[str]) -> str:
-    """Name of a buffer that the kernel overwrites before the last read of its old value, "" if there is none."""
+    """Name of a buffer in `names` that the kernel overwrites before its old value was last read, "" for none."""
     for name in sorted({*names} & {*kernel.targets}):
         (writer,) = (loop for loop in kernel.loops if loop.target == name)
         loops = in_order(kernel)
@@ -70,7 +71,7 @@ def _levels(kernel: Kernel) -> Mapping[str, int]:
 
 
 def _needed_values(kernel: Kernel, due: set[str], inner: set[str]) -> set[str]:
-    """Targets to compute in a sweep: the `due` ones that are used, and the pointwise values that they read."""
+    """Targets to compute in a sweep: the `due` targets that are used, and the pointwise values that they read."""
     by_name = {loop.target: loop for loop in kernel.loops}
     waiting = [name for name in due if name not in inner or name not in kernel.local]
     needed: set[str] = set()

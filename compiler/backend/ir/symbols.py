@@ -13,7 +13,9 @@ from compiler.backend.ir.index import Index, Symbol, atoms_of, indirects
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Source of a size: the argument at `position` itself ("size"), or its "shape" or "stride" in dimension `dim`."""
+    """Source of a size. `what` is "size" if it is the argument at `position` itself; it is "shape" or "stride" for the
+    size or stride of that tensor in dimension `dim`.
+    """
 
     position: int
     what: str
@@ -50,7 +52,7 @@ def symbols_of(index: Index) -> Iterator[str]:
 
 
 def symbols_and_checks(program: Program, *kernels: Kernel) -> tuple[tuple[str, ...], bool]:
-    """Sorted names of the symbols that kernels use, and whether kernels have indirect indices."""
+    """Sorted names of the symbols that kernels use, and whether the kernels have indirect indices."""
     own = {index for kernel in kernels for index in _kernel_indices(kernel, program)}
     return tuple(sorted({name for index in own for name in symbols_of(index)})), any(map(indirects, own))
 

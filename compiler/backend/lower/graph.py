@@ -54,7 +54,7 @@ _TAKE_NUMBERS = frozenset({
 
 
 def lower(module: GraphModule, name: str, ctx: Context) -> Program:
-    """Lower a graph of AOTAutograd: functional, except for copies into mutated inputs at its end.
+    """Lower a graph of AOTAutograd, which is functional except for copies into mutated inputs at its end.
 
     Raises BackendError for a graph that a program can't express, for example with data-dependent sizes.
     """
@@ -85,7 +85,7 @@ def _count_outputs(name: str, outputs: int) -> int:
 
 
 def _apart_from_others(outputs: Sequence[Any], module: GraphModule) -> Iterator[int]:
-    """Positions of outputs that are the same view as an earlier output of another node, as `y.detach()` after `y`."""
+    """Positions of outputs that are the same view as an earlier output of another node: `y.detach()` after `y`."""
     nodes: Any = module.graph.output_node().args[0]
     for place, output in enumerate(outputs):
         is_again = isinstance(output, Strided) and output in outputs[:place]
@@ -224,7 +224,9 @@ class _Walk:
         return {self.low.buffers[x.buffer].device for x in leaves(value) if isinstance(x, Tensor)}
 
     def overwritten(self, node: Node) -> Tensor | None:
-        """Target of a `copy_` that a loop can do: a whole buffer, not yet mutated, from another one on its device."""
+        """Target of a `copy_` that a loop can do, else None. The target must be a whole buffer that is not mutated yet,
+        and the source another buffer on its device.
+        """
         target, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
         plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in DTYPES
         plain = plain and len(self.devices((source, target))) == 1
@@ -250,15 +252,15 @@ class _Walk:
         return result
 
     def user_kernel(self, node: Node, launch: Launch, meta: Mapping[str, torch.Tensor]) -> Mapping[str, Tensor]:
-        """Add a launch of a user's Triton kernel. Returns the new value of each argument that it writes."""
+        """Add a launch of a user's Triton kernel. Returns the new value of each argument that the kernel writes."""
         made = {name: self.low.whole(f"{node.name}_{name}", meta[name]) for name in launch.written}
         args = self.argument([launch.grid, *launch.arguments])
         self.low.call(launch.name, launch.function, args, tuple(value.buffer for value in made.values()))
         return made
 
     def new_buffers(self, name: str, meta: Any) -> Any:
-        """Add buffers for the results of an extern call. Data-dependent numbers among several results are skipped: they
-        are unused, as `data_sizes` splits the graph at a used one.
+        """Add buffers for the results of an extern call; returns their tensors. Data-dependent numbers among several
+        results are skipped: they are unused, as `data_sizes` splits the graph at numbers that are used.
         """
         if isinstance(meta, torch.Tensor):
             return self.low.whole(name, meta)
@@ -311,7 +313,7 @@ def _copy_with_memory(x: Any) -> Any:
 
 
 def source_line(node: Node) -> str:
-    """The user's line of code of a node, "" if torch recorded none."""
+    """The user's line of code that a node comes from, "" if torch recorded none."""
     frames = fx.source_frames(node)
     if not frames:
         return ""

@@ -41,7 +41,7 @@ def embedding(low: Lowering, weight: Tensor, rows: Tensor, *_: Any) -> Tensor:
 
 
 def coordinates_along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
-    """Coordinates in x for an element of `rows`, as in `torch.gather`: `rows` has the index along `dim`."""
+    """Function from coordinates in `rows` to those in x, as in `torch.gather`: `rows` has the index along `dim`."""
     if not x.shape or len(x.shape) != len(rows.shape):
         raise NoRuleError("by a tensor with other dimensions, or without any")
     dim = x.dimension(dim)
@@ -53,7 +53,7 @@ def gather(low: Lowering, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor
 
 
 def coordinates_of_rows(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
-    """Coordinates in x for `torch.index_select`: the 1-d `rows` has the indices along `dim`."""
+    """Function from coordinates in an `index_select` of x to those in x: the 1-d `rows` has the indices along `dim`."""
     if not x.shape or len(rows.shape) != 1:
         raise NoRuleError("of or by tensors without dimensions")
     dim = x.dimension(dim)
@@ -65,8 +65,9 @@ def index_select(low: Lowering, x: Tensor, dim: int, rows: Tensor) -> Tensor:
 
 
 def coordinates_of_indices(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]:
-    """For `x[rows]`, the first result dimension of the index tensors, and the coordinates in x of a result element. The
-    index tensors are broadcast together; their dimensions come first unless they index adjacent dimensions of x.
+    """For `x[rows]`: the first result dimension of the index tensors, and a function from coordinates of the result to
+    coordinates in x. The index tensors are broadcast together; their dimensions come first unless they index adjacent
+    dimensions of x.
     """
     given = [dim for dim, row in enumerate(rows) if row is not None]
     tensors = [row for row in rows if row is not None]
@@ -87,7 +88,7 @@ def coordinates_of_indices(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[in
 
 
 def index(low: Lowering, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
-    """`x[rows]`."""
+    """Lowering rule for `x[rows]`."""
     return pick(low, x, coordinates_of_indices(x, rows)[1])
 
 
@@ -114,7 +115,7 @@ def concatenate(low: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tenso
 
 
 def in_bounds(at: Index, size: Index) -> Expr | None:
-    """The condition 0 ≤ at < size, None if it is proven."""
+    """The condition 0 ≤ at < size; None if it is proven to hold."""
     conditions = []
     if not is_below(Index.of(-1), at):
         conditions.append(operation("ge", at, Const(0, torch.int64)))
@@ -128,7 +129,7 @@ def both(left: Expr, right: Expr) -> Expr:
 
 
 def bounds(at: Sequence[Index], sizes: Sequence[Index]) -> list[Expr]:
-    """Conditions for coordinates to be in bounds, without those that are proven."""
+    """Conditions that coordinates are in bounds, without conditions that are proven to hold."""
     return [found for place, size in zip(at, sizes, strict=True) if (found := in_bounds(place, size))]
 
 
@@ -282,7 +283,7 @@ def scatter_reduce(
 def index_put(
     low: Lowering, x: Tensor, rows: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """`x[rows] = values`, or with `accumulate` `x[rows] += values`."""
+    """Lowering rule for `x[rows] = values`, or if `accumulate` for `x[rows] += values`."""
     if len(rows) == 1 and rows[0] is not None and rows[0].dtype == torch.bool and not values.shape and not accumulate:
         return masked_put(low, x, rows[0], values)
     first, locate = coordinates_of_indices(x, rows)
@@ -294,7 +295,7 @@ def index_put(
 
 
 def masked_put(low: Lowering, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
-    """`x[mask] = value` for a single value and a mask over the first dimensions."""
+    """Lower `x[mask] = value` for a single value and a mask over the first dimensions."""
 
     def pick_value(at: Shape) -> Expr:
         return operation("where", mask.load(at[: len(mask.shape)]), element(value, at, low.dtype), x.load(at))
@@ -329,7 +330,7 @@ def embedding_backward(
 
 
 def scatter(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
-    """`torch.scatter`. With one index per row it needs no `Put`: each element checks whether it is the target."""
+    """Lowering rule for `torch.scatter`. One index per row needs no `Put`: each element checks if it is the target."""
     dim = x.dimension(dim)
     wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
     if not x.shape or rows.shape != wanted:

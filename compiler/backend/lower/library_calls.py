@@ -31,7 +31,7 @@ LIBRARY = "PyTorch's own kernel"
 WIDTH = 16
 """Bytes of one aligned load."""
 RATE, BANDWIDTH = 600e12, 4e12
-"""Operations and bytes per second of a large GPU: for an aligned matmul, and for padding."""
+"""Operations per second of an aligned matmul, and bytes per second of padding, on a large GPU."""
 LEAST_SECONDS = 20e-6
 _ROUNDED_ALIKE = (torch.float32, torch.float64)
 """Dtypes in which a matmul's result is not rounded when stored, so that the bias can be added afterwards."""
@@ -43,13 +43,14 @@ def is_on_gpu(meta: Any) -> bool:
 
 
 def product(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
-    """aten.mm."""
+    """Lowering rule for aten.mm."""
     return _padded_product(low, None, left, right)
 
 
 def product_and_bias(low: Lowering, bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor:
-    """aten.addmm with one bias per column. A loop adds the bias if all readers are pointwise: a library call without
-    bias takes the host less time. Low precision keeps the bias in the call, as eager mode rounds the sum only.
+    """Lowering rule for aten.addmm with one bias per column. A loop adds the bias if all readers are pointwise: a
+    library call without bias takes the host less time. In low precision the bias stays in the call, as eager mode
+    rounds the sum only.
     """
     if len(bias.shape) != 1 or factors:
         raise NoRuleError(LIBRARY)
@@ -72,8 +73,8 @@ def _is_for_kernels(node: Node) -> bool:
 
 
 def batch(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
-    """aten.bmm on a GPU. A batch that is multiplied by one broadcast matrix becomes one large mm. An operand without a
-    stride of 1 in its last two dimensions is copied by a loop, as the library would copy it.
+    """Lowering rule for aten.bmm on a GPU. A batch that is multiplied by one broadcast matrix becomes one large mm. A
+    loop copies operands without a stride of 1 in the last two dimensions, as the library would.
     """
     meta, name = low.meta, low.node.name
     if not is_on_gpu(meta):
@@ -96,12 +97,12 @@ def batch(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _matrix(view: Strided, shape: Shape) -> Strided:
-    """View a batch as one matrix, with the strides of the last two dimensions."""
+    """View a batch as one matrix of this shape, with the strides of its last two dimensions."""
     return Strided(view.buffer, shape, view.strides[1:], view.offset)
 
 
 def _readable(low: Lowering, x: Tensor, side: str, again: bool = False) -> Tensor:
-    """An operand in a layout that libraries read: itself, or a contiguous copy; `again` forces a copy."""
+    """An operand in a layout that libraries read: unchanged, or a contiguous copy. `again` forces a copy."""
     if not again and any(step.constant == 1 for step in x.strided.strides[1:]):
         return x
     low.operator = "copy"
@@ -144,7 +145,7 @@ def _padded_product(low: Lowering, bias: Tensor | None, left: Tensor, right: Ten
 
 
 def _unit(meta: Any) -> int:
-    """Elements in 16 bytes; 1 if padding does not help: on a CPU, or for float32 without TF32."""
+    """Number of elements in 16 bytes; 1 if padding does not help, as on a CPU, or for float32 without TF32."""
     if not is_on_gpu(meta) or meta.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return 1
     if meta.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32:
@@ -158,7 +159,7 @@ def _round_up(size: Index, unit: int) -> Index:
 
 
 def _pays(rows: Index, inner: Index, columns: Index, meta: Any) -> bool:
-    """Whether the matmul takes longer than copies of both operands. A symbolic size counts as 1024."""
+    """Whether padding pays: the matmul takes longer than copies of both operands. A symbolic size counts as 1024."""
     m, k, n = (size.constant if size.constant is not None else 1024 for size in (rows, inner, columns))
     seconds = 2 * m * k * n / RATE
     return seconds > max(LEAST_SECONDS, 2 * (m * k + k * n) * meta.dtype.itemsize / BANDWIDTH)
@@ -171,7 +172,7 @@ def _is_transposed(x: Tensor) -> bool:
 
 
 def _pad_copy(low: Lowering, x: Tensor, shape: Shape, side: str) -> Tensor:
-    """Zero-padded copy in the same layout, cached for all matmuls with the same operand."""
+    """Zero-padded copy in the same layout, cached for all matmuls with this operand; `x` itself if it has the shape."""
     if shape == x.shape:
         return x
     if len(shape) == 2 and _is_transposed(x):
@@ -191,7 +192,7 @@ def _transpose(x: Tensor) -> Tensor:
 
 
 def convolution(low: Lowering, image: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-    """aten.convolution."""
+    """Lowering rule for aten.convolution with a bias on a GPU: a library call without bias, and a loop that adds it."""
     if bias is None or not is_on_gpu(low.meta):
         raise NoRuleError(LIBRARY)
     dtype, name = computing_dtype(low.dtype), f"{low.node.name}_without_bias"
@@ -204,7 +205,7 @@ def convolution(low: Lowering, image: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 def convolution_backward(low: Lowering, gradient: Tensor, *args: Any) -> tuple[Tensor | None, ...]:
-    """aten.convolution_backward: gradients of image, weight and bias, as requested by `args[-1]`."""
+    """Lowering rule for aten.convolution_backward: gradients of image, weight and bias, as `args[-1]` requests."""
     metas, (*others, of_bias) = low.meta, args[-1]
     if not of_bias or not isinstance(gradient, Tensor) or not is_on_gpu(metas[2]):
         raise NoRuleError(LIBRARY)

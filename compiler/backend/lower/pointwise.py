@@ -29,7 +29,7 @@ _WIDE = (torch.int16, torch.int32, torch.int64)
 
 
 def scalar(value: Any, dtype: torch.dtype) -> Expr:
-    """Convert a number, a size, or an expression of sizes to a dtype. Raises NoRuleError for a number beyond the
+    """Expression of a number, a size, or an expression of sizes in a dtype. Raises NoRuleError for a number beyond the
     dtype's range: some operators of PyTorch raise an error for it, others wrap it around or make it infinite.
     """
     if isinstance(value, Expr):
@@ -59,8 +59,8 @@ def broadcast(shape: Shape, at: Shape) -> Shape:
 
 
 def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
-    """Element of an argument in the computing dtype of an operation in dtype `own`. Integers are rounded to `own`
-    first, as in eager mode's type promotion; with `rounds` Python numbers are, too.
+    """Element of an argument in the computing dtype of an operation in dtype `own`. For a low-precision `own`, tensors
+    of integers are rounded to it first, as in eager mode's type promotion; with `rounds` Python numbers are, too.
     """
     dtype = computing_dtype(own)
     if isinstance(value, Tensor) and value.shape and dtype != own and value.dtype in _WIDE:
@@ -78,7 +78,7 @@ def rounds_on_cpu(node: Node) -> bool:
 
 
 def arithmetic(build: Build, rounds: Callable[[Node], bool] = lambda node: False) -> Rule:
-    """Rule of an operation with arguments and result in the result's dtype. None arguments stay None."""
+    """Lowering rule for an operation with arguments and result in the result's dtype. None arguments stay None."""
 
     def rule(low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
         own, rounded, is_inner = low.dtype, rounds(low.node), is_inside(low.node)
@@ -102,13 +102,13 @@ def is_inside(node: Node) -> bool:
 
 
 def _operation(node: Node) -> tuple[Any, ...] | None:
-    """Key of the ATen operation that a node was decomposed from: its operator and its place in the user's code."""
+    """Key of the ATen operation that a node was decomposed from: operator, and position in the user's code; or None."""
     before = node.meta.get("original_aten")
     return before and (before, node.meta.get("seq_nr"), node.meta.get("stack_trace"))
 
 
 def test(build: Build) -> Rule:
-    """Rule of a comparison: arguments in their promoted dtype, bool result."""
+    """Lowering rule for a comparison: arguments in their promoted dtype, bool result."""
 
     def rule(low: Lowering, *args: Any) -> Tensor:
         values: list[Any] = [value_of(arg) if isinstance(arg, Node) else arg for arg in low.node.args]
@@ -120,12 +120,12 @@ def test(build: Build) -> Rule:
 
 
 def float_test(build: Build) -> Rule:
-    """Rule of a test that is False for all dtypes but floats, such as isnan."""
+    """Lowering rule for a test that is False for all dtypes but floats, such as isnan."""
     return test(lambda x: build(x) if x.dtype.is_floating_point else Const(False, torch.bool))
 
 
 def logical(name: str) -> Rule:
-    """Rule of a logical operation: arguments as bools."""
+    """Lowering rule for a logical operation: arguments as bools."""
     return lambda low, *args: low.fill(lambda at: operation(name, *(truth(arg, at) for arg in args)))
 
 
@@ -150,7 +150,7 @@ def plain(name: str) -> Rule:
 
 
 def float_only(name: str) -> Rule:
-    """Rule of a rounding operation: integers are returned unchanged."""
+    """Lowering rule for a rounding operation: integers are returned unchanged."""
     return arithmetic(lambda x: operation(name, x) if x.dtype.is_floating_point else x)
 
 
@@ -217,8 +217,8 @@ def cube(x: Expr, low_precision: torch.dtype) -> Expr:
 
 
 def whole_division(name: str) -> Rule:
-    """Rule of an integer-valued division. Integers only by a positive constant, and no fmod: an integer division by
-    zero is an error in PyTorch, but would crash the process in a loop.
+    """Lowering rule for a rounded division, remainder or fmod. For integers only by a positive constant, and not fmod:
+    an integer division by zero is an error in PyTorch, but would crash the process in a loop.
     """
 
     def rule(low: Lowering, x: Any, y: Any) -> Tensor:
@@ -231,7 +231,7 @@ def whole_division(name: str) -> Rule:
 
 
 def power(low: Lowering, x: Any, y: Any) -> Any:
-    """aten.pow. Exponents 1, 2 and 3 as repeated multiplication, as in eager mode; no others for integers."""
+    """Lowering rule for aten.pow. Exponents 1, 2, 3 are multiplications, as in eager mode; integers allow no others."""
     dtype = low.dtype
     if isinstance(y, int | float) and y == 3 and dtype in HALVES:
         return arithmetic(partial(cube, low_precision=dtype))(low, x)
@@ -255,7 +255,7 @@ def where(low: Lowering, condition: Any, x: Any, y: Any) -> Any:
 
 
 def convert(low: Lowering, x: Tensor, *_: Any, **named: Any) -> Any:
-    """Cast or copy. A copy to another device stays an extern call."""
+    """Lowering rule for a cast or copy. A copy to another device stays an extern call."""
     meta = low.meta
     if str(meta.device) != low.buffers[x.buffer].device:
         raise NoRuleError("a copy between devices")
@@ -281,7 +281,7 @@ def sign_bit(x: Expr) -> Expr:
 
 
 def build_bound(name: str) -> Build:
-    """Build fmax or fmin: the maximum or minimum, but the other operand if one is NaN."""
+    """Builder of fmax or fmin: the maximum or minimum, but if one operand is NaN, the other operand."""
 
     def build(x: Expr, y: Expr) -> Expr:
         found = operation(name, x, y)

@@ -35,13 +35,13 @@ def kept_shape(x: Tensor, dims: Sequence[int]) -> Shape:
 
 
 def count(x: Tensor, dims: Sequence[int]) -> Index:
-    """Number of elements that are reduced to one."""
+    """Number of elements that are reduced to each element of the result."""
     return product(x.shape[dim] for dim in dims)
 
 
 def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Tensor, value: Value) -> Tensor:
     """Add a loop that fills `target` with the reduction `name` of `value(element, kept coordinates)`. The target has
-    `kept_shape`, or lacks the reduced dimensions. If these all have size 1, the loop is no reduction.
+    `kept_shape`, or lacks the reduced dimensions. If all reduced dimensions have size 1, the loop is no reduction.
     """
     if name.removeprefix("arg") in ("max", "min") and any(x.shape[dim].constant == 0 for dim in dims):
         raise NoRuleError("the largest or smallest of no elements is an error")
@@ -57,7 +57,7 @@ def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Ten
 def finish_reduction(
     low: Lowering, x: Tensor, dims: Sequence[int], build: Callable[[Shape], Expr], suffix: str = "", meta: Any = None
 ) -> Tensor:
-    """Add the epilogue: fill the result with `build(coordinates)`, where reduced dimensions are at 0."""
+    """Add the epilogue: fill the result with `build(coordinates)`; coordinates are 0 in reduced dimensions."""
 
     def value(at: Shape) -> Expr:
         left = iter([place for dim, place in enumerate(at) if dim not in dims] if len(at) == len(x.shape) else at)
@@ -67,7 +67,7 @@ def finish_reduction(
 
 
 def reduction_rule(name: str, finish: Callable[[Expr, Index], Expr] | None = None) -> Rule:
-    """Rule of a reduction, with an optional epilogue `finish`. Low precision is rounded once, at the end."""
+    """Lowering rule for a reduction with an optional epilogue `finish`. Low precision is rounded once, at the end."""
 
     def rule(low: Lowering, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
         meta, dims = low.meta, reduced_dims(x, dim)
@@ -112,7 +112,7 @@ def truth(name: str) -> Rule:
 
 
 def position(name: str) -> Rule:
-    """Rule of argmax or argmin: the index along a dimension, or for None in the flattened tensor."""
+    """Lowering rule for argmax or argmin: the index along `dim`, or in the flattened tensor if `dim` is None."""
 
     def rule(low: Lowering, x: Tensor, dim: int | None = None, *_: Any, **__: Any) -> Tensor:
         target = low.whole(low.node.name, low.meta)
@@ -122,7 +122,7 @@ def position(name: str) -> Rule:
 
 
 def with_position(name: str) -> Rule:
-    """Rule of max or min along a dimension: the values and their indices."""
+    """Lowering rule for max or min along a dimension: the values and their indices."""
 
     def rule(low: Lowering, x: Tensor, dim: int, *_: Any, **__: Any) -> tuple[Tensor, ...]:
         if x.dtype in HALVES:
@@ -173,7 +173,7 @@ def variance(with_mean: bool, root: bool = False) -> Rule:
 
 
 def scan(name: str) -> Rule:
-    """Rule of a scan along a dimension. On a GPU one program scans a row."""
+    """Lowering rule for a scan along a dimension. On a GPU one program instance scans a whole row."""
 
     def rule(low: Lowering, x: Tensor, dim: int, **_: Any) -> Tensor:
         meta, node = low.meta, low.node

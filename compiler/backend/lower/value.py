@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Coordinates: TypeAlias = Callable[[Shape], Shape]
 Value: TypeAlias = Callable[[Shape], Expr]
-"""Expression of the element at coordinates."""
+"""Function from the coordinates of an element to its expression."""
 Rule: TypeAlias = Callable[..., Any]
 """Lowers a node to loops. Called with the lowering, and the node's arguments as tensors, sizes and numbers."""
 _OPERATORS = {
@@ -34,7 +34,7 @@ _OPERATORS = {
 
 
 class NoRuleError(Exception):
-    """Reason why an operator, or this call of it, can't be lowered to loops: it becomes an extern call."""
+    """Raised if an operator, or this call of it, can't be lowered to loops; it becomes an extern call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Tensor:
         return Load(self.buffer, self.at(coordinates), checked_dtype(self.dtype))
 
     def dimension(self, dim: int) -> int:
-        """Make a dimension non-negative."""
+        """Convert a dimension, which may be negative, to a non-negative one."""
         return dim % len(self.shape) if self.shape else 0
 
 
@@ -88,7 +88,9 @@ class Lowering:
         return checked_dtype(self.meta.dtype)
 
     def view(self, tensor: Tensor, change: Coordinates, meta: Any = None) -> Tensor:
-        """Make a view. `change` maps its coordinates to the tensor's. `meta` is its fake tensor, default the node's."""
+        """View of a tensor. `change` maps coordinates of the view to those of the tensor. `meta` is the view's fake tensor,
+        by default the node's.
+        """
         strided = self.place(tensor.buffer, self.meta if meta is None else meta)
         return replace(tensor, shape=strided.shape, at=lambda at: tensor.at(change(at)), strided=strided)
 
@@ -104,7 +106,7 @@ class Lowering:
         return self.add(Buffer(name, meta.dtype, shape_of(meta.shape), strides_of(meta), str(meta.device)))
 
     def add(self, buffer: Buffer) -> Tensor:
-        """Add a buffer; returns a tensor of the whole buffer."""
+        """Add a buffer; returns it as a tensor."""
         self.buffers[buffer.name] = buffer
         strided = Strided(buffer.name, buffer.shape, buffer.strides, Index.of(0))
         return Tensor(buffer.name, buffer.dtype, buffer.shape, lambda coordinates: coordinates, strided)
@@ -123,7 +125,7 @@ class Lowering:
         return self.store(tensor, value)
 
     def store(self, target: Tensor, value: Value, reduction: str = "", over: tuple[Var, ...] = ()) -> Tensor:
-        """Add a loop that fills a buffer with `value`, or with its reduction over `over`; returns the buffer."""
+        """Add a loop that fills `target` with `value`, or with its reduction over `over`; returns `target`."""
         ranges, at = walk(target.shape, "i")
         self.append(Loop(target.buffer, ranges, at, value(at), reduction, over))
         return target

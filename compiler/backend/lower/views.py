@@ -79,7 +79,7 @@ def select(low: Lowering, x: Tensor, dim: int, index: Any) -> Tensor:
 
 
 def from_front(position: Any, size: Index) -> Index:
-    """Make an index non-negative. Raises NoRuleError if its sign depends on symbolic sizes."""
+    """Make an index, which may count from the end, non-negative. Raises NoRuleError if its sign depends on sizes."""
     found = Index.of(position)
     if found.constant is None and not is_natural(found):
         raise NoRuleError("whether the position counts from the end depends on sizes")
@@ -145,7 +145,7 @@ def unfold(low: Lowering, x: Tensor, dim: int, size: int, step: int) -> Tensor:
 
 
 def as_strided(low: Lowering, x: Tensor, *_: Any) -> Tensor:
-    """aten.as_strided of a contiguous buffer, with which torch merges dimensions."""
+    """Lowering rule for aten.as_strided of a contiguous buffer, as torch uses it to merge dimensions."""
     meta, buffer = low.meta, low.buffers[x.buffer]
     shape, strides = shape_of(meta.shape), strides_of(meta)
     first = x.strided.offset + index_of(meta.storage_offset() - value_of(low.node.all_input_nodes[0]).storage_offset())

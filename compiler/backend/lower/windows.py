@@ -23,7 +23,9 @@ from compiler.backend.torch_glue.decompositions import LARGEST
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Pooling windows over the last dimensions of a tensor, of `sizes`. `count` is their number in each dimension."""
+    """Pooling windows over the last dimensions of a tensor. `sizes` are the sizes of these dimensions, `count` has the
+    number of windows in each.
+    """
 
     sizes: Shape
     count: Shape
@@ -54,7 +56,7 @@ class Windows:
         return guard_bounds(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
 
     def covering_windows(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
-        """Windows that may cover an input element: their coordinates, and their distance from the last one."""
+        """Windows that may cover an input element: the coordinates of each, and its distance from the last of them."""
         geometry = [*zip(at[-self.rank :], self.padding, self.stride, strict=True)]
         last = tuple((own + pad) // stride for own, pad, stride in geometry)
         reach = [(k - 1) * d // s + 1 for k, d, s in zip(self.kernel, self.dilation, self.stride, strict=True)]
@@ -86,13 +88,13 @@ def check_unrolled_size(places: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Places(Tensor):
-    """Flat input indices, one for each window of a max pooling; `taps` are the same positions within the windows."""
+    """Flat input indices, one for each window of a max pooling; `taps` has them as positions within the windows."""
 
     taps: Tensor
 
 
 def max_pool(low: Lowering, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
-    """Maximum of each window, and its position within the window: the first maximum, or the last NaN."""
+    """Lowering rule for max pooling: the maximum of each window, and its position: the first one, or the last NaN's."""
     values, taps = low.meta
     over = windows(x, shape_of(values.shape), *geometry[:4])
     check_unrolled_size(math.prod(over.kernel))
@@ -161,8 +163,8 @@ def most_backward(low: Lowering, gradient: Tensor, x: Tensor, *geometry: Any) ->
 
 
 def gather_shares(low: Lowering, over: Windows, share: Callable[..., Expr]) -> Tensor:
-    """Fill the gradient: each input element sums its shares of the windows that may cover it. `share(at, window, back,
-    dtype)` is 0 for windows out of bounds; see `Windows.covering_windows`.
+    """Fill the gradient of the input: for each element, the sum of its shares in the gradients of the windows that may
+    cover it. `share(at, window, back, dtype)` is 0 for windows out of bounds; see `Windows.covering_windows`.
     """
     dtype = computing_dtype(low.dtype)
 
@@ -175,7 +177,7 @@ def gather_shares(low: Lowering, over: Windows, share: Callable[..., Expr]) -> T
 
 
 def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Sequence[int]) -> Expr:
-    """Whether the maximum of a window is the element at `at`; `back` is as in `Windows.covering_windows`."""
+    """Condition that the maximum of a window is the element at `at`; `back` is as in `Windows.covering_windows`."""
     if not isinstance(chosen, Places) or set(over.dilation) != {1}:
         return operation("eq", chosen.load(window), position(at[-over.rank :], over.sizes))
     geometry = [*zip(at[-over.rank :], window[-over.rank :], over.stride, over.padding, strict=True)]
@@ -190,13 +192,13 @@ def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Se
 
 
 Divisor: TypeAlias = Callable[[Shape, torch.dtype], Expr]
-"""Divisor of the sum of a window: a number, or the number of its elements."""
+"""Divisor of the sum of a window, by its coordinates and a dtype: a constant, or the number of its elements."""
 Averages: TypeAlias = Callable[..., tuple[Windows, Divisor]]
-"""Parses an operator's arguments into windows and their divisor."""
+"""Parses an operator's arguments; returns the windows and the divisor of their sums."""
 
 
 def count_elements(over: Windows, with_padding: bool, window: Shape, dtype: torch.dtype) -> Expr:
-    """Number of a window's elements that lie in the tensor, or in the tensor and its padding."""
+    """Number of a window's elements that lie in the tensor, and if `with_padding` also of those in its padding."""
 
     def length(place: Index, size: Index, kernel: int, stride: int, pad: int) -> Expr:
         start = place * stride - pad
