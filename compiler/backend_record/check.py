@@ -26,7 +26,7 @@ MOST_PROGRAMS = 4000
 def own_checks(
     artifact: Artifact, kernels: Sequence[Kernel], frame: KeptFrame, interpreter: Interpreter
 ) -> Iterator[Check]:
-    """Check each kernel of an artifact. Raises InterpreterError if the interpreter can't be started."""
+    """Yield a check of each kernel of an artifact. Raises InterpreterError if the interpreter can't be started."""
     kind: Any = artifact.half
     known = {kernel.name: kernel for kernel in kernels}
     why = "it was not launched"
@@ -46,7 +46,10 @@ def own_checks(
 def _run_kernel(
     artifact: Artifact, kernel: Kernel, launch: Launched, interpreter: Interpreter
 ) -> tuple[Check, Launched, Sequence[Any]]:
-    """Run a kernel on copies of its arguments. The check has only errors so far: results are compared later."""
+    """Run a kernel on copies of its arguments; returns a check, the launch and the copies.
+
+    The check only has errors of the run: the results are compared later.
+    """
     how: Mapping[str, Any] = launch_of(artifact, kernel)
     mine, grid = own_copies(launch.arguments), grid_of(how, 0)
     if prod(grid) > MOST_PROGRAMS:
@@ -59,7 +62,7 @@ def _run_kernel(
 
 
 def _compare(check: Check, launch: Launched, mine: Sequence[Any]) -> Check:
-    """Compare a kernel's results with the reference interpreter's; returns the worst check."""
+    """Compare a kernel's results with the reference interpreter's; returns the check of the worst result."""
     if check.verdict != "equal":
         return check
     scope = Scope.of_results(launch.arguments[place] for place in launch.written)

@@ -36,7 +36,7 @@ def kernels_artifact(
 ) -> Written:
     """Write generated kernels as an artifact, with lines linked to the loops of the last pass.
 
-    `launches` has the facts to compile and launch a kernel, by function (see `compiler.backend_record.facts`).
+    `launches` has the facts to compile and launch a kernel, by function name (see `compiler.backend_record.facts`).
     """
     language, shown = ("cpp", "cpp") if isinstance(code, Code) else ("triton", "python")
     text = code.text.rstrip("\n") + "\n"
@@ -73,7 +73,7 @@ def _line_entities(
 ) -> dict[int, Entity]:  # fmt: skip
     """Entities for the non-trivial lines of a function, by line number in the artifact.
 
-    Ids have the line numbers of the compiled source: the function below the lines that all functions share.
+    Ids contain line numbers of the source that is compiled: the lines that all functions share, then the function.
     """
     found = {}
     for number in range(span[0], span[1] + 1):
@@ -91,9 +91,9 @@ def _bytes_moved(made: Made, node: str) -> int:
 def call_artifact(
     launcher: Launcher, made: Made, kernels: Mapping[str, str], *, artifact_id: str, title: str, graph: str
 ) -> Written:
-    """Write the function that allocates and launches, with an entity for each launch and each call of PyTorch.
+    """Write the function that allocates memory and launches kernels as an artifact.
 
-    `kernels` maps functions' names to ids.
+    Each launch and each extern call is an entity. `kernels` maps function names to ids of kernels.
     """
     text = launcher.text.rstrip("\n") + "\n"
     rows = text.split("\n")

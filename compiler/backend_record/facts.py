@@ -42,7 +42,7 @@ def _triton_facts(program: Program, function: TritonFunction, ctx: Context) -> d
     """Further facts of a Triton kernel.
 
     types      types of all arguments, by name
-    aligned    names of the arguments that are multiples of 16
+    aligned    names of the arguments that are multiples of 16: pointers, in bytes, and sizes
     configs    configurations in the order of autotuning
     grid       for each axis, its number of points in the explored call and the constexpr of its block
     is_folded  whether the launch has a single axis, with the programs of all axes
@@ -90,7 +90,7 @@ def _memory_lines(program: Program, sizes: Sizes) -> Iterator[MemoryLine]:
 def merges(decisions: Iterable[Decision], before: Program, after: Program, *, graph: str, kind: str) -> list[Merge]:
     """Pairs of kernels that the pass `fuse` merged, in its order.
 
-    The round of a merge is later than those in which its two kernels were made.
+    The round of a merge is 1, or one more than the latest round in which one of its two kernels was made.
     """
     taken = {kernel.name for kernel in after.kernels}
     known = {target: f"{kernel.name} loop" if kernel.name in taken else kernel.name

@@ -1,8 +1,8 @@
 """Write a program of our own backend as an artifact, with links to the program before its pass.
 
 Kernels and calls of PyTorch are entities. If a kernel has several loops, each loop is an entity inside the kernel's.
-`inputs` are the data flow between kernels and calls. Origins link loops to loops of the program before, or to nodes of
-the graph.
+`inputs` of an entity are the data flow between kernels and calls. `origins` link loops to loops of the program before,
+or to nodes of the graph.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Ids = tuple[str, ...]
 class Made:
     """A program and its artifact, with ids of entities.
 
-    loops  by target: the loop or call that computes it
-    steps  by target: the kernel or call that computes it
-    names  by the names that decisions use: loops, kernels and calls
+    loops  for each target, the id of the loop or call that computes it
+    steps  for each target, the id of the kernel or call that computes it
+    names  ids of loops, kernels and calls, by the names that decisions use
     """
 
     program: Program
@@ -157,7 +157,7 @@ class ProgramWriter:
     # Origins in the program before
 
     def same(self, name: str) -> Ids:
-        """Id of the entity of the same name in the program before, or in the graph."""
+        """Id of the entity of the same name in the program before, or in the graph; () for none."""
         if not isinstance(self.before, Made):
             return (self.graph[name],) if name in self.graph else ()
         if name == "output":
@@ -167,7 +167,7 @@ class ProgramWriter:
     def origins(self, loop: Loop) -> Ids:
         """Ids of a loop's origins in the program before: the loop of the same target, and loops inlined into it.
 
-        For a new loop: loops of the same nodes, or the call that computed its target. For a lowered loop: nodes.
+        For a new loop: loops of the same nodes, or the call that computed its target. Directly after lowering: nodes.
         """
         if not isinstance(self.before, Made):
             return tuple(self.graph[name] for name in loop.origins if name in self.graph)
@@ -181,7 +181,7 @@ class ProgramWriter:
         return tuple(self.before.steps[name] for name in self.ancestors(loop)) or self.by_nodes(loop.origins)
 
     def ancestors(self, loop: Loop) -> Iterator[str]:
-        """Targets in the program before: the loop's own, and those that it read and that no longer exist."""
+        """Targets in the program before: the loop's own, and those, now gone, that it read directly or through others."""
         todo, seen = [loop.target], {loop.target}
         while todo:
             name = todo.pop()
@@ -231,7 +231,7 @@ class ProgramWriter:
                 "moves": moves, "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
 
     def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:
-        """Buffers and the bytes that a call moves: of the views among its arguments, and of its results."""
+        """Bytes that an extern call moves, by buffer: of each view among its arguments, and of each result."""
         for view in strided_views((extern.args, dict(extern.kwargs))):
             size = self.ctx.number(product(view.shape))
             yield view.buffer, size * self.program.by_name[view.buffer].dtype.itemsize
@@ -241,7 +241,7 @@ class ProgramWriter:
 
 
 def category_of(kernel: Kernel) -> str:
-    """The record's name for a kind of kernel: a "template" contains a matmul."""
+    """Category of a kernel in the record: "template" for one with a matmul, else "reduction" or "pointwise"."""
     if isinstance(kernel, MatmulKernel):
         return "template"
     return "reduction" if any(loop.reduction for loop in kernel.loops) else "pointwise"

@@ -107,7 +107,7 @@ class PassRecorder:
 def _configurations(
     functions: Iterable[Function | TritonFunction], ids: Mapping[str, str], frame: str
 ) -> Iterator[Decision]:
-    """A decision for each kernel with several configurations, which max-autotune would time."""
+    """A decision for each Triton kernel with several configurations: max-autotune would time them on a GPU."""
     from compiler.backend.runtime.tune import words  # imports Triton
 
     for function in functions:

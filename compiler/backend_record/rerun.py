@@ -35,7 +35,9 @@ class KeptProgram:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel's launch: `arguments` in the order of its function. `written` are indices of those that it writes."""
+    """A kernel's launch. `arguments` and their `names` are in the order of its function; `written` are the indices of
+    the arguments that the kernel writes.
+    """
 
     arguments: Sequence[Any]
     names: tuple[str, ...]
@@ -46,7 +48,7 @@ class Launched:
 def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
     """The arguments of a function in the explored call.
 
-    The steps before it run in the reference interpreter. Raises ProgramError if one can't.
+    The steps before it run in the reference interpreter. Raises ProgramError if one can't, or without a launch of it.
     """
     for found, launch in launches(frame, kind):
         if found == name:
@@ -73,7 +75,7 @@ def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
 
 
 class _Host(State):
-    """A run on the CPU of a program that may be for a GPU."""
+    """State of a run on the CPU; the program may be for a GPU."""
 
     @staticmethod
     def start(program: Program, given: Sequence[Any]) -> _Host:
@@ -113,7 +115,7 @@ class _Host(State):
 
 
 def _inputs(frame: KeptFrame, kind: Kind) -> tuple[list[Any], str]:
-    """Copies of the arguments of a graph's first call, and a note if gradients among them are made up."""
+    """Copies of the arguments of a graph's first call, and a note if they include made-up gradients, else ""."""
     program: Program = frame.programs[kind].program
     if frame.arguments is None:
         raise ProgramError("its graph was not called")

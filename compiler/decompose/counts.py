@@ -17,7 +17,7 @@ from compiler.torch_api import decomposition_tables as tables
 class Total:
     """A count of operators: overloads (`aten::add.Tensor`) and operator names (`aten::add`).
 
-    `quoted` is the published number, "" if there is none; `method` is how it was counted.
+    `what` names the set. `quoted` is its published number, "" if there is none. `method` says how it was counted.
     """
 
     what: str
@@ -28,7 +28,7 @@ class Total:
 
 
 def totals() -> tuple[Total, ...]:
-    """All counts, from the largest set to the smallest."""
+    """All counts: of registered operators, composite ones, decomposition tables, prims, and Inductor's lowerings."""
     return (*_registered_totals(), *_composites(), *_tables(), *_prims(), *_inductor())
 
 

@@ -1,7 +1,7 @@
 """The graphs of one capture at each level, such as `decomposed[0/0 forward core ATen]`.
 
 AOTAutograd traces the captured graph with an empty decomposition table, on the inputs of its first call. Its forward
-and backward are traced again with each level's table, node by node. Sizes and autocast are those of that call.
+and backward are traced again with each level's table, node by node. Sizes and autocast are as in that call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LevelError(RuntimeError):
 
 
 class LevelGraphs:
-    """One capture at each level.
+    """The graphs of one capture at each level.
 
     Raises LevelError if the graph or the call's inputs were not kept, or if AOTAutograd can't trace the graph.
     """
@@ -64,14 +64,14 @@ class LevelGraphs:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """One artifact for each half and level, ATen first; `attrs` has the level and its comparison with eager."""
+        """One artifact for each half and level, ATen first. `attrs` has the level and the comparison with eager."""
         checks = self.numbers()
         aten = {kind: self._aten_artifact(kind, checks["ATen"]) for kind in self.aot.graphs}
         lower = [self._artifact(level, kind, aten[kind], checks[level]) for level in TABLES for kind in aten]
         return (*aten.values(), *lower)
 
     def half(self, artifact_id: str) -> HalfGraph:
-        """The graph of a `decomposed` artifact, with its inputs in this run. Raises KeyError."""
+        """The graph of a `decomposed` artifact, with its inputs in this run. Raises KeyError for any other id."""
         places = {self.id_of(level, kind): (level, kind) for kind in self.aot.graphs for level in ("ATen", *TABLES)}
         level, kind = places[artifact_id]
         return HalfGraph(self._module_at(level, kind), self._inputs_of(kind))
@@ -220,7 +220,7 @@ class HalfGraph:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Results of a call: outputs, gradients by input index, and inputs; `changed` has indices of mutated inputs."""
+    """Results of a call. `gradients` are by input index; `changed` has the indices of mutated inputs."""
 
     outputs: list[Tensor]
     gradients: dict[int, Tensor | None]
@@ -228,7 +228,7 @@ class Results:
     changed: set[int]
 
     def with_names(self, changed: Sequence[int]) -> list[tuple[str, Any]]:
-        """All results by name, with the inputs at these positions as they are after the call."""
+        """All results by name, including the values after the call of the inputs at the indices `changed`."""
         return [
             *((f"output {place}", value) for place, value in enumerate(self.outputs)),
             *((f"gradient of input {place}", value) for place, value in self.gradients.items()),
@@ -240,7 +240,7 @@ class Results:
 
 
 def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
-    """Add every capture at every level to a record under construction; a failure is added as a problem."""
+    """Add the graphs of each capture at each level to a record under construction; failures are added as problems."""
     for captured in [item for item in builder.artifacts.values() if item.stage == "captured"]:
         builder.start("decomposed", captured.graph)
         try:
@@ -253,7 +253,7 @@ def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
 
 
 def _node_notes(tree: LevelTree, node: Node) -> dict[str, Any]:
-    """Attributes of a node: the operators and functions that it was decomposed from, and why it stays."""
+    """Attributes of a node: the operators that it was decomposed from, by which functions, and why it stays."""
     makers = tree.makers(node)
     why = tree.stay(node)
     attrs: dict[str, Any] = {} if why == A_PRIM else {"stays": why}

@@ -1,7 +1,7 @@
 """The call of a node in a run's graph, with its argument values, for `run.decompose`.
 
 Captured nodes are looked up in the captured graph, nodes of the joint, forward or backward graph in the joint graph,
-and post-grad nodes in the graphs kept for running kernels. The values are those of the first call and of its gradients.
+and post-grad nodes in the graphs kept for running kernels. Values are computed from the first call and its gradients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """The callee of a node and its arguments. `note` names arguments with made-up values; "" for none."""
+    """The callee of a node and its arguments. `note` names the arguments with made-up values, "" if there are none."""
 
     name: str
     function: Callable[..., Any]
@@ -96,7 +96,7 @@ def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
 
 
 def _input(node: Node, place: int, kept: KeptFrame) -> Any:
-    """The value of a graph's input: an argument of the call, or the gradient of one of its outputs."""
+    """The value of a graph's input: an argument of the call, or the gradient of an output; Unknown if it was not kept."""
     name, arguments = str(node.target), kept.arguments
     if name.startswith("tangents_"):
         index = int(name.removeprefix("tangents_")) - 1
@@ -128,7 +128,7 @@ def _random_value(node: Node) -> Any:
 
 
 def frame_of(artifact: Artifact, frames: Mapping[str, KeptFrame]) -> KeptFrame:
-    """The kept frame of an artifact's capture. Raises LevelError."""
+    """The kept frame of an artifact's capture. Raises LevelError for a saved record, which has none."""
     if artifact.graph not in frames:
         raise LevelError(f"{artifact.id} can't be traced again: a saved record has its text, and no graph or inputs")
     return frames[artifact.graph]

@@ -25,9 +25,9 @@ from compiler.torch_api.widened import random_state
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The call at one level: its trees of calls, the whole graph as code, and its comparison with eager.
+    """The call at one level. `code` is its whole graph, `numbers` the comparison with eager mode.
 
-    There is one tree for each call of the level that it was traced from: `torch` for `ATen`, `ATen` for other levels.
+    `roots` has a tree for each call of the level that it was traced from: `torch` for `ATen`, `ATen` for lower levels.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """The call of `name` at each decomposition level. `source` is the definition of a Python function.
+    """The call of `name` at each decomposition level. `source` is its definition, None if that is not in Python.
 
     `arguments` and `keywords` are the call's arguments, with types in place of tensors. `note` describes the inputs if
     they are not the caller's own.
@@ -57,12 +57,12 @@ class Decomposition:
     note: str = ""
 
     def level(self, name: str) -> Level:
-        """The level with this name. Raises ValueError."""
+        """The level with this name. Raises ValueError for an unknown name."""
         wanted = level_named(name)
         return next(level for level in self.levels if level.name == wanted)
 
     def sources(self) -> dict[str, dict[str, Source]]:
-        """For each level, the decomposed operators with the source of their decompositions."""
+        """For each level, the decomposed operators, each with the source of its decomposition."""
         return {level.name: {op: source for root in level.roots for op, source in root.sources()}
                 for level in self.levels}  # fmt: skip
 
@@ -109,8 +109,8 @@ def _name_outputs(outputs: Any) -> list[tuple[str, Any]]:
 class _Eager:
     """Eager mode's results.
 
-    `outputs` are the results followed by the mutated arguments, `exact` the same in float64 if possible. `draws` says
-    whether the call drew random numbers.
+    `outputs` are the results followed by the mutated arguments. `exact` has the same in float64, None if the call is
+    random or fails in float64. `draws` says whether the call drew random numbers.
     """
 
     results: list[Any]
@@ -157,7 +157,7 @@ class _Call:
         return _Eager(outputs, outputs + [copies[place] for place in self.changed], exact, draws)
 
     def _run_exact(self, count: int) -> list[Any] | None:
-        """The results in float64; None if the function does not take float64."""
+        """The results and mutated arguments in float64; None if the function does not take float64."""
         copies = [copy.double() if copy.is_floating_point() else copy for copy in self.copies()]
         try:
             with torch.no_grad():
@@ -167,7 +167,7 @@ class _Call:
         return found if len(found) == count + len(self.changed) else None
 
     def compare(self, module: GraphModule, eager: _Eager) -> tuple[Numbers, ...]:
-        """Compare a graph's results with eager's, from the same seed."""
+        """Compare a graph's results with eager mode's, from the same seed."""
         with seed_and_restore(), torch.no_grad():
             mine = tree_leaves(module(*self.copies()))
         exact = _name_outputs(eager.exact) if eager.exact is not None else None

@@ -1,4 +1,4 @@
-"""Look up operators by name as users write it: `aten.gelu`, `torch.nn.functional.gelu`."""
+"""Look up operators by name, as users write them: `aten.gelu`, `torch.nn.functional.gelu`."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def saves_state(node: Node) -> bool:
 
 
 def place_draws(drawn: Values, holders: Mapping[str, tuple[str | None, ...]]) -> dict[str, Any]:
-    """Recorded draws by the node that holds them; `holders` maps a random call to the nodes of its results."""
+    """Recorded draws, by node of another graph; `holders` maps a random call to the nodes that hold its results."""
     pairs = ((holder, value) for name, values in drawn.items()
              for holder, value in zip(holders.get(name, ()), values, strict=False))  # fmt: skip
     return {holder: value for holder, value in pairs if holder is not None}

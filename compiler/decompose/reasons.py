@@ -13,9 +13,9 @@ NOT_COMPOSITE = "not composite: autograd and ATen's kernels take it as it is"
 
 
 def why_it_stays(op: Any, level: str, declined: str = "") -> str:
-    """The reason as a sentence without a full stop.
+    """Reason why an operator is not decomposed at a level, as a sentence without a full stop.
 
-    `declined` says how its decomposition declined, if it did, such as by returning NotImplemented.
+    `declined` says how its decomposition declined, such as "returned NotImplemented"; "" if it did not.
     """
     if not tables.is_operator(op):
         return "it is no operator of torch's dispatcher"

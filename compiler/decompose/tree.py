@@ -24,8 +24,8 @@ GETITEM = "operator.getitem"
 class Source:
     """Source location of a decomposition.
 
-    `file` is relative to the import path (`torch/_refs/__init__.py`); "" for one without Python source, such as ATen's
-    in C++. `line` and `end_line` are the first and last line, `text` is the code.
+    `file` is relative to the import path (`torch/_refs/__init__.py`); "" without Python source, as for ATen's in C++.
+    `line` and `end_line` are the first and last line, `text` is the code.
     """
 
     function: str
@@ -147,7 +147,7 @@ class LevelTree:
         return self._reason(node, name_before(node, self._known), self.traced.makers.get(node.name))
 
     def origin(self, node: Node) -> str:
-        """The origin of a node in the graph that was traced, "" for none."""
+        """Name of the node in the graph that was traced that a node comes from, "" for none."""
         return name_before(node, self._known)
 
     def makers(self, node: Node) -> list[Applied]:

@@ -214,7 +214,7 @@ class _Writer(CppText):
             self.line(f"{self.element(loop.target, loop.index)} = {name};", loop.target)
 
     def is_by_columns(self) -> bool:
-        """Whether more memory accesses are contiguous across adjacent results than along the reduction of one result."""
+        """Whether more memory accesses are contiguous across adjacent results than along the reduction of a result."""
         if not self.kernel.ranges or not self.kernel.reduced:
             return False
         places = [*offsets(self.kernel, self.program)]

@@ -88,8 +88,8 @@ class Lowering:
         return checked_dtype(self.meta.dtype)
 
     def view(self, tensor: Tensor, change: Coordinates, meta: Any = None) -> Tensor:
-        """View of a tensor. `change` maps coordinates of the view to those of the tensor. `meta` is the view's fake tensor,
-        by default the node's.
+        """View of a tensor. `change` maps coordinates of the view to those of the tensor. `meta` is the view's
+        fake tensor, by default the node's.
         """
         strided = self.place(tensor.buffer, self.meta if meta is None else meta)
         return replace(tensor, shape=strided.shape, at=lambda at: tensor.at(change(at)), strided=strided)
