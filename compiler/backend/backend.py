@@ -133,7 +133,7 @@ def _inputs_on_gpu(module: GraphModule) -> Iterator[Node]:
 
 
 def donated_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
-    """Select the `names` of graph inputs on a GPU: donated inputs of a backward, which kernels may overwrite."""
+    """The names in `names` that belong to graph inputs on a GPU. Kernels may overwrite these inputs."""
     return frozenset(node.name for node in _inputs_on_gpu(module)).intersection(names)
 
 

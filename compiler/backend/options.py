@@ -22,11 +22,12 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 class BackendOptions:
     """Options of the backend.
 
-    interpret  run the reference interpreter instead of generated code
-    code       language of kernels, "" for the device's default; "triton" on a CPU runs them in Triton's interpreter
-    graphs     replay CUDA graphs if possible
-    tuned      autotune kernels
-    random     random numbers: "philox" for counter-based ones, "eager" for those of eager mode with the same seed
+    thresholds  limits that lowering and the passes use
+    interpret   run the reference interpreter instead of generated code
+    code        language of kernels, "" for the device's default; "triton" on a CPU runs them in Triton's interpreter
+    graphs      replay CUDA graphs if possible
+    tuned       autotune kernels
+    random      random numbers: "philox" for counter-based ones, "eager" for those of eager mode with the same seed
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)

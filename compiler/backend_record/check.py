@@ -48,7 +48,7 @@ def _run_kernel(
 ) -> tuple[Check, Launched, Sequence[Any]]:
     """Run a kernel on copies of its arguments; returns a check, the launch and the copies.
 
-    The check only has errors of the run: the results are compared later.
+    The check reports errors of the run only; the results are compared later.
     """
     how: Mapping[str, Any] = launch_of(artifact, kernel)
     mine, grid = own_copies(launch.arguments), grid_of(how, 0)

@@ -42,7 +42,7 @@ def _triton_facts(program: Program, function: TritonFunction, ctx: Context) -> d
     """Further facts of a Triton kernel.
 
     types      types of all arguments, by name
-    aligned    names of the arguments that are multiples of 16: pointers, in bytes, and sizes
+    aligned    names of the pointers that are aligned to 16 bytes, and of the sizes that are multiples of 16
     configs    configurations in the order of autotuning
     grid       for each axis, its number of points in the explored call and the constexpr of its block
     is_folded  whether the launch has a single axis, with the programs of all axes

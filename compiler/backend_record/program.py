@@ -181,7 +181,7 @@ class ProgramWriter:
         return tuple(self.before.steps[name] for name in self.ancestors(loop)) or self.by_nodes(loop.origins)
 
     def ancestors(self, loop: Loop) -> Iterator[str]:
-        """Targets in the program before: the loop's own, and those, now gone, that it read directly or through others."""
+        """Targets in the program before: the loop's own, and removed ones that it read, directly or through others."""
         todo, seen = [loop.target], {loop.target}
         while todo:
             name = todo.pop()

@@ -48,7 +48,8 @@ class Launched:
 def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
     """The arguments of a function in the explored call.
 
-    The steps before it run in the reference interpreter. Raises ProgramError if one can't, or without a launch of it.
+    The steps before it run in the reference interpreter. Raises ProgramError if a step can't run, or if the function is
+    not launched.
     """
     for found, launch in launches(frame, kind):
         if found == name:

@@ -228,7 +228,7 @@ class Results:
     changed: set[int]
 
     def with_names(self, changed: Sequence[int]) -> list[tuple[str, Any]]:
-        """All results by name, including the values after the call of the inputs at the indices `changed`."""
+        """All results by name, including the inputs at the indices `changed`, with their values after the call."""
         return [
             *((f"output {place}", value) for place, value in enumerate(self.outputs)),
             *((f"gradient of input {place}", value) for place, value in self.gradients.items()),

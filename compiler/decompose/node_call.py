@@ -96,7 +96,7 @@ def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
 
 
 def _input(node: Node, place: int, kept: KeptFrame) -> Any:
-    """The value of a graph's input: an argument of the call, or the gradient of an output; Unknown if it was not kept."""
+    """The value of a graph's input: an argument of the call, or the gradient of an output; Unknown if there is none."""
     name, arguments = str(node.target), kept.arguments
     if name.startswith("tangents_"):
         index = int(name.removeprefix("tangents_")) - 1

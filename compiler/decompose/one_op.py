@@ -1,4 +1,4 @@
-"""Decompose one operator call level by level, and compare its results at each level with eager's."""
+"""Decompose one operator call level by level, and compare its results at each level with eager mode's."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def operator_named(what: str | Callable[..., Any]) -> tuple[str, Callable[..., A
 
     `aten.gelu` is the operator, whose overload depends on the arguments; `aten.add.Tensor` is one overload. `gelu` is
     looked up in torch.ops.aten. `torch.…` and `F.…` are functions.
-    Raises OperatorError, and TypeError for a value that is not callable.
+    Raises OperatorError for an unknown name, TypeError for a value that is neither a name nor callable.
     """
     if isinstance(what, str):
         return _resolve(what.strip())

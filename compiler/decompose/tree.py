@@ -116,7 +116,7 @@ _NOTHING = Source("nothing: it gives back what it was given")
 
 
 class LevelTree:
-    """The trees of one traced graph, with a root for each call of the graph that was traced."""
+    """Trees of calls from the graph `before` to the graph `traced` from it; each call of `before` is a root."""
 
     def __init__(self, level: str, before: GraphModule, traced: Expanded) -> None:
         self.level = level
@@ -132,26 +132,26 @@ class LevelTree:
             self._uses[use.node, use.parent].append(index)
 
     def roots(self) -> tuple[OpCall, ...]:
-        """One tree for each call of the graph that was traced, in order."""
+        """One tree for each call of `before`, in order."""
         return tuple(self.root(node) for node in ops_of(self.before))
 
     def root(self, node: Node) -> OpCall:
-        """The decomposition of one call as a tree."""
+        """The decomposition of one call of `before` as a tree."""
         op, calls = fx.target_name(node), self._calls_inside(node.name, None)
         if len(calls) == 1 and calls[0].op == op:
             return calls[0]
         return OpCall(op, results_of(fx.value_of(node)), source=_source_of_tracing(node, calls), calls=calls)
 
     def stay(self, node: Node) -> str:
-        """The reason why a node of the traced graph was not decomposed."""
+        """The reason why a node of `traced` was not decomposed."""
         return self._reason(node, name_before(node, self._known), self.traced.makers.get(node.name))
 
     def origin(self, node: Node) -> str:
-        """Name of the node in the graph that was traced that a node comes from, "" for none."""
+        """Name of the node of `before` that a node of `traced` comes from, "" for none."""
         return name_before(node, self._known)
 
     def makers(self, node: Node) -> list[Applied]:
-        """The decompositions that made a node of the traced graph, outermost first."""
+        """The decompositions that made a node of `traced`, outermost first."""
         found: list[Applied] = []
         index = self.traced.makers.get(node.name)
         while index is not None:
@@ -160,7 +160,7 @@ class LevelTree:
         return found
 
     def _calls_inside(self, name: str, parent: int | None) -> tuple[OpCall, ...]:
-        """The calls made by one application of a decomposition, or by tracing the node itself, in graph order."""
+        """The calls made by the use `parent` of a decomposition, or if None by tracing the node; in graph order."""
         made = []
         for node in self._nodes[name, parent]:
             why = self._reason(node, name, parent)

@@ -42,8 +42,8 @@ class _Printed:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory of a tensor. `strides` are in elements. Sizes and strides may be symbolic. `reuses` names another buffer
-    if its memory is reused, "" for a new allocation. Loops only read and write dtypes of `scalar.DTYPES`.
+    """Memory of a tensor. `strides` are in elements. Sizes and strides may be symbolic. `reuses` names the buffer
+    that it takes its memory from, "" for a new allocation. Loops only read and write dtypes of `scalar.DTYPES`.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Kernel(_Printed):
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """Names of the buffers whose old values it reads: those that its loops have not written before. Sorted."""
+        """Names of the buffers whose values from before the kernel its loops read, sorted."""
         written: set[str] = set()
         loaded: set[str] = set()
         for loop in self.loops:

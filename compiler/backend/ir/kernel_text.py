@@ -29,7 +29,7 @@ class Lines:
         self.lines.append("    " * self.depth + text)
 
     def head(self, start: str, arguments: list[str], end: str) -> None:
-        """Write the head of a function, or a function call; it is wrapped if it is long."""
+        """Write the head of a function, or a function call, over several lines if it is long."""
         if len(start) + sum(len(argument) + 2 for argument in arguments) < 110:
             self.line(f"{start}{', '.join(arguments)}{end}")
             return

@@ -51,7 +51,7 @@ HALVES = (torch.float16, torch.bfloat16)
 class Operation:
     """A scalar operation.
 
-    torch   computes it on tensors
+    torch   function that computes it on tensors
     cpp     format string of C++: {0}, {1}, {2} for the arguments, {f} for a math function's suffix ("f" for float)
     triton  format string of Triton; functions without a module are those of `triton.text.FUNCTIONS`
     text    format string of printed programs, "" for name(arguments)

@@ -16,7 +16,7 @@ from compiler.backend.ir import Kernel, Loop
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One pass over the reduced ranges. `body` are its loops, in order: reductions and pointwise loops. `scalars` are
+    """One pass over the reduced ranges. `body` has its loops, in order: reductions and pointwise loops. `scalars` has
     loops that run before it, once at each point of the outer loops. `again` names the values in `body` that an earlier
     sweep has already computed.
     """

@@ -13,8 +13,8 @@ from compiler.backend.ir.index import Index, Symbol, atoms_of, indirects
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Source of a size. `what` is "size" if it is the argument at `position` itself; it is "shape" or "stride" for the
-    size or stride of that tensor in dimension `dim`.
+    """Source of a size: an argument that is the size itself (`what` is "size"), or the "shape" or "stride" of a tensor
+    in dimension `dim`. `position` is the index of the argument.
     """
 
     position: int

@@ -1,7 +1,7 @@
 """Lowering rules of gathers and scatters: indexing by tensors, padding, concatenation, slice updates and the like.
 
 A scatter is two loops: one fills a buffer, the next one adds to it or overwrites it, see `ir.Put`. Values for the same
-element are added in no fixed order; if they replace the element, any one wins, as in PyTorch. Low precision adds in
+element are added in no fixed order; if they replace it, any of them may win, as in PyTorch. Low precision adds in
 float32, and is rounded once.
 """
 

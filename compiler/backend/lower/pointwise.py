@@ -29,8 +29,8 @@ _WIDE = (torch.int16, torch.int32, torch.int64)
 
 
 def scalar(value: Any, dtype: torch.dtype) -> Expr:
-    """Expression of a number, a size, or an expression of sizes in a dtype. Raises NoRuleError for a number beyond the
-    dtype's range: some operators of PyTorch raise an error for it, others wrap it around or make it infinite.
+    """Convert a number, a size, or an expression of sizes to an expression of a dtype. Raises NoRuleError for a number
+    beyond the dtype's range: some operators of PyTorch raise an error, others wrap it around or make it infinite.
     """
     if isinstance(value, Expr):
         return cast(value, dtype)
@@ -217,8 +217,8 @@ def cube(x: Expr, low_precision: torch.dtype) -> Expr:
 
 
 def whole_division(name: str) -> Rule:
-    """Lowering rule for a rounded division, remainder or fmod. For integers only by a positive constant, and not fmod:
-    an integer division by zero is an error in PyTorch, but would crash the process in a loop.
+    """Lowering rule for a rounded division, remainder or fmod. Integers need a positive constant divisor, and can't use
+    fmod: an integer division by zero is an error in PyTorch, but would crash the process in a loop.
     """
 
     def rule(low: Lowering, x: Any, y: Any) -> Tensor:

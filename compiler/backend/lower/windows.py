@@ -56,7 +56,7 @@ class Windows:
         return guard_bounds(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
 
     def covering_windows(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
-        """Windows that may cover an input element: the coordinates of each, and its distance from the last of them."""
+        """Windows that may cover an input element: coordinates, and the distance from the last window per dimension."""
         geometry = [*zip(at[-self.rank :], self.padding, self.stride, strict=True)]
         last = tuple((own + pad) // stride for own, pad, stride in geometry)
         reach = [(k - 1) * d // s + 1 for k, d, s in zip(self.kernel, self.dilation, self.stride, strict=True)]
@@ -94,7 +94,7 @@ class Places(Tensor):
 
 
 def max_pool(low: Lowering, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
-    """Lowering rule for max pooling: the maximum of each window, and its position: the first one, or the last NaN's."""
+    """Lowering rule for max pooling: each window's maximum, and the position of the first maximum or the last NaN."""
     values, taps = low.meta
     over = windows(x, shape_of(values.shape), *geometry[:4])
     check_unrolled_size(math.prod(over.kernel))
