@@ -99,7 +99,7 @@ def compile_graph(
     graphs: Callable[[], Graphs] | None = None,
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
-    """Compile one ATen graph of AOTAutograd. `graphs` returns the CUDA graphs to replay it with."""
+    """Compile one ATen graph of AOTAutograd. `graphs` returns the CUDA graphs to replay it with; None for no replay."""
     saved = saved_for_backward_only(module) if name == "forward" else {}
     mine = donated_names() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
