@@ -36,7 +36,7 @@ class Thresholds:
     own_matmul_sum     largest inner dimension of such a matmul, over which one program sums sequentially
 
     Loops on a CPU
-    row_buffer         longest row, in elements, of a value that a kernel keeps for a later sweep instead of recomputing
+    row_buffer         longest row, in elements, that a kernel keeps for a later sweep instead of recomputing it
     parallel_work      loops over fewer elements run on one thread
     tile               number of adjacent columns that are reduced together
 
@@ -44,7 +44,7 @@ class Thresholds:
     split_length       reductions with fewer elements per result are not split
     split_part         fewest elements of one program of a split reduction
     split_columns      number of adjacent results of one program in a reduction by columns
-    split_column       if rows are split by columns, most elements of a part's column, so that the cache holds it
+    split_column       if rows are split by columns, most elements of a part's column: a second sweep hits the cache
     split_mean         elements of a part if a row is split only for its variance; one program holds a part
     split_even         equal parts are used if there are at least 1/split_even as many parts as wanted
     longest_row        longest row that a program holds if it loads one tensor; half for two, a quarter for more

@@ -57,7 +57,7 @@ def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
 
 
 def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[str, str]:
-    """Dead buffers of the same size and dtype that outputs of kernels reuse, by output.
+    """Buffers that outputs of kernels reuse, by output: in place, or a dead buffer of the same size and dtype.
 
     A dead buffer is kept for a later step only if that does not raise peak memory.
     """
@@ -179,8 +179,8 @@ def _kind(buffer: Buffer) -> str:
 
 
 def _buffers_not_ours(program: Program, ctx: Context) -> set[str]:
-    """Buffers whose memory can't be reused: inputs that are not donated, constants, outputs, and buffers to which views or
-    results of extern calls may refer.
+    """Buffers whose memory can't be reused: inputs that are not donated, constants, mutated buffers, outputs, and
+    arguments and results of extern calls that may be aliases.
     """
     given = {name for name in ctx.donated if _is_dense(program.by_name[name])}
     fixed = {*program.taken, *program.inputs} - given

@@ -62,7 +62,7 @@ class _Splitting:
             yield step
 
     def parts(self, kernel: Kernel, ctx: Context) -> Parts | None:
-        """Split a reduction in two, None if that is not worth it. A split only for the sake of a variance has equal parts."""
+        """Split a reduction in two; None if that is not worth it. A split only for a variance must have equal parts."""
         if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
             return None
         width = self.width(kernel.loops[0])
@@ -109,8 +109,9 @@ class _Splitting:
         return [*loads(made.value)] if made and isinstance(made.value, Op) and made.value.name == "cast" else [read]
 
     def mean_and_parts(self, loop: Loop) -> tuple[Load, Loop, Parts] | None:
-        """For a sum of squared deviations: the load of the mean, the mean's loop, and the split of its sum. None for other
-        loops, or unless that sum is over the same elements and was split in equal parts.
+        """For a sum of squared deviations: the load of the mean, the mean's loop, and the split of the mean's sum.
+
+        None for other loops, or unless that sum is over the same elements and was split in equal parts.
         """
         found, distance = _center(loop, self.loops), _distance(loop)[0]
         if found is None or found[2] not in self.made:
