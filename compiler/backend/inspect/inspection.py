@@ -70,7 +70,7 @@ class Graph:
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether it has buffers on a GPU."""
+        """Whether the graph has buffers on a GPU."""
         return any(buffer.device.startswith("cuda") for buffer in self.last.buffers)
 
     def context(self, thresholds: Thresholds) -> Context:

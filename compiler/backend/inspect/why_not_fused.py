@@ -67,7 +67,7 @@ class Lookup:
         return ". ".join(filter(None, (answer, told)))
 
     def find(self, name: str) -> Found:
-        """Find the steps that compute a value after fusion, with notes."""
+        """Notes on a name, and the numbers of the steps that compute its value after fusion."""
         if made := tuple(number for number, step in self.steps.steps.items() if name in step.targets):
             step = self.steps.steps[made[0]]
             return (self._call(step),) if isinstance(step, Extern) else (), made

@@ -50,7 +50,7 @@ def _maker(padding: Loop, program: Program) -> Loop | None:
 
 
 def _move_copy(program: Program, maker: Loop, padding: Loop) -> Program:
-    """Compute the padded copy in place of the value, and redirect all readers to it."""
+    """Compute the padded copy instead of the value, and redirect all readers to the copy."""
     old, new = maker.target, padding.target
     source = padding.value.value if isinstance(padding.value, Guard) else None
     value = rebuilt(padding.value, lambda part: value_at(maker, padding.index) if part is source else None)

@@ -85,7 +85,7 @@ class Pair:
 
     @property
     def why(self) -> str:
-        """Reason to fuse them."""
+        """Reason to fuse the two steps, as text."""
         return f"saves {self.saved:,} bytes" if self.saved else "saves a launch: both are small"
 
 
@@ -202,7 +202,7 @@ class Steps:
         return overwritten_early(replace(kernel, local=frozenset(own - _stored_buffers(self.program))), names)
 
     def merge(self, pair: Pair, kernel: Kernel) -> None:
-        """Replace the second step by the fused kernel, and remove the first. Its bit may stay in `before`, unread."""
+        """Replace the second step by the fused kernel, and remove the first, whose bit may stay in `before`, unread."""
         first, second = pair.first, pair.second
         self.steps[second] = kernel
         del self.steps[first]

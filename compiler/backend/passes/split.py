@@ -122,7 +122,7 @@ class _Splitting:
         return (center, mean, parts) if is_same and total.reduction == "sum" and parts.equal else None
 
     def combine_variance(self, loop: Loop, of_all: Load, mean: Loop, parts: Parts, ctx: Context) -> Iterator[Step]:
-        """Kernels that combine a sum of squared deviations from the mean and the squared deviations of each part."""
+        """Kernels of a sum of squared deviations, which combine the means and the squared deviations of the parts."""
         means, squares = (replace(parts.buffer, name=f"{one.target}_parts") for one in (mean, loop))
         self.buffers += [means, squares]
         of, at = parts.first, parts.first.index
