@@ -33,8 +33,8 @@ Named = list[tuple[str, Any]]
 class StageNumbers:
     """A stage of a graph compared with eager: the largest errors of its results and mutated inputs, by dtype.
 
-    `changed_by` is the pass that made the stage. `error` is the interpreter's error. `where` names the first value that
-    differs from the value of the same name in the stage before, "" if there is none.
+    `changed_by` is the pass that made the stage. `error` is the interpreter's error, "" if it ran. `where` names the
+    first value that differs from the value of the same name in the stage before, "" if there is none.
     """
 
     graph: str
@@ -51,7 +51,7 @@ class StageNumbers:
 
     @property
     def words(self) -> str:
-        """Text that says how its results differ."""
+        """Text that says how the results of a differing stage differ."""
         if self.error:
             return self.error
         worst = next(item for item in self.numbers if item.verdict == "differs")
@@ -61,7 +61,7 @@ class StageNumbers:
         return f"{off} (allowed {worst.tolerance:g})"
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Rows of the table, one for each dtype."""
+        """Rows of the table: one for each dtype, or one for an error."""
         head = (self.graph, self.stage, self.changed_by)
         if self.error:
             yield (*head, "", "fails", None, None, None)
@@ -94,7 +94,7 @@ class PassComparison:
 
     @property
     def verdict(self) -> str:
-        """The result as a sentence."""
+        """Text that says whether all stages agree, or which pass is the first whose result differs."""
         found = self.first
         if found is None:
             drawn = f" ({', '.join(self.drawing)}: as lowered, since it draws random numbers)" if self.drawing else ""
@@ -111,7 +111,7 @@ class PassComparison:
 
 
 def compare_passes(graphs: Iterable[tuple[CapturedGraph, Mapping[str, Program]]]) -> PassComparison:
-    """Run each distinct stage of each graph, and compare. A backward that was never called gets random gradients."""
+    """Compare each distinct stage of each graph with eager. A backward that was never called gets random gradients."""
     results: dict[str, Named] = {}
     found: list[StageNumbers] = []
     drawing = []
@@ -148,7 +148,10 @@ class _Eager:
 
     @cached_property
     def exact(self) -> Named | None:
-        """The results in float64, to judge values that are zero up to rounding; None if that can't run."""
+        """The results in float64, to judge values that are zero up to rounding.
+
+        None if the graph has random or higher-order operators, or can't run in float64.
+        """
         if self.drawn:
             return None
         try:
@@ -214,7 +217,7 @@ def _first_difference(before: Program, program: Program, inputs: Sequence[Any]) 
 
 
 def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values that the steps of a program compute, until a step fails."""
+    """Names and values of the tensors that a program's steps compute, until a step fails."""
     state = State.start(program, copy_written(inputs, program))
     with torch.no_grad(), seed_and_restore():
         for step in program.steps:

@@ -70,11 +70,11 @@ class Graph:
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether it has buffers on a GPU."""
+        """Whether the graph has buffers on a GPU."""
         return any(buffer.device.startswith("cuda") for buffer in self.last.buffers)
 
     def context(self, thresholds: Thresholds) -> Context:
-        """A new context for its passes."""
+        """A new context for the graph's passes, with these thresholds and without decisions."""
         return replace(self.captured.start, thresholds=thresholds, decisions=[])
 
 
@@ -124,7 +124,7 @@ class Inspection:
 
     @property
     def backward(self) -> Inspection:
-        """Select the backward graph. Raises BackendError if there is none."""
+        """The same call with the backward graph selected. Raises BackendError if there is none."""
         return self.of("backward")
 
     def stage(self, name: str) -> Program:
@@ -157,7 +157,7 @@ class Inspection:
 
     @property
     def stages(self) -> pd.DataFrame:
-        """DataFrame with one row per stage: pass, kernels, calls of PyTorch, bytes of kernels, seconds."""
+        """DataFrame with one row per stage: pass, kernels, calls of PyTorch, bytes moved by kernels, seconds."""
         rows = []
         for change, program in self.graph.stages.programs.items():
             found = totals(program, self.graph.context(self.thresholds))
@@ -170,7 +170,8 @@ class Inspection:
     def kernels(self) -> pd.DataFrame:
         """DataFrame with one row per kernel or call of PyTorch, after the last pass.
 
-        Columns: loops, bytes that a kernel moves, the values that it computes, and its lines of the user's code.
+        Columns: kind, number of loops, bytes moved, names of the computed values, and lines of the user's code. Loops
+        and bytes of a call of PyTorch are NA.
         """
         program, ctx = self.graph.last, self.graph.context(self.thresholds)
         rows: list[tuple[Any, ...]] = []
@@ -282,7 +283,7 @@ class Inspection:
         return Text(found if homes[0] == self.selected else f"in the {graph.name}: {found}")
 
     def _home(self, name: str, lookups: Sequence[Lookup]) -> int:
-        """Number of the graph that contains a value; the selected graph if it is among several."""
+        """Number of the graph that contains a value: the selected graph if possible, else the first such graph."""
         having = [number for number, lookup in enumerate(lookups) if lookup.knows(name)]
         return self.selected if self.selected in having else having[0]
 
@@ -290,8 +291,8 @@ class Inspection:
         """Run the call with the code of these passes, and return its result.
 
         Without arguments, it runs the opened call. The code is Triton on a GPU, C++ on the CPU; without a C++ compiler,
-        the reference interpreter runs. The first run compiles, and so do runs with other sizes. Raises BackendError
-        after `on`, as that GPU may not be here.
+        the reference interpreter runs. The first run compiles; runs with other sizes may compile again. Raises
+        BackendError after `on`, as that GPU may not be available.
         """
         self._require_device()
         if not args and not kwargs:
@@ -317,7 +318,7 @@ class Inspection:
         return self.asked.compile(backend)
 
     def _all_decisions(self, graph: Graph) -> Sequence[Decision]:
-        """Decisions of the passes, and autotuning decisions of runs."""
+        """Decisions of a graph's passes, and its autotuning decisions in runs."""
         late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
         return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
 
@@ -387,7 +388,7 @@ class TextDiff:
 
 
 def _table(rows: Sequence[tuple[Any, ...]], columns: str, **dtypes: str) -> pd.DataFrame:
-    """A DataFrame. `dtypes` are the nullable dtypes of columns that may contain NA."""
+    """DataFrame of the rows. `columns` are names separated by spaces, `dtypes` the dtypes of columns with NA."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=columns.split()).astype(dtypes)
@@ -399,7 +400,10 @@ def _did_you_mean(name: str, known: Any) -> str:
 
 
 def _traceback_of_pass(error: Exception) -> TracebackType | None:
-    """The traceback from the user's pass on, without frames of the backend."""
+    """The traceback from the user's pass on, without the frames of the backend before it.
+
+    If there are no other frames: None for a BrokenProgramError, the whole traceback for other errors.
+    """
     found = error.__traceback__
     while found is not None and found.tb_frame.f_code.co_filename.startswith(HOME):
         found = found.tb_next

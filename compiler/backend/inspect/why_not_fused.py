@@ -1,4 +1,4 @@
-"""Explain why one kernel does not compute two values, given by any name that the graph or a stage shows."""
+"""Explain why two values are not computed by one kernel. They may have any name that the graph or a stage shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_LISTED = 12
 
 
 class Lookup:
-    """Finds names in a graph. `programs` are its stages, `decisions` those of its passes."""
+    """Finds names in a graph. `programs` are the graph's stages, `decisions` are the decisions of its passes."""
 
     def __init__(self, module: GraphModule, programs: Mapping[str, Program], decisions: Sequence[Decision]) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in module.graph.nodes if node.op != "output"}
@@ -43,7 +43,7 @@ class Lookup:
 
     @cached_property
     def before(self) -> Mapping[str, Sequence[str]]:
-        """Nodes by the name of the operation before decomposition, in the user's code, PyTorch or ATen: layer_norm."""
+        """Names of nodes by the name of their operation before decomposition, in earlier graphs, PyTorch or ATen."""
         found: dict[str, list[str]] = {}
         steps = self.programs["lowered"].steps
         computed = {origin for step in steps for part in _parts(step) for origin in part.origins}
@@ -67,7 +67,7 @@ class Lookup:
         return ". ".join(filter(None, (answer, told)))
 
     def find(self, name: str) -> Found:
-        """Find the steps that compute a value after fusion, with notes."""
+        """Notes on a name, and the numbers of the steps that compute its value after fusion."""
         if made := tuple(number for number, step in self.steps.steps.items() if name in step.targets):
             step = self.steps.steps[made[0]]
             return (self._call(step),) if isinstance(step, Extern) else (), made
@@ -103,7 +103,7 @@ class Lookup:
         return told, tuple(dict.fromkeys(number for _, numbers in every for number in numbers))
 
     def _node(self, name: str) -> Found | None:
-        """Find a node without a loop of its name: it became several loops, or is a view. None for other names."""
+        """Find a node without a loop of the same name: it became other loops, or is a view. None for other names."""
         if name not in self.nodes:
             return None
         if made := self._results_of_node(name):
@@ -119,7 +119,7 @@ class Lookup:
         return [target for part in parts for target in (part.targets if isinstance(part, Extern) else (part.target,))]
 
     def _kernel(self, name: str) -> Found:
-        """Find a kernel by its name. Any other name is in no kernel."""
+        """Find a kernel by its name; for any other name, note that it is in no kernel."""
         steps = self.steps.steps.items()
         made = tuple(number for number, step in steps if isinstance(step, Kernel) and step.name == name)
         return () if made else (f"{name} is in no kernel after fusion",), made
@@ -157,7 +157,7 @@ class Lookup:
         return f"{head}: one would be legal, and save {saved:,} bytes; {self._reported_reason(first, second)}"
 
     def _reported_reason(self, first: int, second: int) -> str:
-        """The reason that the fusion pass reported for two steps."""
+        """Text with the reason that the fusion pass reported for not merging two steps."""
         targets = [{*self.steps.steps[number].targets} for number in (first, second)]
         for found in self.decisions:
             told = found.pass_name == "fuse" and found.verdict == "refused" and len(found.subjects) > 1
@@ -172,7 +172,7 @@ class Lookup:
         return f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
 
     def _why_no_saving(self, first: int, second: int, ctx: Context) -> str:
-        """Why fusing two steps would save nothing."""
+        """Text that says why fusing two steps would save nothing."""
         one, two = self.steps.steps[first], self.steps.steps[second]
         shared = sorted({*one.reads, *one.targets} & {*two.reads, *two.targets})
         if not shared:
@@ -188,5 +188,5 @@ def _list_words(told: Sequence[str], between: str = ", ") -> str:
 
 
 def _parts(step: Kernel | Extern) -> Sequence[Loop | Extern]:
-    """The loops of a kernel; a call alone."""
+    """The loops of a kernel, or an extern call itself."""
     return step.loops if isinstance(step, Kernel) else (step,)

@@ -1,8 +1,8 @@
 """Pass, for GPUs: merge small independent pointwise kernels into one launch, in which each has its own programs.
 
-In the few microseconds of a launch a GPU moves megabytes: more than most weights that are cast to low precision, or
-their gradients. Kernels that read only the graph's inputs move up to the first such kernel; kernels whose results only
-the caller reads move down to the last such kernel.
+In the few microseconds of a launch a GPU moves megabytes. Most kernels that cast a weight to low precision, or the
+gradient of a weight, move less. Kernels that read only the graph's inputs move up to the first such kernel; kernels
+whose results only the caller reads move down to the last such kernel.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _is_pointwise(loop: Loop) -> bool:
 
 
 def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> list[list[Kernel]]:
-    """Groups of two or more kernels on one device, each group within the limits of a combo kernel."""
+    """Groups of two or more kernels on one device; each group is within the limits of a combo kernel."""
     found: dict[str, list[list[Kernel]]] = {}
     for kernel in kernels:
         groups = found.setdefault(program.by_name[kernel.targets[0]].device, [[]])

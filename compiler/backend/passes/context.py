@@ -29,14 +29,14 @@ class Thresholds:
     recompute_cost     on a GPU, largest cost, in additions, of a value that is recomputed instead of stored
     fused_loops        most loops of a kernel
     fused_buffers      most buffers that a kernel reads and writes
-    fusion_distance    largest distance, in steps, of fused kernels that share only inputs
-    fusion_readers     number of users of a buffer, from the first, that are tried for fusion with its writer
-    shared_points      on a GPU, most elements of a kernel in a combo kernel, which has at most twice as many
-    own_matmul         on a GPU, most multiplications of a matmul that is not a library call
-    own_matmul_sum     largest inner dimension of such a matmul; one program sums over it sequentially
+    fusion_distance    largest distance, in steps, between fused kernels that share only inputs
+    fusion_readers     only this many users of a buffer, the first ones, are tried for fusion with its writer
+    shared_points      on a GPU, most elements of one part of a combo kernel; all parts have at most twice as many
+    own_matmul         on a GPU, matmuls of at most this many multiplications become our own kernels
+    own_matmul_sum     largest inner dimension of such a matmul, over which one program sums sequentially
 
     Loops on a CPU
-    row_buffer         longest row, in elements, that a kernel keeps instead of recomputing it
+    row_buffer         longest row, in elements, that a kernel keeps for a later sweep instead of recomputing it
     parallel_work      loops over fewer elements run on one thread
     tile               number of adjacent columns that are reduced together
 
@@ -44,14 +44,14 @@ class Thresholds:
     split_length       reductions with fewer elements per result are not split
     split_part         fewest elements of one program of a split reduction
     split_columns      number of adjacent results of one program in a reduction by columns
-    split_column       most elements of a column in a part of a split row, so that a second sweep hits the cache
-    split_mean         number of elements of a part of a split variance, which one program holds
-    split_even         equal parts are used if there are at least 1/split_even as many as wanted
+    split_column       if rows are split by columns, most elements of a part's column: a second sweep hits the cache
+    split_mean         elements of a part if a row is split only for its variance; one program holds a part
+    split_even         equal parts are used if there are at least 1/split_even as many parts as wanted
     longest_row        longest row that a program holds if it loads one tensor; half for two, a quarter for more
     longest_row_once   longest row that a program holds if there is only one sweep
     longest_column     longest column that a program holds
     long_row           a program that holds more elements of a row leaves few registers for a second program
-    program_row        longest row of which one program takes several
+    program_row        rows of at most this many elements share a program
     program_bytes      rows of fewer bytes also share a program, as starting a program would take longer
 
     Launches and memory on a GPU
@@ -114,10 +114,12 @@ class Thresholds:
 class Context:
     """The context of one run of the pipeline.
 
-    `sizes` has hints of symbols. `graph` is the graph's name in decisions. `processors` is the number of the GPU's
-    multiprocessors, 0 for a CPU. `cache` is the size of its L2 cache in bytes, by default an H100's. `is_small` says
-    that guards keep symbolic sizes small enough for 32-bit indices. `donated` are donated inputs; generated code
-    overwrites them unless the backward may run again (retain_graph=True).
+    sizes       hints of symbols, by name
+    graph       the graph's name in decisions
+    processors  number of the GPU's multiprocessors, 0 for a CPU
+    cache       size of the GPU's L2 cache in bytes, by default an H100's
+    is_small    whether guards keep symbolic sizes small enough for 32-bit indices
+    donated     donated inputs, which generated code overwrites unless the backward may run again (retain_graph=True)
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -135,7 +137,7 @@ class Context:
         self.decisions.append(Decision(self.pass_name, self.graph, subjects, verdict, why, numbers))
 
     def without_decisions(self) -> Context:
-        """Copy for trials: decisions made with it are not reported."""
+        """Copy of the context for trials, whose decisions are not reported."""
         return replace(self, decisions=[])
 
     def number(self, size: Index) -> int:
@@ -148,5 +150,5 @@ class Context:
 
     @property
     def examples(self) -> Mapping[str, int]:
-        """Hint of each symbol, `UNKNOWN` without one."""
+        """Hint of each symbol; `UNKNOWN` for a symbol without a hint."""
         return defaultdict(lambda: UNKNOWN, self.sizes)

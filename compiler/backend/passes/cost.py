@@ -30,7 +30,7 @@ LEAST_BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Cost of memory- and launch-bound programs: number of kernels and extern calls, bytes moved by kernels."""
+    """Cost of a program: number of kernels, number of extern calls, and bytes that the kernels move."""
 
     kernels: int = 0
     calls: int = 0
@@ -53,7 +53,7 @@ def traffic(kernel: Kernel, program: Program, ctx: Context) -> int:
 
 
 def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
-    """Bytes of one buffer that a kernel reads plus those that it writes."""
+    """Bytes that a kernel reads from one buffer and writes to it, in total."""
     buffer = program.by_name[name]
     size, read = ctx.number(buffer.size), 0
     if name in kernel.reads:
@@ -64,7 +64,7 @@ def bytes_moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> in
 
 
 def contiguous_run(place: Index, along: Iterable[Var], ctx: Context) -> int:
-    """Length of the contiguous run at an offset if the variables take all their values, in elements."""
+    """Length, in elements, of the contiguous run at an offset if the variables take all their values."""
     steps = {ctx.number(factor_of(place, var)): ctx.number(var.size) for var in along}
     run = 1
     while (size := steps.get(run, 1)) > 1:
@@ -73,7 +73,7 @@ def contiguous_run(place: Index, along: Iterable[Var], ctx: Context) -> int:
 
 
 def walked_run(place: Index, walked: Sequence[Var], ctx: Context) -> int:
-    """Length of the contiguous run that a loop nest accesses in order, the last variable fastest, in elements."""
+    """Length, in elements, of the contiguous run that a loop nest accesses in order, with the last variable fastest."""
     run = 1
     for var in reversed(walked):
         if ctx.number(factor_of(place, var)) != run:
@@ -88,7 +88,7 @@ def access_slowdown(run: int) -> float:
 
 
 def _points_at(place: Shape, ctx: Context) -> int:
-    """Number of distinct elements at an index: the product of the sizes of its variables."""
+    """Number of distinct elements that an index reaches: the product of the sizes of its variables."""
     found = {var for index in place for var in variables_in(index)}
     return ctx.number(product(var.size for var in found))
 
@@ -104,7 +104,7 @@ def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
 
 
 def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
-    """Buffers that a kernel reads and writes, with offsets in elements."""
+    """Accesses of a kernel to memory: each buffer that it reads or writes, and the offset in elements."""
     for loop in kernel.loops:
         places = [(load.buffer, load.index) for load in loads(loop.value)]
         for name, index in (*places, (loop.target, loop.place)):
@@ -130,8 +130,8 @@ def distinct_accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int
 def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
     """Whether adjacent elements in memory belong to adjacent results, rather than to one result.
 
-    Most accesses decide. With a single sweep any large access by columns is enough, as tiles over both axes are as good
-    for the other accesses.
+    The majority of accesses decides. With a single sweep, a large minority of accesses by columns is enough, as tiles
+    over both axes are as good for the other accesses.
     """
     if not kernel.ranges or not kernel.reduced:
         return False
@@ -144,10 +144,10 @@ def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
 
 
 def strided_access_penalty(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str, int]:
-    """Cost of short runs in a reduction over long rows, compared with tiles: bytes by buffer.
+    """Extra cost of short runs in a reduction over long rows, compared with tiles, in bytes by buffer.
 
     A program walks its rows in the order of the kernel's ranges, so it accesses buffers with another memory order in
-    short runs. Empty if the kernel runs by columns.
+    short runs. Empty if rows are short or the kernel runs by columns.
     """
     if ctx.points(kernel.reduced) < ctx.thresholds.program_row:
         return {}

@@ -47,8 +47,8 @@ def _split_kernel(step: Step, program: Program, ctx: Context) -> tuple[Step, ...
 def _over_points(step: Kernel, late: tuple[Loop, ...], program: Program, ctx: Context) -> Kernel:
     """Make a pointwise kernel of some loops of a reduction kernel.
 
-    Ranges are merged if all accesses of the pointwise loops allow it, as their values may be recomputed later. Small
-    buffers do not count.
+    `late` are the loops that it keeps. Ranges are merged only if the accesses of all pointwise loops of the reduction
+    kernel allow it, as other values may be recomputed later. Accesses to small buffers do not count.
     """
     whole = tuple(loop for loop in step.loops if not loop.reduction and len(loop.ranges) > len(step.ranges))
     points = Kernel(step.name, step.ranges + step.reduced, (), whole)

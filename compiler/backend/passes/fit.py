@@ -1,8 +1,8 @@
-"""Merge two kernels into one loop nest: the host keeps its ranges, the guest's loops are rewritten to them.
+"""Merge two kernels into one loop nest: the host keeps its ranges, the guest's loops are rewritten over them.
 
-It compares indices, not shapes. A buffer that both kernels access shows which point of one nest corresponds to which
-point of the other. This correspondence must be one to one, and each kernel must read what the other one writes at the
-same point.
+Indices are compared, not shapes. A buffer that both kernels access shows which point of one nest corresponds to which
+point of the other. This correspondence must be one to one, and each kernel must read the other's results at the points
+that write them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Refusal:
 
 
 def merge_kernels(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refusal:
-    """Merge two kernels into one that computes `first`, then `second`; returns a Refusal if it can't."""
+    """Merge two kernels into one that computes `first`, then `second`; returns a Refusal if that is not possible."""
     if len(first.loops) + len(second.loops) > ctx.thresholds.fused_loops:
         return Refusal(f"more than {ctx.thresholds.fused_loops} loops in one kernel")
     if len({*first.reads, *first.writes, *second.reads, *second.writes}) > ctx.thresholds.fused_buffers:
@@ -65,7 +65,7 @@ def _join(host: Kernel, first: Kernel, second: Kernel) -> Kernel:
 
 
 def _fit_ranges(guest: Kernel, host: Kernel) -> Kernel | Refusal:
-    """Rewrite the guest's loops to the host's ranges."""
+    """Rewrite the guest's loops over the host's ranges; returns a Refusal if that is not possible."""
     if guest.reduced:
         outer = _correspondence(guest, host, guest.ranges, host.ranges)
         inner = _correspondence(guest, host, guest.reduced, host.reduced)
@@ -105,7 +105,7 @@ def _correspondence(
 
 
 def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]) -> dict[str, Index]:
-    """Values of the guest's variables from buffers that both access: equal indices mean equal points."""
+    """Values of the guest's variables, found from buffers that both kernels access: equal indices mean equal points."""
     values: dict[str, Index] = {}
     allowed, theirs = set(target), _places(host)
     for name, places in _places(guest).items():
@@ -122,7 +122,7 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
 
 
 def _value_of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
-    """Compose a variable from coordinates that are its digits, as with merged dimensions; None if any is missing."""
+    """Value of a variable, composed from the values of its digits, as for merged dimensions; None if one is missing."""
     digits = {unit: yours for mine, yours in pairs if (unit := _unit(mine, var)) is not None}
     value, step = Index.of(0), Index.of(1)
     while step != var.size:
@@ -144,7 +144,7 @@ def _unit(digit: Index, var: Var) -> tuple[Index, Index] | None:
 
 
 def values_at(loop: Loop, at: Shape) -> dict[str, Index] | None:
-    """Values of a loop's variables at the point that stores index `at`; None unless all are determined."""
+    """Values of a loop's variables at the point that stores at index `at`; None unless all are determined."""
     found = [pair for mine, yours in zip(loop.index, at, strict=True) for pair in solve_digits(mine, yours)]
     values = {atom.name: value for atom, value in found if isinstance(atom, Var) and atom in loop.ranges}
     pairs = [(Index.of(atom), value) for atom, value in found]
@@ -157,7 +157,7 @@ def values_at(loop: Loop, at: Shape) -> dict[str, Index] | None:
 
 
 def solve_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
-    """Solve `mine` == `yours` for the atoms of `mine`: a single atom, or the digits of a mixed-radix number."""
+    """Solve `mine` == `yours` for the atoms of `mine`: a single atom or the digits of a mixed-radix number, else []."""
     if mine.atom is not None:
         return [(mine.atom, yours)]
     left = [atoms[0] for atoms, _ in mine.terms if len(atoms) == 1]
@@ -196,7 +196,7 @@ def _places(kernel: Kernel) -> Places:
 
 
 def _conflict(first: Kernel, second: Kernel) -> str:
-    """Reason why one kernel does not read what the other writes at the same point, "" if it does."""
+    """Reason against a merge: a kernel reads a result of the other at another index than it is written; else ""."""
     for writer, reader in ((first, second), (second, first)):
         written = {loop.target: loop.index for loop in writer.loops}
         for load in reader.loads:

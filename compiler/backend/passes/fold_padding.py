@@ -2,7 +2,7 @@
 
 A matmul may read a zero-padded copy of an operand (`lower/library_calls.py`). If the operand has other readers too,
 such as a gradient that is also summed or a low-precision weight that is saved for the backward, it would be computed
-or stored twice. Elements have the same coordinates in the padded copy.
+or stored twice. Elements have the same coordinates in the operand and in its padded copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fold_padding(program: Program, ctx: Context) -> Program:
 
 
 def _maker(padding: Loop, program: Program) -> Loop | None:
-    """The loop that produces a padded copy's value, if that has other readers and all can read the copy; else None."""
+    """Loop of a padded copy's value, if the value has other readers and all can read the copy; else None."""
     source = padding.value.value if isinstance(padding.value, Guard) else None
     if not isinstance(source, Load) or source.index != padding.index:
         return None
@@ -50,7 +50,7 @@ def _maker(padding: Loop, program: Program) -> Loop | None:
 
 
 def _move_copy(program: Program, maker: Loop, padding: Loop) -> Program:
-    """Compute the padded copy in place of the value, and redirect all readers to it."""
+    """Compute the padded copy instead of the value, and redirect all readers to the copy."""
     old, new = maker.target, padding.target
     source = padding.value.value if isinstance(padding.value, Guard) else None
     value = rebuilt(padding.value, lambda part: value_at(maker, padding.index) if part is source else None)
@@ -63,7 +63,7 @@ def _move_copy(program: Program, maker: Loop, padding: Loop) -> Program:
 
 
 def _replace_buffer(step: Step, old: str, new: str) -> Step:
-    """Replace one buffer that a step reads by another."""
+    """Replace reads of the buffer `old` in a step by reads of `new`."""
     if old not in step.reads:
         return step
     if isinstance(step, Extern):

@@ -1,8 +1,8 @@
-"""Pass: fuse kernels that share buffers, so that shared data is read once and need not be stored.
+"""Pass: fuse kernels that share buffers, so that shared inputs are read once and intermediate results are not stored.
 
-Greedy: it fuses the pair that saves most bytes first, if that is legal. `legal` returns the fused kernel or the reason
-against it. Vertical fusion, horizontal fusion, and prologues and epilogues of reductions are all one case: two loop
-nests that can run as one.
+The pass is greedy: of the legal pairs, it first fuses the one that saves most bytes. `legal` returns the fused kernel
+or the reason against fusion. Vertical fusion, horizontal fusion, and prologues and epilogues of reductions are all one
+case: two loop nests that can run as one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def fuse(program: Program, ctx: Context) -> Program:
 def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:
     """Fuse pairs until all remaining ones are refused.
 
-    Savings are updated when a kernel of a pair was fused with a third one, so that each kernel is fused with the one
-    that it shares most bytes with.
+    After each fusion, the savings of other pairs with the fused kernel are updated, so that each kernel is fused with
+    the kernel that it shares most bytes with.
     """
     refused: dict[frozenset[int], str] = {}
     while pairs := [pair for pair in candidates(ctx) if pair.key not in refused]:
@@ -72,7 +72,7 @@ def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ct
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two steps by number, and the bytes that fusing them saves."""
+    """The numbers of two steps, and the bytes that fusing them saves."""
 
     first: int
     second: int
@@ -80,17 +80,17 @@ class Pair:
 
     @property
     def key(self) -> frozenset[int]:
-        """Key that is independent of the order."""
+        """Set of both numbers, independent of their order."""
         return frozenset((self.first, self.second))
 
     @property
     def why(self) -> str:
-        """Reason to fuse them."""
+        """Reason to fuse the two steps, as text."""
         return f"saves {self.saved:,} bytes" if self.saved else "saves a launch: both are small"
 
 
 def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
-    """Fuse a pair; returns a Refusal if it is not legal."""
+    """The fused kernel of a pair, or a Refusal if fusion is not legal."""
     first, second = graph.steps[pair.first], graph.steps[pair.second]
     assert isinstance(first, Kernel)
     assert isinstance(second, Kernel)
@@ -109,10 +109,11 @@ def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps during fusion, by number.
+    """The steps during fusion, by number. A fused kernel gets the number of its second part.
 
-    `needs` has the direct dependencies of each step, `before` all of them, as bit sets. `users` has the steps that read
-    or write a buffer. A fused kernel gets the number and position of its second part.
+    needs   direct dependencies of each step
+    before  all dependencies of each step, as a bit set
+    users   steps that read or write each buffer
     """
 
     program: Program
@@ -133,11 +134,11 @@ class Steps:
         return Steps(program, steps, needs, before, users)
 
     def names(self, pair: Pair) -> tuple[str, ...]:
-        """Last targets of both steps, which name them in decisions."""
+        """The last target of each step, which names the step in decisions."""
         return tuple(self.steps[number].targets[-1] for number in (pair.first, pair.second))
 
     def candidates(self, ctx: Context) -> Iterator[Pair]:
-        """Pairs of kernels that share a buffer."""
+        """Pairs of kernels that share a buffer, if fusing them saves bytes."""
         found: set[tuple[int, int]] = set()
         for name, users in self.users.items():
             kernels = [number for number in users if isinstance(self.steps[number], Kernel)]
@@ -150,7 +151,7 @@ class Steps:
                 yield Pair(early, late, saved)
 
     def small(self, ctx: Context) -> Iterator[Pair]:
-        """Pairs of kernels with the same shape and device that take a GPU less time than a launch."""
+        """Pairs of small kernels with equal ranges on one device, each of which takes a GPU less time than a launch."""
         last: dict[tuple[str, ...], int] = {}
         for number, step in sorted(self.steps.items()):
             if not isinstance(step, Kernel):
@@ -179,7 +180,7 @@ class Steps:
         return total
 
     def is_between(self, first: int, second: int) -> bool:
-        """Whether a third step must run between the two."""
+        """Whether another step must run between the two steps."""
         return any(
             self.before[other] >> early & 1
             for early, late in ((first, second), (second, first))
@@ -201,7 +202,7 @@ class Steps:
         return overwritten_early(replace(kernel, local=frozenset(own - _stored_buffers(self.program))), names)
 
     def merge(self, pair: Pair, kernel: Kernel) -> None:
-        """Put the fused kernel at the second's position. The first one's bit may stay in `before`; nothing reads it."""
+        """Replace the second step by the fused kernel, and remove the first, whose bit may stay in `before`, unread."""
         first, second = pair.first, pair.second
         self.steps[second] = kernel
         del self.steps[first]
@@ -231,8 +232,8 @@ class Steps:
 
 
 def needs_of(program: Program) -> dict[int, set[int]]:
-    """Dependencies of each step, by number: writers of its inputs, earlier users of buffers that it overwrites, and for
-    a pinned call the pinned call before it.
+    """Dependencies of each step, by number: writers of its inputs, earlier users of the buffers that it overwrites, and
+    for a pinned call, the previous pinned call.
     """
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}

@@ -1,8 +1,8 @@
 """Pass: inline cheap expressions into their readers, so that their values need not be stored.
 
-A reader that loads each element once is left to `fuse`, which computes nothing twice. The other readers are broadcasts,
-gathers, pads and concatenations. An expression is inlined into all of them or none, because its value is stored as long
-as one of them loads it. Expressions without loads are inlined into all readers.
+Readers that load each element once are left to `fuse`, which computes nothing twice. The other readers are broadcasts,
+gathers, pads and concatenations. An expression is inlined into all of these or none, because its value is stored as
+long as one reader loads it. Expressions without loads are inlined into all readers.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class _Inlining:
         return found
 
     def values_across_calls(self) -> set[str]:
-        """Values that an extern call depends on, and that users of the call read again, each element once.
+        """Values that an extern call depends on, and that a loop depending on the call reads again, each element once.
 
-        They are stored across the call anyway. If they were inlined, their inputs would have to be stored, too.
+        They are stored across the call anyway. Inlining them would require their inputs to be stored, too.
         """
         bits: dict[str, int] = {}
         needs: dict[str, int] = {}
@@ -125,7 +125,7 @@ class _Inlining:
         return is_only and ctx.points(reader.space) <= 2 * ctx.points(producer.ranges)
 
     def is_small(self, producer: Loop, ctx: Context) -> bool:
-        """Whether the producer alone would take a GPU less time than a launch."""
+        """Whether a kernel of the producer alone would take a GPU less time than a launch."""
         return bool(ctx.processors) and ctx.points(producer.ranges) <= ctx.thresholds.inline_points
 
     def put(self, producer: Loop, reader: Loop) -> None:

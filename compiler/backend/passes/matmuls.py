@@ -1,8 +1,8 @@
 """Pass, for GPUs: fuse a matmul with its epilogue, the kernel that reads it. Each program holds a tile of the result.
 
 Small matmuls, for which calling the library takes longer than computing, always become our own kernels. With
-mode="max-autotune" all matmuls are fused first. The first call on a GPU times each fused kernel against PyTorch's
-matmul plus epilogue kernel (`runtime/tune.py`), and splits it again (`split_fused_matmul`) unless it is faster.
+mode="max-autotune" matmuls of any size are fused. The first call on a GPU then times each fused kernel against
+PyTorch's matmul plus an epilogue kernel (`runtime/tune.py`), and `split_fused_matmul` splits it unless it is faster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.a
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
-"""Limits of a launch grid: programs along its third axis, and columns along its second, with 16 per program."""
+"""Limits of a launch grid: matrices along its third axis, and columns along its second, at least 16 per program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Factors:
 
 
 def fuse_small_matmuls(program: Program, ctx: Context) -> Program:
-    """Replace small matmuls by kernels on a GPU, without autotuning."""
+    """On a GPU, replace small matmuls by our own kernels, without autotuning."""
     return fuse_small_calls(program, ctx) if ctx.processors else program
 
 
@@ -96,7 +96,7 @@ def fuse_matmuls(program: Program, ctx: Context) -> Program:
 
 
 Refused: TypeAlias = tuple[Extern, Kernel | None, str]
-"""A matmul, the kernel that reads it first, and the reason not to fuse them."""
+"""A matmul, the kernel that reads its result first (None if there is none), and the reason not to fuse them."""
 
 
 def _calls(program: Program) -> list[Extern]:
@@ -110,7 +110,7 @@ def _kernel_name(call: Extern, *rest: str, taken: set[str]) -> str:
 def _merge_all(
     program: Program, ctx: Context, calls: Sequence[Extern], unless: str = ""
 ) -> tuple[Program, list[Refused]]:
-    """Fuse matmuls with their first readers. Also returns the refused ones, from the last to the first."""
+    """Fuse matmuls with their first readers. Also returns the refused matmuls, the last one first."""
     steps: dict[int, Step] = dict(enumerate(program.steps))
     places = {id(step): place for place, step in steps.items()}
     taken = {kernel.name for kernel in program.kernels}
@@ -138,7 +138,7 @@ def _merge_all(
 
 
 def _is_small(call: Extern, program: Program, ctx: Context) -> bool:
-    """Whether our kernels support a matmul, and it has few multiplications and a short inner dimension."""
+    """Whether a matmul has few multiplications and a short inner dimension, and our kernels support it."""
     factors = Factors.from_call(call)
     sizes = [size.constant for size in (*factors.shape, factors.inner)]
     is_known = None not in sizes and not _reason_unfit(call, program, ctx)

@@ -32,8 +32,8 @@ def unique(name: str, taken: set[str]) -> str:
 
 
 def name_of(kernel: Kernel) -> str:
-    """Name a kernel after its operators, in order, such as `layer_norm_backward_sum`. Copies are left out if there are
-    other operators, arithmetic if there are too many. `backward` comes once, then the kernel's final reduction.
+    """Name of a kernel: its last operators in order, such as `layer_norm_backward_sum`. Copies are left out if there
+    are other operators, arithmetic if there are too many. `backward` comes once, then the kernel's final reduction.
     """
     operators = [loop.operator for loop in kernel.loops if loop.operator]
     names = [*dict.fromkeys(name.removesuffix("_backward") for name in operators)]

@@ -27,7 +27,7 @@ def one_hot(program: Program, ctx: Context) -> Program:
 
 
 def _of_one_term(kernel: Kernel) -> Kernel | None:
-    """Remove a kernel's only reduction, if it is a one-hot sum and nothing else uses the range; else None."""
+    """The kernel without its only reduction, if that is a one-hot sum and nothing else uses the range; else None."""
     sums = [loop for loop in kernel.loops if loop.reduced]
     if type(kernel) is not Kernel or len(sums) != 1 or sums[0].reduction != "sum" or len(sums[0].reduced) != 1:
         return None
@@ -49,9 +49,9 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """`value` if the variable equals `at`, else `other`, which is 0 or 0 times a value that may be infinite.
+    """A term: `value` if the reduced variable equals `at`, else `other`: 0, or 0 times a value that may be infinite.
 
-    The variable occurs in none of the three.
+    The variable occurs in none of the three expressions.
     """
 
     at: Expr
@@ -59,20 +59,20 @@ class _Term:
     other: Expr
 
     def apply(self, by: Op, others: tuple[Expr, ...]) -> _Term:
-        """Apply an operation to the term, as its first argument."""
+        """The term after an operation: the term is the first argument, `others` are the rest."""
         value, other = (replace(by, args=(argument, *others)) for argument in (self.value, self.other))
         return _Term(self.at, value, other)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Searches a kernel's loops for a one-hot term."""
+    """Searches a kernel's loops for a one-hot term in the reduced variable `var`."""
 
     loops: Mapping[str, Loop]
     var: Var
 
     def term(self, value: Expr) -> _Term | None:
-        """The one-hot term of an expression, None if it has no such form."""
+        """An expression as a one-hot term, None if it is not one."""
         match value:
             case Load(name) if (maker := self.loops.get(name)) is not None and not maker.reduction:
                 return self.term(maker.value)
@@ -87,7 +87,7 @@ class _Search:
         return None
 
     def where_term(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
-        """The one-hot term of `chosen if variable == at else 0`."""
+        """`chosen if variable == at else 0` as a one-hot term, None for other operands of a `where`."""
         if isinstance(condition, Load) and (maker := self.loops.get(condition.buffer)) is not None:
             condition = maker.value
         match condition, other:

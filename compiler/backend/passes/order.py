@@ -23,7 +23,7 @@ def order(program: Program, ctx: Context) -> Program:
 
 
 def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
-    """Sort and merge a kernel's ranges; a matmul keeps its rows and columns."""
+    """Sort and merge a kernel's ranges. Matmul kernels and kernels without points are returned unchanged."""
     if isinstance(kernel, MatmulKernel) or _is_empty(kernel):
         return kernel
     kernel = merge_ranges(kernel, program)
@@ -56,7 +56,7 @@ def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kerne
 
 
 def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
-    """Sort ranges by their stride, largest first, averaged over accesses and weighted by the size of the buffer.
+    """Sort ranges by their average stride, largest first; accesses are weighted by the size of the buffer.
 
     Ranges with stride 1 in most accesses, by the same weight, come last.
     """
@@ -109,7 +109,7 @@ def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var
 
 
 def _is_certain(kernel: Kernel, program: Program) -> bool:
-    """Whether its loops are proven to write each element once, which may fail if sizes are sums of symbols."""
+    """Whether a kernel's loops are proven to write each element once. This may fail if sizes are sums of symbols."""
     loops = [loop for loop in kernel.loops if not isinstance(loop.value, Put)]
     return all(is_bijective(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
 

@@ -35,7 +35,7 @@ def recompute(program: Program, ctx: Context) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stored value: the kernel that computes it, the loops to recompute it (its own last), and its readers."""
+    """A stored value: the kernel that computes it, the loops that recompute it (its own loop last), and its readers."""
 
     maker: Kernel
     loops: tuple[Loop, ...]
@@ -43,7 +43,7 @@ class Candidate:
 
     @property
     def target(self) -> str:
-        """Name of the buffer that it is stored in."""
+        """Name of the buffer that holds the value."""
         return self.loops[-1].target
 
 
@@ -64,7 +64,7 @@ def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
 
 
 def _needed_loops(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
-    """The loop, preceded by the loops of local values that it needs; () if one is a reduction or a scatter."""
+    """The loop, preceded by the loops of local values that it needs; () if one of them is a reduction or a scatter."""
     found: list[Loop] = []
     needed = {last.target}
     for loop in reversed(kernel.loops):
@@ -107,7 +107,10 @@ def _recompute(program: Program, found: Candidate, ctx: Context) -> Program | No
 def _with_loops(
     reader: Kernel, found: Candidate, program: Program, ctx: Context, taken: Set[str]
 ) -> tuple[Kernel, tuple[Buffer, ...]] | None:
-    """Insert the value's loops into a reader. Also returns their new buffers; `taken` are names of other buffers."""
+    """A reader with the value's loops inserted, and their new buffers; None if that is not possible.
+
+    `taken` are names of other buffers.
+    """
     places = reader.places(found.target)
     shape = program.by_name[found.target].shape
     first = next(number for number, loop in enumerate(reader.loops) if found.target in loop.reads)
@@ -137,13 +140,13 @@ def _with_loops(
 
 
 def _name(target: str, reader: Kernel, taken: Set[str]) -> str:
-    """Name of a recomputed value in a reader; the same if the reader already recomputes it."""
+    """Name of a recomputed value in a reader: the existing name if the reader already recomputes it."""
     names = (f"{target}_again{f'_{number}' if number else ''}" for number in count())
     return next(name for name in names if name in reader.targets or name not in taken)
 
 
 def _with_value(reader: Kernel, found: Candidate, program: Program, ctx: Context) -> Kernel | None:
-    """Inline the value into a reader with a single load of it, such as a pad or a slice."""
+    """Inline the value into a reader with a single load of it, such as a pad or a slice; None for other readers."""
     sites = [(loop, load) for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target]
     (loop, load), last = sites[0], found.loops[-1]
     if len(sites) > 1 or ctx.points(loop.space) > 2 * ctx.number(program.by_name[found.target].size):
@@ -159,7 +162,7 @@ def _with_value(reader: Kernel, found: Candidate, program: Program, ctx: Context
 
 
 def _move_loop(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], names: Mapping[str, str]) -> Loop:
-    """Move a loop to another kernel: over its ranges, under a new name."""
+    """Move a loop to another kernel: over the kernel's ranges, with a new target."""
     index: Shape = tuple(substitute(place, values) for place in loop.index)
     value = rename_buffers(with_index(loop.value, values), names)
     return replace(loop, target=names[loop.target], ranges=space, index=index, value=value)

@@ -1,8 +1,8 @@
 """Pass, for GPUs: reorder steps to lower peak memory.
 
-Takes the best of three greedy orders: forward, backward, and both. Forward, a step that frees more than it allocates
-runs as early as possible. Backward, a step that allocates more than it frees runs as late as possible. All other steps
-keep their order.
+Takes the best of three greedy orders: forward, backward, and backward then forward. Forward, a step that frees more
+than it allocates runs as early as possible. Backward, a step that allocates more than it frees runs as late as
+possible. All other steps keep their order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Needs = Mapping[int, set[int]]
 
 
 def reorder(program: Program, ctx: Context) -> Program:
-    """Take the order with the lowest peak memory."""
+    """Reorder the steps for the lowest peak memory, if that is below `reorder_percent` of the current one."""
     if not ctx.processors or len(program.steps) < 3:
         return program
     sizes = bytes_of_buffers(program, ctx)
@@ -46,8 +46,8 @@ def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
 
 @dataclass(slots=True)
 class _Memory:
-    """Lifetime of a buffer: from the first step of `begins` to the last step of `ends`. Without `begins` it is live
-    from the start, without `ends` until the end. `left` is the number of steps of `ends` that have not run.
+    """Lifetime of a buffer: from the first step in `begins` (the start if empty) to the last step in `ends` (the end if
+    empty). `left` is the number of steps in `ends` that have not run.
     """
 
     size: int
@@ -66,7 +66,10 @@ class _Memory:
 
 
 def other_orders(program: Program, sizes: Sizes, given: frozenset[str]) -> Iterator[Program]:
-    """Yield the program with its steps in other orders. `given` are donated inputs, freed after their last read."""
+    """The program with its steps in other orders; none if mutated buffers may have aliases.
+
+    `given` are donated inputs, freed after their last read.
+    """
     is_written = program.mutated or any(call.writes for call in program.calls)
     if is_written and any(call.aliases for call in program.calls):
         return  # a mutated buffer may have aliases
@@ -107,9 +110,9 @@ def _memories(program: Program, sizes: Mapping[str, int], given: frozenset[str])
 
 
 class _Queue:
-    """A queue of steps: steps that free more than they allocate come first, then the original order.
+    """A queue of steps: first steps that free more than they allocate, then the others in their original order.
 
-    `cost` has the bytes that a step allocates minus the bytes that it frees.
+    `cost` has the bytes that each step allocates minus the bytes that it frees.
     """
 
     def __init__(self, needed: Needs, memories: Sequence[_Memory]) -> None:
@@ -152,7 +155,7 @@ class _Queue:
         return number
 
     def run(self) -> int:
-        """Run the first step: update the costs of others, and queue the steps that are now ready."""
+        """Run the next step: update the costs of other steps, and queue steps that become ready. Returns its number."""
         number = self.pop()
         self.waiting[number] = -1
         for memory in self.named[number]:

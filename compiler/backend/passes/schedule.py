@@ -1,4 +1,4 @@
-"""Pass: plan memory: which buffers are freed after each step, and which reuse the memory of a dead buffer."""
+"""Pass: plan which buffers are freed after each step, and which reuse the memory of a dead buffer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
 
 
 def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[str, str]:
-    """Choose dead buffers to reuse for the outputs of kernels, of the same size and dtype.
+    """Buffers that outputs of kernels reuse, by output: in place, or a dead buffer of the same size and dtype.
 
     A dead buffer is kept for a later step only if that does not raise peak memory.
     """
@@ -81,7 +81,7 @@ def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[s
 def _reuse_buffers(
     program: Program, frees: Frees, sizes: Sizes, ctx: Context
 ) -> tuple[dict[str, str], list[list[str]], list[int]]:
-    """Choose in-place reuse: the output of a kernel reuses a buffer that the kernel reads for the last time.
+    """Buffers that are reused in place, by output: a kernel overwrites a buffer that it reads for the last time.
 
     Also returns the other buffers that die at each step and may be reused, and the live bytes at each step.
     """
@@ -99,14 +99,14 @@ def _reuse_buffers(
 
 
 def _buffers_to_allocate(step: Step, program: Program) -> list[str]:
-    """Outputs of a kernel that need an allocation."""
+    """Outputs of a kernel that need an allocation; [] for an extern call."""
     if not isinstance(step, Kernel):
         return []
     return [name for name in step.writes if name not in program.mutated and not program.by_name[name].reuses]
 
 
 def held_bytes(program: Program, frees: Frees, sizes: Sizes, given: frozenset[str]) -> list[int]:
-    """Live bytes while each step runs."""
+    """Live bytes while each step runs; `given` are donated inputs."""
     found: list[int] = []
     made = set(given)
     now = sum(sizes[name] for name in made)
@@ -120,7 +120,7 @@ def held_bytes(program: Program, frees: Frees, sizes: Sizes, given: frozenset[st
 
 
 def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx: Context) -> str | None:
-    """Name of a buffer that can be overwritten in place: the kernel reads each element before it writes there."""
+    """A buffer that can be overwritten in place, as the kernel reads each element before it writes there; else None."""
     assert isinstance(step, Kernel)
     is_of_library = program.by_name[name].device == "cpu" and any(other.device != "cpu" for other in program.buffers)
     if is_of_library or not ctx.processors:
@@ -179,7 +179,9 @@ def _kind(buffer: Buffer) -> str:
 
 
 def _buffers_not_ours(program: Program, ctx: Context) -> set[str]:
-    """Buffers whose memory can't be reused: inputs, and results that an extern call may still refer to."""
+    """Buffers whose memory can't be reused: inputs that are not donated, constants, mutated buffers, outputs, and
+    arguments and results of extern calls that may be aliases.
+    """
     given = {name for name in ctx.donated if _is_dense(program.by_name[name])}
     fixed = {*program.taken, *program.inputs} - given
     fixed |= {*program.constants, *program.returned, *program.mutated}

@@ -39,7 +39,10 @@ def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
 
 
 def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, str]) -> str | None:
-    """Target of an earlier loop that computes the same, if only loops read the kernel's target; else None."""
+    """Target of an earlier loop that computes the same value, None if there is none.
+
+    Also None if anything but loops uses the kernel's target, or if a buffer that it uses is mutated.
+    """
     target, loop = kernel.targets[0], kernel.loops[0]
     if len(kernel.loops) > 1 or target in program.taken or program.mutated & {target, *loop.reads}:
         return None
@@ -51,7 +54,7 @@ def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, s
 
 
 def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
-    """Replace the steps, and remove unused ones."""
+    """Replace the program's steps by `steps`, without the unused ones."""
     needed = set(program.returned) | program.mutated
     kept: list[Step] = []
     for step in reversed(steps):
@@ -67,7 +70,7 @@ def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Pr
 
 
 def value_at(producer: Loop, index: tuple[Index, ...]) -> Expr:
-    """Value of a lowered loop at coordinates of its target. Each coordinate of its index is a variable or 0."""
+    """Value that a lowered loop stores at `index`. Each coordinate of the loop's own index must be a variable or 0."""
     places = zip(producer.index, index, strict=True)
     values = {own.atom.name: place for own, place in places if isinstance(own.atom, Var)}
     return with_index(producer.value, values)
@@ -94,7 +97,7 @@ def fold(value: Expr) -> Expr:
 
 
 def _simplify_guarded(value: Expr, condition: Expr) -> Expr:
-    """Simplify indices inside a guard by the upper bound that its condition sets on a loop variable."""
+    """Simplify the indices of a guarded value, given the upper bound that the condition sets on a loop variable."""
     match condition:
         case Op("and", (left, right)):
             return _simplify_guarded(_simplify_guarded(value, left), right)

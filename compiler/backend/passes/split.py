@@ -1,15 +1,14 @@
 """Pass, for GPUs: split a long reduction with few results in two, so that all multiprocessors have work.
 
-A reduction whose contiguous runs are shorter than a cache line is split too, such as over groups of channels in
-channels-last memory: each position in a run gets its own partial results, so that adjacent elements are reduced
-together.
+A reduction over contiguous runs that are shorter than a cache line is split too, such as one over groups of channels
+in channels-last memory: each position in a run gets its own partial results, so that programs read adjacent elements.
 
-The first reduction computes partial results, the second one reduces them. The parts are equal if a loop's size or one
+The first reduction computes partial results, the second reduces them. The parts are equal if a loop's size or one
 of its divisors allows it; then the producer can still be fused with the first reduction. Otherwise the last part is
 shorter, and a guard masks its end. `argmax` and `argmin` are not split.
 
-A variance over equal parts is combined from the variances of the parts (Chan, Golub and LeVeque, 1979): the squared
-deviations from the mean of each part, and of these means from the total mean. So the input is read only once.
+A variance over equal parts is combined from the variances of the parts and the deviations of their means from the
+total mean (Chan, Golub and LeVeque, 1979). So the input is read only once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from compiler.backend.passes.simplify import fold
 
 
 def split(program: Program, ctx: Context) -> Program:
-    """Split long reductions in two steps."""
+    """Split long reductions into two steps."""
     if not ctx.processors:
         return program
     loops = {kernel.targets[0]: kernel.loops[0] for kernel in program.kernels}
@@ -50,7 +49,7 @@ class _Splitting:
     buffers: list[Buffer] = field(default_factory=list)
 
     def steps(self, step: Step, ctx: Context) -> Iterator[Step]:
-        """Steps that replace a step."""
+        """The steps that replace `step`, or `step` itself."""
         if not isinstance(step, Kernel):
             yield step
         elif (found := self.mean_and_parts(step.loops[0])) is not None:
@@ -63,7 +62,7 @@ class _Splitting:
             yield step
 
     def parts(self, kernel: Kernel, ctx: Context) -> Parts | None:
-        """Split a reduction in two if that is worth it, else None. If only the variance profits, in equal parts."""
+        """Split a reduction in two; None if that is not worth it. A split only for a variance must have equal parts."""
         if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
             return None
         width = self.width(kernel.loops[0])
@@ -96,8 +95,8 @@ class _Splitting:
         return made
 
     def width(self, loop: Loop) -> int:
-        """Size in memory of the largest element that is reduced, in bytes, before a cast. 0 for squared deviations from
-        a mean: neither short runs nor the cache size are a reason to split them.
+        """Size in memory of the largest element that a loop reduces, in bytes, before any cast. 0 for squared
+        deviations from a mean, as neither short runs nor the cache size is a reason to split them.
         """
         if _distance(loop)[1] is not None:
             return 0
@@ -105,12 +104,15 @@ class _Splitting:
         return max(widths, default=loop.value.dtype.itemsize)
 
     def before_cast(self, read: Load) -> Sequence[Load]:
-        """Loads before the cast that makes a value, or the load of the value if it is no cast."""
+        """Loads of the cast that computes a loaded value; `read` itself if that is not a cast."""
         made = self.loops.get(read.buffer)
         return [*loads(made.value)] if made and isinstance(made.value, Op) and made.value.name == "cast" else [read]
 
     def mean_and_parts(self, loop: Loop) -> tuple[Load, Loop, Parts] | None:
-        """For a sum of squared deviations: the load of the mean, its loop, and the split of its sum in equal parts."""
+        """For a sum of squared deviations: the load of the mean, the mean's loop, and the split of the mean's sum.
+
+        None for other loops, or unless that sum is over the same elements and was split in equal parts.
+        """
         found, distance = _center(loop, self.loops), _distance(loop)[0]
         if found is None or found[2] not in self.made:
             return None
@@ -120,7 +122,7 @@ class _Splitting:
         return (center, mean, parts) if is_same and total.reduction == "sum" and parts.equal else None
 
     def combine_variance(self, loop: Loop, of_all: Load, mean: Loop, parts: Parts, ctx: Context) -> Iterator[Step]:
-        """Compute a sum of squared deviations from the means and squared deviations of the parts."""
+        """Kernels of a sum of squared deviations, which combine the means and the squared deviations of the parts."""
         means, squares = (replace(parts.buffer, name=f"{one.target}_parts") for one in (mean, loop))
         self.buffers += [means, squares]
         of, at = parts.first, parts.first.index
@@ -148,7 +150,7 @@ def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
 
 
 def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | None:
-    """For a sum of squared deviations: the load of the mean, the mean's loop, and the name of its sum; else None."""
+    """For a sum of squared deviations: the load of the mean, the mean's loop, and the target of its sum; else None."""
     _, center = _distance(loop)
     if center is None or (mean := loops.get(center.buffer)) is None:
         return None
@@ -160,7 +162,7 @@ def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | N
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A split reduction: two loops, and the buffer of partial results. `equal` if all parts have the same length."""
+    """A split reduction: two loops, the buffer of partial results, and whether all parts have equal length."""
 
     first: Loop
     second: Loop
@@ -172,7 +174,8 @@ class Parts:
 class Division:
     """Reduced ranges split into parts: `outer` variables number the parts, `inner` ones run within a part.
 
-    `values` are the split variables as indices over both. `ragged` are those whose last part goes beyond their range.
+    `values` has the split variables as indices over both. `ragged` has the split variables whose last part exceeds
+    their range.
     """
 
     outer: tuple[Var, ...]
@@ -214,14 +217,14 @@ def _count_column_parts(loop: Loop, short: Var, ctx: Context) -> int:
 
 
 def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether adjacent elements of its inputs belong to adjacent results, rather than to one result."""
+    """Whether adjacent elements of the kernel's inputs belong to adjacent results, rather than to one result."""
     *places, _ = offsets(kernel, program)
     across, along = (sum(points_along(places, var, ctx) for var in group) for group in (kernel.ranges, kernel.reduced))
     return across > along
 
 
 def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
-    """Number of parts for each result, 1 for no split."""
+    """Number of parts for each result; less than 2 means no split."""
     rows, length = ctx.points(loop.ranges), ctx.points(loop.reduced)
     wide = ctx.thresholds.split_columns if by_columns else 1
     programs, limits = -(-rows // wide), ctx.thresholds
@@ -257,14 +260,14 @@ def _divide(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
 
 
 def _length(size: Index, count: int, ctx: Context) -> Index | None:
-    """Length of equal parts of a range, for about `count` of them; None if there is none."""
+    """Length of the parts if a range is split into about `count` equal parts; None if no divisor is near."""
     best = ctx.number(size) / count
     exact = [length for length in _divisors(size) if best / 2 <= ctx.number(length) <= best * 2 and length != size]
     return min(exact, key=lambda length: abs(ctx.number(length) - best), default=None)
 
 
 def _divisors(size: Index) -> Iterator[Index]:
-    """Divisors of a size for any values of its symbols."""
+    """Divisors of a size that hold for all values of its symbols."""
     if len(size.terms) != 1:
         return
     ((atoms, factor),) = size.terms

@@ -42,7 +42,7 @@ def verify(program: Program, before: Program | None = None) -> None:
 
 
 def _changes(program: Program, before: Program) -> Iterator[str]:
-    """Errors in the interface: changed inputs, number of outputs, shapes or dtypes."""
+    """Errors in the interface: inputs, mutated inputs or outputs that are not the same as before."""
     if program.inputs != before.inputs:
         yield f"its inputs are ({', '.join(program.inputs)}), and were ({', '.join(before.inputs)})"
     if missing := sorted(before.mutated - program.mutated):
@@ -55,14 +55,14 @@ def _changes(program: Program, before: Program) -> Iterator[str]:
 
 
 def _describe_outputs(program: Program) -> Iterator[str]:
-    """Dtype, shape and device of each output, the value itself for non-tensors."""
+    """Text for each output: dtype, shape and device of a tensor, or the value itself."""
     for output in program.outputs:
         buffer = program.by_name.get(output.buffer) if isinstance(output, Strided) else None
         yield f"{buffer.dtype} [{', '.join(map(str, output.shape))}] on {buffer.device}" if buffer else str(output)
 
 
 def _unchanged_steps(program: Program, before: Program) -> frozenset[int]:
-    """`id` of the steps and loops that are unchanged and use the same buffers."""
+    """The `id`s of steps and loops that were verified in `before`; none if buffers or results changed."""
     known = ((buffer, before.by_name.get(buffer.name, buffer)) for buffer in program.buffers)
     is_same = all(now is was or replace(now, reuses=was.reuses) == was for now, was in known)
     if not is_same or (program.mutated, program.returned) != (before.mutated, before.returned):

@@ -8,7 +8,8 @@ its size is a multiple of the block in all configurations.
     indices     x and y are outer axes, r is the reduced axis; i0, r1 … are the ranges of the IR
 
 A combo kernel has a function for each of its parts, and each program of the launch calls one of them. Kernels that
-differ in names only, as those of a model's layers, are equal under canonical names, and are compiled and loaded once.
+differ in names only, such as those of a model's layers, are equal under canonical names, so they are compiled and
+loaded once.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class TritonFunction:
 
 @dataclass(frozen=True, slots=True)
 class CanonicalCode:
-    """A kernel's code under canonical names, shared by kernels that differ in names only, as in a model's layers.
+    """A kernel's code under canonical names, shared by kernels that differ only in names, as in a model's layers.
 
     If the kernel reads a single element of a buffer, `starts` has the element's offset, and the function gets a
     pointer to it. For example, each layer reads its own seed of random numbers.
@@ -199,9 +200,9 @@ class ComboWriter(Lines):
 
 
 def canonical_program(kernel: Kernel, program: Program) -> tuple[Program, Mapping[str, int]]:
-    """A program of this kernel alone, under canonical names, and the start offsets of some buffers.
+    """A program of this kernel alone, under canonical names, and offsets of single elements, by buffer.
 
-    These are the buffers of which it reads a single element: the canonical kernel reads their first element.
+    If the kernel reads a single element of a buffer, the canonical kernel reads the buffer's first element instead.
     """
     starts = dict(_single_elements(kernel, program))
     names = {name: f"b{number}" for number, name in enumerate(dict.fromkeys(_names_in_order(kernel)))}

@@ -45,7 +45,7 @@ class KernelWriter(TritonText):
         self.name = f"kernel_{identifier(kernel.name)}"
 
     def choose_tiles(self, kernel: Kernel) -> Tiles:
-        """Tile the kernel."""
+        """Choose the kernel's tiles."""
         return tile_kernel(kernel, self.program, self.ctx)
 
     def choices(self) -> tuple[TritonConfig, ...]:
@@ -84,7 +84,7 @@ class KernelWriter(TritonText):
     # The axes: indices of a program's points.
 
     def starts(self) -> list[str]:
-        """The program's index along each axis of the grid, as Triton text."""
+        """The program's index along each outer axis, as Triton text."""
         if not self.tiles.is_folded:
             return [f"tl.program_id({place}){self.wide}" for place in range(len(self.tiles.numbered))]
         program = self.names.new("program")
@@ -92,7 +92,7 @@ class KernelWriter(TritonText):
         return self.unfold_program(program)
 
     def unfold_program(self, program: str) -> list[str]:
-        """The indices along two axes that share one axis of the grid."""
+        """The indices along two outer axes that share one axis of the grid, as Triton text."""
         first = self.tiles.numbered[0]
         high = f"tl.cdiv({self.index(first.size)}, {first.block})"
         return [f"{program} % {high}", f"{program} // {high}"]
@@ -116,7 +116,7 @@ class KernelWriter(TritonText):
             self.line(f"{mask_of(axis)} = {axis.var} < {self.index(axis.size)}")
 
     def is_masked(self, axis: Axis) -> bool:
-        """Whether the last block may be out of bounds."""
+        """Whether an axis's last block may be out of bounds."""
         size = axis.size.constant
         return bool(axis.block) and (not size or any(size % config.blocks[axis.block] for config in self.configs))
 
@@ -128,7 +128,7 @@ class KernelWriter(TritonText):
         return {axis.var.name for axis in self.tiles.outer} if is_reduced else self.axes_of(loop.value)
 
     def mask_for(self, names: Iterable[str], guard: str = "") -> str:
-        """The mask over these axes, "" if it is always true."""
+        """The mask over these axes, combined with a guard; "" if it is always true."""
         masks = [mask_of(axis) for axis in self.axes if axis.var.name in names and self.is_masked(axis)]
         return " & ".join([*masks, *([guard] if guard else [])])
 

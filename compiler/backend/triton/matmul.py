@@ -4,7 +4,7 @@ A program accumulates one tile of the result along the inner dimension in steps.
 like the loops of any kernel.
 
     b          index of the matrix in a batch
-    m, n, k    rows and columns of the tile, and the inner dimension in one step
+    m, n, k    indices of the tile's rows and columns, and of the inner dimension in one step
     tile_m, …  indices of the program's tile: programs that run together have neighbouring tiles, which share operands
                in the cache
 """
@@ -40,7 +40,7 @@ _TF32: Sequence[Sizes] = (
     (32, 64, 64, 4, 4), (16, 64, 64, 4, 4),
 )  # fmt: skip
 _IEEE: Sequence[Sizes] = ((64, 64, 16, 4, 2), (128, 64, 16, 8, 2), (32, 64, 32, 4, 2), (16, 32, 32, 2, 2))
-"""Rows, columns and inner size of a tile, warps, and pipeline stages."""
+"""Autotuning candidates: rows, columns and inner size of a tile, number of warps, and number of pipeline stages."""
 
 
 class MatmulWriter(KernelWriter):
@@ -122,7 +122,7 @@ class MatmulWriter(KernelWriter):
         self.target = ""
 
     def step(self) -> None:
-        """Accumulate a block of columns of the left matrix times rows of the right one."""
+        """Write one step of the sum: a block of columns of the left matrix times the same rows of the right one."""
         factors, size = self.factors, self.factors.inner
         self.line(f"k = start + tl.arange(0, KBLOCK){self.wide}")
         is_masked = size.constant is None or any(size.constant % config.blocks["KBLOCK"] for config in self.configs)
@@ -137,7 +137,7 @@ class MatmulWriter(KernelWriter):
         self.line(f"total = tl.dot(left, right, total{exact})")
 
     def operand(self, view: Strided, at: Sequence[Var], mask: str = "") -> str:
-        """Load a tile of an operand, with 0 out of bounds."""
+        """Triton text that loads a tile of an operand, with 0 out of bounds."""
         place = view.offset
         for var, size, stride in zip(at, view.shape, view.strides, strict=True):
             place = place if size.constant == 1 else place + Index.of(var) * stride
@@ -147,7 +147,7 @@ class MatmulWriter(KernelWriter):
 
 
 def _cut(size: Sizes, points: Sequence[int]) -> Sizes:
-    """Shrink blocks to the sizes of the matrices."""
+    """Shrink a candidate's blocks to the sizes of the matrices, rounded up to powers of two."""
     rows, columns, inner = (
         max(_LEAST, min(block, next_power_of_two(most))) for block, most in zip(size, points, strict=False)
     )

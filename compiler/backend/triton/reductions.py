@@ -4,7 +4,7 @@ A looped reduction accumulates lane by lane; the lanes are reduced after the loo
 result runs in the next sweep over the row: see `sweeps`.
 
 A softmax is an exception (online softmax; Milakov and Gimelshein, 2018): one sweep finds both the maximum and the sum
-of exponentials, so that long rows are read once less. The sum is rescaled whenever the running maximum grows.
+of exponentials, which saves one read of a long row. The sum is rescaled whenever the running maximum grows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_BOOLS = {"max": "either", "min": "both"}
 class Pair:
     """The two reductions of an online softmax: `largest`, and `total`, the sum of exp(value - largest).
 
-    `exponential` is the key of the exp operation, which is in the loop `of`.
+    `exponential` is the key of the exp operation, `of` is the target of its loop.
     """
 
     largest: Loop
@@ -100,7 +100,7 @@ class ReductionWriter(KernelWriter):
                 self.finish(loop, "tl.full([], 0, tl.int64)" if loop.reduction.startswith("arg") else text)
 
     def scan(self, loop: Loop, carry: str = "", again: bool = False) -> None:
-        """Write a scan over the tile. `carry` is the variable with the state so far, which it updates."""
+        """Write a scan over the tile. `carry` is the variable with the state between tiles, "" for a single tile."""
         with self.lines_of(loop):
             value = self.whole(loop, self.text(loop.value))
             if carry:
@@ -140,11 +140,11 @@ class ReductionWriter(KernelWriter):
 
     @property
     def along_rows(self) -> str:
-        """Arguments of Triton's reductions: the axis of the tile to reduce."""
+        """Arguments of Triton's reductions: the axis to reduce, and `keep_dims` if the tile has two axes."""
         return "0" if len(self.tiles.tiled) == 1 else "1, keep_dims=True"
 
     def finish_tile(self, loop: Loop, value: str, places: str = "") -> None:
-        """Reduce a tile of values to the result. `places` are their indices, for argmax and argmin."""
+        """Write the reduction of a tile of values to the result. `places` are their indices, for argmax and argmin."""
         if loop.reduction.startswith("arg"):
             best, at = (self.names.new(f"{identifier(loop.target)}_{kind}") for kind in ("value", "at"))
             self.line(f"{best}, {at} = {self.reduce_text(f'({value}, {places})', self.function_of(loop))}")
@@ -236,7 +236,7 @@ class ReductionWriter(KernelWriter):
                             self.index(ratio)
 
     def total(self, loop: Loop) -> tuple[str, ...]:
-        """Initialize the accumulators of a reduction; returns their names."""
+        """Write the accumulators of a reduction and their initial values; returns their names."""
         shape = self.shape([axis.var.name for axis in self.tiles.tiled])
         name = self.accumulator(loop, loop.reduction, shape)
         if not loop.reduction.startswith("arg"):
@@ -251,7 +251,7 @@ class ReductionWriter(KernelWriter):
         return 2 ** (63 if self.tiles.is_wide else 31) - 1
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
-        """Accumulate a tile of values."""
+        """Write a reduction's accumulation of one tile of values."""
         state, inner = ", ".join(total), self.inner
         with self.lines_of(loop):
             value = self.whole(loop, self.text(loop.value))
@@ -265,7 +265,7 @@ class ReductionWriter(KernelWriter):
             self.line(f"{state} = {self.function_of(loop)}({state}, {value})")
 
     def take_pair(self, pair: Pair, totals: Mapping[str, tuple[str, ...]]) -> None:
-        """Accumulate a tile in the maximum and the sum of exponentials of an online softmax."""
+        """Write the accumulation of one tile in the maximum and the sum of exponentials of an online softmax."""
         with self.lines_of(pair.largest):
             value = self.whole(pair.largest, self.text(pair.largest.value))
         (largest,), (total,) = totals[pair.largest.target], totals[pair.total.target]
@@ -278,7 +278,7 @@ class ReductionWriter(KernelWriter):
         return self.precision_of[pair.of].get(pair.exponential, EXACT) != EXACT
 
     def last(self, loop: Loop, totals: Mapping[str, tuple[str, ...]]) -> None:
-        """Reduce the accumulators of all lanes to the result."""
+        """Write the reduction of the accumulators of all lanes to the result."""
         total = totals[loop.target]
         if pair := self.pairs.get(loop.target):  # rescale each lane's sum to the row's maximum
             function = "tl.exp" if self.is_rounded(pair) else "libdevice.exp"
@@ -310,7 +310,7 @@ def join_sweeps(kernel: Kernel) -> tuple[tuple[Sweep, ...], Mapping[str, Pair]]:
 
 
 def _pairs(first: Sweep, second: Sweep, kernel: Kernel) -> list[Pair]:
-    """The softmax pairs of two sweeps; empty if the second sweep computes anything else."""
+    """The softmax pairs of two sweeps; empty if the second sweep has other reductions or stores values."""
     largest = {loop.target: loop for loop in first.body if loop.reduction == "max"}
     found = []
     for loop in second.body:
@@ -350,7 +350,7 @@ def _loops_by_value(kernel: Kernel) -> dict[str, Loop]:
 
 
 def _expand(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
-    """Replace a load of another loop's value by its expression; also returns that loop's target."""
+    """If `value` loads another loop's value, that loop's target and expression; else `of` and `value` unchanged."""
     loops = _loops_by_value(kernel)
     while isinstance(value, Load) and value.buffer in loops:
         of, value = value.buffer, loops[value.buffer].value

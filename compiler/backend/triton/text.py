@@ -3,14 +3,14 @@
 Triton infers the type of a result from the operands, and the type of a literal from the other operand. Literals are
 written so that each operation runs in the dtype of the IR. Loads and values with several uses get variables.
 
-`precision` finds float32 values that matter only until they are rounded to float16 or bfloat16, which have 11 or 8
+`precision` finds float32 values that are used only in results rounded to float16 or bfloat16, which have 11 or 8
 significant bits. For these a kernel may use fast approximations: a division or an exponential that is off by some ulps
-of float32 rounds to the same number, and takes a third of the time. Where memory is fast, that is the time of the
-whole kernel. Levels of precision:
+of float32 rounds to the same number, and takes a third of the time. With fast memory, such operations determine the
+time of the whole kernel. Levels of precision:
 
     EXACT       as PyTorch computes it
-    RELATIVE    relative error of some 1e-6
-    ABSOLUTE    absolute error of 2e-7, for a value that is added to one of at least 1/2
+    RELATIVE    relative error of about 1e-6
+    ABSOLUTE    absolute error of 2e-7, for a value that is added to a constant of magnitude 1/2 or more
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ def first_smallest(a, i, b, j):  # NaN counts as the smallest; of equal ones the
     is_first = is_below | (is_equal & (i < j))
     return tl.where(is_first, a, b), tl.where(is_first, i, j)""",
 }
-"""Helpers for operations that Triton lacks or that treat NaN otherwise. A module contains those that it calls."""
+"""Helpers for operations that Triton lacks or computes differently. A module contains the helpers that it calls."""
 
 EXACT, RELATIVE, ABSOLUTE = range(3)
 _CONTINUOUS = frozenset(
     ("add", "sub", "mul", "div", "neg", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "erf", "erfc", "tanh",
      "maximum", "minimum", "absolute")
 )  # fmt: skip
-"""Operations for which a small error of an argument makes a small error of the result."""
+"""Operations for which a small error of an argument causes only a small error of the result."""
 
 PATTERNS: Mapping[tuple[str, int], str] = {
     ("div", RELATIVE): "({0} / {1})",
@@ -140,7 +140,7 @@ PATTERNS: Mapping[tuple[str, int], str] = {
     ("erf", ABSOLUTE): "erf_added({0})",
     ("tanh", ABSOLUTE): "tanh_added({0})",
 }
-"""Faster Triton for operations that need not be exact."""
+"""Faster Triton for operations that need not be exact, by operation and level of precision."""
 
 
 def functions(called: Set[str]) -> Iterator[str]:
@@ -156,7 +156,7 @@ class Names:
         self.taken = {*_WORDS, *FUNCTIONS, *keyword.kwlist}
 
     def new(self, wanted: str) -> str:
-        """Reserve a name: the wanted one, with a number if that is taken."""
+        """Reserve a name and return it: the wanted name, with a number if that is taken."""
         base = name = _IDENTIFIER.sub("_", wanted)
         number = 1
         while name in self.taken:
@@ -194,10 +194,14 @@ def convert(text: str, old: torch.dtype, new: torch.dtype) -> str:
 class TritonText(KernelText):
     """Writes expressions in Triton.
 
-    uses, levels       of the current loop's operations, by key: number of uses, and level of precision
-    given, ranges      names: of all values so far by key, and of the program's own ranges
-    axis_keys, spans   keys of the variables of the tile's axes, and the axes that each loop's value depends on
-    guard, guarded     condition that masks the current loads ("" for none), and the axes that each guard depends on
+    uses       number of uses of each part of the current loop's value, by key
+    levels     level of precision of each operation of the current loop, by key
+    given      names of all values so far, by key
+    ranges     names of the kernel's ranges before tiling, by key of their index
+    axis_keys  keys of the variables of the tile's axes
+    spans      axes that each loop's value depends on, by target
+    guard      condition that masks the current loads, "" for none
+    guarded    axes that each guard depends on
     """
 
     def __init__(self, kernel: Kernel, program: Program) -> None:
@@ -226,7 +230,7 @@ class TritonText(KernelText):
         return found
 
     def assign(self, key: str, wanted: str, text: Callable[[], str]) -> str:
-        """The variable for a key; assigns the text to a new one if there is none yet."""
+        """Variable for a key; a new variable is assigned the text. A text that is a name itself needs no variable."""
         if key not in self.known:
             made = bare(text())
             if made.isidentifier():
@@ -259,7 +263,7 @@ class TritonText(KernelText):
         return self.assign(f"{value.key} {self.guard}", value.name if isinstance(value, Op) else "value", text)
 
     def write_guard(self, value: Guard) -> str:
-        """Write a `tl.where` that computes both sides, with each side's loads masked by the condition."""
+        """Write a `tl.where` that computes both values, with loads masked by the condition or by its negation."""
         wanted, outer, texts = self.text(value.condition), self.guard, []
         if wanted in ("True", "False"):
             return self.text(value.value if wanted == "True" else value.other)
@@ -385,7 +389,7 @@ def bare(text: str) -> str:
 
 
 def _is_small(value: Expr) -> bool:
-    """Whether an expression is an index, or an int64 constant that fits 32 bits."""
+    """Whether an expression is a non-zero index, or an int64 constant that fits in 32 bits."""
     if isinstance(value, Const):
         return value.dtype == torch.int64 and -(2**31) <= value.value < 2**31
     return isinstance(value, Index) and bool(value.terms)

@@ -31,7 +31,7 @@ MOST_PROGRAMS = 2**16 - 1
 _PROCESSORS = 132
 _MOST_WARPS = 32
 _EVEN = 8
-"""Elements of two bytes that a thread loads at once."""
+"""Number of two-byte elements that a thread loads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Tiles:
 
     @property
     def is_folded(self) -> bool:
-        """Whether the grid has one axis for both, as there may be too many programs for a grid's second axis."""
+        """Whether two outer axes share one axis of the grid, as a grid's second axis may be too short."""
         size = self.numbered[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
         return size is None or size > MOST_PROGRAMS * LEAST_BLOCK
 
@@ -181,7 +181,7 @@ def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...
 
 @dataclass(frozen=True, slots=True)
 class TritonConfig:
-    """Values of a kernel's constexprs, and the number of warps of a program."""
+    """Values of a kernel's constexprs, and the numbers of warps and of pipeline stages of a program."""
 
     blocks: Mapping[str, int] = field(default_factory=dict)
     num_warps: int = 4
@@ -241,7 +241,7 @@ def _rows(tiles: Tiles, ctx: Context) -> int:
 
 
 def _width(tiles: Tiles, program: Program, ctx: Context) -> int:
-    """Bytes of an element of the kernel's largest buffers."""
+    """Size of an element of the kernel's largest buffers, in bytes."""
     buffers = [program.by_name[name] for name in {*tiles.kernel.reads, *tiles.kernel.writes}]
     most = max((ctx.number(buffer.size) for buffer in buffers), default=0)
     return max((buffer.dtype.itemsize for buffer in buffers if ctx.number(buffer.size) == most), default=4)
@@ -263,7 +263,7 @@ def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[Triton
 def _most_warps(tiles: Tiles, row: int, ctx: Context) -> int:
     """Maximum number of warps of a program: 16 for long rows, so that two programs share a multiprocessor.
 
-    Unaligned rows have narrow loads, which need more threads.
+    Unaligned rows that are read again have no such limit: their loads are narrow, which needs more threads.
     """
     is_even = not tiles.inner or (tiles.inner.size.constant or 0) % _EVEN == 0
     return 16 if row > ctx.thresholds.long_row and (is_even or not tiles.is_read_again) else _MOST_WARPS
