@@ -42,7 +42,7 @@ class Product:
     filled: int = 0
 
     def arithmetic(self, target: Target) -> float:
-        """Estimated seconds of the matmul with aligned rows."""
+        """Estimated time of the matmul with aligned rows, in seconds."""
         rows, inner, columns = self.sizes
         peak = target.peak.get(dtype_name(self.dtype), target.peak["float32"])
         return 2 * rows * inner * columns / (REACHED * peak)
@@ -71,7 +71,7 @@ class Product:
 
 
 class Padding:
-    """Replaces `pad_mm._should_pad`, and reports each decision to `on_choice`."""
+    """Replaces `pad_mm._should_pad` by an estimate, and reports each decision to `on_choice`."""
 
     def __init__(self, target: Target, on_choice: Callable[[str, str, str], None]) -> None:
         self.target = target
