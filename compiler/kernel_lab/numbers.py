@@ -31,7 +31,7 @@ MOST_PROGRAMS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Comparison of two kernels: a check for each stored tensor, times of both, an error, and notes."""
+    """Comparison of two kernels: a check of each tensor that they store to, their times, an error, and notes."""
 
     checks: tuple[Check, ...] = ()
     timings: tuple[Timing, ...] = ()

@@ -23,7 +23,7 @@ class Destination:
     """The device that code is generated for.
 
     `name` is a GPU of the table, or a device type of this machine; then `gpu` is None.
-    `problem` says why the requested GPU is not used; None if it is.
+    `problem` says why no code can be generated for the GPU; None if there is no such problem.
     """
 
     name: str

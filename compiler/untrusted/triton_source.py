@@ -216,7 +216,7 @@ class _Module:
             self.metadata(argument)
 
     def is_hint(self, node: ast.expr) -> bool:
-        """Whether an expression is a hint (`ReductionHint.INNER`), a dtype (`tl.float32`, `torch.int8`) or `__file__`."""
+        """Whether an expression is a hint (`ReductionHint.INNER`), a dtype (`tl.int8`, `torch.int8`) or `__file__`."""
         name = self.dotted_name(node)
         kind, _, member = name.rpartition(".")
         is_dtype = kind == "torch" and re.fullmatch(r"(u?int|b?float|float8_\w+|complex|bool)\d*\w*", member)

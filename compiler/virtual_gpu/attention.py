@@ -2,8 +2,8 @@
 
 torch chooses a fused kernel by device while AOTAutograd traces; for CPU tensors it would choose the CPU kernel. Here
 the CUDA rules (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, can_use_*_attention) are applied
-to a `Target`, and the chosen operator is called as in aten/src/ATen/native/transformers/attention.cpp. Every build has
-its meta kernel and its derivative.
+to a `Target`, and the chosen operator is called as in aten/src/ATen/native/transformers/attention.cpp. Every build of
+torch has the meta kernels and derivatives of these operators.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class Product:
     """A matmul, (rows × inner) by (inner × columns).
 
     `pitches` are the row (or column) strides of both operands and the result, in elements.
-    `copied` counts the operand elements that padding copies. `filled` counts the operands without a copy:
-    Inductor allocates them padded, and padding only fills the rest.
+    `copied` is the number of operand elements that padding copies. `filled` is the number of operands that
+    Inductor allocates with padding: these are not copied, and only their padding is filled.
     """
 
     sizes: tuple[int, int, int]

@@ -155,7 +155,7 @@ class Templates:
 
 
 class InductorRetargeting(Retargeting):
-    """Retargets Inductor including its settings and its max-autotune candidates."""
+    """Retargets Inductor, including its settings and its max-autotune candidates."""
 
     def __init__(self, target: Target, on_choice: OnChoice) -> None:
         super().__init__(target, on_choice)

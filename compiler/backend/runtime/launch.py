@@ -157,7 +157,7 @@ class Launcher:
         return call
 
     def line(self, text: str, assigned: str = "") -> int:
-        """Write a line; returns its number. `assigned` is the buffer that it allocates or whose address it reads."""
+        """Write a line; returns its number. `assigned` names the buffer that it allocates or takes the address of."""
         self.lines.append(f"    {text}")
         self.assigned[len(self.lines)] = assigned
         return len(self.lines)

@@ -93,7 +93,7 @@ def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
 
 
 def words(config: TritonConfig) -> str:
-    """A configuration as text."""
+    """A configuration as text: block sizes and number of warps."""
     blocks = ", ".join(f"{name} {size}" for name, size in config.blocks.items())
     return f"{blocks}, {config.num_warps} warps".removeprefix(", ")
 

@@ -9,7 +9,7 @@ Inductor's. The partitioner knows that recomputing indices in the plane is cheap
 Inductor's own decomposition imports its lowerings, which is slow.
 
 Others replace decompositions of torch that fail in a supported version. torch 2.11's `index_fill` writes into an empty
-tensor if the input is not row-major; AOTAutograd rejects a graph with such a write, also for Inductor. Its norm
+tensor if the input is not row-major; AOTAutograd rejects a graph with such a write, also for Inductor. torch's norm
 mishandles negative dimensions of size one. Its fake kernels of the scatters below report strides of 0 for writes into
 an expanded tensor; the real kernels return memory without overlap, so the input is cloned first. Decompositions of
 `roll`, `channel_shuffle` and `max_unpool2d` return row-major results in all versions, although the CPU's kernels keep
