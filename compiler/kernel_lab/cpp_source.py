@@ -1,8 +1,8 @@
 """Check C++ kernels of loaded records: a single function, of tokens that our backend writes.
 
 The code that all kernels share is not taken from the record: `cpp.emit.shared_text` generates it again. In the function
-each token must be known: types, operators, OpenMP's clauses, the functions that kernels call, and names that it
-declares. The check is lexical and does not make memory accesses safe: a kernel that passes can still read and write out
+each token must be known: types, operators, OpenMP's clauses, functions that kernels call, and names that are
+declared. The check is lexical and does not make memory accesses safe: a kernel that passes can still read and write out
 of bounds in its process.
 """
 
@@ -26,7 +26,7 @@ _HEAD = re.compile(r'\s*extern "C" int kernel_\w+(?=\([^(){}]*\) \{)', re.ASCII)
 _TOKEN = re.compile(r'""|\w+|/\*|<%|%>|<:|:>|%:|\[\[|\S', re.ASCII)
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SIGN = re.compile(r'""|\d\w*|[-+*/%<>=!&|^~?:;,.()\[\]{}]', re.ASCII)
-"""Tokens that are no words. Block comments, attributes, and digraphs (for `#` and brackets) are not allowed."""
+"""Allowed tokens that are not words. Block comments, attributes, and digraphs (for `#` and brackets) are refused."""
 _PRAGMA = re.compile(r"#pragma omp (parallel for|simd)\b( simd\b)?")
 _CLAUSE = re.compile(r"\b(?:(?:collapse|num_threads|if)\(|reduction\((?:[-+*|&]|most|least):)")
 _ANY_TYPE = rf"(?:(?:un)?signed )?(?:{'|'.join(sorted(_TYPES))})"
@@ -56,7 +56,7 @@ def check_cpp(source: str) -> None:
 
 
 def _tokens(function: str, first: int) -> Iterator[_Token]:
-    """Tokens after the function's name, without comments. Raises RefusedSourceError for non-OpenMP directives."""
+    """Tokens after the function's name, without comments. Raises RefusedSourceError for unknown directives."""
     for number, line in enumerate(function.split("\n"), first):
         code = line.partition("//")[0]
         if code.lstrip().startswith("#"):
@@ -101,7 +101,7 @@ def _check_calls(tokens: Sequence[_Token]) -> None:
 
 
 def called_functions() -> frozenset[str]:
-    """Names of the functions that operations call, for float and double."""
+    """Names of the C++ functions that scalar operations call, for float and double."""
     texts = (operation.cpp.replace("{f}", suffix) for operation in OPERATIONS.values() for suffix in ("", "f"))
     return frozenset(name for text in texts for name in re.findall(r"(\w+)(?:<\w+>)?\(", text))
 

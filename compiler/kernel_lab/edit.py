@@ -29,7 +29,7 @@ def check_executable(record: Record, kernel: Kernel, source: str) -> None:
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's source. Line 1 is empty, as after opening quotes. Raises CannotCompileError."""
+    """The kernel's source, with an empty first line, as after opening quotes. Raises CannotCompileError."""
     artifact = record[kernel.artifact]
     if kernel.language == "cpp":
         return f"\n{cpp_source(record, kernel)[1]}"
@@ -38,7 +38,7 @@ def source_of(record: Record, kernel: Kernel) -> str:
 
 
 def cpp_source(record: Record, kernel: Kernel) -> tuple[str, str]:
-    """Source of the prelude that all C++ kernels of an artifact share, and of the kernel's function."""
+    """The prelude that all C++ kernels of an artifact share, and the kernel's function, as source code."""
     artifact = record[kernel.artifact]
     start = min(known.lines[0] for known in record.kernels if known.artifact == kernel.artifact)
     rows = artifact.text.split("\n")
@@ -52,7 +52,7 @@ def function_of(record: Record, kernel: Kernel) -> str:
 
 
 def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, int], ...]:
-    """Launch configurations for a GPU, in the order of autotuning. Raises KernelSourceError."""
+    """Launch configurations for a GPU, in autotuning's order. Raises KernelSourceError, and as `check_executable`."""
     if launch := launch_of(record[kernel.artifact], kernel):
         return tuple(launch["configs"])
     check_executable(record, kernel, source_of(record, kernel))
@@ -89,15 +89,15 @@ def with_edit(
 
 
 def _statement(name: str, function: str, source: str) -> str:
-    """The kernel's statement as Inductor writes it, with quotes in the user's source escaped."""
+    """The statement that defines a kernel in Inductor's output code, with quotes in the source escaped."""
     quoted = source.replace("\\", "\\\\").replace("'''", "\\'\\'\\'")
     return f"{name} = async_compile.triton('{function}', '''{quoted}''', device_str='cuda')"
 
 
 def with_configuration(name: str, source: str, numbers: Mapping[str, int]) -> str:
-    """The source with one configuration (`{"XBLOCK": 256, "num_warps": 8}`) in its decorator.
+    """The source with a single configuration (`{"XBLOCK": 256, "num_warps": 8}`) in the kernel's decorator.
 
-    Line numbers don't change. Raises SyntaxError, and ValueError if the source has no such kernel of Inductor's.
+    Line numbers don't change. Raises SyntaxError, and ValueError if the source has no Inductor kernel of this name.
     """
     functions = (
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == name

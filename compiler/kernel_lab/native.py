@@ -50,7 +50,7 @@ print(json.dumps({"found": found, "times": times}))
 
 
 class BuildError(ValueError):
-    """The C++ compiler rejected a source: its first error, and the line in the cell, 0 if unknown."""
+    """A C++ source could not be compiled. `line` is the line of the first error in the cell, 0 if unknown."""
 
     def __init__(self, reason: str, line: int = 0) -> None:
         super().__init__(reason)
@@ -74,7 +74,7 @@ def build_library(prelude: str, source: str, library: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Runs functions of built libraries on copies of tensors, in shared memory."""
+    """Runs the function `name` of built libraries on copies of the arguments. `names` are the arguments' names."""
 
     folder: Path
     name: str
@@ -82,7 +82,7 @@ class Native:
     arguments: Sequence[Any]
 
     def run(self, library: Path) -> tuple[list[Any], KernelError | None]:
-        """Call the function on copies of the arguments; returns these after the call, and the error if any."""
+        """Call the function on copies of the arguments; returns the copies after the call, and an error or None."""
         after = own_copies(self.arguments)
         places, memory = self._map_arguments(after)
         answer = self._ask([library], places, memory.numel(), 0.0)
@@ -94,7 +94,7 @@ class Native:
         return after, self._writes_out_of_bounds(memory, places)
 
     def times(self, libraries: Sequence[Path]) -> list[tuple[float, float, float]]:
-        """Time each function in turns: median and quartiles of a call in seconds; [] if calls fail."""
+        """Time the libraries' functions in turn: median and quartiles of a call, in seconds; [] if a call fails."""
         places, memory = self._map_arguments(self.arguments)
         answer = self._ask(libraries, places, memory.numel(), TIMED_SECONDS)
         if isinstance(answer, KernelError):
@@ -114,7 +114,7 @@ class Native:
     def _ask(
         self, libraries: Sequence[Path], places: Mapping[str, arena.Placed], size: int, seconds: float
     ) -> dict[str, Any] | KernelError:
-        """Run the functions in a process; returns its answer, or an error if it failed."""
+        """Run the functions in a new process; returns the process's answer, or an error if it failed."""
         request = {
             "memory": str(self._memory), "size": size, "libraries": [*map(str, libraries)], "name": self.name,
             "pointers": [place.region.start + place.offset * place.dtype.itemsize for place in places.values()],

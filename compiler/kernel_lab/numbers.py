@@ -26,12 +26,12 @@ from compiler.triton_interpreter.program import Launch, ProgramError
 from compiler.triton_interpreter.signature import signature
 
 MOST_PROGRAMS = 2000
-"""Most programs of a launch to interpret. A larger launch is run in part, with a note."""
+"""The most programs of an Inductor kernel's launch to interpret. A larger launch is run in part, with a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Comparison of two kernels: a check for each stored tensor, times of both, an error, and notes."""
+    """Comparison of two kernels: a check of each tensor that they store to, their times, an error, and notes."""
 
     checks: tuple[Check, ...] = ()
     timings: tuple[Timing, ...] = ()
@@ -53,14 +53,14 @@ class Tried:
     prelude: str = ""
 
     def interpret(self, interpreter: Interpreter, arguments: Sequence[Any], most: int) -> Outcome:
-        """Run it in the interpreter on CPU tensors, in place; of Inductor's kernels at most `most` programs."""
+        """Run the kernel in the interpreter on CPU tensors, in place; at most `most` programs of an Inductor kernel."""
         if not self.launch:
             return interpreter.run(self.source, self.function, arguments, self.config, most)
         blocks, grid = constants_of(self.launch, self.config), grid_of(self.launch, self.config)
         return interpreter.run_plain(self.source, self.function, arguments, self.launch["types"], blocks, grid)
 
     def load(self) -> Any:
-        """Load it on this machine's GPU. Raises KernelSourceError."""
+        """Load the kernel on this machine's GPU. Raises KernelSourceError."""
         from compiler.torch_api import triton_kernels
 
         if not self.launch:
@@ -70,7 +70,7 @@ class Tried:
 
 
 def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
-    """Run the original and the edited kernel, on the explored call's arguments if they were kept.
+    """Compare the original and the edited kernel, on the explored call's arguments if they were kept.
 
     Raises UntrustedError and RefusedSourceError for code of a loaded record that may not be executed.
     """
@@ -94,7 +94,7 @@ def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], origi
 def _kernel_inputs(
     record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, interpreter: Interpreter
 ) -> KernelInputs:
-    """Arguments of the first launch, named as the function's parameters."""
+    """Arguments of the kernel's first launch, with the names of the function's parameters."""
     if not original.launch:
         given = kernel_inputs(record, kernel, kept, interpreter)
         names = signature(original.function, original.source).arguments
@@ -201,5 +201,5 @@ def _to_device(value: Any) -> Any:
 
 
 def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple[Check, ...]:
-    """Compare the tensors that both wrote. Memory that neither wrote is NaN in both, and counts as equal."""
+    """Compare the tensors that the kernels store to. New memory that neither wrote is NaN, and counts as equal."""
     return tuple(judge(launch.names[index], mine[index], theirs[index]) for index in launch.written)

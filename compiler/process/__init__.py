@@ -18,7 +18,7 @@ LARGEST_THRESHOLD = 2**31 - 1
 
 @contextmanager
 def preserve_state() -> Iterator[None]:
-    """Restore warning filters and the recursion limit, which a compilation changes.
+    """Restore warning filters and the recursion limit after the block, as a compilation changes them.
 
     Random state is not restored: a compiled call must advance it like the plain call, and Inductor restores it after
     its own work (torch._dynamo.utils.preserve_rng_state).
@@ -76,7 +76,7 @@ def made_to_stay() -> Iterator[None]:
 def start_in_own_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a program in its own process group, because Jupyter interrupts the kernel's whole group.
 
-    It gets no input, and its output is dropped, unless `options` (of subprocess.Popen) say otherwise.
+    The program gets no input, and its output is dropped, unless `options` (of subprocess.Popen) say otherwise.
     """
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     return subprocess.Popen(command, **{**pipes, **options}, process_group=0)

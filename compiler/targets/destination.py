@@ -22,8 +22,8 @@ DEFAULT_TARGET = "h100"
 class Destination:
     """The device that code is generated for.
 
-    `name` is a GPU of the table; or a device type of this machine, and then `gpu` is None.
-    `problem` says why it is not the requested GPU.
+    `name` is a GPU of the table, or a device type of this machine; then `gpu` is None.
+    `problem` says why no code can be generated for the GPU; None if there is no such problem.
     """
 
     name: str
@@ -42,7 +42,7 @@ def builds(options: Options) -> bool:
 
 
 def measures(options: Options) -> bool:
-    """Whether Inductor times its candidates (max-autotune), if it can."""
+    """Whether the options ask for Inductor's candidates to be timed (max-autotune)."""
     return options.mode.startswith("max-autotune")
 
 

@@ -28,7 +28,7 @@ def _tera(**rates: float) -> Mapping[str, float]:
 
 
 class _Limits(NamedTuple):
-    """Limits of a multiprocessor by compute capability; shared memory is in KiB."""
+    """Limits of a multiprocessor of one compute capability; shared memory is in KiB."""
 
     family: str
     shared_memory: int

@@ -1,7 +1,7 @@
 """Share tensors between two processes in one memory-mapped file: each storage once, with gaps between storages.
 
-Because of the gaps, a pointer out of bounds of its tensor does not point into another one. The gaps are holes of a
-sparse file and take no space.
+Because of the gaps, a pointer just out of its tensor's bounds does not point into another tensor. The gaps are holes
+of a sparse file and take no space.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GAP = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One storage in the file; `start` and `size` are in bytes, `name` is its first argument's name."""
+    """One storage in the file. `start` and `size` are in bytes; `name` is the first argument with this storage."""
 
     name: str
     start: int
@@ -92,7 +92,7 @@ def copy_back(memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places:
 def _storages(
     memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The bytes of each region and of its whole storage: a kernel may read outside of a view."""
+    """The bytes of each region, and those of the tensor's whole storage: a kernel may read outside of a view."""
     for name, place in places.items():
         if (region := place.region).name == name:
             own = torch.empty(0, dtype=torch.uint8).set_(tensors[name].untyped_storage())

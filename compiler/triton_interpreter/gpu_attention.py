@@ -25,7 +25,7 @@ _SEED = 20_260_705
 
 
 def compute(target: Any, args: Sequence[Any], kwargs: dict[str, Any], *_how: Any) -> tuple[Any, ...]:
-    """Compute an operator in NAMES on CPU tensors; results without a meaning here are 0."""
+    """Compute an operator in NAMES on CPU tensors. Results that only a GPU has, such as random state, are 0."""
     schema = target._schema.arguments
     names = [argument.name for argument in schema]
     given = (

@@ -169,7 +169,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(shifted.astype(lhs.data.dtype), lhs.dtype.scalar)
 
     def create_dot(self, a: Any, b: Any, d: Any, _precision: Any, _imprecise: Any) -> Any:
-        """A matmul in the accumulator's dtype; TF32 rounding of operands is not modelled."""
+        """A matmul, computed in float32, float64 or int64; TF32 rounding of operands is not modelled."""
         wide = np.int64 if d.data.dtype.kind in "iu" else np.float32 if d.data.dtype != np.float64 else np.float64
         product = np.matmul(_values(a).astype(wide), _values(b).astype(wide))
         return TensorHandle(_round(product + _values(d), d.dtype), d.dtype.scalar)
@@ -233,7 +233,7 @@ def _reduce_by(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = Fa
 
 
 def _scan_by(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: Any) -> Any:
-    """Run tl.associative_scan (Hillis and Steele, 1986): each step doubles the distance."""
+    """Run tl.associative_scan in log(n) steps (Hillis and Steele, 1986): each step doubles the distance."""
     parts, types = _parts_of(inputs)
     turn = partial(np.flip, axis=axis) if reverse else np.asarray
     parts, distance = [turn(part) for part in parts], 1
@@ -303,7 +303,7 @@ class _Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
 
 
 def _combine_lanes(operation: str, decides: bool, *operands: Callable[[], Any]) -> Any:
-    """Python's `and` and `or`: elementwise for blocks, short-circuiting for scalars."""
+    """Apply Python's `and` or `or`: elementwise for blocks, short-circuiting for scalars."""
     result = operands[0]()
     for operand in operands[1:]:
         if _is_block(result):

@@ -23,7 +23,7 @@ class NoEquivalentError(NotImplementedError):
 
 
 def call(symbol: str, arguments: list[Array], dtype: np.dtype[Any]) -> Array:
-    """Compute the libdevice function `symbol` (`__nv_erff`), and return `dtype`. Raises NoEquivalentError."""
+    """Compute the libdevice function `symbol` (`__nv_erff`), with a result in `dtype`. Raises NoEquivalentError."""
     name = symbol.removeprefix("__nv_")
     function = FUNCTIONS.get(name) or FUNCTIONS.get(name.removesuffix("f"))
     if function is not None:
@@ -168,7 +168,7 @@ FUNCTIONS: dict[str, Function] = {
     **{f"fast_{name}": _PLAIN[name] for name in _FAST},
     **{f"{width}{name}_rn": function for width in ("", "d", "f") for name, function in _EXACT.items()},
 }
-"""libdevice functions of numbers of any dtype, by name without `__nv_`."""
+"""libdevice functions that are the same for every dtype, by name without `__nv_`."""
 
 
 def _of_bits(compute: Callable[[int, int], int]) -> Function:

@@ -26,9 +26,9 @@ from compiler.triton_interpreter.signature import signature
 class Launch:
     """One launch of a Triton kernel, before it runs.
 
-    `arguments` are live: a launch changes them. `written` has the index of each argument that the kernel stores to, and
-    eager's value of it (None if unknown). `unrounded(index)` has the values without eager's intermediate rounding to 16
-    bits, one per way to round.
+    The launch changes `arguments` in place. `written` has the index of each argument that the kernel stores to, and
+    the argument's value in eager mode (None if unknown). `unrounded(index)` returns this value without eager's
+    intermediate rounding to 16 bits, in two variants (see `reference.Unrounded`).
     """
 
     kernel: str
@@ -92,7 +92,7 @@ class Program:
         return value if isinstance(value, Tensor) else None
 
     def stored_value(self, name: str, buffer: Tensor) -> Tensor | None:
-        """Eager's value of a buffer, also if it is a part of a concatenation; None if unknown."""
+        """Eager's value of a buffer, also if the buffer is a part of a concatenation; None if unknown."""
         value = _if_it_fits(self.expected_value(name), buffer)
         if value is not None:
             return value
@@ -103,7 +103,7 @@ class Program:
         return self.in_layout(joined.name, whole).as_strided(buffer.shape, buffer.stride(), buffer.storage_offset())
 
     def in_layout(self, name: str, value: Any) -> Any:
-        """A value with the strides that the program expects of this buffer."""
+        """A value with the strides of a buffer of the program; unchanged if they are unknown or the shape differs."""
         buffer = self._buffers.get(name)
         if not isinstance(value, Tensor) or buffer is None or buffer.size is None or buffer.stride is None:
             return value

@@ -182,5 +182,5 @@ def _widen(value: Any) -> Any:
 
 
 def _wide_format(argument: Any) -> Any:
-    """float32 instead of a 16-bit dtype argument, so that intermediates are not rounded."""
+    """float32 for a 16-bit dtype, so that intermediates are not rounded; other arguments unchanged."""
     return torch.float32 if argument in HALF else argument

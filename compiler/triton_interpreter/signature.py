@@ -1,4 +1,4 @@
-"""Read a kernel's arguments from its Inductor source, and which of them it writes."""
+"""Read a kernel's arguments from its Inductor source, and find the arguments that it stores to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WRITTEN = ("out_ptr", "in_out_ptr", "ws_ptr")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The launch arguments in order, without block sizes, and the ones that the kernel stores to (`written`)."""
+    """Names of the launch arguments, in order, without block sizes. The kernel stores to those in `written`."""
 
     arguments: tuple[str, ...]
     written: frozenset[str]
@@ -46,7 +46,7 @@ def _is_load(call: ast.Call) -> bool:
 
 
 def _entry(literal: ast.expr | None, key: str) -> Any:
-    """The value of one key of a dict literal; its other values need not be literals."""
+    """The value of one key of a dict literal, whose other values need not be literals; None if missing."""
     if isinstance(literal, ast.Dict):
         for name, value in zip(literal.keys, literal.values, strict=True):
             if isinstance(name, ast.Constant) and name.value == key:

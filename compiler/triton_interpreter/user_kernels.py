@@ -17,7 +17,7 @@ _HINT = (
 class InterpretedLaunches:
     """Runs launches on CPU tensors in a process that the first launch starts; a context manager.
 
-    `tell` is called once for each kernel that was run this way, or could not be.
+    `tell` is called once for each kernel, with a note that it was interpreted, or why it could not be run.
     """
 
     def __init__(self, tell: Callable[[Problem], None]) -> None:

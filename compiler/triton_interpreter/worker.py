@@ -105,7 +105,7 @@ def _launch_arguments(kernel: Any, config: Mapping[str, Any]) -> list[str]:
 
 
 def _bounds(arguments: Sequence[Any], names: Sequence[str], memory: torch.Tensor) -> Bounds:
-    """The memory of each tensor; memory shared by several arguments has all their names."""
+    """The memory that a launch may access. Memory shared by several arguments has all their names."""
     owners: dict[arena.Region, list[str]] = {}
     for name, placed in zip(names, arguments, strict=True):
         if isinstance(placed, arena.Placed):

@@ -80,7 +80,7 @@ def _stand_ins() -> dict[str, Any]:
 
 
 def _empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialized tensor, filled with `fill_value`, which reveals elements that no kernel wrote."""
+    """A new tensor, filled with `fill_value` to reveal elements that no kernel writes."""
     made = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
     torch.empty(0, dtype=dtype).set_(made.untyped_storage()).fill_(fill_value(dtype))
     return made

@@ -28,7 +28,7 @@ _DOTTED_CALLS = re.compile(
 _DOTTED_VALUES = re.compile(r"self\.partitions|\w+\.(dtype|shape|device)|math\.[a-z]\w*")
 _OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _KEPT_NAMES = _FUNCTIONS | {"async_compile", "call", "extern_kernels", "math", "runner", "self", "torch"}
-"""Functions, and objects with methods, that the code calls: their names must not be reassigned."""
+"""Names of functions that the code calls, and of objects with such methods. They must not be reassigned."""
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Delete, ast.Expr, ast.Pass, ast.Return, ast.With)
 _EXPRESSIONS = (
     ast.Attribute, ast.BinOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp, ast.List, ast.Name, ast.Starred,
@@ -132,7 +132,7 @@ def _is_kept_name(name: str) -> bool:
 
 
 def _is_of_torch(node: ast.Attribute) -> bool:
-    """Whether it is a constant of torch: `torch.float32`, `torch.strided`, `torch.channels_last`."""
+    """Whether an attribute is a constant of torch: `torch.float32`, `torch.strided`, `torch.channels_last`."""
     return ast.unparse(node.value) == "torch" and isinstance(getattr(torch, node.attr, None), _OF_TORCH)
 
 

@@ -1,8 +1,8 @@
 """Check the source of a loaded record's Triton kernels. It is parsed, and not executed here.
 
-To compile a kernel, its source is executed as a Python module, and Triton calls Python functions while it reads one
-under `@triton.jit`. So only code that Inductor and our own backend write is allowed: known imports, jit functions and
-constants; in functions, calls of Triton's own functions and of functions of the module.
+To compile a kernel, its source is executed as a Python module, and Triton calls Python functions while it reads a
+function under `@triton.jit`. So only code that Inductor and our own backend write is allowed: known imports, jit
+functions and constants; in functions, calls of Triton's own functions and of functions of the module.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _ARITHMETIC = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, a
                ast.cmpop, ast.expr_context)  # fmt: skip
 _ASSEMBLY = "inline_asm_elementwise"
 _ASSEMBLER_READS = re.compile(r"\.inc|\\|\$(?![\d$]|\{\d)", re.IGNORECASE)
-"""Directives that include a file, and syntax that could compose one: macro arguments, alternatives."""
+"""Directives that include a file, and syntax that could form such a directive: macro arguments, alternatives."""
 _MOST_CHARACTERS = 2_000_000
 
 
 class RefusedSourceError(ValueError):
-    """A source with code that no code generator writes; the message says what it is, and the line."""
+    """A source has code that no code generator writes; the message names the code and its line."""
 
     def __init__(self, what: str, node: ast.AST | None = None) -> None:
         line = getattr(node, "lineno", 0)
@@ -181,7 +181,7 @@ class _Module:
             raise RefusedSourceError(f"the decorator `{words_of(node)}` is none of a kernel's", node)
 
     def metadata(self, node: ast.expr) -> None:
-        """Check Inductor's metadata: literals, hints, GPU properties, and strings, as Inductor may evaluate them."""
+        """Check Inductor's metadata: literals, hints, GPU properties, and strings, which Inductor may evaluate."""
         if isinstance(node, ast.Dict):
             self.metadata_of_dict(node)
         elif isinstance(node, ast.List | ast.Tuple | ast.Set):
@@ -216,7 +216,7 @@ class _Module:
             self.metadata(argument)
 
     def is_hint(self, node: ast.expr) -> bool:
-        """Whether it is a hint, a dtype or `__file__`: `ReductionHint.INNER`, `tl.float32`, `torch.float32`."""
+        """Whether an expression is a hint (`ReductionHint.INNER`), a dtype (`tl.int8`, `torch.int8`) or `__file__`."""
         name = self.dotted_name(node)
         kind, _, member = name.rpartition(".")
         is_dtype = kind == "torch" and re.fullmatch(r"(u?int|b?float|float8_\w+|complex|bool)\d*\w*", member)
@@ -360,7 +360,7 @@ def _imports(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> tuple[str, 
 
 
 _KNOWN = object()
-"""Stands for an import that only decorators may use."""
+"""The value of imported names that only decorators may use."""
 
 
 def _member(owner: Any, name: str, node: ast.AST) -> Any:
@@ -386,7 +386,7 @@ def _is_kernel_name(owner: ModuleType, name: str, value: Any) -> bool:
 
 
 def _is_driver_call(node: ast.stmt) -> bool:
-    """Whether it is `triton_helpers.set_driver_to_gpu()`, or the same for the CPU."""
+    """Whether a statement is `triton_helpers.set_driver_to_gpu()` or `set_driver_to_cpu()`."""
     call = node.value if isinstance(node, ast.Expr) else None
     names = ("triton_helpers.set_driver_to_gpu", "triton_helpers.set_driver_to_cpu")
     return isinstance(call, ast.Call) and not call.args and not call.keywords and ast.unparse(call.func) in names

@@ -2,8 +2,8 @@
 
 torch chooses a fused kernel by device while AOTAutograd traces; for CPU tensors it would choose the CPU kernel. Here
 the CUDA rules (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, can_use_*_attention) are applied
-to a `Target`, and the chosen operator is called as in aten/src/ATen/native/transformers/attention.cpp. Every build has
-its meta kernel and its derivative.
+to a `Target`, and the chosen operator is called as in aten/src/ATen/native/transformers/attention.cpp. Every build of
+torch has the meta kernels and derivatives of these operators.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _why_not_efficient(target: Target, call: Call) -> str:
 
 
 def _alignment(target: Target, dtype: torch.dtype) -> int:
-    """The required multiple of widths, in elements: 128 bits for dtypes with tensor cores.
+    """The number of elements that must divide a width: 128 bits for dtypes with tensor cores.
 
     sdp_utils.cpp, minimum_gemm_alignment.
     """
@@ -199,7 +199,7 @@ def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
 
 
 def _align_mask(mask: Tensor, call: Call) -> Tensor:
-    """Align the mask's rows in memory to 16 elements.
+    """Pad or copy the mask, if needed, to align its rows in memory to 16 elements.
 
     attention.cpp, preprocess_mask.
     """

@@ -63,7 +63,7 @@ IN_LOW_FORMAT = frozenset(
         "linalg_multi_dot", "lstm_cell", "mv", "prelu", "rnn_relu_cell", "rnn_tanh_cell",
     }
 )  # fmt: skip
-"""Operators that run in low precision with CUDA's autocast only; the CPU's handles matmuls, convolutions, attention."""
+"""Operators that run in low precision with CUDA's autocast only. With both do matmuls, convolutions and attention."""
 
 _FORMATS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -81,7 +81,7 @@ def _kernels() -> tuple[tuple[OpOverload, Callable[..., Any]], ...]:
 
 
 def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
-    """The autocast kernel for an operator; None if CUDA and the CPU agree."""
+    """The autocast kernel for an operator; None if CUDA's autocast treats it as the CPU's does."""
     if not on_cuda:
         return _decompose
     base = name.removeprefix("aten::").partition(".")[0]

@@ -26,13 +26,13 @@ _pretending: ContextVar[bool] = ContextVar("fake CPU tensors say that they are o
 
 
 def decompose_as_on_gpu(run: Function, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """Replace `maybe_handle_decomp`, which runs an operator's decomposition if it has one."""
+    """Replace torch's `maybe_handle_decomp`: meanwhile, the operator's CPU tensors report the GPU as device."""
     with _pretend(_is_on_cpu((args, kwargs))):
         return run(mode, func, args, kwargs)
 
 
 def dispatch_on_cpu(dispatch: Function, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Replace `ProxyTorchDispatchMode.__torch_dispatch__`, which handles each operator of a trace."""
+    """Replace `ProxyTorchDispatchMode.__torch_dispatch__`: operators in a decomposition see the true device."""
     if not _pretending.get():
         return dispatch(mode, func, types, args, kwargs)
     with _pretend(False):

@@ -59,7 +59,7 @@ def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
 
 
 def tf32_note(target: Target) -> tuple[str, str] | None:
-    """A note if the matmul precision keeps float32 matmuls off the tensor cores (torch warns about this)."""
+    """A note if the matmul precision keeps float32 matmuls off the tensor cores, as torch warns; else None."""
     if "tf32" not in target.peak or torch.get_float32_matmul_precision() != "highest":
         return None
     with_tensor_cores, without = target.peak["tf32"] / 1e12, target.peak["float32"] / 1e12

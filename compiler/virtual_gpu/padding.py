@@ -31,8 +31,8 @@ class Product:
     """A matmul, (rows × inner) by (inner × columns).
 
     `pitches` are the row (or column) strides of both operands and the result, in elements.
-    `copied` counts the operand elements that padding copies. `filled` counts the operands without a copy:
-    Inductor allocates them padded, and padding only fills the rest.
+    `copied` is the number of operand elements that padding copies. `filled` is the number of operands that
+    Inductor allocates with padding: these are not copied, and only their padding is filled.
     """
 
     sizes: tuple[int, int, int]
@@ -42,7 +42,7 @@ class Product:
     filled: int = 0
 
     def arithmetic(self, target: Target) -> float:
-        """Estimated seconds of the matmul with aligned rows."""
+        """Estimated time of the matmul with aligned rows, in seconds."""
         rows, inner, columns = self.sizes
         peak = target.peak.get(dtype_name(self.dtype), target.peak["float32"])
         return 2 * rows * inner * columns / (REACHED * peak)
@@ -71,7 +71,7 @@ class Product:
 
 
 class Padding:
-    """Replaces `pad_mm._should_pad`, and reports each decision to `on_choice`."""
+    """Replaces `pad_mm._should_pad` by an estimate, and reports each decision to `on_choice`."""
 
     def __init__(self, target: Target, on_choice: Callable[[str, str, str], None]) -> None:
         self.target = target

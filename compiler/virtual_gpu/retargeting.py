@@ -81,8 +81,8 @@ class Retargeting:
     def evaluate_identity(self, _evaluate: Function, wrapped: Identity, precision: int) -> Any:
         """Evaluate an `Identity` of a number as that number.
 
-        In torch 2.13 it is a number that sympy can't evaluate, so Inductor's `Min` and `Max` raise ValueError when
-        loops are merged for a GPU.
+        In torch 2.13 it counts as a number that sympy can't evaluate, so Inductor's `Min` and `Max` raise ValueError
+        when loops are merged for a GPU.
         """
         self.on_choice("indexing", "evaluated", _UNEVALUATED)
         return wrapped.args[0]._eval_evalf(precision)
@@ -139,9 +139,9 @@ class Retargeting:
     def trace_on_cpu(
         self, trace: Function, fn: Any, compiler: Any, *args: Any, partition_fn: Any, **kwargs: Any
     ) -> Any:
-        """Let the pattern matcher trace on the CPU, and move the graph.
+        """Let the pattern matcher trace on the CPU, and move the traced graph to the GPU.
 
-        It traces with autograd, which has one device thread per real GPU: this fails for a virtual GPU.
+        Tracing uses autograd, which has one device thread per real GPU and fails for a virtual GPU.
         """
 
         def record_partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -158,7 +158,7 @@ class Retargeting:
 
 
 def retarget_backends(target: Target, on_choice: OnChoice) -> AbstractContextManager[None]:
-    """Retarget backends that call AOTAutograd themselves to this GPU in the block."""
+    """In the block, make backends that call AOTAutograd themselves compile for this GPU."""
     session = Retargeting(target, on_choice)
     return replace_attributes([(*places.AOT_MODULE, call_instead(session.trace_aot)), *session.wrappers()])
 

@@ -1,4 +1,4 @@
-"""max-autotune for a virtual GPU: Inductor's autotuning candidates, and the displayed one.
+"""max-autotune for a virtual GPU: Inductor's autotuning candidates, and the candidate to display.
 
 Candidates for a matmul or convolution, with their sources, come from Inductor's own heuristics for that GPU
 (torch._inductor.template_heuristics). Nothing can be timed, so they are ranked by rule: Triton templates in Inductor's
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"_\d+$")
 
 @dataclass(slots=True)
 class _Open:
-    """A selection in progress; with a `buffer`, the scheduler chooses among several templates later."""
+    """A selection in progress. If it has a `buffer`, the scheduler chooses among several templates later."""
 
     node: str
     operation: str
@@ -75,7 +75,7 @@ class Templates:
         return others
 
     def selections(self) -> list[Selection]:
-        """Return the selections since the last call, and forget them."""
+        """Return the selections made since the last call, and forget them."""
         done, self.open = self.open, []
         return list(map(self._finish, done))
 
@@ -108,7 +108,7 @@ class Templates:
         return settle(buffer, caller)
 
     def keeping_sources(self, cache: type[Any]) -> type[Any]:
-        """Keep candidates' code as text, without a file or module: Inductor loads it only to time it."""
+        """A subclass of a code cache that keeps code as text, without loading it: Inductor loads it only to time it."""
         sources = self.sources
 
         class Kept(cache):  # type: ignore[misc]
@@ -155,7 +155,7 @@ class Templates:
 
 
 class InductorRetargeting(Retargeting):
-    """Retargets Inductor including its settings and its max-autotune candidates."""
+    """Retargets Inductor, including its settings and its max-autotune candidates."""
 
     def __init__(self, target: Target, on_choice: OnChoice) -> None:
         super().__init__(target, on_choice)

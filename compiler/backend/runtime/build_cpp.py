@@ -1,11 +1,11 @@
 """Compile C++ to a shared library, and wrap its kernels as built-in functions of Python.
 
-A built-in function takes a sixth of a ctypes call's time. The few functions of Python's stable ABI that this needs are
-declared here, so that no headers are needed.
+Calling a built-in function takes a sixth of the time of a ctypes call. The few functions of Python's stable ABI that
+the wrappers call are declared here, so that Python's headers are not needed.
 
-The compiler starts in a separate process as soon as the code is generated, and other work continues meanwhile; the
-first call waits for it. A thread starts it, loads the library and removes the files: a KeyboardInterrupt, raised in
-the main thread only, can't leave them half done.
+The compiler starts in a separate process as soon as the code is generated. Other work continues meanwhile; the first
+call waits for the library. A thread starts the compiler, loads the library and removes the files: a KeyboardInterrupt,
+which is raised in the main thread only, can't interrupt these steps.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _METH_FASTCALL = 0x80
 
 
 def compiler() -> tuple[str, ...]:
-    """The command of the C++ compiler as words: from the variable CXX ("ccache g++"), else g++, else clang++.
+    """The C++ compiler's command, split into words: from the variable CXX ("ccache g++"), else g++, else clang++.
 
     Empty if none is found. Warns if the command in CXX can't be used.
     """
@@ -80,7 +80,7 @@ def _warn_of_variable(named: str, why: str) -> None:
 
 @cache
 def has_vector_math() -> bool:
-    """Whether this machine's C library has vectorized math functions: glibc 2.35 or later on x86-64."""
+    """Whether g++ can use vectorized math functions of the C library: glibc 2.35 or later on x86-64."""
     if sys.platform != "linux" or platform.machine() != "x86_64" or "clang" in " ".join(compiler()):
         return False
     try:
@@ -99,8 +99,8 @@ def command_for(program: Sequence[str], source: Path, library: Path) -> list[str
 class Build:
     """A library whose compilation starts when this object is created.
 
-    After an interrupt or a failure of the compiler, the next request for its functions compiles again; not after the
-    compiler has rejected the code.
+    If the compiler was interrupted or failed, the next request for the functions compiles again. Code that the
+    compiler rejected is not compiled again.
     """
 
     def __init__(self, code: Code) -> None:
@@ -113,7 +113,7 @@ class Build:
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """Wait for the compiler, and return the kernels by name.
 
-        Raises BackendError with the compiler's message if it rejects the code, and CompilerUnavailableError.
+        Raises BackendError if the compiler rejects the code (with its message), CompilerUnavailableError if it fails.
         """
         compilation = self._compilation
         if compilation is None or compilation.is_lost():
@@ -184,7 +184,7 @@ class _Compilation(threading.Thread):
             _RUNNING.discard(self)
 
     def is_lost(self) -> bool:
-        """Whether this will never finish: its thread does not exist in a forked process."""
+        """Whether this compilation can never finish: in a forked process, its thread does not exist."""
         return not self.is_alive() and not self.library.done()
 
     def stop(self) -> None:
@@ -247,7 +247,7 @@ def _compiler_error(program: Sequence[str], status: int, messages: str) -> Excep
 
 
 def _load(program: Sequence[str], library: Path) -> ctypes.CDLL:
-    """Load a library if it is complete, as loading a truncated one crashes. Raises CompilerUnavailableError."""
+    """Load a library; check first that it is complete, as a truncated one crashes. Raises CompilerUnavailableError."""
     wrote = f"the C++ compiler ({shlex.join(program)}) wrote"
     if not library.exists():
         raise CompilerUnavailableError(f"{wrote} no library; check the variable CXX")
@@ -295,13 +295,13 @@ def _entry(function: Function) -> str:
 
 
 class _Definition(ctypes.Structure):
-    """PyMethodDef: name, function, flags, docstring."""
+    """Python's struct PyMethodDef: name, function, flags, docstring."""
 
     _fields_ = tuple(zip("nefd", (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p), strict=True))
 
 
 def _builtin(library: ctypes.CDLL, name: str) -> Callable[..., int]:
-    """A kernel as a built-in function, which keeps the library and its definition alive."""
+    """A kernel as a built-in function, which keeps the library and the function's definition alive."""
     entry = ctypes.cast(getattr(library, f"python_{name}"), ctypes.c_void_p)
     definition = _Definition(name.encode(), entry, _METH_FASTCALL, None)
     function: Callable[..., int] = _new_function(ctypes.byref(definition), (library, definition), None)

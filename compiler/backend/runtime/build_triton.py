@@ -39,7 +39,7 @@ def kernel(out_ptr, XBLOCK: tl.constexpr):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A kernel in one configuration, to compile. `starts` are the offsets of its pointers into buffers, in bytes."""
+    """A kernel to compile in one configuration. `starts` has the offset of each pointer into its buffer, in bytes."""
 
     function: TritonFunction
     config: TritonConfig
@@ -84,21 +84,21 @@ def specify_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """Compiled kernels by the key of their job: `made` are futures, `there` are those loaded on the GPU."""
+    """Compiled kernels by cache key. `made` has futures of their binaries, `there` the kernels loaded on the GPU."""
 
     made: Mapping[str, Future[Output]]
     there: dict[str, Loaded] = field(default_factory=dict)
 
     @staticmethod
     def start(kernels: Sequence[Wanted]) -> Builds:
-        """Start to compile the kernels that are not on disk, those with the longest source first."""
+        """Start to compile the kernels that are not cached on disk, longest source first."""
         jobs = {
             _key(kernel.job.key()): kernel.job for kernel in sorted(kernels, key=lambda kernel: -len(kernel.job.source))
         }
         return Builds({key: _begin(key, job) for key, job in jobs.items()})
 
     def load(self, kernel: Wanted, device: int) -> Loaded:
-        """Wait for a kernel and load it on the GPU. Raises BackendError with Triton's message if it did not compile."""
+        """Wait for a kernel and load it. Raises BackendError with Triton's message, and CompilerUnavailableError."""
         key = _key(kernel.job.key())
         if key in self.there:
             return self.there[key]
@@ -118,12 +118,12 @@ class Builds:
 
 @cache
 def crew() -> Crew:
-    """The pool of worker processes that compile, for all graphs."""
+    """The pool of worker processes that compile kernels, shared by all graphs."""
     return Crew(min(MOST_WORKERS, max(1, cores() - 1)))
 
 
 def warm_up(device: int) -> None:
-    """Start the workers unless they run, each with a dummy kernel: a process's first kernel takes Triton a second."""
+    """Start the workers unless they run, each with a dummy kernel: the first kernel of a process takes a second."""
     if crew().is_awake:
         return
     major, minor = torch.cuda.get_device_capability(device)

@@ -1,7 +1,7 @@
 """Cache of compiled GPU kernels and their times on disk.
 
 Cached binaries are executed, so the folder must be one that no other user can change. TCOMPILE_CACHE_DIR names it; the
-default is `tcompile` in TorchInductor's folder. An entry is a JSON file named by its key, with a digest of its facts;
+default is `tcompile` in TorchInductor's cache. An entry is a JSON file named by its key, with a digest of its facts;
 its binary is a file named by the hash of its content. An entry that does not match its hashes counts as missing.
 """
 
@@ -31,7 +31,7 @@ from compiler.torch_api.cuda_launch import driver_version
 
 
 def folder() -> Path:
-    """The cache's folder, created if needed; a private temporary one if other users could change it."""
+    """The cache's folder, created if needed; a private temporary one if it can't be used or others could change it."""
     inductors = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
     chosen = Path(os.environ.get("TCOMPILE_CACHE_DIR") or Path(inductors, "tcompile")).absolute()
     return _check_folder(chosen, chosen.exists())
@@ -47,7 +47,7 @@ def _user() -> str:
 def _check_folder(chosen: Path, exists: bool) -> Path:
     """Create and check the folder; return a private one if it can't be used.
 
-    `exists` is an argument so that a folder that was removed is created again, despite the cache.
+    `exists` is part of this function's cache key, so that a folder that was removed is created again.
     """
     try:
         if not exists:
@@ -85,7 +85,7 @@ def reason_untrusted(path: Path) -> str:
 
 
 def _others_write(found: os.stat_result) -> bool:
-    """Whether other users can remove or replace files in a folder; not under the sticky bit."""
+    """Whether other users can remove or replace files in a folder. The sticky bit prevents this."""
     if found.st_mode & stat.S_ISVTX:
         return False
     by_group = bool(found.st_mode & stat.S_IWGRP) and found.st_gid not in (0, *_private_groups())
@@ -111,7 +111,7 @@ def versions() -> str:
 
 
 def key(*parts: str) -> str:
-    """Cache key: hash of these texts and of the versions."""
+    """Cache key: a hash of the given texts and of `versions()`."""
     return hashlib.sha256("\n".join((*parts, versions())).encode()).hexdigest()[:40]
 
 

@@ -1,7 +1,7 @@
 """Generate the Python function that runs a compiled program: it allocates buffers and launches kernels.
 
-It does only what every call needs: it reads symbolic sizes from its inputs, allocates each buffer once, calls the
-library once for each kernel, and calls PyTorch once for each extern call. The text is readable.
+The function does only what every call needs: it reads symbolic sizes from its inputs, allocates each buffer once, and
+launches each kernel and makes each extern call once. Its source is readable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TAKEN = frozenset({
     "torch", "args", "threads", "empty", "empty_on_gpu", "view", "match_layout", "count_threads", "launch", "stream",
     "stream_of", "current_device", "again", "call", "kept", "keeps_graph",
 })  # fmt: skip
-"""Names reserved for the function's own use."""
+"""Names that the generated function uses itself: a buffer with such a name gets another variable name."""
 _ROW_BY_ROW = tuple(f"aten.{name}.default" for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot"))
 """Operators whose results are always row-major. The strides of other results are checked: libraries choose the layouts
 of convolutions, some of torch's fake kernels are wrong, and custom operators may return anything.
@@ -51,7 +51,7 @@ class Assumed:
 
     @staticmethod
     def from_checks(program: Program, found: Sequence[bool], inputs: bool) -> Assumed:
-        """The assumptions that hold in a call, by its checks in order: alignment (if `inputs`), then each symbol."""
+        """Assumptions that hold in a call. `found` has its checks: alignment (only if `inputs`), then each symbol."""
         aligned, multiples = (found[0], found[1:]) if inputs else (True, found)
         named = zip(sources(program), multiples, strict=True)
         return Assumed(aligned, frozenset(name for name, holds in named if holds))
@@ -59,7 +59,7 @@ class Assumed:
     def alignments(self, program: Program, buffers: Sequence[str]) -> list[bool]:
         """Whether each buffer is aligned to 16 bytes.
 
-        New memory is aligned, inputs are if `aligned`, and results of extern calls that may be views are not.
+        New memory is aligned; inputs and constants are if `aligned`; results of extern calls that may be views are not.
         """
         unknown = {name for call in program.calls if call.aliases for name in call.targets}
         inputs = {*program.inputs, *program.constants}
@@ -73,14 +73,14 @@ def gpu_of(program: Program) -> int | None:
 
 
 def by_kernel(*codes: Code | TritonCode) -> Mapping[str, Function | TritonFunction]:
-    """Functions of a program's code by the name of their kernel."""
+    """Functions of a program's code, by kernel name."""
     return {function.kernel: function for code in codes for function in code.functions}
 
 
 class _Threads:
-    """Number of threads of kernels on a CPU.
+    """Number of threads for CPU kernels.
 
-    It is one in a forked process: OpenMP's threads don't survive a fork, so a parallel region would hang.
+    In a forked process it is 1: OpenMP's threads don't survive a fork, so a parallel region would hang.
     """
 
     count: Callable[[], int] = staticmethod(torch.get_num_threads)
@@ -88,14 +88,14 @@ class _Threads:
 
     @classmethod
     def after_fork(cls) -> None:
-        """In the child process, make new and existing calls take one thread."""
+        """In the child process, make new and existing calls use one thread."""
         cls.count = staticmethod(cls.one)
         for call in cls.calls:
             call.__globals__["count_threads"] = cls.one
 
     @staticmethod
     def one() -> int:
-        """Return 1, with a warning if PyTorch would take more threads."""
+        """Return 1; warn if PyTorch would use more threads."""
         if torch.get_num_threads() > 1:
             _warn_of_fork()
         return 1
@@ -113,12 +113,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Launcher:
-    """Writes the function: `text` is its source, `names` its globals.
+    """Generates the function that runs a program: `text` is its source, `names` are its globals.
 
-    On the CPU, it calls a kernel in the library. On a GPU, it passes pointers, read once, to the driver; and it calls
-    `again` if the inputs or sizes violate the assumptions `assumed`. `loaded` are the kernels on the GPU: without them
-    the text shows the heuristics' configurations. `places` lists line numbers for each step: first the line that runs
-    it, then the lines that allocate its results or read their addresses.
+    On the CPU, the function calls kernels of the library. On a GPU, it passes pointers to the driver, and calls `again`
+    if inputs or sizes violate the assumptions `assumed`. `loaded` has the kernels on the GPU; without it, the text
+    shows the heuristics' configurations. `places` has line numbers for each step: first the line that runs the step,
+    then the lines that allocate its results or read their addresses.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Launcher:
         return call
 
     def line(self, text: str, assigned: str = "") -> int:
-        """Write a line; returns its number. `assigned` is the buffer that it allocates or whose address it reads."""
+        """Write a line; returns its number. `assigned` names the buffer that it allocates or takes the address of."""
         self.lines.append(f"    {text}")
         self.assigned[len(self.lines)] = assigned
         return len(self.lines)
@@ -222,7 +222,7 @@ class Launcher:
         return place
 
     def launch(self, function: TritonFunction) -> str:
-        """The text that launches a kernel on the GPU."""
+        """Source text that launches a kernel on the GPU."""
         config, loaded = self.loaded.get(function.kernel) or (function.configs[0], None)
         starts = loaded.starts if loaded and loaded.starts else (0,) * len(function.buffers)
         pointers = zip(map(self.pointer, function.buffers), starts, strict=True)
@@ -237,7 +237,7 @@ class Launcher:
         return f"launch({function.name}, {', '.join([*grid, *facts, packed])}, stream)"
 
     def pointer(self, name: str) -> str:
-        """The variable of a buffer's address; the first time, write the line that reads it."""
+        """Variable name of a buffer's address. The first time, also write the line that reads the address."""
         if name not in self.pointers:
             self.pointers[name] = f"at_{name}"
             self.line(f"at_{name} = {_variable(name)}.data_ptr()", name)
@@ -271,7 +271,7 @@ class Launcher:
         return place
 
     def check_metadata(self, name: str, extern: Extern) -> None:
-        """Write lines that enforce fake-kernel metadata. For torch's own operators they check strides only."""
+        """Write lines that make a result match its fake tensor. For torch's own operators they check strides only."""
         buffer, found = self.program.by_name[name], _variable(name)
         if len(buffer.strides) != len(buffer.shape):
             return  # another layout: no kernel reads it
@@ -295,7 +295,7 @@ class Launcher:
         return f"{found}.detach()" if place in self.program.apart else found
 
     def argument(self, value: Any) -> str:
-        """The text of an argument of an extern call, or of an output."""
+        """Source text of an argument of an extern call, or of an output."""
         if isinstance(value, Strided):
             return self.view(value)
         if isinstance(value, Index):
@@ -319,7 +319,7 @@ def _sizes(sizes: Shape) -> str:
 
 
 def _programs(points: Index, block: int) -> str:
-    """The number of programs along an axis, as text."""
+    """Source text of the number of programs along an axis."""
     if points.constant is not None:
         return str(-(-points.constant // block))
     return f"-(-({points}) // {block})" if block > 1 else f"({points})"

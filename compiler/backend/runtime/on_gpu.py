@@ -25,7 +25,7 @@ from compiler.torch_api.cuda_launch import Loaded
 
 
 class OnGpu:
-    """Compiles a program for each set of assumptions, at first for those that hold for the example inputs."""
+    """Compiles a program for each set of assumptions, first for the set that holds for the example inputs."""
 
     def __init__(
         self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool
@@ -40,7 +40,7 @@ class OnGpu:
         self.begun = {self.expected: self.begin(self.expected)}
 
     def begin(self, assumed: Assumed) -> tuple[Sequence[Wanted], Builds]:
-        """Start to compile all kernels: in the heuristics' configuration, or in all configurations to tune."""
+        """Start to compile all kernels, each in the heuristics' first configuration, or in all of them if tuned."""
         kernels = [
             specify_kernel(self.program, function, config, assumed, self.device)
             for function in self.code.functions
@@ -49,7 +49,7 @@ class OnGpu:
         return kernels, Builds.start(kernels)
 
     def expected_call(self, library: Mapping[str, Any]) -> Call:
-        """Wait for the kernels, and return the call for inputs like the examples. `library` are the CPU's kernels."""
+        """Wait for the kernels, and return the call for inputs like the examples. `library` has the CPU's kernels."""
         self.library = library
         return self.call(self.expected)
 
@@ -91,8 +91,8 @@ class OnGpu:
     def load(self, kernel: Wanted, builds: Builds) -> Loaded | None:
         """Load a kernel on the GPU.
 
-        None for a matmul kernel in tuning whose tile does not fit or that Triton rejects: other configurations, and
-        PyTorch's matmul, remain.
+        While tuning, returns None for a matmul kernel if its tile does not fit or Triton rejects it: there are other
+        configurations, and PyTorch's matmul.
         """
         try:
             return builds.load(kernel, self.device)
@@ -104,7 +104,7 @@ class OnGpu:
             return None
 
     def call_again(self, program: Program, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
-        """Run a call with inputs or sizes that violate the code's assumptions: compile for those that hold."""
+        """Run a call that violates the code's assumptions, with code compiled for the assumptions that hold."""
         assumed = Assumed.from_checks(program, found, len(found) > len(sources(program)))
         return self.call(assumed)(args)
 

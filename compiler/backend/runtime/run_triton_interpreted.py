@@ -20,7 +20,7 @@ from compiler.triton_interpreter.process import Interpreter
 
 
 def launcher(program: Program, ctx: Context) -> Callable[[State, Kernel], None]:
-    """A function that runs a kernel of the program."""
+    """A function that runs one of the program's kernels in Triton's interpreter."""
     code = emit(program, ctx)
     functions = {function.kernel: function for function in code.functions}
     return lambda state, kernel: _launch(state, kernel, code, functions[kernel.name])
@@ -41,7 +41,7 @@ def _launch(state: State, kernel: Kernel, code: TritonCode, function: TritonFunc
 
 
 def launch_arguments(state: State, kernel: Kernel, function: Function | TritonFunction) -> list[Any]:
-    """Arguments of a kernel's function in a run: its buffers, with outputs allocated, and symbolic sizes."""
+    """Arguments of a kernel's function in a run: its buffers, then symbolic sizes. Allocates the outputs."""
     tensors = {name: state.memory[name] for name in kernel.reads} | {name: state.target(name) for name in kernel.writes}
     return [*(tensors[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
 

@@ -24,16 +24,16 @@ from compiler.backend.triton.tiles import TritonConfig
 from compiler.torch_api.cuda_launch import Loaded, launch, raw_stream
 
 _WARM_UP, _REPEAT, _AHEAD = 3, 21, 4
-"""Warm-up launches, timed launches, and memory fills before each launch, of some 70 µs each."""
+"""Warm-up launches, timed launches, and memory fills before each launch (about 70 µs each)."""
 _CACHE = 2**28
-"""Bytes to fill; larger than any L2 cache."""
+"""Size of a memory fill, in bytes: larger than any L2 cache."""
 
 Candidate: TypeAlias = tuple[Wanted, Loaded]
-"""A kernel in one configuration, and its code on the GPU."""
+"""A kernel in one configuration, and the kernel loaded on the GPU."""
 
 
 def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, device: int) -> Candidate:
-    """The fastest of a kernel's configurations, by cached times if there are any. A single one is not timed."""
+    """The fastest of a kernel's configurations, by cached times if available. A single candidate is not timed."""
     if len(candidates) == 1:
         return candidates[0]
     times = _cached_seconds(
@@ -49,7 +49,7 @@ def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, dev
 def fastest_matmul(
     program: Program, matmul: MatmulKernel, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
 ) -> Candidate | None:
-    """The fastest candidate; None if no tile fits the GPU, or if PyTorch's matmul plus `rest` is as fast."""
+    """The fastest candidate; None without candidates, or if PyTorch's matmul and the kernel `rest` are as fast."""
 
     def measure() -> list[float]:
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
@@ -74,7 +74,7 @@ def fastest_matmul(
 def _cached_seconds(
     candidates: Sequence[Candidate], ctx: Context, device: int, measure: Callable[[], list[float]]
 ) -> list[float]:
-    """Seconds of each candidate, from the disk cache, or measured and cached."""
+    """Times of the candidates in seconds, from the disk cache, or measured and cached."""
     key = _key(candidates, ctx, device)
     kept = disk_cache.read(key)
     if kept is not None and len(kept[0].get("seconds", ())) == len(candidates):
@@ -86,14 +86,14 @@ def _cached_seconds(
 
 
 def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
-    """Cache key of the times: kernels, symbolic sizes, and numbers of points, which unmasked code does not contain."""
+    """Cache key of times: kernels, symbolic sizes, GPU, and numbers of points, which unmasked code lacks."""
     parts = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
     parts += [str(ctx.number(points)) for kernel, _ in candidates for points, _ in kernel.function.grid]
     return disk_cache.key("tuned", *parts, torch.cuda.get_device_name(device))
 
 
 def words(config: TritonConfig) -> str:
-    """A configuration as text."""
+    """A configuration as text: block sizes and number of warps."""
     blocks = ", ".join(f"{name} {size}" for name, size in config.blocks.items())
     return f"{blocks}, {config.num_warps} warps".removeprefix(", ")
 
@@ -104,7 +104,7 @@ def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, dev
 
 
 def _seconds_of_parts(program: Program, matmul: MatmulKernel, rest: Candidate, ctx: Context, device: int) -> float:
-    """Seconds of PyTorch's matmul followed by the epilogue's kernel."""
+    """Time of PyTorch's matmul followed by the epilogue's kernel, in seconds."""
     call, names = matmul.call, {*matmul.call.reads, *rest[0].function.buffers}
     memory = {name: _memory(program, name, ctx, device) for name in sorted(names)}
     state = State(program, ctx.examples, {**memory})
@@ -119,7 +119,7 @@ def _seconds_of_parts(program: Program, matmul: MatmulKernel, rest: Candidate, c
 
 
 def _measure(run: Callable[[], None], device: int) -> float:
-    """Median GPU seconds of a call. Memory fills before each call keep the GPU busy while the host launches."""
+    """Median GPU time of a call, in seconds. Memory fills before it keep the GPU busy while the host launches."""
     with torch.cuda.device(device):
         busy = torch.empty(_CACHE, dtype=torch.uint8, device="cuda")
         found = []

@@ -49,7 +49,7 @@ def compile_with_autograd(
 
     `forward`, `backward` and `inference` each compile one graph of ATen operators. `random` is "philox", or "eager"
     for the random numbers of eager mode. With `is_direct`, calls after the first may skip AOTAutograd's wrappers.
-    Our kernels don't support forward-mode AD, and TorchDynamo has no guards against it: where it may be in use,
+    Our kernels don't support forward-mode AD, and TorchDynamo has no guards against it: if it may be in use,
     PyTorch runs the captured graph.
     """
     if any(isinstance(value, list | tuple | dict) for value in inputs):
@@ -97,7 +97,7 @@ def compile_with_autograd(
 
 @contextmanager
 def _skip_other_work(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
-    """Skip work of AOTAutograd that our compiler does not need, in the block."""
+    """In the block, skip work of AOTAutograd that our compiler does not need."""
     once = copy_known_traces() if len(_whole(module).graph.nodes) > FEW else nullcontext()
     with without_python_code(), without_unread_logs(), once, operators_kept_whole(inputs):
         yield
@@ -112,7 +112,7 @@ def _whole(module: GraphModule) -> GraphModule:
 def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callable[..., Any]:
     """Wrap a call to convert Python numbers, passed as tensors, to the dtype that they were traced with.
 
-    TorchDynamo traces the number of random.uniform() as a float32 tensor
+    TorchDynamo traces the result of random.uniform() as a float32 tensor
     (`VariableBuilder.wrap_unspecialized_primitive`) and passes a float64 one.
     """
     dtypes: dict[int, torch.dtype] = {}
@@ -131,7 +131,7 @@ def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callab
 
 
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:
-    """Extend a compiler to graphs with data-dependent sizes: divide them, and compile the pieces."""
+    """Wrap a compiler to divide graphs with data-dependent sizes, and compile the pieces."""
 
     def compile_divided(graph: GraphModule, inputs: Sequence[Any]) -> Call:
         if not asks_data(graph):
@@ -143,7 +143,7 @@ def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> 
 
 
 def _compile_untraced(compile_graph: Compile) -> Compile:
-    """Keep TorchDynamo from tracing a compiler and the function that it returns.
+    """Wrap a compiler so that TorchDynamo does not trace it, nor the function that it returns.
 
     AOTAutograd may compile a backward while a call is traced. `torch._dynamo.backends.common.aot_autograd` does
     the same, but imports Inductor's IR for a log.

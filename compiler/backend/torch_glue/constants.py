@@ -1,6 +1,6 @@
 """Replace one-element constants in a captured graph, such as `torch.tensor(2.0, device="cuda")`, by aten.full.
 
-torch traces them as a CPU tensor attribute of the graph, a copy of it (aten.lift_fresh_copy) and a move to the device.
+torch traces a constant as a CPU tensor attribute of the graph, a copy (aten.lift_fresh_copy), and a move to its device.
 A graph for a GPU would then contain CPU work, which CUDA graphs reject. As the value is known, aten.full can make the
 tensor on the device of its users. Inductor does the same (torch._inductor.graph.GraphLowering.get_attr, and
 torch._inductor.fx_passes.post_grad.ConstructorMoverPass).

@@ -1,6 +1,6 @@
 """Split graphs at data-dependent sizes or numbers, such as `x[x > 0]` and `x.sum().item()`.
 
-PyTorch runs the operators that compute such sizes; the graph is split there. The parts between them are compiled
+The graph is split at the operators that compute such sizes, which PyTorch runs. The parts between these are compiled
 as pieces, which take the sizes as arguments. In torch the sizes are unbacked symbols: u0, u1 …
 """
 
@@ -21,8 +21,8 @@ from compiler.torch_api.fx import value_of
 from compiler.torch_api.pytrees import tree_leaves
 
 OUTSIDE = "tcompile_outside"
-"""Key in a piece's `meta`: names and operators of the nodes that run outside of pieces right before it; for the last
-piece, also of those after it.
+"""Key in a piece's `meta`: names and operators of the nodes that run between the previous piece and this one; for the
+last piece, also of the nodes after it.
 """
 
 
@@ -32,7 +32,7 @@ def asks_data(module: GraphModule) -> bool:
 
 
 def _is_read(node: Node) -> bool:
-    """Whether something uses a node's data-dependent sizes or numbers: a tensor's size, or another node's value.
+    """Whether a tensor's size or another node's value depends on a node's data-dependent sizes or numbers.
 
     For example, nothing reads the counter of a `while_loop` that returns only tensors.
     """
@@ -82,7 +82,7 @@ def divide_at_data(module: GraphModule, compile_piece: Compile) -> Call:
 
 
 class _Divided(Interpreter):
-    """Runs the operators outside of pieces, and the compiled pieces."""
+    """Runs a divided graph: the operators outside of pieces, and the compiled pieces."""
 
     def run_node(self, n: Node) -> Any:
         found: Any = super().run_node(n)
@@ -161,7 +161,7 @@ def _nodes_by_name(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> I
 
 
 def _runs(graph: Graph, outside: Container[Node], held: Container[Node]) -> Iterator[list[Node]]:
-    """Runs of nodes that compute: each outside node alone, and maximal runs of the other nodes."""
+    """Groups of consecutive nodes that compute: each outside node alone, all nodes between two of these together."""
     nodes = (node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in held)
     for is_outside, group in groupby(nodes, key=outside.__contains__):
         run = [*group]
@@ -171,7 +171,7 @@ def _runs(graph: Graph, outside: Container[Node], held: Container[Node]) -> Iter
 def _compile_piece(
     module: GraphModule, nodes: list[Node], sizes: dict[Any, Node], outside: list[Node], compile_piece: Compile
 ) -> tuple[Iterable[Node], Sequence[Node], Callable[..., Any]]:
-    """Compile a piece; returns its input nodes, its nodes that others use, and a function from one to the other."""
+    """Compile a piece; returns its input nodes, its result nodes, and a function from inputs to results."""
     own = dict.fromkeys(nodes)
     given = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in own)
     symbols = dict.fromkeys(symbol for node in (*nodes, *given) for symbol in _symbols(value_of(node)))

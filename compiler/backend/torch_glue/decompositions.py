@@ -9,7 +9,7 @@ Inductor's. The partitioner knows that recomputing indices in the plane is cheap
 Inductor's own decomposition imports its lowerings, which is slow.
 
 Others replace decompositions of torch that fail in a supported version. torch 2.11's `index_fill` writes into an empty
-tensor if the input is not row-major; AOTAutograd rejects a graph with such a write, also for Inductor. Its norm
+tensor if the input is not row-major; AOTAutograd rejects a graph with such a write, also for Inductor. torch's norm
 mishandles negative dimensions of size one. Its fake kernels of the scatters below report strides of 0 for writes into
 an expanded tensor; the real kernels return memory without overlap, so the input is cloned first. Decompositions of
 `roll`, `channel_shuffle` and `max_unpool2d` return row-major results in all versions, although the CPU's kernels keep
@@ -53,9 +53,9 @@ def _draw(size: Sequence[Any], device: Any, mode: str) -> torch.Tensor:
 
 
 def _rand(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Any:
-    """Uniform numbers in [0, 1). In low precision they have as many random bits as in eager mode.
+    """Uniform numbers in [0, 1). In low precision they have as many random bits as in eager mode;
 
-    More bits could round to 1. NotImplemented for float64, for which 24 bits are too few.
+    more bits could round to 1. NotImplemented for float64, for which 24 bits are too few.
     """
     dtype = dtype or torch.get_default_dtype()
     if dtype not in _BITS:
@@ -124,13 +124,13 @@ _RANDOM_NUMBERS: Mapping[Any, Callable[..., Any]] = {
 }
 
 LARGEST = 25
-"""The most elements of a max-pooling window for which it is decomposed."""
+"""Max pooling with more elements per window is not decomposed."""
 
 
 def _max_pool(
     rank: int, x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Any:
-    """Maxima of windows and their indices in the plane; NotImplemented keeps ATen's operator."""
+    """Maxima of windows and their indices in the plane; NotImplemented, which keeps ATen's operator, if too large."""
 
     def each(value: Any) -> list[int]:
         values = [*value] if isinstance(value, Sequence) else [value]
@@ -220,7 +220,7 @@ _KEPT_WHOLE = (
 
 Libraries do matmuls best. ATen has one good kernel in place of many small steps, or of operators that only Inductor
 has. Eager mode rounds once, and the decomposition rounds each step. The decomposition returns other strides than eager,
-as `cat` of a single tensor. Eager mode raises an error for negative indices, which the decomposition wraps."""
+as for `cat` of one tensor. Eager mode raises an error for negative indices, which the decomposition wraps."""
 
 
 @cache

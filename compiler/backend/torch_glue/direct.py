@@ -3,7 +3,7 @@
 AOTAutograd wraps an inference graph for mutated inputs, outputs that are views, subclasses, random numbers and effects
 (torch._functorch._aot_autograd.runtime_wrappers). For a graph with none of these, the wrappers only turn gradients and
 autocast off, and bump the versions of inputs that the graph mutates. The first call goes through the wrappers and is
-observed. Later calls skip them only if they passed on the same inputs and outputs in the same order.
+observed. Later calls skip them only if the first call's inputs and outputs went through them unchanged.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class Watched:
         return call
 
     def applies(self) -> bool:
-        """Whether the present call may skip the wrappers, given that later calls may."""
+        """Whether this call may skip the wrappers; only asked if `is_direct` is true."""
         return True
 
     def call_directly(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Call the code without the wrappers, with gradients off as they would be."""
+        """Call the code without the wrappers, with gradients off as inside them."""
         if not torch.is_grad_enabled():
             return self.call([*args])
         set_grad_enabled(False)

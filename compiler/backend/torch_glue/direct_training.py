@@ -35,8 +35,9 @@ class Convention:
     """The calling convention between forward and backward.
 
     The forward's results are outputs, up to the index `returned`; saved tensors with version checks, up to `checked`;
-    saved tensors without, up to `loose`; then symbolic sizes. The other fields are indices of outputs: `views`, those
-    `constant` to autograd, and those with `tangents`, with the layout that each tangent must have.
+    saved tensors without version checks, up to `loose`; then symbolic sizes. `views` are the indices of outputs
+    to pass through `_unsafe_view`, `constant` those of outputs without a gradient. `tangents` has the index of each
+    output with a gradient, and the layout that the gradient must have.
     """
 
     returned: int
@@ -202,7 +203,7 @@ def _forward(call: Call, how: Convention) -> Callable[..., Any]:
 
 
 def _backward(function: type[Any], call: Call, how: Convention) -> Callable[..., Any]:
-    """A shorter version of `_compiled_backward` in the same module, for plain tensors and first derivatives.
+    """A shorter version of torch's `_compiled_backward` (same module), for plain tensors and first derivatives.
 
     It keeps no references to the tensors that it passes on, so that the code can free them as early as possible.
     """

@@ -50,7 +50,7 @@ def _reaches(value: Any) -> Iterator[Any]:
 def settle_max_and_min(size: torch.SymInt, is_stride: bool) -> Any:
     """A size's expression with each Max and Min replaced by the argument that it equals, under guards.
 
-    A quotient that existing guards fix to 1 becomes 1, as torch is not consistent there. If no guard can be added, the
+    A quotient that existing guards fix to 1 becomes 1, as torch treats it inconsistently. If no guard can be added, the
     expression is unchanged; but a stride's Max(1, u0) of a data-dependent u0 becomes u0, as an empty tensor has no
     elements to address.
     """

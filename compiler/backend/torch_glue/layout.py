@@ -171,7 +171,7 @@ class _Layout:
             self.read.add(copy)
 
     def copy_to_format(self, source: Node, value: Any, user: Node) -> Node:
-        """A copy of a node with the strides of `value`, inserted before its first user."""
+        """A copy of a node with the strides of `value`; the first time, insert it before `user`."""
         key = source, str(value.stride())  # symbolic sizes are not hashable
         if (known := self.copies.get(key)) is not None:
             return known
@@ -190,8 +190,8 @@ class _Layout:
     def end(self, kept: int | None) -> None:
         """Restore the strides of outputs that the caller sees: the first `kept`, or all.
 
-        A saved tensor is replaced by the copy that a convolution reads, as its backward reads it again. But inputs
-        are saved without a copy, which takes no memory.
+        A saved tensor is replaced by the copy that a convolution reads, as the convolution's backward reads the copy
+        again. Inputs are saved uncopied, which takes no memory.
         """
         output = self.graph.output_node()
         values = list(output.args[0])  # type: ignore[arg-type]

@@ -24,11 +24,11 @@ _BOUND = (
     "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention",
 )  # fmt: skip
-"""Operators whose Python binding takes exactly the operator's arguments; calling it is faster."""
+"""Operators whose Python binding takes exactly the operator's arguments; calling the binding is faster."""
 
 
 def quick(op: Any) -> Callable[..., Any]:
-    """The fastest callable for an operator: torch.mm for aten.mm.default, else one that skips OpOverload's frame."""
+    """The fastest callable for an operator: torch.mm for aten.mm.default, else one without OpOverload's frame."""
     if not is_operator(op):
         return op
     name = op._schema.name.removeprefix("aten::")

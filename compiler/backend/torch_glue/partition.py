@@ -1,7 +1,7 @@
 """Partition a joint graph into forward and backward: save random numbers, merge equal nodes, find the minimum cut.
 
 torch's own pass for equal nodes (torch._functorch.compile_utils.fx_graph_cse) follows the same rules, but imports
-Inductor's lowerings to ask which nodes mutate memory: most of a second of a first call.
+Inductor's lowerings to find the nodes that mutate memory, which takes most of a second in a first call.
 """
 
 from __future__ import annotations

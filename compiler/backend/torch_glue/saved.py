@@ -32,13 +32,13 @@ def claim_donated_buffers() -> tuple[int, ...]:
 
 
 def donate(names: Iterable[str]) -> None:
-    """Store the names of this forward's values that its backward may overwrite; both graphs use the same names."""
+    """Store the names of this forward's values that the backward may overwrite; the names are the same in both."""
     context = TracingContext.try_get()
     if context is not None:
         _given[context] = frozenset(names)
 
 
 def donated_names() -> frozenset[str]:
-    """Take the names of the values that this backward's forward has donated; empty the second time."""
+    """Return and forget the names of the values that this backward's forward donated; empty the second time."""
     context = TracingContext.try_get()
     return _given.pop(context, frozenset()) if context is not None else frozenset()

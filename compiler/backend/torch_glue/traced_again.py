@@ -1,7 +1,7 @@
 """Cache AOTAutograd's traces of operators: copy the nodes of an earlier trace with new fake tensors.
 
-A model's layers are alike, so operators are traced again and again with tensors of the same metadata. To trace one,
-torch runs its decomposition in Python, and each operator in that goes through the proxy mode and the fake-tensor mode.
+A model's layers are alike, so operators are traced again and again with tensors of the same metadata. To trace an
+operator, torch runs its decomposition in Python, with the proxy mode and the fake-tensor mode for each operator in it.
 The nodes depend only on the operator, the metadata of its arguments, and the dispatcher's state, which make up the
 cache key. Symbolic sizes, constant tensors, operators outside ATen and prims, and operators that mutate an argument are
 never cached.
@@ -54,7 +54,7 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A new tensor that an operator returns: index of its node, and metadata."""
+    """A new tensor that an operator returns: the index of its node (`place`), and its metadata."""
 
     place: int
     tensor: _Tensor
@@ -73,9 +73,9 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """A recorded trace of an operator: sizes in bytes of new storages, nodes, and the returned value.
+    """A recorded trace of an operator. `storages` has the sizes of new storages, in bytes.
 
-    In `returned`, each new tensor is a `_Result`, and each input that is returned is a `_Place`.
+    In `returned`, the operator's result, each new tensor is a `_Result`, and each input is a `_Place`.
     """
 
     storages: Sequence[int]
@@ -128,7 +128,7 @@ class _Traced:
         return returned
 
     def _key(self, mode: Any, func: Any, args: Any, kwargs: Any, inputs: _Inputs) -> Any:
-        """Cache key of a trace, and the `inputs` found in its arguments; None if the trace can't be cached."""
+        """Cache key of a trace; None if it can't be cached. Adds the tensors among the arguments to `inputs`."""
         if not is_operator(func) or func.namespace not in _NAMESPACES or is_mutable(func):
             return None
         if mode.emulate_precision_casts:
@@ -258,14 +258,14 @@ def _step(tracer: Any, node: Node, places: Mapping[Node, _Place], memory: _Memor
 
 
 def _check_plain(value: Any) -> Any:
-    """Return a leaf that does not depend on the inputs. Raises _UnlikeError for any other."""
+    """Return a leaf that does not depend on the inputs. Raises _UnlikeError for other leaves."""
     if type(value) in _PLAIN or type(value) is float:
         return value
     raise _UnlikeError
 
 
 class _Memory:
-    """Numbers storages, the inputs' first. `added` are the sizes of new storages, in bytes."""
+    """Numbers the storages, first those of the inputs. `added` has the sizes of new storages, in bytes."""
 
     def __init__(self, inputs: Sequence[FakeTensor]) -> None:
         self.added: list[int] = []

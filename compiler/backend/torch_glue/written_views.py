@@ -1,4 +1,4 @@
-"""Find results that are views of an input which the graph mutates.
+"""Find results that are views of a mutated input.
 
 AOTAutograd regenerates such results as views of the caller's tensor. If it can't replay the views, as with symbolic
 sizes, it uses the sizes, strides and offset of the tensor that the graph returns (gen_alias_from_base of
