@@ -53,7 +53,7 @@ def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:
 
 
 def cache_folder() -> AbstractContextManager[str]:
-    """A temporary folder for candidates' caches, deleted after the block: built code is loaded late."""
+    """A temporary folder for candidates' caches, deleted only after the block, as built code is loaded late."""
     return tempfile.TemporaryDirectory(prefix="tcompile-time-", ignore_cleanup_errors=True)
 
 

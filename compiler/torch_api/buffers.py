@@ -110,7 +110,7 @@ def _own_name(ir: Any) -> str:
 
 
 def _last_computed(ir: Any, externs: set[str]) -> str:
-    """Name of the last computed node with the buffer's dtype and shape: an ATen call copied its value."""
+    """Name of a buffer's last FX origin with the same dtype and shape, extern calls excluded; "" if there is none."""
     origins = ir.get_origins() if hasattr(ir, "get_origins") else ()
     size, _ = _layout(ir)
     computed = [node for node in origins if node.name not in externs]

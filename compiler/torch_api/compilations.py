@@ -36,9 +36,9 @@ class Around:
         self.begin, self.end = (torch._dynamo.disable(function) for function in (self._begin, self._end))
 
     def listen(self) -> None:
-        """Register the callbacks, and again after `torch._dynamo.reset`, which drops all callbacks.
+        """Register the callbacks now, and again after each `torch._dynamo.reset`, which drops all callbacks.
 
-        They are registered at once, not at the next compilation: it may be the only one.
+        After a reset they are registered at once: the next compilation may be the only one.
         """
         clear = callback_handler.clear
 

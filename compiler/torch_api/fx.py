@@ -193,7 +193,7 @@ def is_dynamo(file: str) -> bool:
 
 
 def module_path(node: Node) -> tuple[str, str]:
-    """Path (`transformer.h.0.attn`) and class name of a node's innermost `nn.Module`, or ""."""
+    """Path (`transformer.h.0.attn`) and class name of a node's innermost `nn.Module`; ("", "") without one."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     if not stack:
         return "", ""
@@ -255,7 +255,7 @@ def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Id of a tensor's storage, real or fake; equal for its views. Valid while one of them is alive."""
+    """Id of a tensor's storage, real or fake; equal for its views. Valid while the tensor or a view of it is alive."""
     return tensor.untyped_storage()._cdata
 
 
@@ -339,7 +339,7 @@ def checkpoint_policy(node: Node) -> str:
 
 
 def sources(node: Node) -> tuple[tuple[str, int], ...]:
-    """The nodes in `meta["from_node"]`, nearest first, each with the id of its graph object."""
+    """Names of the nodes in `meta["from_node"]`, nearest first, each with the id of its graph object."""
     found: dict[tuple[str, int], None] = {}
     todo = list(node.meta.get("from_node") or ())
     while todo:
@@ -352,7 +352,7 @@ def sources(node: Node) -> tuple[tuple[str, int], ...]:
 def source_names(node: Node) -> tuple[str, ...]:
     """A node's names before decomposition.
 
-    These are its nodes in earlier graphs, the function called ("softmax") and the ATen operation ("_softmax").
+    They name its nodes in earlier graphs, the function called ("softmax") and the ATen operation ("_softmax").
     """
     functions = [getattr(function, "__name__", function) for _, function in node.meta.get("source_fn_stack") or ()]
     operation = node.meta.get("original_aten")

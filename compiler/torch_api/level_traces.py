@@ -59,8 +59,8 @@ class Applied:
 class Expanded:
     """A graph traced with a table.
 
-    `applied` are the decompositions used. `makers` maps a node to the index of the innermost one that created it.
-    `values` maps a node of the original graph to the traced nodes of its tensors.
+    `applied` are the decompositions used. `makers` maps a node to the index of the innermost decomposition that
+    created it. `values` maps a node of the original graph to the traced nodes of its tensors (None if removed).
     """
 
     module: GraphModule

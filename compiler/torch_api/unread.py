@@ -50,7 +50,7 @@ def skip_unread_work() -> Iterator[None]:
 
 
 def check_once(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
-    """Time one guard check with torch's function, in microseconds; skip it and return 0.0 if nobody reads it."""
+    """Time of one guard check in microseconds, by torch; 0.0 inside `skip_unread_work` if nobody reads it."""
     if _inside and not _is_on(guards.guards_log) and not _TRACE.handlers:
         return 0.0
     return float(profile_guard_manager(root, f_locals, *args))
