@@ -72,7 +72,7 @@ def min_cut_partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
 
 
 def without_python_code() -> AbstractContextManager[None]:
-    """Generate no Python code for graph modules in the block: they are never called, and it would take time."""
+    """Generate no Python code for graph modules in the block: it takes time, and the modules are never called."""
     return _use_lazy_graph_module(True)
 
 

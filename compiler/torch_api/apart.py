@@ -23,7 +23,7 @@ GUARD_CHECKS = 200
 
 @contextmanager
 def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[None]:
-    """Drop the block's compilations at its end and keep the user's; compile errors are raised.
+    """At the end of the block, drop its compilations but keep the user's. Compile errors are raised.
 
     `on_guards` is called for each compilation with the seconds that one check of its guards takes, with warm CPU
     caches.

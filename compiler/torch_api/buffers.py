@@ -24,7 +24,7 @@ class Buffer:
 
     `value` names the post-grad FX node whose value it holds, "" for a part or an intermediate of a value.
     `mutates` are the buffers or inputs that it aliases and overwrites.
-    `is_joined` marks a buffer that no kernel writes: other buffers are views of it (a concatenation).
+    `is_joined` marks a buffer that no kernel writes as a whole: kernels write views of it (a concatenation).
     `size` and `stride` are None if they are symbolic.
     """
 

@@ -403,7 +403,7 @@ def source_name(source: Any) -> str:
 
 
 def input_description(node: Node) -> str:
-    """AOTAutograd's description of an input or output, or ""."""
+    """AOTAutograd's description of a placeholder; "" if there is none."""
     described = node.meta.get("desc")  # a list for an output node
     return described.expr() if described is not None and hasattr(described, "expr") else ""
 
@@ -434,7 +434,7 @@ def returned_nodes(module: GraphModule) -> list[Node]:
 
 
 def detached_copy(module: GraphModule) -> GraphModule:
-    """Copy a module: shared parameters, but a new graph, so that compile_fx does not change the original."""
+    """Copy a module with a new graph but shared parameters, so that compile_fx does not change the original."""
     graph = torch.fx.Graph()
     output = graph.graph_copy(module.graph, {}, return_output_node=True)
     if output is not None:

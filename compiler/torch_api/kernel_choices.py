@@ -97,7 +97,10 @@ def known_settings() -> dict[str, Any]:
 
 
 def fusion_benchmarks() -> tuple[str, str]:
-    """Names of the settings that make Inductor benchmark fusions. Torch 2.15 renamed the second and warns about its old name."""
+    """Names of the settings that make Inductor benchmark fusions.
+
+    Torch 2.15 renamed the second, and warns about its old name.
+    """
     templates = "benchmark_template_fusion"
     return "benchmark_fusion", templates if templates in known_settings() else "benchmark_epilogue_fusion"
 

@@ -131,7 +131,7 @@ class LineOrigins:
 
     @contextmanager
     def _set(self, **state: Any) -> Iterator[None]:
-        """Set attributes in the block."""
+        """Set attributes of this object in the block."""
         before = {name: getattr(self, name) for name in state}
         vars(self).update(state)
         try:

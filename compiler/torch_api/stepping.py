@@ -158,7 +158,7 @@ class Watch:
 
 
 def _common(before: list[Any], now: list[Any]) -> int:
-    """The number of equal entries from the bottom of two stacks."""
+    """The number of identical entries at the bottom of two stacks."""
     same = [old is new for old, new in zip(before, now, strict=False)]
     return [*same, False].index(False)
 

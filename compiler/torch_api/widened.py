@@ -112,7 +112,7 @@ def wide(value: Any) -> Any:
 
 
 def wide_leaf(value: Any) -> Any:
-    """Convert a tensor with `wide` and detach it; the result has the same requires_grad."""
+    """Convert a tensor with `wide` and detach it, keeping requires_grad; return other values unchanged."""
     return wide(value.detach()).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
