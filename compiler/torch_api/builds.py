@@ -2,7 +2,7 @@
 
 Inductor caches the failure of a build, and the file that the build left. Build preparations need g++ and take seconds,
 but do not change the generated text:
-- it builds and loads a small library for each CPU vector instruction set (torch._inductor.cpu_vec_isa);
+- Inductor builds and loads a small library for each CPU vector instruction set (torch._inductor.cpu_vec_isa);
 - it searches for the C++ compiler (torch._inductor.cpp_builder);
 - it hashes all of Triton for a cache key of GPU measurements (torch._inductor.codecache), unused without a GPU.
 """

@@ -29,7 +29,7 @@ def current_key() -> CompileKey:
 
 
 class Around:
-    """Enters `block()` when TorchDynamo starts a compilation for `backend`, and leaves it at the end."""
+    """Enters `block()` when TorchDynamo starts a compilation for `backend`, and leaves the block at its end."""
 
     def __init__(self, backend: Callable[..., Any], block: Callable[[], AbstractContextManager[None]]) -> None:
         self.backend, self.block, self.entered = backend, block, ExitStack()

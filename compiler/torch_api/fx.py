@@ -22,7 +22,7 @@ SIGNATURE_WIDTH = 120
 _ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:(?:: "[^"]*")? = |: "[^"]*",$)')
 _PARAMETER = re.compile(r"\w+")
 _PARTS = re.compile(r'(?:[^,"]|"[^"]*")+')
-"""The parts between commas, ignoring commas in a parameter's type, "f32[4, 16][16, 1]cpu"."""
+"""Matches the parts between commas; commas in a parameter's type ("f32[4, 16][16, 1]cpu") do not separate parts."""
 _UNKNOWN_PLACE = "# No stacktrace found for following nodes"
 _RELEASES = re.compile(r";  (?:\w+ = )+None\b")
 

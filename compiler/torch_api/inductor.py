@@ -66,7 +66,8 @@ _COMPILERS: dict[str, Kind] = {
 class IrFacts:
     """One scheduler node.
 
-    `fx` are the post-grad FX nodes that it computes; `reads` and `writes` are buffer names.
+    `fx` are the post-grad FX nodes that it computes. `reads` and `writes` are buffer names.
+    `parts` are the names of the nodes that were fused into it, () if it is not fused.
     `moves` are the bytes read or written per buffer, as Inductor counts: each byte once, internal buffers excluded.
     `tensor` holds `fx.tensor_attrs` of the tensor that it writes, without "bytes"; {} if it writes none.
     """

@@ -49,7 +49,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Inductor's candidates for the FX node `node`; `shown` is the index of the displayed candidate."""
+    """Inductor's autotuning candidates for one operation, the FX node `node`.
+
+    `shown` is the index of the displayed candidate. `why` is the reason for this candidate.
+    """
 
     node: str
     operation: str

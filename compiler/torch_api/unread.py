@@ -1,8 +1,8 @@
 """Skip TorchDynamo's work that only feeds unread logs and metrics.
 
-For each compiled frame it checks the guards once with cold CPU caches (20 ms), for a log and a metric. It reads whole
-files to find function names, for a log. It imports torch.distributed.tensor.experimental (0.1 s per process) to check
-whether a value is a function of that module, although this matters only if local_map support is enabled.
+For each compiled frame TorchDynamo checks the guards once with cold CPU caches (20 ms), for a log and a metric. It
+reads whole files to find function names, for a log. It imports torch.distributed.tensor.experimental (0.1 s per
+process) to check whether a value is a function of that module, which matters only if local_map support is enabled.
 """
 
 from __future__ import annotations
