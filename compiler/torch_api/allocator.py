@@ -28,8 +28,8 @@ class RecordingError(RuntimeError):
 def cuda_changes(call: Callable[[], object]) -> list[int]:
     """Bytes allocated (> 0) and freed (< 0) on the current GPU while `call` runs, in order.
 
-    Recording stops afterwards. The garbage collector is off during the call: it would free older tensors, and they
-    would be counted. Raises RecordingError, and any error of `call`.
+    Recording stops afterwards. The garbage collector is off during the call: it would free older tensors, and these
+    frees would be counted. Raises RecordingError, and any error of `call`.
     """
     if torch._C._cuda_isHistoryEnabled():
         raise RecordingError("torch.cuda.memory's history is being recorded: stop that first, or read its snapshot")

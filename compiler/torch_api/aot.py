@@ -72,12 +72,12 @@ def min_cut_partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
 
 
 def without_python_code() -> AbstractContextManager[None]:
-    """Generate no Python code for graph modules in the block: it takes time, and nobody calls them."""
+    """Generate no Python code for graph modules in the block: it takes time, and the modules are never called."""
     return _use_lazy_graph_module(True)
 
 
 def without_unread_logs() -> AbstractContextManager[None]:
-    """Keep AOTAutograd from printing its graphs in the block, unless its logs are on."""
+    """Keep AOTAutograd from logging its graphs in the block, unless its logs or the structured trace are on."""
     logs = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
     names = ("_log_inference_graph", "_log_joint_graph", "_log_fw_bw_graphs")
     is_read = logging.getLogger("torch.__trace").handlers or any(log.isEnabledFor(logging.INFO) for log in logs)
@@ -110,7 +110,8 @@ class InputFacts:
 class OutputFacts:
     """One output of the user's function.
 
-    `kind` is the name of torch's `OutputType`. `base` is AOTAutograd's index of the tensor that it is a view of.
+    `kind` is the name of torch's `OutputType`. `base` is AOTAutograd's index of the tensor that the output
+    aliases, or None.
     """
 
     kind: str
@@ -122,9 +123,9 @@ class OutputFacts:
 class AotFacts:
     """AOTAutograd's metadata of all inputs and outputs, in the user's order.
 
-    `first_output` is the index of output 0 among the forward graph's outputs. Their first `returned` go to the caller,
-    the others to the backward. `subclasses` are the types of flattened tensor subclasses; if there are any, indices in
-    the graph differ from the user's.
+    `first_output` is the index of output 0 among the forward graph's outputs. The first `returned` of these
+    outputs go to the caller, the others to the backward. `subclasses` are the types of flattened tensor subclasses;
+    if there are any, indices in the graph differ from the user's.
     """
 
     inputs: tuple[InputFacts, ...]

@@ -23,7 +23,7 @@ GUARD_CHECKS = 200
 
 @contextmanager
 def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[None]:
-    """Drop the block's compilations at its end and keep the user's; compile errors are raised.
+    """At the end of the block, drop its compilations but keep the user's. Compile errors are raised.
 
     `on_guards` is called for each compilation with the seconds that one check of its guards takes, with warm CPU
     caches.
@@ -53,7 +53,7 @@ def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:
 
 
 def cache_folder() -> AbstractContextManager[str]:
-    """A temporary folder for candidates' caches, deleted after the block: built code is loaded late."""
+    """A temporary folder for candidates' caches, deleted only after the block, as built code is loaded late."""
     return tempfile.TemporaryDirectory(prefix="tcompile-time-", ignore_cleanup_errors=True)
 
 

@@ -70,7 +70,7 @@ def edges_of(node: Any) -> tuple[tuple[Any, int], ...]:
 
 
 def outputs_of(node: Any) -> tuple[TensorFacts, ...]:
-    """Facts of the forward operation's outputs: the node takes their gradients."""
+    """Shape, dtype and device of each output of the forward operation; the node takes one gradient for each."""
     return tuple(TensorFacts(tuple(each.shape), each.dtype, each.device) for each in node._input_metadata)
 
 
@@ -93,7 +93,7 @@ def nodes_behind(roots: Iterable[Any]) -> Iterator[Any]:
 
 
 class Spans(Generic[Maker]):
-    """The maker of each node, by ranges of sequence numbers: `add` a range, and look up a number with `find`."""
+    """Maps ranges of sequence numbers to the maker of their nodes: `add` a range, and look up a number with `find`."""
 
     def __init__(self) -> None:
         self._makers: dict[tuple[int, int], Maker] = {}
@@ -242,8 +242,8 @@ def hook_name(hook: Any) -> str:
 def apply(node: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
     """Run a node's derivative on gradients, outside of a backward pass and without hooks.
 
-    Like the engine (validate_outputs), sum each gradient to the shape of its input; None for inputs that need no
-    gradient. Raises RuntimeError if the saved tensors are freed.
+    Like the engine (validate_outputs), sum each gradient to the shape of its input and cast it to the input's dtype;
+    None for inputs that need no gradient. Raises RuntimeError if the saved tensors are freed.
     """
     result = node(*gradients)
     found = result if isinstance(result, tuple) else (result,)
@@ -258,7 +258,7 @@ def _validate(gradient: torch.Tensor | None, wanted: tuple[tuple[int, ...], torc
 
 
 def version(tensor: torch.Tensor) -> int:
-    """The version counter of a tensor: in-place writes to it or its views; 0 for inference tensors."""
+    """Version counter of a tensor: counts in-place writes to the tensor and its views; 0 for inference tensors."""
     return int(tensor._version) if not tensor.is_inference() else 0
 
 

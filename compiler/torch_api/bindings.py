@@ -15,7 +15,7 @@ is_autocast_on = torch._C._is_any_autocast_enabled
 autocast_off = torch._C._DisableAutocast
 is_deterministic = torch._C._get_deterministic_algorithms
 why_no_saved_hooks = _saved_tensors_hooks_get_disabled_error_message
-"""The message why saved-tensor hooks are disabled; None if they are enabled."""
+"""The message that says why saved-tensor hooks are disabled; None if they are enabled."""
 keeps_graph = _get_current_graph_task_keep_graph
 """Whether the running backward keeps its graph (`retain_graph=True`); true outside of a backward."""
 is_batched = is_legacy_batchedtensor

@@ -24,7 +24,7 @@ class Buffer:
 
     `value` names the post-grad FX node whose value it holds, "" for a part or an intermediate of a value.
     `mutates` are the buffers or inputs that it aliases and overwrites.
-    `is_joined` marks a buffer that no kernel writes: other buffers are views of it (a concatenation).
+    `is_joined` marks a buffer that no kernel writes as a whole: kernels write views of it (a concatenation).
     `size` and `stride` are None if they are symbolic.
     """
 
@@ -110,7 +110,7 @@ def _own_name(ir: Any) -> str:
 
 
 def _last_computed(ir: Any, externs: set[str]) -> str:
-    """Name of the last computed node with the buffer's dtype and shape: an ATen call copied its value."""
+    """Name of a buffer's last FX origin with the same dtype and shape, extern calls excluded; "" if there is none."""
     origins = ir.get_origins() if hasattr(ir, "get_origins") else ()
     size, _ = _layout(ir)
     computed = [node for node in origins if node.name not in externs]

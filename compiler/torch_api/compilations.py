@@ -29,16 +29,16 @@ def current_key() -> CompileKey:
 
 
 class Around:
-    """Enters `block()` when TorchDynamo starts a compilation for `backend`, and leaves it at the end."""
+    """Enters `block()` when TorchDynamo starts a compilation for `backend`, and leaves the block at its end."""
 
     def __init__(self, backend: Callable[..., Any], block: Callable[[], AbstractContextManager[None]]) -> None:
         self.backend, self.block, self.entered = backend, block, ExitStack()
         self.begin, self.end = (torch._dynamo.disable(function) for function in (self._begin, self._end))
 
     def listen(self) -> None:
-        """Register the callbacks, and again after `torch._dynamo.reset`, which drops all callbacks.
+        """Register the callbacks now, and again after each `torch._dynamo.reset`, which drops all callbacks.
 
-        They are registered at once, not at the next compilation: it may be the only one.
+        After a reset they are registered at once: the next compilation may be the only one.
         """
         clear = callback_handler.clear
 

@@ -24,10 +24,11 @@ class NoLauncherError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel loaded on a GPU: the driver's handle, warps per program, bytes of shared memory.
+    """A kernel loaded on a GPU.
 
+    `function` is the driver's handle. `warps` are the warps per program. `shared` are the bytes of shared memory.
     `letters` encode the argument types for `launch`, including `spare` trailing null pointers. `starts` are the byte
-    offsets of its pointer arguments into their buffers; empty if there are none.
+    offsets of the pointer arguments into their buffers; empty if there are none.
     """
 
     function: int

@@ -2,8 +2,8 @@
 
 Inductor decides twice: while it writes code (torch._inductor.scheduler, `should_partition`: an operation that can't be
 captured splits the wrapper into `partition_0`, `partition_1` …), and after (torch._inductor.output_code,
-`cudagraph_post_compile`: a reason against capturing the whole graph). Both run unchanged and are observed; for a
-virtual GPU nothing is captured.
+`cudagraph_post_compile`: a reason against capturing the whole graph). Both decisions run unchanged and are observed;
+for a virtual GPU nothing is captured.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WHY_NOT_AT_ALL: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Scheduler nodes in one partition; `reasons` say for each node why it can't be captured."""
+    """Scheduler nodes of one partition. `reasons` maps each node to the reason not to capture it; {} if captured."""
 
     nodes: tuple[str, ...]
     captured: bool
@@ -66,8 +66,8 @@ class Partition:
 class Capture:
     """One function that Inductor captures.
 
-    `inputs` and `static` count all inputs and those at a fixed address. `mutation` is torch's reason against the
-    capture if it writes into an input that may move, "" if not.
+    `inputs` is the number of inputs, `static` the number of inputs at a fixed address. `mutation` is torch's reason
+    against the capture if the function writes into an input that may move, else "".
     """
 
     inputs: int
@@ -80,7 +80,7 @@ Verdict = tuple[str, str, tuple[str, ...], dict[str, float]]
 
 
 class CudaGraphs:
-    """Observes Inductor's decisions on CUDA graphs for one half at a time; `virtual` prevents any capture."""
+    """Observes Inductor's CUDA graph decisions, one forward or backward at a time; `virtual` prevents any capture."""
 
     def __init__(self, *, virtual: bool) -> None:
         self.virtual = virtual
@@ -202,7 +202,7 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
 
 
 def _fields_of_later_torch(known: int) -> dict[str, Any]:
-    """Required fields of torch's WrappedFunction after the first `known`, as None: limits added in torch 2.15."""
+    """Required fields of torch's WrappedFunction after the first `known`, each set to None; torch 2.15 added limits."""
     later = dataclasses.fields(cudagraph_utils.WrappedFunction)[known:]
     missing = dataclasses.MISSING
     return {field.name: None for field in later if field.default is missing and field.default_factory is missing}

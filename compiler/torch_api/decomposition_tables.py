@@ -1,8 +1,8 @@
 """torch's decomposition tables, and its registries' facts about an operator.
 
 core ATen: `torch._decomp.core_aten_decompositions`. Inductor: `torch._inductor.decomposition.select_decomp_table`.
-Prims: everything that `torch._decomp` has registered, where the references of `torch._refs` are written in prims, and
-a few references that torch does not register (`torch._prims.context.TorchRefsMode` finds them by name).
+Prims: all decompositions registered with `torch._decomp`, which include references of `torch._refs` (written in prims),
+and a few references that torch does not register (`torch._prims.context.TorchRefsMode` finds them by name).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _has_kernel(name: str, key: str) -> bool:
 
 
 def composite_of(function: Callable[..., Any]) -> OpOverload | None:
-    """The operator if a table entry is its composite kernel in C++, else None."""
+    """The operator whose composite C++ kernel a table entry calls; None for other entries."""
     kernel = function.keywords.get("kernel") if isinstance(function, partial) else None
     return kernel if isinstance(kernel, OpOverload) else None
 

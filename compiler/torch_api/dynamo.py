@@ -1,7 +1,7 @@
 """Observe TorchDynamo: frames, bytecode, captured graphs, graph breaks, guards, recompilations.
 
-Bytecode has a hook (`register_bytecode_hook`). For the rest torch (2.11 to 2.13) has none, so methods are wrapped
-during one exploration and restored. Compile ids are `(frame, compilation)` as torch numbers them in this process; the
+torch has a hook for bytecode (`register_bytecode_hook`), but none for the rest: methods are wrapped during one
+exploration and restored afterwards. Compile ids are `(frame, compilation)` as torch numbers them in this process; the
 caller renumbers them.
 """
 
@@ -86,8 +86,8 @@ RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 class BreakFacts:
     """TorchDynamo's account of one graph break.
 
-    `reason` is torch's whole text, `message` its part on this break.
-    `stack` holds the user's frames, outermost first; `places` are the instructions of its frames.
+    `reason` is torch's whole text, `message` the part of that text about this break.
+    `stack` holds the user's frames, outermost first. `places` are the places of the instructions in these frames.
     `consequence` is the kind of a second break that this one caused, or "".
     `goes_on` is False if the rest of the function runs as plain Python. `raises` is True if torch.compile raises.
     """
@@ -151,7 +151,7 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
     """Observe every compilation in the block.
 
     After an error inside Dynamo the frame runs as plain Python. Caches, counters, dynamic-shape history and the
-    users' globals are restored at the end.
+    user's globals are restored at the end.
     """
     session = Observation(observer)
     with ExitStack() as stack:
@@ -220,7 +220,7 @@ class Observation:
         self.unsupported = error
 
     def wrap_convert(self, convert: Function) -> Function:
-        """Report frames that Dynamo skips: some never reach `_compile`."""
+        """Wrap the conversion of a frame, to report frames that Dynamo skips: some never reach `_compile`."""
 
         def observe_convert(wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             self.unsupported = None
@@ -422,7 +422,7 @@ def _read_again() -> None:
 
 @contextmanager
 def _separate_caches() -> Iterator[None]:
-    """Give the block its own dynamic-shape history and counters, and drop its cached backends."""
+    """Give the block its own dynamic-shape history; afterwards restore torch's counters and cached backends."""
     _read_again()
     saved = (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
     backends = frozenset(eval_frame.cached_backends)
@@ -575,7 +575,7 @@ def recompile_limit_words(error: BaseException) -> str:
 
 @lru_cache(maxsize=1)
 def break_registry() -> dict[str, dict[str, Any]]:
-    """The graph-break registry that ships with torch, by type: `Gb_type`, `Explanation`, `Hints`, `id` (GB0001 …)."""
+    """The graph-break registry of torch: type -> entry with `Gb_type`, `Explanation`, `Hints` and `id` (GB0001 …)."""
     folder = Path(str(importlib.import_module("torch._dynamo").__file__)).parent
     path = folder / "graph_break_registry.json"
     if not path.exists():

@@ -62,7 +62,7 @@ def holds_dtensor(values: Iterable[Any]) -> bool:
 
 
 def as_eager(module: GraphModule) -> GraphModule:
-    """Replace a captured graph's checkpoint and invoke_subgraph calls by eager ones, in a copy if it has any."""
+    """A copy of a captured graph with eager checkpoint and invoke_subgraph calls; the graph itself if it has none."""
     bodies = {name: body for name, body in module.named_children() if isinstance(body, GraphModule)}
     eager = {name: as_eager(body) for name, body in bodies.items()}
     if eager == bodies and not any(node.target in _EAGER for node in fx.calls(module)):

@@ -22,7 +22,7 @@ SIGNATURE_WIDTH = 120
 _ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:(?:: "[^"]*")? = |: "[^"]*",$)')
 _PARAMETER = re.compile(r"\w+")
 _PARTS = re.compile(r'(?:[^,"]|"[^"]*")+')
-"""The parts between commas, ignoring commas in a parameter's type, "f32[4, 16][16, 1]cpu"."""
+"""Matches the parts between commas; commas in a parameter's type ("f32[4, 16][16, 1]cpu") do not separate parts."""
 _UNKNOWN_PLACE = "# No stacktrace found for following nodes"
 _RELEASES = re.compile(r";  (?:\w+ = )+None\b")
 
@@ -193,7 +193,7 @@ def is_dynamo(file: str) -> bool:
 
 
 def module_path(node: Node) -> tuple[str, str]:
-    """Path (`transformer.h.0.attn`) and class name of a node's innermost `nn.Module`, or ""."""
+    """Path (`transformer.h.0.attn`) and class name of a node's innermost `nn.Module`; ("", "") without one."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     if not stack:
         return "", ""
@@ -255,7 +255,7 @@ def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Id of a tensor's storage, real or fake; equal for its views. Valid while one of them is alive."""
+    """Id of a tensor's storage, real or fake; equal for its views. Valid while the tensor or a view of it is alive."""
     return tensor.untyped_storage()._cdata
 
 
@@ -339,7 +339,7 @@ def checkpoint_policy(node: Node) -> str:
 
 
 def sources(node: Node) -> tuple[tuple[str, int], ...]:
-    """The nodes in `meta["from_node"]`, nearest first, each with the id of its graph object."""
+    """Names of the nodes in `meta["from_node"]`, nearest first, each with the id of its graph object."""
     found: dict[tuple[str, int], None] = {}
     todo = list(node.meta.get("from_node") or ())
     while todo:
@@ -352,7 +352,7 @@ def sources(node: Node) -> tuple[tuple[str, int], ...]:
 def source_names(node: Node) -> tuple[str, ...]:
     """A node's names before decomposition.
 
-    These are its nodes in earlier graphs, the function called ("softmax") and the ATen operation ("_softmax").
+    They name its nodes in earlier graphs, the function called ("softmax") and the ATen operation ("_softmax").
     """
     functions = [getattr(function, "__name__", function) for _, function in node.meta.get("source_fn_stack") or ()]
     operation = node.meta.get("original_aten")
@@ -403,7 +403,7 @@ def source_name(source: Any) -> str:
 
 
 def input_description(node: Node) -> str:
-    """AOTAutograd's description of an input or output, or ""."""
+    """AOTAutograd's description of a placeholder; "" if there is none."""
     described = node.meta.get("desc")  # a list for an output node
     return described.expr() if described is not None and hasattr(described, "expr") else ""
 
@@ -434,7 +434,7 @@ def returned_nodes(module: GraphModule) -> list[Node]:
 
 
 def detached_copy(module: GraphModule) -> GraphModule:
-    """Copy a module: shared parameters, but a new graph, so that compile_fx does not change the original."""
+    """Copy a module with a new graph but shared parameters, so that compile_fx does not change the original."""
     graph = torch.fx.Graph()
     output = graph.graph_copy(module.graph, {}, return_output_node=True)
     if output is not None:

@@ -36,7 +36,7 @@ _LIBRARY = re.compile(
 
 
 def report_code(on_code: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Pass the code of each graph that Inductor generates in the block to `on_code`."""
+    """Pass the code that Inductor generates for each graph in the block to `on_code`."""
     return replace_attribute(GraphLowering, "codegen", call_after(lambda result, _lowering: on_code(result[0].value)))
 
 

@@ -94,7 +94,7 @@ def forget_answers() -> None:
 
 @contextmanager
 def triton_driver(make: Callable[[], Any]) -> Iterator[None]:
-    """Make a new driver the active one of Triton in the block."""
+    """Make the new driver `make()` Triton's active driver in the block."""
     from triton.runtime import driver
 
     before = driver._active

@@ -54,7 +54,7 @@ RELATIONAL = ("NO_TENSOR_ALIASING", "OBJECT_ALIASING", "STORAGE_OVERLAPPING")
 
 @dataclass(frozen=True, slots=True)
 class FailedGuard:
-    """One failing guard: `value` is the current value, `owner` the function if `source` is in its closure."""
+    """One failing guard. `value` is the current value. `owner` is the function whose closure has `source`, or None."""
 
     kind: str
     source: str
@@ -74,7 +74,7 @@ _GONE = re.compile(r"Cache line invalidated because (.*) got deallocated")
 
 
 def dropped_entry(reason: str) -> list[FailedGuard]:
-    """The failed guard of a dropped entry: torch's `reason` names the deallocated object."""
+    """The failed guard of a dropped entry, if torch's `reason` names a deallocated object; else []."""
     found = _GONE.fullmatch(reason)
     return [FailedGuard(DROPPED, found[1], (), None)] if found else []
 
@@ -183,7 +183,7 @@ class GuardFacts:
     """One leaf guard.
 
     `seconds` is the time of one check with warm caches; None if it can't be checked alone.
-    `fails` counts failed calls at its value, by any guard on that value: torch does not count per guard.
+    `fails` counts the calls that failed at any guard on the same value: torch does not count per guard.
     `of_wrapper` marks guards on the arguments of torch's own wrapper around a module.
     """
 
@@ -237,7 +237,7 @@ def plain_tree(root: Any) -> GuardTree:
 
 
 def count_failures(tree: GuardTree, root: Any) -> GuardTree:
-    """Add to each guard the number of calls that have failed at its value."""
+    """A copy of the tree in which each guard has the number of calls that failed at its value."""
     fails = dict(_own_fails(root))
     return replace(tree, guards=tuple(replace(fact, fails=fails.get(fact.source, 0)) for fact in tree.guards))
 

@@ -66,9 +66,10 @@ _COMPILERS: dict[str, Kind] = {
 class IrFacts:
     """One scheduler node.
 
-    `fx` are the post-grad FX nodes that it computes; `reads` and `writes` are buffer names.
+    `fx` are the post-grad FX nodes that it computes. `reads` and `writes` are buffer names.
+    `parts` are the names of the nodes that were fused into it, () if it is not fused.
     `moves` are the bytes read or written per buffer, as Inductor counts: each byte once, internal buffers excluded.
-    `tensor` holds `fx.tensor_attrs` of the tensor that it writes, without "bytes"; {} for no tensor.
+    `tensor` holds `fx.tensor_attrs` of the tensor that it writes, without "bytes"; {} if it writes none.
     """
 
     name: str
@@ -92,7 +93,8 @@ class IrFacts:
 class KernelFacts:
     """One Inductor kernel: its scheduler nodes, its category, and the FX origins of its lines.
 
-    `whole` are the origins of template lines without an entry in `lines`. See `ir_kind` for categories.
+    `category` is "template", "reduction", "pointwise", "other", or "user" for a user's Triton kernel.
+    `whole` are the origins of template lines without an entry in `lines`.
     """
 
     name: str
@@ -125,7 +127,7 @@ class InductorObserver(Protocol):
     def on_build(self, kind: Kind, run: Function) -> Function: ...
 
     def needs_code(self, kind: Kind) -> bool:
-        """Whether the code of such a graph is requested."""
+        """Whether the code of graphs of this kind is requested."""
         ...
 
 
@@ -268,7 +270,7 @@ class _Session:
     def compile_half(
         self, compile_inner: Function, module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any
     ) -> Any:
-        """Compile the forward or backward with Inductor. After an error, or without a build, return the graph."""
+        """Compile the forward or backward with Inductor; return the FX graph after an error or without a build."""
         self.kind = _kind_of(kwargs)
         self.observer.on_graph(self.kind, self.kind, module)
         if not self.build and not self.observer.needs_code(self.kind):
@@ -438,7 +440,7 @@ def ir_kind(node: BaseSchedulerNode) -> str:
 
 
 def _branch_of(lowering: GraphLowering) -> str:
-    """Name of the branch that is lowered, "" for a whole graph."""
+    """Name of the torch.cond branch being lowered; "" for a whole graph."""
     return lowering.name or "" if getattr(lowering, "parent", None) is not None else ""
 
 
@@ -479,7 +481,7 @@ def _moves(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> dict[
 def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
     """The FX nodes that a scheduler node computes.
 
-    An ATen call's `origins` include the producers of its arguments; its `origin_node` is the one it computes.
+    An ATen call's `origins` include the producers of its arguments; its `origin_node` is the node that it computes.
     """
     operation = node.node
     if operation is None:

@@ -49,7 +49,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Inductor's candidates for the FX node `node`; `shown` is the index of the displayed candidate."""
+    """Inductor's autotuning candidates for one operation, the FX node `node`.
+
+    `shown` is the index of the displayed candidate. `why` is the reason for this candidate.
+    """
 
     node: str
     operation: str
@@ -65,7 +68,7 @@ def code_caches() -> Iterator[Place]:
 
 
 def kind_of(choice: Any) -> Literal["template", "decomposition", "aten"]:
-    """The kind of a candidate: a Triton template, ATen, or other code that Inductor generates."""
+    """The kind of a candidate: a Triton template, an ATen kernel, or ("decomposition") other generated code."""
     if isinstance(choice, TritonTemplateCaller):
         return "template"
     return "aten" if isinstance(choice, ExternKernelCaller) else "decomposition"
@@ -97,13 +100,16 @@ def known_settings() -> dict[str, Any]:
 
 
 def fusion_benchmarks() -> tuple[str, str]:
-    """Names of the settings that make Inductor benchmark fusions. Torch 2.15 renamed one, and warns if it is used."""
+    """Names of the settings that make Inductor benchmark fusions.
+
+    Torch 2.15 renamed the second, and warns about its old name.
+    """
     templates = "benchmark_template_fusion"
     return "benchmark_fusion", templates if templates in known_settings() else "benchmark_epilogue_fusion"
 
 
 def register_heuristics_again() -> None:
-    """Execute the modules that register heuristics again, as private copies."""
+    """Execute again, as private copies, the modules that register heuristics."""
     for name in ("triton", "contiguous_mm"):
         module = f"{registry.__package__}.{name}"
         spec = importlib.util.find_spec(module)

@@ -40,11 +40,13 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One use of a decomposition: its operator, its function, and the index of the enclosing use (or None).
+    """One use of the decomposition `function` on the operator `op`.
 
-    `node` names the decomposed node. `declined` says why the operator stays: the function "returned NotImplemented",
-    "raised …", or "gives …" a result of the wrong type. `results` are the `fx.tensor_attrs` of the result tensors:
-    keeping the tensors would make torch trace a `detach` of each.
+    `node` names the decomposed node. `parent` is the index of the enclosing use, or None.
+    `declined` says why the operator stays: the function "returned NotImplemented", "raised …", or "gives …" a result of
+    the wrong type. It is "" if the function replaces the operator.
+    `results` are the `fx.tensor_attrs` of the result tensors: keeping the tensors would make torch trace a `detach` of
+    each.
     """
 
     op: OpOverload
@@ -59,8 +61,8 @@ class Applied:
 class Expanded:
     """A graph traced with a table.
 
-    `applied` are the decompositions used. `makers` maps a node to the index of the innermost one that created it.
-    `values` maps a node of the original graph to the traced nodes of its tensors.
+    `applied` are the decompositions used. `makers` maps a node to the index of the innermost decomposition that
+    created it. `values` maps a node of the original graph to the traced node of each of its results, or None.
     """
 
     module: GraphModule
@@ -123,7 +125,7 @@ def _used_results(node: Node) -> dict[int, torch.Tensor]:
 
 
 def _key(value: Any) -> tuple[Any, ...]:
-    """The dtype and shape of a tensor, with None for symbolic sizes."""
+    """The dtype and shape of a tensor, with None for symbolic sizes; () for other values."""
     if not isinstance(value, torch.Tensor):
         return ()
     return value.dtype, *(size if isinstance(size, int) else None for size in value.shape)
@@ -206,7 +208,7 @@ def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
 
 
 def _name_inputs(made: GraphModule, before: GraphModule) -> None:
-    """Give a traced graph's inputs their original names; nodes with these names are renamed."""
+    """Give a traced graph's inputs their original names; other nodes with these names are renamed."""
     names = [node.name for node in before.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
     used = {node.name for node in made.graph.nodes} | set(names)

@@ -59,9 +59,9 @@ FxOrigins = tuple[str, ...]
 class KernelLines:
     """FX origins of a kernel's lines.
 
-    `lines` has them by `line_key`. `names` has them by name, for variables that Inductor writes late and for the
-    functions passed to `tl.associative_scan`. `rows` are C++ lines with origins, in order: a C++ kernel has several
-    loop nests, each of which restarts the numbers of temporaries.
+    `lines` maps a line's `line_key` to its origins. `names` maps a name to its origins, for variables that Inductor
+    writes late and for the functions passed to `tl.associative_scan`. `rows` are C++ lines with origins, in order: a
+    C++ kernel has several loop nests, each of which restarts the numbers of temporaries.
     """
 
     lines: dict[str, FxOrigins] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class LineOrigins:
 
     @contextmanager
     def _set(self, **state: Any) -> Iterator[None]:
-        """Set attributes in the block."""
+        """Set attributes of this object in the block."""
         before = {name: getattr(self, name) for name in state}
         vars(self).update(state)
         try:
@@ -278,7 +278,7 @@ def _text(line: Any) -> str:
 
 
 def _of_arguments(made: Node) -> Node | None:
-    """The origin of an operation's last argument, for operations without an FX node (a copy for the graph's output).
+    """The last known origin of an operation's arguments, for operations without an FX node (a copy for an output).
 
     The last argument of a store is its value.
     """

@@ -32,8 +32,9 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Memory of a graph's wrapper: inputs with their bytes, memory lines, and returned buffers by position.
+    """Memory of a graph's wrapper.
 
+    `inputs` are the graph's tensor inputs, each with its bytes. `outputs` are the returned buffers, by position.
     `pooled` is True if Inductor placed all buffers in pools (`memory_planning`): there are no lines then.
     """
 
@@ -52,7 +53,7 @@ def memory_facts(wrapper: PythonWrapperCodegen, lines: Iterable[MemoryLine]) -> 
 
 
 def memory_lines(lines: Iterable[Any]) -> Iterator[MemoryLine]:
-    """The memory operations of wrapper lines. An extern call's outputs are allocated by the call, not when named."""
+    """The memory operations of wrapper lines. An extern call allocates its outputs, not the lines that name them."""
     lines = list(lines)
     named = {line.result_name for line in lines if isinstance(line, wrappers.MultiOutputLine)}
     parts: dict[str, tuple[str, ...]] = {}
@@ -110,7 +111,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def buffer_bytes(buffer: Any) -> int:
-    """Bytes of the storage that a buffer needs, including gaps between its rows."""
+    """Bytes of the storage that a buffer needs, including gaps between its rows; 0 without a layout."""
     try:
         elements = V.graph.get_allocation_storage_size(buffer)
     except NotImplementedError:  # no layout: an operator's opaque state

@@ -1,4 +1,4 @@
-"""The private names in use, so that a test can name those that a new torch release moved.
+"""The private names of torch and triton in use: a test lists the names that a new release lacks.
 
 Most are read from the code of this folder: imports, attributes of modules, and replaced attributes, which are written
 as an owner followed by a name. `OTHERS` lists the rest.

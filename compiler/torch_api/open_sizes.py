@@ -34,11 +34,12 @@ class ConditionFacts:
 
 @dataclass(frozen=True, slots=True)
 class SymbolFacts:
-    """A size or number that is symbolic, or was before it was specialized. Bounds are inclusive, or None.
+    """A size or number that is symbolic, or was symbolic until torch specialized it.
 
-    `sources` share the symbol, because their first values were equal.
+    `sources` share the symbol, because their first values were equal. `hint` is this value, or None.
+    `low` and `high` are inclusive bounds, or None.
     `became` is the number or expression that replaced the symbol, "" if it is still symbolic.
-    `stack` is the user's code at the replacement, outermost frame first; `asked` is the place that torch recorded.
+    `stack` is the user's stack at the replacement, outermost first. `asked` is the place that torch recorded, or "".
     """
 
     name: str

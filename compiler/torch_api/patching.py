@@ -18,7 +18,7 @@ Wrapper = tuple[Any, str, Callable[[Any], Any]]
 
 
 def call_instead(hook: Function) -> Callable[[Function], Function]:
-    """Turn a function into one that calls `hook(function, *args, **kwargs)` instead."""
+    """A decorator: calls of the function become calls of `hook(function, *args, **kwargs)`."""
 
     def make(original: Function) -> Function:
         @wraps(original)
@@ -31,7 +31,7 @@ def call_instead(hook: Function) -> Callable[[Function], Function]:
 
 
 def call_before(hook: Function) -> Callable[[Function], Function]:
-    """Turn a function into one that first calls `hook` with the same arguments."""
+    """A decorator: the function first calls `hook` with the same arguments."""
 
     def make(original: Function) -> Function:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ def call_before(hook: Function) -> Callable[[Function], Function]:
 
 
 def call_after(hook: Function) -> Callable[[Function], Function]:
-    """Turn a function into one that calls `hook(result, *args, **kwargs)` before it returns."""
+    """A decorator: the function calls `hook(result, *args, **kwargs)` before it returns."""
 
     def make(original: Function) -> Function:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ def call_after(hook: Function) -> Callable[[Function], Function]:
 
 
 def call_inside(block: Callable[..., AbstractContextManager[Any]]) -> Callable[[Function], Function]:
-    """Turn a function into one that runs inside `block(*args, **kwargs)`."""
+    """A decorator: the function runs inside the context manager `block(*args, **kwargs)`."""
 
     def make(original: Function) -> Function:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ def call_inside(block: Callable[..., AbstractContextManager[Any]]) -> Callable[[
 
 @contextmanager
 def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Set `owner.name` to `make(original)` inside the block. Raises AttributeError."""
+    """Set `owner.name` to `make(original)` inside the block. Raises AttributeError if it does not exist."""
     original = getattr(owner, name)
     own = name in vars(owner)
     stored = vars(owner).get(name)  # a static method has to be restored as a staticmethod object

@@ -21,7 +21,7 @@ from compiler.torch_api.patching import call_hidden_before, replace_attributes
 
 @dataclass(slots=True)
 class PhaseFacts:
-    """All events of one name in one compilation, inside `parent`; `seconds` is their total time."""
+    """All events of one name in one compilation, inside `parent`: total time in seconds, and count."""
 
     name: str
     key: CompileKey

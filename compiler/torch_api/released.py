@@ -16,7 +16,7 @@ from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrappe
 def revert_leftover_fx_patches() -> Iterator[None]:
     """Revert the patches of a symbolic trace in the block, if an interrupt left them.
 
-    fx patches `nn.Module.__call__` while it traces. An interrupt just before it reverts the patch leaves it in place.
+    fx patches `nn.Module.__call__` while it traces. An interrupt just before the patch is reverted leaves it in place.
     """
     before = symbolic_trace.CURRENT_PATCHER
     try:

@@ -39,7 +39,7 @@ class StepFacts:
     """One instruction, and Dynamo's state before it, as changes since the last instruction of the same call.
 
     `kept` counts the unchanged stack entries from the bottom; `pushed` are the new ones on top. `changed` are locals
-    ("" for a deleted one). `nodes` and `guards` were added before the next step. `ended` is the error that ended it.
+    ("" for a deleted one). `nodes` and `guards` were added before the next step. `ended` is the step's error, or "".
     """
 
     key: CompileKey
@@ -158,13 +158,13 @@ class Watch:
 
 
 def _common(before: list[Any], now: list[Any]) -> int:
-    """The number of equal entries from the bottom of two stacks."""
+    """The number of identical entries at the bottom of two stacks."""
     same = [old is new for old, new in zip(before, now, strict=False)]
     return [*same, False].index(False)
 
 
 def _changes(translator: Any, seen: _Seen) -> dict[str, str]:
-    """The locals that the call's last instruction wrote; all locals at the first instruction."""
+    """The local that the call's last instruction wrote; at the first instruction, all locals up to MOST_LOCALS."""
     values = translator.symbolic_locals
     if seen.first:
         return {name: describe(values[name]) for name in islice(values, MOST_LOCALS)}

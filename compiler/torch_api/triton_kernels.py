@@ -208,7 +208,7 @@ def load_kernel(name: str, source: str, config: int) -> Any:
 
 
 class Plain:
-    """A plain `@triton.jit` function with Inductor's launch method. Raises KernelSourceError."""
+    """A plain `@triton.jit` function with the launch method of Inductor's kernels. Raises KernelSourceError."""
 
     def __init__(self, name: str, source: str, config: Mapping[str, int], grid: tuple[int, int, int]) -> None:
         self._function, self._config, self._grid = jit_function(name, source), config, grid

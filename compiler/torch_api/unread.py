@@ -1,8 +1,8 @@
 """Skip TorchDynamo's work that only feeds unread logs and metrics.
 
-For each compiled frame it checks the guards once with cold CPU caches (20 ms), for a log and a metric. It reads whole
-files to find function names, for a log. It imports torch.distributed.tensor.experimental (0.1 s per process) to check
-whether a value is a function of that module, although this matters only if local_map support is enabled.
+For each compiled frame TorchDynamo checks the guards once with cold CPU caches (20 ms), for a log and a metric. It
+reads whole files to find function names, for a log. It imports torch.distributed.tensor.experimental (0.1 s per
+process) to check whether a value is a function of that module, which matters only if local_map support is enabled.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def skip_unread_work() -> Iterator[None]:
 
 
 def check_once(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
-    """Time one guard check with torch's function, in microseconds; skip it and return 0.0 if nobody reads it."""
+    """Time of one guard check in microseconds, by torch; 0.0 inside `skip_unread_work` if nobody reads it."""
     if _inside and not _is_on(guards.guards_log) and not _TRACE.handlers:
         return 0.0
     return float(profile_guard_manager(root, f_locals, *args))

@@ -31,7 +31,7 @@ class NoGpuError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch in a graph: `function(grid, *arguments)` returns written copies of the arguments `written`."""
+    """A launch in a graph. `function(grid, *arguments)` returns written copies of the arguments named in `written`."""
 
     name: str
     function: Callable[..., tuple[Any, ...]]

@@ -75,7 +75,7 @@ class Widened(TorchDispatchMode):
         return result if changed else tree_map(wide, result)
 
     def _next_draw(self, func: Any) -> list[Tensor] | None:
-        """The results of the next random operator in the other run; None if it drew no numbers."""
+        """Results of the other run's next random operator; None if it drew no numbers. Raises WidenedError."""
         name, drew, results = next(self._drawn, ("", True, []))
         if name != str(func):
             raise WidenedError(f"{func} draws random numbers where {name or 'nothing'} did before")
@@ -112,7 +112,7 @@ def wide(value: Any) -> Any:
 
 
 def wide_leaf(value: Any) -> Any:
-    """Convert a tensor with `wide` and detach it; the result has the same requires_grad."""
+    """Convert a tensor with `wide` and detach it, keeping requires_grad; return other values unchanged."""
     return wide(value.detach()).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
