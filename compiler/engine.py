@@ -326,7 +326,7 @@ class Exploration:
                 self._calls.append(call)
 
     def _build_on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Have the code built if tensors are on a GPU, never for meta tensors. Raises OptionError for another target."""
+        """Have code built if tensors are on a GPU, never for meta tensors. Raises OptionError for another target."""
         if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []

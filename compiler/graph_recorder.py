@@ -89,7 +89,7 @@ class GraphRecorder:
         self.homes: dict[str, dict[int, str]] = {}
 
     def run_backend(self, run: Compiled) -> Compiled | None:
-        """Compile with the real backend. An error becomes a Problem; None then, and the captured graph runs instead."""
+        """Compile with the real backend; None after an error, which becomes a Problem: the captured graph then runs."""
         self.clock.resume()
         try:
             with self.torch_time.resume():
@@ -347,7 +347,7 @@ class GraphRecorder:
             self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason, numbers))
 
     def _merge_totals(self, name: str) -> dict[str, float]:
-        """Last fusion round of a node, and the bytes saved by its fusions, by Inductor's score; {} if it was not fused."""
+        """Last fusion round of a node, and the bytes saved by its fusions, by Inductor's score; {} without fusions."""
         if name not in self.merges:
             return {}
         last, todo, saved = self.merges[name].round, [name], 0

@@ -55,7 +55,7 @@ def check_counts(record: Record) -> None:
 
 
 def _memory_for(data: bytes) -> int:
-    """Upper bound of the bytes that the JSON values take in Python. Raises TooLargeError for a number of 20 digits."""
+    """Upper bound of the bytes that the JSON values take in Python. Raises TooLargeError for very long numbers."""
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
     texts = unescaped.count(b'"') // 2
     fixed = texts * _BYTES_OF_TEXT + len(data) * _bytes_a_character(data)

@@ -183,7 +183,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Time that torch spent in a phase of compilation, by torch's own events; `parent` is the enclosing phase."""
+    """Seconds that torch spent in a compilation phase, by torch's own events; `parent` is the enclosing phase."""
 
     name: str
     seconds: float
