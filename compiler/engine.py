@@ -48,7 +48,9 @@ from compiler.virtual_gpu.gpu import active_driver
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
 MOST_LATER_CALLS = 8
-"""Up to this many calls that triggered a recompilation are kept with their arguments, as many as torch compiles for."""
+"""Maximum number of later calls kept with their arguments, of those that triggered a recompilation; torch's own limit
+of recompilations is as high.
+"""
 _OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("compiler", "explorer"))
 
 
@@ -106,7 +108,7 @@ class Exploration:
         return replace(self._calls[0], later=tuple(self._calls[1:])) if self._calls else None
 
     def result(self, value: Any = None) -> Explored:
-        """The record so far, and the return value of the call."""
+        """The result so far: the record, `value` (the call's return value), and objects to run the call again."""
         return Explored(self.record, value, self.kept, self.call, self.files())
 
     def __enter__(self) -> Exploration:
@@ -252,11 +254,11 @@ class Exploration:
         return is_on_meta
 
     def _calls_sharded(self) -> bool:
-        """Whether the first call takes DTensors, whose results can't be compared with eager's yet."""
+        """Whether the first call uses DTensors; such results can't be compared with eager's yet."""
         return bool(self._calls) and holds_dtensor(_tensors_of(self._calls[0]))
 
     def _mark_first_call_breaks(self) -> None:
-        """Mark breaks that occur only in a first call, if a condition decides whether they are reached."""
+        """Mark breaks that occur only in a first call. Does nothing if none of them depends on a condition."""
         breaks = self._builder.breaks
         if not (breaks and self._calls and self._observation) or self.options.fullgraph:
             return
@@ -289,7 +291,7 @@ class Exploration:
         return dynamo.compile_function(fn, backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
 
     def compile(self, fn: Function) -> Function:
-        """The callable to use in place of `fn` (a module, function or bound method) inside the block."""
+        """Compile `fn` (a module, function or bound method); return the callable to use in its place in the block."""
         if self._observation is None:
             raise RuntimeError("Exploration.compile is for use inside `with Exploration(...) as exploration:`")
         if not self._builder.title:
@@ -324,7 +326,7 @@ class Exploration:
                 self._calls.append(call)
 
     def _build_on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Build code if tensors are on a GPU, as the user would run it; never for meta tensors."""
+        """Have code built if tensors are on a GPU, never for meta tensors. Raises OptionError for another target."""
         if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
@@ -345,7 +347,7 @@ def explore(
 ) -> Explored:
     """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises.
 
-    With `calls`, `fn` is called once for each of these tuples of arguments, and the value is a list of the results.
+    With `calls`, a sequence of argument tuples, `fn` is called once for each, and the value is a list of the results.
     `site` is as for `Exploration`.
     """
     with Exploration(options, listener=listener, site=site) as exploration:
@@ -391,17 +393,17 @@ def _explore_with_backend(builder: Builder, call: Call | None) -> Record | None:
 
 
 def _options_of_other(options: Options, gpu: str) -> Options:
-    """Options for exploring with the other backend, for the same target.
+    """Options for exploring with the backend that `vs` names, for the same target.
 
-    Settings are left out, as they belong to the first backend. The other backend is timed with the first, as one of its
-    candidates.
+    `options` are left out, as they belong to the first backend, and so is `time`: the second backend is timed as a
+    candidate of the first exploration.
     """
     own = replace(options, backend=options.vs, vs="", options={}, target=gpu, time=False, check=False, step=False)
     return own if options.vs in WRITERS else replace(own, mode="default")
 
 
 def _check_on_cpu(builder: Builder, call: Call) -> None:
-    """Add the checks of a compilation for the CPU to a record for a GPU that is not present. A failure is a Problem."""
+    """Check a compilation for the CPU, for a record whose target GPU is not present. A failure becomes a Problem."""
     builder.start("timing")
     options = builder.options
     try:
@@ -417,7 +419,9 @@ def _check_on_cpu(builder: Builder, call: Call) -> None:
 
 
 def _say_where_it_ran(check: Check, gpu: str, known: set[str]) -> Check:
-    """Note in the check of the call which code was run; drop nodes that this record does not contain."""
+    """A check made on the CPU, adapted to this record: the check of the call notes which code was run; in other checks,
+    `node` is dropped if the record does not contain it.
+    """
     if check.subject != "the call" or check.stage:
         return check if check.node in known else replace(check, node="")
     label = (
@@ -428,7 +432,7 @@ def _say_where_it_ran(check: Check, gpu: str, known: set[str]) -> Check:
 
 
 def _tensors_of(call: Call) -> list[Any]:
-    """Tensors that a call uses: arguments, parameters and buffers."""
+    """Leaves of a call's arguments, and its module's parameters and buffers."""
     module = call.fn if isinstance(call.fn, torch.nn.Module) else getattr(call.fn, "__self__", None)
     own = [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
     return [*tree_leaves((call.args, call.kwargs)), *own]
@@ -476,7 +480,7 @@ def _grad_mode(grad: bool | None) -> Any:
 
 
 def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
-    """The line of the user's code that made this call, directly or through a package."""
+    """The line of the user's code that made this call, directly or through a package; () if there is no caller."""
     callers = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OWN_FOLDERS):

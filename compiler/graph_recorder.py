@@ -1,7 +1,7 @@
 """Records the compilation of one captured graph, from AOTAutograd down to generated code.
 
-It is called from inside Inductor (`compiler.torch_api.inductor.InductorObserver`), so it must read its arguments at
-once: passes mutate graphs, and IR is freed with its graph.
+The recorder is called from inside Inductor (`compiler.torch_api.inductor.InductorObserver`), so it must read its
+arguments at once: passes mutate graphs, and IR is freed with its graph.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class GraphRecorder:
         self.homes: dict[str, dict[int, str]] = {}
 
     def run_backend(self, run: Compiled) -> Compiled | None:
-        """Compile with the real backend. An error becomes a Problem, and the captured graph runs instead."""
+        """Compile with the real backend; None after an error, which becomes a Problem: the captured graph then runs."""
         self.clock.resume()
         try:
             with self.torch_time.resume():
@@ -206,7 +206,10 @@ class GraphRecorder:
     def _with_branches(
         self, key: tuple[str, Kind], nodes: Iterable[IrFacts], branch: str
     ) -> tuple[list[IrFacts], list[IrFacts]]:
-        """All nodes so far of a graph and its branches, and the new ones. Inductor reports branches one by one."""
+        """Add a branch's nodes, as Inductor reports branches one by one.
+
+        Returns all nodes so far of the graph and its branches, and the new nodes alone.
+        """
         new = list(nodes)
         if not branch:
             self.loops[key] = {}
@@ -266,14 +269,14 @@ class GraphRecorder:
         self.builder.memory.extend(self.in_use.events(half, wrapper_places(text)))
 
     def on_build(self, kind: Kind, run: Compiled) -> Compiled:
-        """Allow built code to be replaced by the graphs of stages, if stages are kept."""
+        """Wrap built code so that graphs of stages can replace it; if stages are not kept, return it unchanged."""
         if not self.kept.keeps_stages:
             return run
         self.kept.halves[kind] = Replaceable(run)
         return self.kept.halves[kind]
 
     def on_choice(self, pass_name: str, verdict: str, why: str) -> None:
-        """Record a choice made for a GPU that is not present, once."""
+        """Record a choice made for a GPU that is not present, unless it is already recorded."""
         decision = Decision(pass_name, self.frame, (), verdict, why)
         if decision not in self.builder.decisions:
             self.builder.decisions.append(decision)
@@ -299,7 +302,7 @@ class GraphRecorder:
         self._problem(next(reached, "kernels"), error)
 
     def _stage_after(self, key: str) -> str:
-        """The next stage of PyTorch's pipeline; "" after the last."""
+        """The next stage of the backend's pipeline; "" after the last."""
         stage = key.partition(" ")[0]
         if self.builder.options.backend != "inductor" and stage in ("forward", "backward", "inference"):
             return "lowered" if self.builder.options.backend == "tcompile" else ""
@@ -344,7 +347,7 @@ class GraphRecorder:
             self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason, numbers))
 
     def _merge_totals(self, name: str) -> dict[str, float]:
-        """The last fusion round of this node, and the bytes that its fusions saved, by Inductor's score."""
+        """Last fusion round of a node, and the bytes saved by its fusions, by Inductor's score; {} without fusions."""
         if name not in self.merges:
             return {}
         last, todo, saved = self.merges[name].round, [name], 0

@@ -36,7 +36,7 @@ def parse_options(**keywords: Any) -> Options:
 
 
 def _as_json(value: Any) -> Any:
-    """Convert a value to JSON; an object that JSON can't represent becomes its name."""
+    """Convert a value to plain JSON data; an object that JSON can't represent becomes its name."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
     except TypeError:
@@ -58,7 +58,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """Parse `text` as a Python literal; return `text` itself if it is none."""
+    """Parse `text` as a Python literal; return any other text unchanged."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -66,7 +66,7 @@ def literal(text: str) -> Any:
 
 
 def available_targets() -> tuple[str, ...]:
-    """Devices of this machine that code can be generated for: "cpu", and each CUDA GPU."""
+    """Devices of this machine that code can be generated for: "cpu", and with a GPU, "cuda", "cuda:0", ..."""
     gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     return ("cpu", *(("cuda",) if gpus else ()), *(f"cuda:{index}" for index in gpus))
 
@@ -121,7 +121,7 @@ def _check_together(options: Options) -> None:
 
 
 def _check_kernels_check(options: Options) -> None:
-    """Check that check='kernels' and the other options lead to Triton kernels: only those can be interpreted."""
+    """Check that with check='kernels', the other options lead to Triton kernels, which the interpreter can run."""
     writes = options.backend in WRITERS
     if options.target.partition(":")[0] == "cpu" or not writes:
         why = "code for the CPU is C++" if writes else f"backend {options.backend!r} writes none"
@@ -245,7 +245,7 @@ def _stages(value: Any) -> tuple[str, ...]:
 
 
 def _check_one_of(name: str, valid: Sequence[Any], hint: str, value: Any) -> Any:
-    """Check that a value is one of the valid ones; 1 is not True."""
+    """Check that a value is one of the valid ones, and return it; 1 does not count as True."""
     if any(value is one or (isinstance(one, str) and value == one) for one in valid):
         return value
     raise OptionError(f"{name}={value!r}: {hint}")
@@ -318,7 +318,7 @@ def _wrong(
 
 
 def _nearest(word: str, names: Iterable[str], cutoff: float = 0.7) -> str | None:
-    """The most similar known name: same letters, same last part, or similar spelling."""
+    """The most similar known name (same letters, same last part, or similar spelling); None if there is none."""
     by_letters = {_letters(name): name for name in names}
     last_parts = {_letters(name.rpartition(".")[2]): name for name in by_letters.values()}
     wanted = _letters(word)

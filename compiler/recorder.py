@@ -1,6 +1,6 @@
 """Records PyTorch's compilation pipeline as artifacts and facts.
 
-One `Recorder` belongs to one exploration. It is called from inside Dynamo and Inductor (the observer protocols of
+There is one `Recorder` for each exploration. It is called from inside Dynamo and Inductor (the observer protocols of
 `compiler.torch_api`), so it must read its arguments at once: passes mutate graphs, and IR is freed with its graph.
 """
 
@@ -146,7 +146,7 @@ class Recorder:
             self.builder.problem(self._capture_problem(frame, error))
 
     def _capture_problem(self, frame: Frame, error: Exception) -> Problem:
-        """The Problem of a frame that has no code; for a graph break, in the words of its card."""
+        """The Problem of a frame without compiled code; for a graph break, with the description of the break."""
         name = function_name(frame.function)
         where = f"{name if name == frame.function else f'the rest of {name}'} ({frame.file}:{frame.line})"
         if not dynamo.is_unsupported(error):
@@ -179,8 +179,8 @@ class Recorder:
     def on_graph(self, key: CompileKey, module: GraphModule, run: Function, bucket: Bucket | None = None) -> Function:
         """Record a captured graph and its compilation by the backend; return the callable that Dynamo runs for it.
 
-        Without a build, that is the captured graph itself, so autograd and random numbers are eager's own. `bucket` is
-        set if DDPOptimizer split the captured graph and this is one of the parts.
+        Unless the backend's result can run (`_compiled_runs`), that callable is the captured graph itself, so autograd
+        and random numbers are eager's own. `bucket` is set if the graph is one of the parts that DDPOptimizer made.
         """
         frame = self.frame_id(key)
         graph = f"{frame} {bucket.name}" if bucket else frame
@@ -231,7 +231,7 @@ class Recorder:
         return watch(untimed_observer(PassRecorder(recorder, builds=self.build), self.torch_time))
 
     def _note_calls(self, frame: str, call: Function, captured: GraphModule) -> Function:
-        """Wrap `call` to record which call of the explored function it runs in, and its seconds."""
+        """Wrap `call` to record in which calls of the explored function it runs, and the time that it takes."""
         announced = fx.count_elements(captured) < MANY_ELEMENTS
 
         def call_and_note(*args: Any, **kwargs: Any) -> Any:
@@ -315,11 +315,11 @@ class Recorder:
         ))  # fmt: skip
 
     def _stack_names(self, frame: str) -> dict[str, str]:
-        """Names of the locals that hold the values of the stack at the start of a frame."""
+        """Locals that hold the stack's values at the start of a frame, by torch's names of the stack entries."""
         return stack_names(self._codes[frame]) if frame in self._codes else {}
 
     def _call(self) -> Span | None:
-        """The source line of the current call of the explored function."""
+        """The source line of the current call of the explored function; None if it is unknown."""
         if not self.call_site:
             return None
         site = self.call_site[-1]
@@ -358,7 +358,7 @@ class Recorder:
             kept.stop_hearing()
 
     def finish(self) -> None:
-        """Add what is known only at the end: uncompiled calls, skipped functions, sources, late decisions."""
+        """Add facts known only at the end: uncompiled calls, skipped functions, sources, late decisions."""
         self.stop_hearing()
         self._say_what_took_long()
         for decisions in self.later:
@@ -380,13 +380,13 @@ class Recorder:
         self.add_sources()
 
     def record_steps(self, step: bool | int) -> AbstractContextManager[None]:
-        """Record each instruction in the block that Dynamo traces; `step` is the option."""
+        """Record each instruction that Dynamo traces in the block; `step` is the option."""
         most = MIB * (MOST_MIB if step is True else step)
         return recorded_steps(self._keep_steps, frame_id=self.frame_id, book=self.book, names=self.names, most=most)
 
     @contextmanager
     def record_phases(self, observation: dynamo.Observation) -> Iterator[None]:
-        """Record the phases of compilation in the block and their times, for observed compilations."""
+        """Record the phases of observed compilations in the block, and their times."""
         log = PhaseLog(self.torch_time.seconds, observation.is_observing)
         try:
             with log.listen():
@@ -415,6 +415,6 @@ def _failure_key(guard: FailedGuard) -> tuple[str, str, str]:
 
 
 def tensors_device(values: Sequence[Any]) -> torch.device | None:
-    """Device of the first tensor that is not on the CPU, or else of the first tensor."""
+    """Device of the first tensor that is not on the CPU, or else of the first tensor; None without tensors."""
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), devices[0] if devices else None)

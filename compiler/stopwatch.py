@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """A clock that measures PyTorch's own time."""
+    """A clock that measures PyTorch's own time; paused while tcompile works."""
 
     def __init__(self) -> None:
         self._before = 0.0

@@ -1,4 +1,4 @@
-"""A repeatable call of the user's; random state, gradients and buffers are restored afterwards."""
+"""A repeatable call of the user's code; random state and buffers are restored afterwards."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Call:
     def copied_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Copies of the arguments, as the call may change them in place.
 
-        Parameters and leaves that require grad are shared. A tensor that is passed twice is copied once.
+        Tensors that require grad are shared. A tensor that is passed twice is copied once.
         """
         copies: dict[int, Any] = {}
 
@@ -176,7 +176,7 @@ def _dotted_name(module: str, name: str) -> str:
 
 
 def copy_for_guards(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor with the strides and inference mode that guards check; itself if it requires grad."""
+    """Copy a tensor with the strides and inference mode that guards check; return it unchanged if it requires grad."""
     if tensor.requires_grad:
         return tensor
     with torch.inference_mode(tensor.is_inference()):
@@ -214,7 +214,7 @@ def leave_no_trace(call: Call) -> Iterator[None]:
 
 
 def call_again(call: Call, compile_one: Callable[[Any], Callable[..., Any]]) -> None:
-    """Repeat a call on copies, without side effects, with `compile_one(function)` in place of its function.
+    """Repeat a call on copies and without side effects, with `compile_one(function)` in place of its function.
 
     If torch.compile has wrapped the function, `compile_one` gets the original.
     """

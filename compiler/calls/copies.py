@@ -28,7 +28,7 @@ GIVE_VALUES = "to time or check the call, make it with tensors that have memory"
 
 
 class CannotCopyError(Exception):
-    """Some part of a call can't be copied; the message says what and why."""
+    """Some part of a call can't be copied; the message names the part and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,9 @@ class _Copier:
         return made
 
     def _function(self, value: FunctionType) -> FunctionType:
-        """Copy a function. Functions of other modules keep their globals, as TorchDynamo looks those up by name."""
+        """Copy a function; return one of an installed package or another module unchanged, as TorchDynamo looks up its
+        globals by name.
+        """
         self.original = value.__globals__ if self.original is None else self.original
         if is_installed(value.__code__.co_filename) or value.__globals__ is not self.original:
             return value

@@ -14,7 +14,7 @@ from compiler.record.options import Options
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """The record of a call, its value, and the objects needed to run the call or its kernels again.
+    """The record of a call, its return value, and the objects needed to run the call or its kernels again.
 
     `files` are names of source files in the record, by path.
     """

@@ -17,7 +17,10 @@ _DEFINITION = re.compile(r"\s*(?:async\s+)?def\b")
 
 
 def may_run_once(found: GraphBreak, files: Mapping[str, str]) -> bool:
-    """Whether a break's line is conditional, so that later calls may skip it. `files` are paths by record name."""
+    """Whether a line on the way to a break is conditional, so that later calls may skip the break.
+
+    `files` are paths by record name.
+    """
     return any(_is_conditional(files.get(span.file, ""), span.line) for span in found.chain)
 
 
@@ -39,7 +42,7 @@ def mark_first_call_breaks(
     files: Mapping[str, str],
     frames: Mapping[str, Frame],
 ) -> list[GraphBreak]:
-    """Mark the breaks that do not recur in a second capture of the call; `frames` are by id.
+    """The breaks, with those marked that do not recur in a second capture of the call; `frames` are by id.
 
     The capture ends at its first break, so later breaks are unknown and stay unmarked.
     """

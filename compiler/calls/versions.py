@@ -28,7 +28,7 @@ class CannotApplyError(Exception):
 
 
 def version(suggestion: Suggestion, fn: Any, files: Mapping[str, str]) -> Version | None:
-    """A function that makes a context manager to apply a suggestion; None if it has neither rewrite nor settings.
+    """A factory of context managers that apply a suggestion; None if it has neither a rewrite nor settings.
 
     `files` maps file names of the record to paths. Raises CannotApplyError.
     """
@@ -52,7 +52,7 @@ def with_code(function: FunctionType, code: CodeType) -> Iterator[None]:
 
 
 def _function_and_code(suggestion: Suggestion, fn: Any, files: Mapping[str, str]) -> tuple[FunctionType, CodeType]:
-    """The function that contains the lines of a suggestion, and its new code object with these lines replaced."""
+    """The function that contains a suggestion's lines, and a new code object for it with these lines replaced."""
     path = files.get(suggestion.file, "")
     function = _holder(_functions(fn), path, suggestion)
     if function is None:
@@ -131,7 +131,7 @@ def _functions_held_by(function: FunctionType) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield functions of a module and its submodules, a bound method or a class, or wrapped by a decorator."""
+    """Yield the functions of a module and its submodules, of a bound method or class, or wrapped by a decorator."""
     if isinstance(value, torch.nn.Module):
         for kind in dict.fromkeys(type(module) for module in value.modules()):
             yield from _methods(kind)

@@ -1,4 +1,4 @@
-"""Graph breaks as facts: the source place, the construct, torch's explanation, the cost, and what to change."""
+"""Graph breaks as facts: the source place, the construct, torch's explanation, the cost, and suggested changes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ _FOLDERS = re.compile(r"(?<=[\s`'\"])/\S*/(?:site-packages|python3\.\d+)/")
 def graph_break(
     identity: str, frame: str, facts: BreakFacts, book: SourceBook, fullgraph: bool = False, outermost: bool = True
 ) -> GraphBreak:
-    """A break with its source span. Details missing from the message come from the registry that ships with torch.
+    """Convert torch's facts about a break to a GraphBreak, with source spans.
 
-    `outermost` is whether the frame runs the function that the user compiled.
+    Details missing from the message come from the registry that ships with torch. `outermost` is whether the frame runs
+    the function that the user compiled.
     """
     known = break_registry().get(facts.kind, {})
     explanation, link = _EXPLANATION.search(facts.message), _LINK.search(facts.message)
@@ -127,9 +128,9 @@ def _whose(places: Sequence[Place]) -> Literal["user", "package", "torch"]:
 
 
 def _of_library(places: Sequence[Place], book: SourceBook, part: str, goes_on: bool) -> Suggestion:
-    """Explain a break in code that is not the user's, and the user's options.
+    """Explanation of a break in code that is not the user's, with the user's options.
 
-    `part` is a note on that part of torch; `goes_on` is whether code after the break is compiled.
+    `part` is a note on the part of torch that breaks; `goes_on` is whether code after the break is compiled.
     """
     outcome = (
         "The graph ends there, that code runs as plain Python, and what follows is compiled in a graph of its own."
@@ -269,14 +270,14 @@ class BreakLog:
     def _unread_after_it(
         self, found: GraphBreak, after: Set[str], own: Mapping[str, tuple[int, int] | None]
     ) -> tuple[int, int] | None:
-        """Lines that a later break left untraced, if no graph follows this break."""
+        """Lines that a later break left untraced, if no graph follows this break; None otherwise."""
         if found.outcome != "resumed" or found.nodes[1]:
             return None
         later = (own[other.id] for other in self.builder.breaks if other.frame in after)
         return next((lines for lines in later if lines is not None), None)
 
     def _own_unread(self, found: GraphBreak, code: CodeType | None) -> tuple[int, int] | None:
-        """Range of lines of a frame's code that TorchDynamo did not trace because of this break."""
+        """First and last line of a frame's code that TorchDynamo did not trace because of this break; None if none."""
         if code is None or found.outcome == "error":
             return None
         lines = [line for *_, line in code.co_lines() if line is not None and line > code.co_firstlineno]
@@ -292,7 +293,7 @@ class BreakLog:
         return (first, last) if (found.outcome == "plain" or gave_up) and first <= last else None
 
     def _frames_resumed_by(self, identity: str, codes: Mapping[str, CodeType]) -> tuple[str, ...]:
-        """Frames that resume after a break; if this call compiled none, those that an earlier call compiled there."""
+        """Frames that resume after a break; if this call compiled none, the frames that an earlier call compiled."""
         frames = [frame.id for frame in self.builder.frames.values() if frame.resumes == identity]
         own = self.codes.get(identity, ())
         return tuple(frames) or tuple(frame for frame, code in codes.items() if any(code is mine for mine in own))

@@ -20,7 +20,7 @@ _GENERATED = re.compile(
 )
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _JUMPING = frozenset(dis.hasjrel + dis.hasjabs)
-MOST_CHARACTERS = 120  # of an argument: Dynamo's constants include the globals of whole modules
+MOST_CHARACTERS = 120  # shown of an argument: Dynamo's constants include the globals of whole modules
 
 
 class GeneratedNames:
@@ -52,12 +52,12 @@ def bytecode_artifact(
     names: GeneratedNames,
     says: Mapping[int, str],
 ) -> Artifact:
-    """The instructions of one code object, each linked to its source line. `attrs` has the function and its file.
+    """The instructions of one code object, each linked to its source line. `attrs` holds the function and its file.
 
     A jump has the attribute `jump`, its target's offset; the target has the jumps as `inputs`. `says` describes the
-    purpose of instructions, by offset; it becomes an attribute, and a comment in the text. Instructions inserted by
-    Dynamo have no line. A resume function's code contains the whole function that broke; its unreachable instructions
-    are left out.
+    purpose of instructions, by offset; each description becomes an attribute, and a comment in the text. Instructions
+    inserted by Dynamo have no line. A resume function's code contains the whole function that broke; instructions that
+    can't be reached are left out.
     """
     bytecode = dis.Bytecode(code)
     every = list(bytecode)

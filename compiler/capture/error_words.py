@@ -45,7 +45,7 @@ def first_lines(error: BaseException, count: int = 4) -> str:
 def operator_limit(
     error: BaseException, operators: Sequence[str], *, needs_scalars: bool = False
 ) -> tuple[str, str] | None:
-    """Why torch can't compile higher-order `operators`, and what to change; None for any other error."""
+    """Reason why torch can't compile higher-order `operators`, and a change to make; None for any other error."""
     if not operators:
         return None
     text = SCALAR_OUTPUTS if needs_scalars else first_lines(error)

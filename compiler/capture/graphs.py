@@ -36,8 +36,8 @@ def graph_artifact(
 ) -> Artifact:
     """An FX graph as an artifact. `origins` returns the ids of a node's origins in the previous stage.
 
-    A node without a stack or module of its own inherits them from its origin in `parent`; in the first stage, it gets
-    the place of the user's call. `attrs["inherited"]` marks this.
+    A node without a stack or module of its own inherits them from its origin in `parent`. In the first stage, such a
+    node gets the place of the user's call. `attrs["inherited"]` marks both.
     """
     source, names = fx.graph_code(module)
     known = {entity.id: entity for entity in parent.entities} if parent else {}
@@ -53,7 +53,7 @@ def graph_artifact(
 
 @dataclass(frozen=True, slots=True)
 class _Printing:
-    """Shared inputs for making entities. `bodies` are the bodies of all higher-order operators in the graph."""
+    """Inputs shared by all entities of a graph. `bodies` are the bodies of all higher-order operators in the graph."""
 
     artifact_id: str
     book: SourceBook
@@ -75,7 +75,7 @@ def _entities(module: GraphModule, printing: _Printing, body: fx.Body | None) ->
 
 
 def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> Entity:
-    """A node as an entity. Outputs of its bodies are among the inputs of a higher-order operator.
+    """Convert a node to an entity. A higher-order operator has the outputs of its bodies among its inputs.
 
     In a body, inputs and outputs have kinds of their own, and `attrs["subgraph"]` is the id of the body's holder.
     """
@@ -101,7 +101,7 @@ def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> 
 
 
 def _with_all_callers(entities: list[Entity]) -> list[Entity]:
-    """Add the lines of all calls of a body to its nodes, as a body is traced only once."""
+    """Add to the nodes of each body the lines of all its calls, as a body is traced only once."""
     lines: dict[str, dict[str, None]] = {}
     for entity in entities:
         for body in entity.attrs.get("subgraphs", ()):
@@ -135,9 +135,9 @@ def _inherit_attrs(entity: Entity, known: dict[str, Entity]) -> Entity:
 
 
 def _shared_modules(entities: list[Entity]) -> dict[str, str]:
-    """Module paths of recomputed forward nodes in the backward that other modules use: the common prefix.
+    """Module paths, by id, of recomputed forward nodes in a backward that several modules use: their common prefix.
 
-    A causal mask used by two blocks then belongs to neither, and causes no cycle between them.
+    A causal mask used by two blocks then belongs to neither, and causes no cycle between the blocks.
     """
     modules = {entity.id: str(entity.attrs["module"]) for entity in entities if "module" in entity.attrs}
     users: dict[str, set[str]] = {}

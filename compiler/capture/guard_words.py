@@ -23,7 +23,7 @@ _KEY = re.compile(r"___dict_contains\(('[^']*'|[^,]*),|set\.__contains__\(.*?, (
 _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
 UNNAMED = "an intermediate value"
-"""A value on Python's stack at a graph break, without a name: part of a larger expression."""
+"""Words for a value without a name, on Python's stack at a graph break: part of a larger expression."""
 _VALUES = ("EQUALS_MATCH", "TRUE_MATCH", "FALSE_MATCH", "NONE_MATCH")
 _ATTRIBUTE = re.compile(r"\._modules\['\w+'\]\.[a-zA-Z]\w*$")
 _OF_PYTHON = re.compile(r"^G\['torch'\]|\btype\(|\.__(?:mro|defaults|kwdefaults|class|getattribute)__|__dict__\)")
@@ -79,7 +79,7 @@ def shape_words(size: tuple[int | None, ...], names: Sequence[str] = ()) -> str:
 
 
 def layout(size: tuple[int | None, ...], stride: tuple[int | None, ...]) -> str:
-    """The word "contiguous", or the strides; "" if it depends on symbolic sizes."""
+    """The word "contiguous", or the strides; "" if the layout depends on symbolic sizes."""
     expected: int | None = 1
     same = True
     for length, step in zip(reversed(size), reversed(stride), strict=True):
@@ -150,17 +150,19 @@ def is_internal(kind: str, source: str, code: tuple[str, ...] = (), own: bool = 
 
 
 def _without_dict(source: str) -> str:
-    """A source with `._modules` instead of the entry of `__dict__`, which torch uses for modules that set their
-    attributes in forward; both kinds of modules then look alike.
+    """A source with `._modules` in place of `.__dict__['_modules']`, and likewise for parameters and buffers.
+
+    Torch uses `__dict__` for modules that set attributes in forward.
     """
     return re.sub(r"\.__dict__\['(_modules|_parameters|_buffers)'\]", r".\1", source)
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolNames:
-    """Names of symbolic sizes and numbers: source (`L['x'].size()[0]`) -> symbol, or the number it was specialized to.
+    """Names of symbolic sizes and numbers, by source (`L['x'].size()[0]`).
 
-    `own` has only the first source of each symbol, and no specialized ones.
+    `all` maps a source to its symbol, or to the number that it was specialized to. `own` has only the first source of
+    each symbol, and no specialized symbols.
     """
 
     all: Mapping[str, str] = field(default_factory=dict)
@@ -178,7 +180,7 @@ class SymbolNames:
         return tuple(dict.fromkeys(name for name in (*shown, *used) if name in self.own.values()))
 
     def used_sources(self, code: Sequence[str]) -> tuple[str, ...]:
-        """Sources of symbols that occur in this code."""
+        """Sources of symbols that occur in a guard's code."""
         return tuple(source for source in self.own if any(_whole_source(source).search(part) for part in code))
 
 
@@ -214,7 +216,7 @@ def _conditions(code: Sequence[str], names: SymbolNames) -> str:
 
 
 def strip_brackets(condition: str) -> str:
-    """Remove torch's brackets around one side of a comparison."""
+    """Remove torch's brackets around the left side of a comparison."""
     return re.sub(r"^\(([^()]*)\) (==|!=|<|<=|>|>=) ", r"\1 \2 ", condition)
 
 
@@ -291,7 +293,7 @@ def state_of(code: str) -> dict[str, Any]:
 
 
 def switch_words(name: str, value: Any) -> str:
-    """Describe one entry of the global state."""
+    """Describe the value of one entry of the global state."""
     if isinstance(value, bool):
         return _ON[value]
     if name == "autocast_state":

@@ -19,7 +19,7 @@ from compiler.torch_api.guards import GuardFacts
 _ASKED_BY = re.compile(r"\s*(?P<file>\S[^:]*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
 _GLOBAL = ("GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "LAMBDA_GUARD")
 Failed = Counter[tuple[str, str, str]]
-"""Number of failures in calls that recompiled, by a guard's kind, source and the first part of its code."""
+"""Number of failures of a guard in calls that recompiled, by its kind, its source and the first part of its code."""
 _ENTRY = re.compile(r"L\['(___stack\d+)'\]")
 
 
@@ -58,8 +58,8 @@ def guards_of(
 def _failures(facts: Sequence[GuardFacts], guards: Sequence[Guard], failed: Failed) -> list[int]:
     """Number of failures of each guard.
 
-    If another cache entry fits the call, torch counts failures by value, not by check. They are attributed to the
-    value's check with the most known failures, or else to its first one.
+    If another cache entry fits the call, torch counts failures by value, not by check. Such failures are attributed to
+    the value's check with the most known failures, or else to its first check, preferably one that is not internal.
     """
     known = [_known_failures(fact, failed) for fact in facts]
     by_source: dict[str, list[int]] = {}

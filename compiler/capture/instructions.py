@@ -2,7 +2,7 @@
 
 An expression with side effects stays pending on the stack until it is used. It is inlined only if Python then evaluates
 everything in the order of the bytecode; otherwise it is assigned to a variable (`v1`). Python's `dis` documents the
-instructions (3.11 to 3.13); an instruction's method is its name in lower case, after an underscore.
+instructions (3.11 to 3.13). The method for an instruction has its name in lower case, after an underscore.
 """
 # ruff: noqa: ARG002 - all instruction handlers have the same signature
 
@@ -59,8 +59,8 @@ class StoppedError(Exception):
 class Value:
     """A stack entry: Python text, whether a dot may follow it, and whether its evaluation is pending.
 
-    `local` is the variable that it reads. `key` is its form as a subscript (`0:1` for a slice). `truth` is the
-    expression whose truth value it is. `offsets` are the instructions that it was rendered from.
+    `local` is the variable that the entry reads. `key` is its form as a subscript (`0:1` for a slice). `truth` is an
+    expression with the same truth value. `offsets` are the instructions that the entry was rendered from.
     """
 
     text: str
@@ -93,7 +93,7 @@ class SymbolicStack:
 
     `stands_for` are the offsets of the instructions behind each line. `waiting` are the entries with pending
     evaluation. `taken` are names used by the code itself. `offset` is the current instruction, `used` are the
-    instructions whose values it uses.
+    instructions that produced its operands.
     """
 
     taken: frozenset[str]
@@ -126,7 +126,7 @@ class SymbolicStack:
         value.become_variable(name)
 
     def name_reads(self, variables: Collection[str] | None = None) -> None:
-        """Assign values that read a variable (or one of these) to names, as the next block may change the variable."""
+        """Assign stack values that read a variable (one of `variables`, if given) to names: a block may change it."""
         for value in self.stack:
             if value.local and (variables is None or value.local in variables):
                 self.name_it(value)
@@ -137,7 +137,7 @@ class SymbolicStack:
                 self.name_it(other)
 
     def flush(self, but: Value | None = None) -> None:
-        """Evaluate all pending values in order. `but`, if it is the last, is left to the next statement."""
+        """Evaluate all pending values in order. If `but` is the last of them, the next statement evaluates it."""
         last = self.waiting.pop() if but is not None and self.waiting and self.waiting[-1] is but else None
         for value in self.waiting:
             self.name_it(value)
@@ -153,7 +153,7 @@ class SymbolicStack:
         return taken
 
     def from_top(self, depth: int) -> Value:
-        """The entry at this depth, 1 for the top; it stays on the stack."""
+        """The entry at this depth, 1 for the top; the entry stays on the stack. Raises StoppedError."""
         if not 0 < depth <= len(self.stack):
             raise StoppedError(f"the instruction at {self.offset} reaches further down than there is")
         return self.stack[-depth]
@@ -209,7 +209,7 @@ def literal(value: Any) -> str | None:
 
 @dataclass
 class Instructions(SymbolicStack):
-    """Instructions without control flow, after which the next instruction runs.
+    """Renders instructions without control flow, after which the next instruction runs.
 
     `says` is the purpose of instructions, by offset. `constants` are objects without a literal, by their name in the
     text. `names` canonicalizes generated names.
@@ -259,7 +259,7 @@ class Instructions(SymbolicStack):
             self.load(self.constant(value, f"constant_{len(self.constants)}"))
 
     def constant(self, value: Any, wanted: str) -> str:
-        """Name of an object without a literal."""
+        """Name of an object without a literal: a known name, or `wanted`, with underscores appended if it is taken."""
         name = next((known for known, kept in self.constants.items() if kept is value), "")
         if not name:
             name = wanted
@@ -316,7 +316,7 @@ class Instructions(SymbolicStack):
         self.emit(f"del {name}")
         self.say(f"clean up: `{name}` is needed no more")
 
-    # Python 3.13 joins two of them into one instruction.
+    # Python 3.13 joins two loads or stores into one instruction.
 
     def _load_fast_load_fast(self, instruction: dis.Instruction) -> None:
         for half, name in zip(_HALF.findall(instruction.opname.lower()), instruction.argval, strict=True):
@@ -493,7 +493,7 @@ class Instructions(SymbolicStack):
         self._push_call(callee, [*shown, *(f"{name}={value.text}" for name, value in named)])
 
     def _pop_callee(self) -> list[Value]:
-        """Pop the callee, and the object of a method call if that is on the stack in place of NULL."""
+        """Pop the callee, and the object of a method call if it is on the stack in place of NULL."""
         return [value for value in self.pop(2) if value is not NULL]
 
     def _call_function_ex(self, instruction: dis.Instruction) -> None:
@@ -511,7 +511,7 @@ class Instructions(SymbolicStack):
         self.push(f"{callee.text if callee.primary else f'({callee.text})'}({arguments})")
 
     def _make_function(self, instruction: dis.Instruction) -> None:
-        """Render making a function from code, this module's globals, and cells."""
+        """Render the creation of a function from code, this module's globals, and cells."""
         flags = int(instruction.arg or 0)
         if flags & ~(_CLOSURE | _DEFAULTS):
             raise self.stop(instruction, "annotations and defaults of keywords are set in ways of their own")
@@ -522,7 +522,7 @@ class Instructions(SymbolicStack):
         self._function(code.text, defaults, texts[0] if texts else "None")
 
     def _set_function_attribute(self, instruction: dis.Instruction) -> None:
-        """Render making a function and setting its cells as one call; Python 3.13 has two instructions for it."""
+        """Render the creation of a function with its cells as one call; Python 3.13 has two instructions for this."""
         given, function = self.pop(2)
         if instruction.arg != _CLOSURE or not self.waiting or self.waiting[-1] is not function or not function.key:
             raise self.stop(instruction, "it changes a function that is there already")

@@ -1,7 +1,7 @@
 """Lines of a function that certainly ran as plain Python, given that it returned.
 
-A line certainly ran if every path through the bytecode passes it: from the start to a return, or to or from an
-instruction that is known to have run. Lines on only some paths are left out.
+A line certainly ran if every path through the bytecode passes it. Paths lead from the start to a return, or to or from
+an instruction that is known to have run. Lines on only some paths are left out.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def reachable_instructions(listing: dis.Bytecode, instructions: Sequence[dis.Ins
 
 
 def _successors_of_each(listing: dis.Bytecode, instructions: Sequence[dis.Instruction]) -> list[tuple[int, ...]]:
-    """Successors of each instruction by index, also exception handlers; the number of instructions means a return."""
+    """Successors of each instruction, by index, with exception handlers; the index after the last means a return."""
     place = {each.offset: number for number, each in enumerate(instructions)}
     entries = listing.exception_entries  # type: ignore[attr-defined]  # new in 3.11, not in typeshed
     handlers = [(entry.start, entry.end, place[entry.target]) for entry in entries]

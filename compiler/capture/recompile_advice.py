@@ -124,14 +124,14 @@ _LEARNING_RATE = (
     "lr=torch.tensor(0.001)."
 )
 _SETTINGS = {_ADVICE["equal sizes"]: (DUCK,), _INT_OF_MODULE: (UNSPECIALIZED,)}
-"""Settings with the same effect as an advice."""
+"""Settings with the same effect as a piece of advice, by its text."""
 _OF_TENSORS = ("type", "shape", "number of dimensions", "dtype", "stride", "device", "requires_grad")
 CAUSES = tuple(_ADVICE)
 """All classes of causes, in the order of blame."""
 
 
 def advise_on(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
-    """Advice in words, and settings with the same effect; see `applicability`."""
+    """Advice in words, and settings with the same effect, () if there are none; see `applicability`."""
     text = _particular(failure) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
     names = {

@@ -44,7 +44,7 @@ _TYPE = re.compile(r"type=<(?:class|enum) '([\w.<>]+)'>")
 _SOURCE = re.compile(r"[LG]\['\w+'\](?:\.(?!size\(|stride\()\w+|\[[^\]]*\])*")
 _HOLDS = re.compile(r"\.(?:_modules|_parameters|_buffers)$|(?<=\])\.(?:_size|_keys)$")
 _CHILDREN = re.compile(r"\._(?:modules|parameters|buffers)\)*(?:\[\d+\])?$")
-"""Sources of a module's dicts of modules, parameters or buffers: a changed length is a change of structure."""
+"""Sources of a module's dicts of modules, parameters or buffers: a change of length is a change of structure."""
 _SAME = re.compile(rf"(?:{_SOURCE.pattern}) is (?:{_SOURCE.pattern})")
 _VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
 SHOWN = 3
@@ -324,7 +324,7 @@ def _tensor_failures(guard: FailedGuard) -> Iterator[GuardFailure]:
 
 
 def _kinds(guard: FailedGuard) -> tuple[str, str]:
-    """Old and new kind of a tensor whose properties are equal: it may be an inference tensor or not."""
+    """Old and new kind of a tensor whose properties are equal; inference tensors, for example, are a kind."""
     if guard.value.is_inference() != ("ADInplaceOrView" in guard.code[0]):
         return "a tensor of another kind", "a tensor of this kind"
     new, old = ("made in inference mode", "not made in inference mode")[:: 1 if guard.value.is_inference() else -1]
@@ -404,5 +404,5 @@ def _code(graph: Artifact) -> Iterator[str]:
 
 
 def _symbols(graph: Artifact) -> set[str]:
-    """The symbols in a graph."""
+    """Names of the symbols in a graph's sizes."""
     return {name for part in _SIZES.findall(graph.text) for name in _SYMBOL.findall(part)}

@@ -26,8 +26,8 @@ _TESTS = {"IF_FALSE": "{}", "IF_TRUE": "not {}", "IF_NONE": "{} is not None", "I
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """Bytecode as Python. `lines` are the text (the body is one function). `stopped` is the instruction at which
-    rendering stopped, "" if it is complete.
+    """Bytecode as Python: `lines` are the text of one function. `stopped` describes the instruction at which rendering
+    stopped, "" if the rendering is complete.
 
     `stands_for` are the offsets of the instructions behind each line. `says` is the purpose of instructions, by offset.
     `constants` are objects without a literal, by their name in the text. `free` are the names that the code closes
@@ -145,7 +145,7 @@ class _Machine(Instructions):
         return None
 
     def _find_meeting(self, instruction: dis.Instruction, start: int, target: int) -> int | None:
-        """Index at which both sides of a branch join; None if one jumps elsewhere or returns."""
+        """Index at which both sides of a branch join; None if a side jumps elsewhere or returns."""
         last = self.instructions[target - 1]
         end = self.index[last.argval] if last.opname == "JUMP_FORWARD" else target
         sides = [each for each in self.instructions[start:end] if each is not last or end == target]
@@ -199,9 +199,9 @@ class _Machine(Instructions):
             yield from map(self.names, names)
 
     def _condition(self, instruction: dis.Instruction, written: Collection[str] | None = None) -> list[Value]:
-        """Render the `if`. Pending reads of variables that a side has `written`, or all reads, get names before it.
+        """Render the `if`. Before it, pending reads of variables that a side has `written` (None: all reads) get names.
 
-        Returns the value of the condition if the jump keeps it on the stack.
+        Returns the value of the condition in a list if the jump keeps it on the stack, else [].
         """
         name = instruction.opname
         keeps = name.endswith("OR_POP")
@@ -276,7 +276,7 @@ class _Machine(Instructions):
         return []
 
     def _same(self, number: int, wanted: list[tuple[str, Any]]) -> int | None:
-        """Index after the instructions equal to `wanted`; None if they differ or write to variables."""
+        """Index after the instructions equal to `wanted`; None if they differ, are none, or write to variables."""
         rest = enumerate(self.instructions[number:], number + 1)
         found = [(after, each) for after, each in rest if each.opname not in _IGNORED][: len(wanted)]
         is_same = [(each.opname, each.argval) for _, each in found] == wanted

@@ -1,6 +1,6 @@
 """Source files of a compilation: one artifact per file, reduced to the relevant functions.
 
-A cell or a short file is shown whole. Of a long one (torch.nn.functional has 6,000 lines) only the definitions around
+A short cell or file is shown whole. Of a long file (torch.nn.functional has 6,000 lines), only the definitions around
 referenced lines are shown, with the file's own line numbers in `attrs["numbers"]`.
 """
 
@@ -214,7 +214,7 @@ def is_installed(file: str) -> bool:
 
 @lru_cache(maxsize=1)
 def torch_folder() -> Path:
-    """Folder of the torch package, which is a clone's if torch is a development build."""
+    """Folder of the torch package, which is in a clone of the repository if torch is a development build."""
     found = find_spec("torch")  # torch is not imported: `tcompile show` starts without it
     return Path(str(found and found.origin)).resolve().parent
 

@@ -24,9 +24,9 @@ def recorded_steps(
     names: GeneratedNames,
     most: int,
 ) -> Iterator[None]:
-    """Record every instruction that Dynamo traces in the block; `keep` is called with the steps at its end.
+    """Record every instruction that Dynamo traces in the block; at its end, `keep` is called with the steps.
 
-    Steps beyond `most` bytes are dropped, and a Problem says so. The lines are added to the book.
+    Steps beyond `most` bytes are dropped, and `keep` gets a Problem that says so. The lines are added to the book.
     """
     taken: list[StepFacts] = []
     watch = None

@@ -39,7 +39,7 @@ def symbol_of(frame: str, fact: SymbolFacts, book: SourceBook) -> Symbol:
 
 
 def _line(stack: Sequence[traceback.FrameSummary], book: SourceBook) -> Span | None:
-    """The innermost line of the user's own code, or else the innermost line."""
+    """The innermost line of the user's own code, or else the innermost line; None if the stack is empty."""
     own = [entry for entry in stack if not is_installed(entry.filename)]
     chosen = (own or list(stack))[-1:]
     if not chosen:
@@ -48,7 +48,7 @@ def _line(stack: Sequence[traceback.FrameSummary], book: SourceBook) -> Span | N
 
 
 def _line_in_comment(comment: str, names: Mapping[str, str]) -> Span | None:
-    """The line in torch's comment, which contains the line's code and an abbreviated file name."""
+    """The line in torch's comment, which contains the line's code and an abbreviated file name; None without one."""
     asked = line_that_asked(comment, names)
     return Span(asked.file, asked.line, asked.line, code=_code(comment)) if asked else None
 

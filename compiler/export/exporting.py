@@ -97,7 +97,7 @@ def _artifact(program: ExportedProgram, found: Exported, book: SourceBook) -> Ar
 
 
 def _appendix(found: Exported) -> str:
-    """The signature and the ranges, as comments below the graph."""
+    """The program's inputs, outputs and ranges of symbolic sizes, as comments to append to the graph's text."""
     lines = ["", "# inputs", *(f"#   {name}: {words}" for name, words in found.inputs.items())]
     lines += ["# outputs", *(f"#   {name}: {words}" for name, words in found.outputs.items())]
     lines += ["# symbolic sizes", *(f"#   {words}" for words in found.ranges.values())] if found.ranges else []
@@ -153,7 +153,7 @@ def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
 
 
 def _places(error: BaseException) -> list[Place]:
-    """User code frames of a traceback, below torch's call of forward, outermost first."""
+    """Frames of a traceback inside torch's call, except torch's own, up to the user's innermost; outermost first."""
     frames = list(traceback.extract_tb(error.__traceback__))
     inside = next((index for index, frame in enumerate(frames) if _is_torch(frame.filename)), len(frames))
     own = [frame for frame in frames[inside:] if not _is_torch(frame.filename)]

@@ -1,8 +1,8 @@
 """Ways to save a compiled model; each is tried: save to a file, load, call, and compare.
 
-`torch.compile(model)` wraps the model as the attribute `_orig_mod`, so the keys of its `state_dict` start with that.
-`model.compile()` compiles in place and changes no keys. Neither saves compiled code to a file; only `torch.export`
-with AOTInductor does.
+`torch.compile(model)` wraps the model as the attribute `_orig_mod`, so the keys of its `state_dict` start with
+`_orig_mod.`. `model.compile()` compiles in place and changes no keys. Neither saves compiled code to a file; only
+`torch.export` with AOTInductor does.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from compiler.torch_api.pytrees import tree_leaves
 class Way:
     """One way to save a model, and its result. `outcome` is "equal", "close", "differs", "fails" or "not tried".
 
-    `code` is the code to write. `size` is the file's bytes, `seconds` the time to save and load. `words` explain the
-    result. `difference` is the largest absolute difference of the outputs; None if they can't be subtracted.
+    `code` is the user's code for it. `size` is the file's size in bytes, `seconds` the time to save and load. `words`
+    explain the result. `difference` is the largest absolute difference of the outputs; None if it is unknown.
     """
 
     name: str
@@ -69,7 +69,10 @@ class _Trial:
         return torch.export.export(self.model, self.args, dict(self.kwargs))
 
     def move_weights(self, source: nn.Module, target: nn.Module, edit: Callable[[Any], Any] = lambda _: None) -> Any:
-        """Load the weights of `source` through the file into `target`; `edit` may change the loaded state."""
+        """Load the weights of `source` through the file into `target`, and return `target`.
+
+        `edit` may change the loaded state.
+        """
         torch.save(source.state_dict(), self.file)
         state = torch.load(self.file)
         edit(state)

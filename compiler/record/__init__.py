@@ -1,8 +1,8 @@
 """The record: the results of one exploration, as plain data.
 
-There are two main types. An `Entity` is one object in one stage (a source line, an FX node, a kernel). An `Artifact` is
-the printable text of one stage, with its entities. A `Record` holds artifacts in pipeline order, and facts that belong
-to no stage's text. Links are stored only as `Entity.origins`: the selection is their closure in both directions.
+There are three main types. An `Entity` is one object in one stage (a source line, an FX node, a kernel). An `Artifact`
+is the printable text of one stage, with its entities. A `Record` holds artifacts in pipeline order, and facts that
+belong to no stage's text. Links are stored only as `Entity.origins`; a selection is their closure in both directions.
 
 Records round-trip through JSON: `Record.from_json(record.to_json()) == record`. Loading executes no code.
 """
@@ -42,13 +42,15 @@ from compiler.record.plain_text import did_you_mean
 
 SCHEMA = 3
 READABLE = (1, 2, SCHEMA)
-"""Schema 1 stored the half of a graph only in ids; schema 2, the index of a code object and a kernel's variant."""
+"""Schemas that can be read. Schema 1 has no field for the half of a graph; schemas 1 and 2 have none for the index of a
+code object and a kernel's variant.
+"""
 
 OWN_STAGES: tuple[str, ...] = (
     "lowered", "simplified", "fold_padding", "inlined", "split", "fused", "fission",
     "one_hot", "recompute", "matmuls", "ordered", "combined", "reordered", "scheduled",
 )  # fmt: skip
-"""Stages of our own backend's passes. A stage not listed comes after these, before the kernels."""
+"""Stages of our own backend's passes, in order. An unlisted stage comes after these, before the kernels."""
 
 STAGES: tuple[str, ...] = (
     "source",
@@ -114,8 +116,9 @@ class Entity:
 
     `id` is canonical (`forward[0/0].mul_2`): the same input gives the same id. `attrs` holds JSON values only. A node
     with a tensor value has `dtype`, `shape`, `stride`, `device`, `bytes`. An FX node also has `op`, `target`, `module`
-    (the `nn.Module` path), `file`, `line`, `checkpoint`. A higher-order operator has `subgraphs`; a node in its body
-    has `subgraph`, the operator's id. `inputs` are ids in this artifact, `origins` ids in earlier stages.
+    (the `nn.Module` path), `file`, `line`, `checkpoint`. A higher-order operator has `subgraphs`, the ids of the
+    entities that hold its bodies; a node in a body has one of them as `subgraph`. `inputs` are ids in this artifact,
+    `origins` ids in earlier stages.
     """
 
     id: str
@@ -130,11 +133,11 @@ class Entity:
 class Artifact:
     """The printable text of one stage. `lines` maps a 1-based line of `text` to the ids of the entities on it.
 
-    `graph` is the capture (`0/0`: frame 0, compilation 0, numbered within this exploration), a part of it
+    `graph` is the capture (`0/0`: frame 0, compilation 0, numbered within this exploration), a part of the capture
     (`0/0 submod_1`, if DDPOptimizer split it) or "". `half` is the half of the graph: "forward", "backward",
     "inference", or "" for the whole graph.
-    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none) and `path`. Source also has
-    `calls`: it maps the id of a line with inlined calls to the ids of lines that ran in the called functions.
+    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none) and `path`. For source,
+    `attrs["calls"]` maps the id of a line with inlined calls to the ids of lines that ran in the called functions.
     """
 
     id: str
@@ -274,7 +277,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A measured duration in seconds. `subject` is an artifact id or a candidate's name; `what` describes it."""
+    """A measured time in seconds. `subject` is an artifact id or a candidate's name; `what` describes the duration."""
 
     subject: str
     what: str
@@ -352,11 +355,11 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class ExploredCall:
-    """The call of a cell that is explored: the callee's text at the call, and that line of the cell.
+    """The call in a cell that is explored: `callee` is the callee as written, `line` the line of the cell.
 
     `inside` is the cell's own call that led to this one, "" if the cell makes it directly. `others` are callees of the
     cell that could have been explored instead. `scripts` are callees that train, build or evaluate a model: calling
-    them again would change it.
+    them again would change the model.
     """
 
     callee: str
@@ -371,8 +374,8 @@ class Record:
     """The results of one exploration, in pipeline order.
 
     `target` is the target of code generation: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device of this
-    machine. `calls` is the number of calls of the explored function. `versus` is the record of another backend for the
-    same call.
+    machine. `calls` is the number of calls of the explored function. `versus` is the record of the same call with
+    another backend.
 
     `trust` is unset for a record made in this process. A loaded record is untrusted, whatever its file says, until the
     user agrees to execute its kernels' code (`as_trusted`). `trust` is never written to a file.
@@ -528,7 +531,7 @@ class _Versioned:
 
 
 def captured_by_frame(frames: Iterable[Frame], artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
-    """The captured graph of each frame; if DDPOptimizer split the graph, its first part."""
+    """The captured graph of each frame, by frame id; if DDPOptimizer split the graph, its first part."""
     captured = {artifact.id: artifact for artifact in artifacts if artifact.stage == "captured"}
     return {frame.id: captured[name] for frame in frames for name in frame.graphs[:1] if name in captured}
 

@@ -69,7 +69,7 @@ class Builder:
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
         """Add an artifact. If `options.stages` excludes its stage, keep only the origins, which links need.
 
-        Returns the artifact, from which the next stage finds its origins.
+        Returns the artifact, in which the next stage finds its origins.
         """
         if not self.keeps(artifact.stage):
             self.hidden.update((entity.id, self._visible(entity.origins)) for entity in artifact.entities)

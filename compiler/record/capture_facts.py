@@ -93,9 +93,9 @@ class GraphBreak:
     (torch.compile raises, or torch.export if `of_export` is set). `consequence` is the kind of a second break caused by
     this one.
 
-    `ended` is the captured graph before the break ("" if there is none). `nodes` are the numbers of calls in it and in
-    the graphs after the break. `crossing` is the number of tensors that it returns to Python because of the break, and
-    `crossing_bytes` their bytes.
+    `ended` is the captured graph before the break ("" if there is none). `nodes` are the numbers of calls in this graph
+    and in the graphs after the break. `crossing` is the number of tensors that this graph returns to Python because of
+    the break, and `crossing_bytes` their size.
 
     `unread` is the range of lines of the frame's code that TorchDynamo did not trace because of the break; it may
     contain unknown breaks. None if tracing continued. `whose` is the owner of the culprit's code: the user, an
@@ -105,7 +105,7 @@ class GraphBreak:
     call, such as lazy initialisation under a lock.
 
     `lost_seconds` is the time that the break adds to a call, if the user asked for times; None if it was not measured.
-    `lost_note` says why not, or what it was compared with.
+    `lost_note` is the reason why it was not measured, or the version of the code that it was compared with.
     """
 
     id: str
@@ -145,10 +145,10 @@ class Guard:
 
     `words` is the check in plain words. `argument` is its subject, as the user wrote it (`x`, `self.training`,
     `global SCALE`). `internal` marks guards on the internals of modules and of torch. `symbols` are names of the
-    symbolic sizes and numbers in it.
+    symbolic sizes and numbers in the guard.
 
     `seconds` is the time of this check alone, with warm caches (measured by calling it); None if it can't be called
-    alone. `failed` is the number of calls that it rejected for this code.
+    alone. `failed` is the number of calls for which the guard rejected this code.
     """
 
     id: str
@@ -185,7 +185,7 @@ class Symbol:
 
     `low` and `high` are inclusive; None means no bound. `also` are other sources with the same value at first: torch
     uses the same symbol for them. `became` is the number or expression that it was specialized to, "" if it is still
-    symbolic, and `specialized_by` the line that caused this. `conditions` are assumptions about it.
+    symbolic, and `specialized_by` the line that caused this. `conditions` are assumptions about the symbol.
     """
 
     name: str
@@ -226,7 +226,7 @@ class Recompile:
     `closest` is the compilation with the closest cache entry; `cause` and `argument` are of that entry.
     `limit` is the recompile limit that prevented a compilation ("" if none did). `call` is the line of the call, and
     `call_number` the number of the explored function's call, from 1.
-    `graph_change` compares the captured graph with that of `closest` ("" if one of the two is not in the record).
+    `graph_change` compares the captured graph with the graph of `closest` ("" if either is not in the record).
     `plain_calls` are the calls, from a limit on, in which the whole function ran as plain Python; unknown if code is
     built to run. `applicability` is how reliable the advice is.
     """
@@ -253,8 +253,8 @@ class Recompile:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One bytecode instruction that TorchDynamo traced, with the state before it, as changes since the last step of the
-    same call.
+    """One bytecode instruction that TorchDynamo traced, and the state before it, stored as changes since the previous
+    step of the same call.
 
     `attempt` is the number of the attempt to trace the frame, from 1. `depth` is the depth of inlined calls. `first`
     marks the first step of a call.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 10_000_000
 MOST_BYTES = 2**50
-"""More than any tensor or device has; sums of such numbers fit a 64-bit integer column."""
+"""Maximum for a number of bytes: more than any tensor or device has, and sums still fit a 64-bit integer column."""
 MOST_ORIGINS = 300
 """Maximum length of a chain of origins; there are fewer stages."""
 
@@ -188,7 +188,7 @@ def _check_kernel(kernel: Kernel, lengths: Mapping[str, int], path: str) -> None
 
 
 def _check_origins(record: Record, path: str) -> None:
-    """Check that origins and inputs of entities have no cycles."""
+    """Check that origins and inputs of entities have no cycles, and that chains of origins are not too long."""
     edges = {entity.id: entity.origins for entity in record.entities()}
     depths: dict[str, int] = {}
     for name in _in_order(edges, f"{path}.artifacts", "origins"):
@@ -216,7 +216,7 @@ def _in_order(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> Iter
 
 
 def upgrade(record: Record, schema: int) -> Record:
-    """Convert a record of an earlier schema: fill the fields that were once only parts of ids."""
+    """Convert a record of an earlier schema: fill the fields that it lacks, mostly from ids."""
     kernels, artifacts = record.kernels, record.artifacts
     if record.schema == 1:
         artifacts = tuple(

@@ -28,7 +28,7 @@ _LONG_NUMBER = re.compile(rb"(?<![.\d])\d{%d}" % _DIGITS)
 
 
 class TooLargeError(ValueError):
-    """A file exceeds the limit of memory or of time to show it. The message has the numbers."""
+    """A file would take too much memory, or too long to show. The message has the numbers."""
 
 
 def check_json(data: bytes) -> None:
@@ -55,7 +55,7 @@ def check_counts(record: Record) -> None:
 
 
 def _memory_for(data: bytes) -> int:
-    """Upper bound of the bytes that the JSON values take in Python."""
+    """Upper bound of the bytes that the JSON values take in Python. Raises TooLargeError for very long numbers."""
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
     texts = unescaped.count(b'"') // 2
     fixed = texts * _BYTES_OF_TEXT + len(data) * _bytes_a_character(data)
@@ -80,7 +80,7 @@ def _outside_texts(data: bytes) -> Iterator[bytes]:
 
 
 def _bytes_a_character(data: bytes) -> int:
-    """Bytes that Python stores for each character of a string, by its widest character."""
+    """Bytes that Python may store for each character of a string of the JSON, by the widest character in it."""
     if data.isascii() and rb"\u" not in data:
         return 1
     is_wide = any(bytes([lead]) in data for lead in range(0xF0, 0xF5)) or rb"\ud" in data.lower()

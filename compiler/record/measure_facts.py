@@ -18,10 +18,11 @@ MemoryWhat = Literal["input", "allocate", "reuse", "alias", "free", "output"]
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """How one call spends its time, in seconds: checking guards (with warm CPU caches), the generated wrapper and all
-    other Python and torch code, launching GPU work, and the time that the GPU was busy.
+    """Where the time of one call goes, in seconds.
 
-    `gpu` overlaps with the others, as the GPU runs asynchronously.
+    `guards` is the time to check guards, with warm CPU caches. `wrapper` is the time of the generated wrapper and all
+    other Python and torch code. `launches` is the time to launch GPU work. `gpu` is the time that the GPU was busy,
+    which overlaps with the other times, as the GPU runs asynchronously.
     """
 
     guards: float | None = None
@@ -86,16 +87,16 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """Profiled time of one call of a generated kernel, or of one function of eager's.
+    """Profiled time of one call of a generated kernel, or of one device function or operator in eager mode.
 
-    Seconds are the median over the profiled calls; for each call, its `launches` (their mean number) are summed.
-    `device` is where the time was spent: "cuda", or "cpu".
+    `seconds` is the median over the profiled calls of the user's function; the launches in each of these calls are
+    summed, and `launches` is their mean number. `device` is where the time was spent: "cuda", or "cpu".
     `kernel` is the id of a `Kernel`, and `call` the id of the entity that calls it in the generated code. Both are ""
     for eager, and for functions in the compiled call that match no kernel of the record: then `name` is the device
     function, or on a CPU the operator. `op` is the operator that launched it, `functions` are the device functions that
     ran. `bytes` and `flops` are by formula, for all launches. `memory_share` and `compute_share` are the achieved
     shares of the GPU's peak bandwidth and peak rate, from 0 to 1 (more if the cache serves traffic), None if the peak
-    is unknown. `nodes` are ids of the post-grad nodes that it computes, `lines` ids of source lines.
+    is unknown. `nodes` are ids of the post-grad nodes that the kernel computes, `lines` ids of source lines.
     """
 
     name: str
@@ -118,11 +119,11 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """Seconds of one call attributed to a line of Python, by the profiler; `line` is the id of its entity.
+    """Profiled time of a line of Python in one call, in seconds; `line` is the id of the line's entity.
 
-    `seconds` are for operations on the line itself, `total` includes the functions that it calls. A kernel that
-    computes several places, each a line with its calling lines, is shared equally among them. If `line` is "",
-    `seconds` could not be matched to any line. `device` is where the time was spent.
+    `seconds` are for operations on the line itself, `total` includes the functions that the line calls. The time of a
+    kernel that computes several places (a line with its calling lines) is divided equally among these places. If `line`
+    is "", `seconds` could not be matched to any line. `device` is where the time was spent.
     """
 
     line: str
@@ -140,12 +141,12 @@ class MemoryEvent:
     `what` is what happens to `buffer`: "input" (exists before the half begins), "allocate", "reuse" (takes over the
     memory of `of`), "alias" (another name for the memory of `of`), "free", "output" (stays after the half; its outer
     name is `of`). `role` is the role of an input or output. `bytes` are the buffer's own. `live` are the bytes in use
-    after the step: the graph's inputs and all its allocations, each memory counted once.
+    after the step: the graph's inputs and all its allocations, shared memory counted once.
 
     `side` "compiled" is the generated code as planned: `entity` is the node that writes the buffer, `at` the line of
     the wrapper. `side` "eager" are the captured graph's operators run in eager mode: `entity` is the captured node that
-    allocates the buffer, or whose derivative does. `side` "measured" are allocations and frees during the call, from
-    the GPU's allocator or the CPU profiler: without names, graphs and halves.
+    allocates the buffer, by itself or in its derivative. `side` "measured" are allocations and frees during the call,
+    from the GPU's allocator or the CPU profiler: without names, graphs and halves.
     """
 
     graph: str
@@ -166,8 +167,8 @@ class Merge:
     """One step of Inductor's fusion: scheduler nodes `first` and `second`, by name, became `name` in `round`, from 1.
 
     `kind` is the half of the graph ("forward", "backward", "inference"). A name that no `Merge` made is a node of the
-    `ir` stage. `saved` are the bytes of Inductor's score of the pair (`Scheduler.score_fusion_memory`): the bytes that
-    both access. `reordered` marks the last round, in which loops may be reordered.
+    `ir` stage. `saved` is Inductor's score of the pair (`Scheduler.score_fusion_memory`): the bytes that both access.
+    `reordered` marks the last round, in which loops may be reordered.
     """
 
     graph: str
@@ -182,7 +183,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Seconds that torch spent in a phase of compilation, by its own events; `parent` is the enclosing phase."""
+    """Seconds that torch spent in a compilation phase, by torch's own events; `parent` is the enclosing phase."""
 
     name: str
     seconds: float
@@ -193,7 +194,9 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A trial of advice (by its id): the call without and with the change, timed in turns on `device`.
+    """A trial of one piece of advice (`advice` is its id): the call without and with the change, timed in turns.
+
+    `device` is where both were timed.
 
     `before` and `after` are median seconds of a call. `gained` is the median over `rounds` of the time saved, `low` and
     `high` its quartiles. The compile seconds are for the first call, with empty caches. `expected` is the gain that the

@@ -23,7 +23,7 @@ class Options:
     True, the results of the built code; "kernels", each Triton kernel's stores in Triton's interpreter, which needs no
     GPU. `time` measures the call on the device of its tensors, eager and compiled: True (the useful candidates), "all",
     or names of modes and backends ("default,aot_eager").
-    `vs` names another backend that generates code, to compile the same call and show side by side.
+    `vs` names another backend that generates code: it compiles the same call, and both results are shown side by side.
     `step` records how TorchDynamo traces the function, instruction by instruction: True, or the MiB to keep.
 
     `compiler.option_checks.parse_options` validates the user's options. Options read from a record are not validated,
@@ -44,7 +44,7 @@ class Options:
     vs: str = ""
 
     def with_objects(self, asked: Options) -> Options:
-        """These options with the user's own objects, as a backend may be a function."""
+        """These options with the user's own objects from `asked`, as a backend may be a function; changes `self`."""
         if self != asked:
             # A record is JSON, which can't hold a function. This is not a field, so it is neither compared nor written.
             object.__setattr__(self, "_asked", asked)

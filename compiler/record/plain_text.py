@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def pluralize(count: float, noun: str, plural: str = "") -> str:
-    """`1 kernel`, `3 kernels`; `2 launches` if the plural is given."""
+    """A count with its noun: `1 kernel`, `3 kernels`, or `2 launches` if the plural is given."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -27,6 +27,6 @@ def size_text(count: float) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], before: str = "; ", after: str = "") -> str:
-    """`; did you mean 'x'?`, with the known name nearest to a wrong one; "" if none is near."""
+    """A suggestion of the known name nearest to a wrong one, `; did you mean 'x'?`; "" if none is near."""
     near = get_close_matches(name, list(known), n=1)
     return f"{before}did you mean {near[0]!r}?{after}" if near else ""

@@ -10,7 +10,7 @@ from compiler.record import Span, Suggestion
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a name in a breaking expression: `span` is its assignment, loop or argument."""
+    """The origin of a name in a breaking expression: `span` is the assignment, loop or argument that sets the name."""
 
     name: str
     span: Span
@@ -20,9 +20,9 @@ class Origin:
 class Site:
     """An expression that breaks the graph even if nothing before it does.
 
-    `file`, `line` and `span` are its place in the user's code (or in a package other than torch). `chain` leads there
-    from the explored function. `branch` are the headers of the enclosing blocks, outermost first. `origins` trace its
-    value back. `kind` and `reason` are torch's words, `what` is one plain sentence.
+    `file`, `line` and `span` are its place in the user's code (or in a package other than torch). `chain` leads from
+    the explored function to this place. `branch` are the headers of the enclosing blocks, outermost first. `origins`
+    trace the expression's value back. `kind` and `reason` are torch's words, `what` is one plain sentence.
 
     `as_it_is` is whether TorchDynamo reported the break in the unchanged program; else `behind` is the id of the site
     that hid it. `passed` is whether the x-ray could continue after it; `note` says why not, or which expression was
@@ -58,7 +58,7 @@ FixState = Literal["verified", "changes when a side effect happens", "moves the 
 class Fix:
     """A fix that was tried for a site. `words` describe the result; `moved_to` is the place of a new break.
 
-    `together` is whether it is one of the fixes that work together.
+    `together` is set for the fixes that work together.
     """
 
     site: str
@@ -71,9 +71,10 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class XRay:
-    """The sites of a call, in the order in which they were found, and what prevented the x-ray from finding more.
+    """The sites of a call, in the order in which they were found.
 
     `consequences` are breaks of the unchanged program that only follow from an earlier break; they are not sites.
+    `problems` are the reasons why there may be more sites.
     """
 
     sites: tuple[Site, ...]

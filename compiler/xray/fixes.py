@@ -33,14 +33,18 @@ from compiler.xray.state import State
 from compiler.xray.substitution import Change, Edit, Noted, Program, Spot, edit_lines, parse_edited
 
 SEEDS = 3
-"""Number of other random inputs on which a change is also compared."""
+"""Number of sets of random inputs on which a change is compared, besides the call's own inputs."""
 _NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _WORST = ("verified", "changes when a side effect happens", "moves the break", "no fix known")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Results and side effects of a call: results and gradients, output, and the contents of the user's objects."""
+    """Results and side effects of a call.
+
+    `results` includes gradients. `said` is the output, `held` are the contents of the user's objects by name. `raised`
+    describes the exception, "" if there was none.
+    """
 
     results: Sequence[Result] = ()
     said: tuple[tuple[str, str], ...] = ()
@@ -50,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Tried:
-    """The best fix of each site, the combined change of those that work together, and the sites that remain."""
+    """The best fix of each site (`fixes`), the combined change of the fixes that work together, and the sites left."""
 
     fixes: tuple[Fix, ...]
     change: Change = field(default_factory=Change)
@@ -58,7 +62,7 @@ class Tried:
 
 
 def _selections(fixes: Sequence[Fix]) -> list[list[Fix]]:
-    """Sets of fixes to combine: all that work, and those without settings, as settings affect all code."""
+    """Sets of fixes to combine: all that work, those without settings (as settings affect all code), and none."""
     holding = [fix for fix in fixes if fix.state in _WORST[:2]]
     edits = [fix for fix in holding if fix.suggestion and not fix.suggestion.settings]
     return [each for each in (holding, edits, []) if each is not edits or len(edits) < len(holding)]
@@ -71,7 +75,10 @@ class Trials:
     search: Search
 
     def run(self) -> Tried:
-        """Try the fixes of each site alone, then combine those that work, and search for the remaining sites."""
+        """Try the fixes of each site alone, then combine those that work; return the best combination.
+
+        A combination after which the search has no problems is preferred, then the one that leaves the fewest sites.
+        """
         with apart.forget_compilations(lambda _seconds: None):
             fixes = [self._best(site) for site in self.search.sites]
             found = [self._choose_together(fixes, candidates) for candidates in _selections(fixes)]
@@ -79,7 +86,7 @@ class Trials:
         return min(tried, key=lambda each: (bool(each.left.problems), len(each.left.sites)))
 
     def _best(self, site: Site) -> Fix:
-        """The first fix of a site that works, or else the best one."""
+        """The first verified fix of a site, or else the best one that was tried."""
         call = self.search.call_of(site)
         if call is None:
             return Fix(
@@ -95,7 +102,7 @@ class Trials:
         return min(tried, key=lambda fix: _WORST.index(fix.state), default=_unknown(site))
 
     def _choose_together(self, fixes: Sequence[Fix], candidates: Sequence[Fix]) -> Tried:
-        """Combine the candidates that work together: all, or as many as can be added one by one."""
+        """Combine candidates that work together: all of them, or as many as can be added one by one."""
         chosen = self._without_overlaps(candidates)
         if not self._hold(chosen):
             chosen = self._one_by_one(chosen)
@@ -138,7 +145,7 @@ class _Trial:
     _moved: dict[Spot, int] = field(default_factory=dict)
 
     def holds(self, change: Change, mended: set[str]) -> bool:
-        """Whether a change removes the breaks of these sites, and the call's results and side effects stay the same."""
+        """Whether a change removes the breaks of the `mended` sites and keeps the call's results and side effects."""
         try:
             tried = self._difference(change, mended) if self._break_with(change, mended) is None else ("breaks", "")
         except Exception:  # noqa: BLE001 - fixes that work alone may raise anything together
@@ -201,10 +208,10 @@ class _Trial:
         return any((site.file, site.line) == (span.file, span.line) for site in others)
 
     def _difference(self, change: Change, mended: set[str]) -> tuple[str, str]:
-        """The difference that a change makes, compiled, and a difference in order only.
+        """The difference that a change makes, and a difference in the order of output only; each "" if there is none.
 
-        All sites that are not mended have values in their place, so that the mended code is in a graph. Then the change
-        is also run eagerly on other inputs.
+        The changed call is compiled, with values in place of all sites that are not mended, so that the mended code is
+        in a graph. Then the change is also run eagerly on other inputs.
         """
         why, when = self._compare(change, mended, compiled=True)
         if why:
@@ -218,7 +225,7 @@ class _Trial:
     def _compare(
         self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None
     ) -> tuple[str, str]:
-        """Difference that a change makes, apart from differences between two runs without it, such as times."""
+        """Compare one call without and with a change; differences between two unchanged runs (times) are ignored."""
         before = self._outcome(Change(), mended, seed=seed)
         after = self._outcome(change, mended, compiled=compiled, seed=seed)
         why, when = _compare(before, before, after)
@@ -272,7 +279,8 @@ def _moved_fix(site: Site, suggestion: Suggestion, span: Span, kind: str) -> Fix
 def _compare(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
     """The difference in results or side effects of a changed call `mine`, and a difference in the order of output only.
 
-    `first` and `second` are two runs of the unchanged call; differences between them are ignored.
+    Each is "" if there is none. `first` and `second` are two runs of the unchanged call; differences between these two
+    are ignored.
     """
     if mine.raised != first.raised:
         return f"the call raises {mine.raised or 'nothing, where it raised'}".splitlines()[0], ""
@@ -290,7 +298,7 @@ def _compare(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
 
 
 def _gradients(value: Any, state: State) -> list[torch.Tensor | None]:
-    """Gradients of the sum of all differentiable results."""
+    """Gradients of the sum of all differentiable results, for each leaf of `state`; None for a leaf without one."""
     outputs = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     floats = [leaf.float().sum() for leaf in outputs if leaf.is_floating_point() and leaf.grad_fn is not None]
     if floats:
@@ -303,14 +311,14 @@ def _lines(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _mask_numbers(first: Any, second: Any, said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The output of a call; numbers are masked if two runs of the unchanged program differ (times)."""
+    """The output of a call; numbers are masked if the outputs of two unchanged runs differ, for example in times."""
     if first == second:
         return list(said)
     return [(kind, _NUMBERS.sub("#", text)) for kind, text in said]
 
 
 def _differences_held(first: Mapping[str, Any], second: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[str]:
-    """Yield attributes and items with other values, unless they differ in every run."""
+    """Describe attributes and items with changed values, except for those that differ between unchanged runs too."""
     for name, value in first.items():
         if name not in mine:
             yield f"`{name}` is not there"
@@ -327,7 +335,7 @@ def _unknown(site: Site) -> Fix:
 
 
 def patched_files(change: Change, search: Search) -> dict[str, tuple[list[str], list[str]]]:
-    """Lines of each changed file, before and after, by file name. Settings are added after the imports."""
+    """Lines of each changed file before and after the change, by file name. Settings are added after the imports."""
     edits = list(change.edits)
     first = next((search.book.path(site.file) for site in search.sites), "")
     if change.settings and first:
@@ -340,7 +348,7 @@ def patched_files(change: Change, search: Search) -> dict[str, tuple[list[str], 
 
 
 def _with_settings(edits: list[Edit], file: str, settings: Sequence[str]) -> list[Edit]:
-    """Add an edit that inserts settings after the last import of a file."""
+    """Add an edit that inserts settings after the last import of a file, or at its start."""
     lines = linecache.getlines(file)
     imports = [node for node in parse_edited(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.asname or alias.name for node in imports for alias in node.names}

@@ -29,7 +29,7 @@ class _Use:
 
 
 def origins(places: Sequence[Place], node: ast.AST, book: SourceBook) -> tuple[Origin, ...]:
-    """Find the origins of the names in a node at the last of these places, nearest first."""
+    """Origins of the names in a node at the last of `places`, nearest first; `places` is the chain of calls."""
     found: dict[Place, Origin] = {}
     todo = [_Use(name, places[-1].line, len(places) - 1) for name in _names(node)]
     seen = set(todo)
@@ -67,7 +67,7 @@ def _header(node: ast.stmt, line: int) -> str:
 
 
 def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AST, int]]:
-    """Yield the last assignment before a use, or the argument passed by the caller."""
+    """Yield the last assignment before a use, or the caller's argument: its place, value, and depth in the chain."""
     place = places[use.depth]
     function = _function(place)
     if function is None:
@@ -86,7 +86,7 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
 
 
 def _argument_of(parameters: ast.arguments, name: str, call: ast.Call) -> ast.expr | None:
-    """The argument of a call for a parameter; `self` and `cls` are not passed by the call."""
+    """The argument of a call for the parameter `name`; None if unknown. `self` and `cls` are not passed by the call."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -124,7 +124,7 @@ def _is_named(target: ast.expr, name: str) -> bool:
 
 
 def _names(node: ast.AST) -> list[str]:
-    """Names that a node reads."""
+    """Names that a node reads, except `self` and `torch`."""
     loads = (each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
     return list(dict.fromkeys(each.id for each in loads if each.id not in ("self", "torch")))
 

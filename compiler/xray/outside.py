@@ -88,9 +88,9 @@ class _Stream(io.TextIOBase):
 
 @contextmanager
 def unheard(heard: Heard | None = None) -> Iterator[None]:
-    """Run code without output, logs and saved files; record output in `heard`.
+    """Hide output, logs and warnings in the block; record them in `heard`. Changes outside the process are errors.
 
-    Not for finding breaks, as TorchDynamo would trace the replacements of torch.save and others.
+    Do not use this to find breaks, as TorchDynamo would trace the replacements of torch.save and others.
     """
     heard = heard or Heard()
     stream = _Stream(heard)

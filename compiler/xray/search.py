@@ -75,7 +75,7 @@ class Search:
     _calls: dict[str, Call] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Search each of the calls until it has no more breaks, or one that can't be passed."""
+        """Search each of the calls until it has no more breaks, or a break that can't be passed."""
         for each in (self.call, *self.call.later):
             quietly = apart.forget_compilations(lambda _seconds: None)
             with repeatable(each) as restore, quietly, self.change.apply_settings():
@@ -87,7 +87,7 @@ class Search:
         self._add_unreached()
 
     def sites_after(self, change: Change) -> XRay:
-        """The sites that remain with a change; their lines are those of the unchanged files."""
+        """The sites that remain with a change; line numbers refer to the unchanged files."""
         again = Search(self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change)
         again.run()
         return again.found
@@ -144,7 +144,7 @@ class Search:
         return Program(self.functions, spots, self.change.edits)
 
     def _note_values(self, bench: Bench) -> Noted:
-        """Run the program once, and record the values at the spots. A spot with outside effects is left out."""
+        """Run the program once and record values at the spots; leave out a spot with effects outside the process."""
         noted = Noted()
         why = bench.run_noting(self._program(self.spots), noted, frozenset(self.left_out))
         if isinstance(why, OutsideError):
@@ -177,7 +177,10 @@ class Search:
         ))  # fmt: skip
 
     def _add_unreached(self) -> None:
-        """Add the exploration's breaks in code that the repeated calls do not reach."""
+        """Add the exploration's breaks that the search did not find.
+
+        A break that the repeated calls reach is a consequence of an earlier one; any other is added as a site.
+        """
         known = [site.span for site in self.sites]
         breaks = {_users_span(item): item for item in reversed(self.record.breaks)}
         missed = {span: item for span, item in breaks.items() if span and span.end_column and span not in known}
@@ -202,13 +205,15 @@ class Search:
         ))  # fmt: skip
 
     def _is_again(self, spot: Spot, kind: str, noted: Noted) -> bool:
-        """Whether a known spot inside this one breaks again, as TorchDynamo does not support its value."""
+        """Whether the cause of a break is the unsupported value of a known spot inside this one."""
         inner = [number for other, number in self.spots.items() if other.is_inside(spot)]
         objects = [number for number in inner if not noted.is_plain(number)]
         return bool(objects) and any(site.kind == kind for site in self.sites[-1:])
 
     def _site_hiding(self, span: Span) -> str:
-        """Id of the site whose break left a span untraced; if none did, of the last site that left lines untraced."""
+        """Id of the site whose break left a span untraced; if there is none, of the last site that left lines untraced,
+        or else of the last site.
+        """
         evicting = [item for item in self.record.breaks if item.unread is not None or item.outcome != "resumed"]
         covering = [item for item in evicting if item.unread and item.file == span.file
                     and item.unread[0] <= span.line <= item.unread[1]]  # fmt: skip
@@ -283,7 +288,7 @@ class Bench:
     def first_break(
         self, program: Program, stand_ins: Mapping[int, StandIn], left_out: frozenset[int] = frozenset()
     ) -> BreakFacts | None:
-        """First break of the call with values in place of spots; None if it is captured as one graph."""
+        """First break of the call with values in place of spots; None if the call is captured as one graph."""
         self.restore()
         try:
             with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process():
@@ -325,7 +330,7 @@ def roots_of(call: Call) -> list[tuple[str, Any]]:
 
 
 def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
-    """Yield spots that can be replaced to pass a break, from the expression itself outwards to its callers."""
+    """Yield spots (with places) that can be replaced to pass a break, from the expression outwards to its callers."""
     for place in reversed(facts.places):
         if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file):
             continue
@@ -341,7 +346,7 @@ def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
 
 
 def _can_be_replaced(node: ast.expr) -> bool:
-    """Whether a node is a replaceable value, not the target of an assignment, a starred part or a yield."""
+    """Whether a node is a replaceable value, not the target of an assignment, a starred part, a slice or a yield."""
     is_target = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
     return not is_target and not isinstance(node, ast.Starred | ast.Slice | ast.Yield | ast.YieldFrom | ast.Await)
 

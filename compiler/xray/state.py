@@ -1,7 +1,7 @@
 """Save the state of the user's objects that a call can reach, and restore it after the call is repeated.
 
-Copies would not do, as locks, files and modules that hold them can't be copied. So the program runs on the user's own
-objects, and tensors, containers, attributes, closure variables and globals are restored.
+Running on copies is not possible, as locks, files and objects that hold them can't be copied. So the program runs on
+the user's own objects, and tensors, containers, attributes, closure variables and globals are restored.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class State:
                 restore()
 
     def values(self) -> dict[str, Any]:
-        """Copies of the tensors and plain values that these objects hold now, by name."""
+        """Copies of the tensors and plain values that the objects hold now, by name."""
         return {name: _copy_of(value) for owner, each in self._objects for name, value in _values(owner, each)}
 
     def tensors(self) -> list[torch.Tensor]:

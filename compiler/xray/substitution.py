@@ -34,7 +34,7 @@ _CONSTANTS = (type(None), bool, int, float, str, bytes)
 _LONGEST_INT = 2**62
 
 Kind = Literal["value", "truth", "context", "statement"]
-"""What is recorded at a spot: its value, its truth value, the value that a `with` binds, or that a statement ran."""
+"""The thing recorded at a spot: its value, its truth value, the value that a `with` binds, or that a statement ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Spot:
 
     @classmethod
     def of_place(cls, place: Place) -> Spot:
-        """The spot of the value at a place with columns."""
+        """The spot of the expression at a place with known columns."""
         start = (place.line, place.column or 0)
         return cls(place.file, start, (place.end_line or place.line, place.end_column or 0))
 
@@ -120,7 +120,7 @@ class Noted:
         return value
 
     def truth(self, number: int, value: Any) -> bool:
-        """Record and return whether a value is true."""
+        """Record and return the truth value of a value."""
         return bool(self.note(number, bool(value)))
 
     def enter(self, number: int, manager: Any) -> Any:
@@ -139,7 +139,7 @@ class Noted:
         return all(isinstance(leaf, (torch.Tensor, *_CONSTANTS)) for leaf in leaves)
 
     def stand_ins(self) -> dict[int, StandIn]:
-        """The replacement for each spot that was reached."""
+        """The replacement for each spot that was reached, by number."""
         return {number: _stand_in(values) for number, values in self.values.items()}
 
 
@@ -152,7 +152,7 @@ class StandIn:
 
     @property
     def words(self) -> str:
-        """Describe the value or values in a few words."""
+        """The value or values, in a few words."""
         if not self.items:
             return repr(self.constant)
         kinds = dict.fromkeys(_short(item) for item in self.items)
@@ -167,7 +167,9 @@ def _short(value: Any) -> str:
 
 
 def _stand_in(values: Sequence[Any]) -> StandIn:
-    """One constant if all values are equal; one tensor if all tensors differ only in their numbers; else all items."""
+    """The replacement for the recorded values: one constant if they are equal constants, one tensor if they are tensors
+    that differ only in their elements, or else all values.
+    """
     first = values[0]
     if _is_constant(first) and all(type(value) is type(first) and value == first for value in values):
         return StandIn(first)
@@ -188,7 +190,10 @@ def _is_constant(value: Any) -> bool:
 
 
 def _copy_of(value: Any) -> Any:
-    """A copy that later changes of the value do not affect; a tensor that requires grad gets a grad_fn of its own."""
+    """A copy that later changes of the value do not affect; parameters and sparse tensors are shared.
+
+    A tensor that requires grad gets a grad_fn of its own.
+    """
 
     def copy(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter) or leaf.is_sparse:
@@ -287,7 +292,7 @@ class Program:
 
     @contextmanager
     def with_notes(self, noted: Noted, left_out: frozenset[int] = frozenset()) -> Iterator[None]:
-        """Run the block with a program that records the values of its spots; `left_out` spots are not run, but None."""
+        """Run the block with a program that records its spots' values; `left_out` spots are None and do not run."""
         with self._with_changes(None, left_out, {NOTE: noted.note, TRUTH: noted.truth, ENTER: noted.enter}):
             yield
 
@@ -342,7 +347,7 @@ CodeKey = tuple[str, str, int]
 
 
 def codes_of(file: str, tree: ast.Module) -> dict[CodeKey, CodeType]:
-    """Code objects of all functions of a changed file."""
+    """Code objects of all functions of a changed file, by key."""
     module = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
     return {key_of(code): code for code in nested_codes(module)}
 
@@ -355,7 +360,7 @@ def key_of(code: CodeType) -> CodeKey:
 def swap_code(
     functions: Iterable[FunctionType], codes: Mapping[CodeKey, CodeType], names: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Temporarily swap the code of functions, and add the names that it uses to their globals."""
+    """Temporarily swap the code of functions, and add `names`, which the new code uses, to their globals."""
     with contextlib.ExitStack() as stack:
         for function in functions:
             new = codes.get(key_of(function.__code__))
@@ -381,7 +386,7 @@ def all_functions() -> dict[str, list[FunctionType]]:
 
 
 def _functions_of_modules() -> Iterator[Any]:
-    """Yield the functions of the user's modules, and of their classes."""
+    """Yield the values in the user's modules and in the modules' classes, functions among them."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) or "<unknown>"
         for value in () if is_installed(file) else list(vars(module).values()):

@@ -1,4 +1,4 @@
-"""Suggestions that remove a graph break: rules on torch's type of break and the user's own line.
+"""Suggestions that remove a graph break: rules that match torch's type of break and the user's own line.
 
 Each rule is tested by applying it to code with a break and checking that the break is gone.
 """
@@ -26,7 +26,7 @@ class Advice:
 
 
 def advise(case: Case, of_calls: bool = False) -> Advice:
-    """Advice of the first rule that matches; with `of_calls`, only rules about calls are considered."""
+    """Advice of the first rule that matches, empty if none does; with `of_calls`, only rules about calls are tried."""
     rules = (rule for rule in RULES if rule.calls or not of_calls)
     rule = next((rule for rule in rules if rule.matches(case)), None)
     return Advice(rule.words(case), rule.suggestions(case)) if rule is not None else Advice()

@@ -68,7 +68,7 @@ class Case:
 
 
 def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, inlined: bool = False) -> Case:
-    """Make the case of a break at `place`; it has only torch's message if the source does not parse."""
+    """The case of a break at `place`; if the source does not parse, the case has no AST nodes."""
     source = tuple(linecache.getlines(place.file))
     tree = parse("".join(source))
     path = nodes_around(tree, place) if tree is not None else ()
@@ -88,7 +88,7 @@ def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, i
 
 
 def kind_in_rules(kind: str, message: str) -> str:
-    """The type of a break as rules name it; torch 2.15 has one type for several earlier ones."""
+    """The type of a break as rules name it, as torch 2.15 has one type for several earlier types."""
     if kind == "Unsupported function call (delayed)" and "RNN, GRU, or LSTM" in message:
         return "Attempted to wrap RNN, GRU, or LSTM"
     if kind == "C-implemented special method without VariableTracker model":
@@ -127,7 +127,7 @@ def parse(text: str) -> ast.Module | None:
 
 
 def nodes_around(tree: ast.AST, place: Place) -> tuple[ast.AST, ...]:
-    """The AST nodes around a place, outermost first, or the last statement on its line."""
+    """The AST nodes around a place, outermost first; without known columns, the statements that contain its line."""
     found: list[ast.AST] = []
     inside: ast.AST | None = tree
     while inside is not None:

@@ -25,7 +25,7 @@ def _put(case: Case, old: ast.expr | ast.stmt, new: str) -> Lines:
 
 
 def expression(template: str) -> Rewrite:
-    """Rewrite the culprit's call as `template`: `{0}` is its first argument, `{self}` the object of a method call,
+    """A rewrite of the culprit's call as `template`: `{0}` is its first argument, `{self}` the object of a method call,
     `{arguments}` all arguments. Without `{arguments}`, a call with keyword arguments is not rewritten.
     """
 
@@ -58,7 +58,7 @@ def without_call(case: Case) -> Lines | None:
 
 
 def _as_number(case: Case, tensor: ast.expr) -> str:
-    """Code for a tensor in place of its number: detached, and reshaped to no dimensions if it may have some."""
+    """Code for a tensor in place of its number: detached, and reshaped to zero dimensions unless it is a reduction."""
     text = case.text(tensor)
     if not isinstance(tensor, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
         text = f"({text})"
@@ -66,7 +66,7 @@ def _as_number(case: Case, tensor: ast.expr) -> str:
 
 
 def without_statement(case: Case) -> Lines | None:
-    """Replace the whole statement with `pass`, if it is this call alone."""
+    """Replace the whole statement with `pass`, if it consists only of the culprit's call."""
     match case.statement:
         case ast.Expr(value=value) if value is case.node:
             return _put(case, case.statement, "pass")
@@ -233,7 +233,7 @@ def clone(case: Case) -> Lines | None:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A format string, and the code of the values for it."""
+    """A format string (`text`), and the code of the values to format."""
 
     text: str
     values: tuple[str, ...] = ()

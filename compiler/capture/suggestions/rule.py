@@ -109,7 +109,7 @@ def _suggestion(change: Change, lines: Lines | None, case: Case, is_first: bool)
 
 
 def code_of(case: Case) -> str:
-    """The user's code, shortened to one line."""
+    """The user's code in backticks, shortened to one line."""
     return quoted_code(case.span.code)
 
 

@@ -95,7 +95,7 @@ def _function(case: Case) -> ast.AST | None:
 
 
 def _uses(case: Case) -> Iterator[tuple[ast.AST, ast.expr]]:
-    """Yield the uses of the culprit's value, and later uses of names assigned from it, with the node that uses them."""
+    """Yield pairs (user, use) of AST nodes: uses of the culprit's value, and later uses of names assigned from it."""
     function = _function(case)
     if function is None or case.node is None or case.statement is None:
         return
