@@ -239,6 +239,6 @@ def _sass_place(comment: str) -> Place:
 
 
 def _in_file(place: Place, file: str) -> int | None:
-    """The line, if the place is in this file. Line 0 means unknown."""
+    """Line number of a place; None if it is unknown (0), or if the place is in another file."""
     name, line = place
     return line if line and re.split(r"[/\\]", name)[-1] == file else None

@@ -157,7 +157,7 @@ def _source(
 
 
 def _spelled_sizes(text: str) -> Iterator[tuple[str, int]]:
-    """Find sizes like `xnumel = 1280`, with which Inductor starts a kernel if they are not symbolic."""
+    """Yield sizes like `xnumel = 1280` that Inductor writes at the start of a kernel if they are not symbolic."""
     for match in re.finditer(r"^    (\w+) = (\d+)$", text, re.MULTILINE):
         if _SIZE.match(match[1]):
             yield match[1], int(match[2])
