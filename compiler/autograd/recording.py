@@ -239,7 +239,7 @@ def op_name(function: Callable[..., Any]) -> str:
 
 
 class SecondOrder:
-    """Records for each node made by a backward pass with `create_graph=True` the node whose derivative made it.
+    """For each node made by a backward pass with `create_graph=True`, records the node whose derivative made it.
 
     Such a pass builds a second graph, to be differentiated again: gradient penalties, Hessians, meta-learning. While it
     runs, hooks on the first graph's nodes record the sequence numbers of the nodes that each of them makes.

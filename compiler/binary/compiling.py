@@ -74,7 +74,7 @@ def compile_record(
     """Compile a record's Triton kernels for the GPU that they were written for; return the record with the results.
 
     `listener` is called after each kernel with the numbers of finished and of all kernels. A failure becomes a
-    `Problem` of the kernel's first missing stage. On an interrupt, raises CompilationInterrupted with the finished kernels.
+    `Problem` of the kernel's first missing stage. If interrupted, raises CompilationInterrupted with results so far.
     """
     found, total = record, _count(record, wanted.get("kernels"))
     try:

@@ -174,9 +174,9 @@ def rate(target: Target, dtype: str, *, matmul: bool) -> float:
     """The target's peak operations per second in `dtype` (a name of torch, or "tf32").
 
     Matmuls run on tensor cores, at the rate of the dtype. If the GPU lacks the dtype, the next wider one that it has is
-    used (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the ordinary cores,
-    float16 too, as Triton computes it in float32. There, float64 is at most half as fast as float32 (tensor and matrix cores
-    double that on A100, H100 and MI300X).
+    used (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the ordinary cores, float16 too, as
+    Triton computes it in float32. There, float64 is at most half as fast as float32 (tensor and matrix cores double
+    that on A100, H100 and MI300X).
     """
     if not matmul:
         return min(target.peak["float64"], target.peak["float32"] / 2) if dtype == "float64" else target.peak["float32"]

@@ -182,7 +182,7 @@ def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def resize(tensor: Tensor, dims: Iterable[int], size: int) -> Tensor:
-    """Resize these dimensions of a tensor to `size`, by truncation or by repeating its rows."""
+    """Resize these dimensions of a tensor to `size`, by truncating or repeating it. Raises OptionError if empty."""
     made = tensor.detach()
     for dim in dims:
         if made.shape[dim] == 0:
