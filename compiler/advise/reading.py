@@ -212,7 +212,7 @@ class Reading:
 
     @property
     def guard_ids(self) -> tuple[str, ...]:
-        """Entity ids of the slowest guards, first those on the user's own values."""
+        """Entity ids of up to three guards: guards on the user's own values come first, slower ones before faster."""
         found = sorted(self.record.guards, key=lambda guard: (guard.internal, -(guard.seconds or 0.0)))
         return tuple(f"guards.{guard.id}" for guard in found[:3])
 

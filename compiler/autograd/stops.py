@@ -79,7 +79,7 @@ class Stops:
                 self._of[each] = stops
 
     def _stops_of(self, constants: Sequence[torch.Tensor]) -> tuple[Stop, ...]:
-        """The stops behind these tensors, including those that are frozen parameters."""
+        """The stops behind these tensors, and those of the frozen parameters among them."""
         found: dict[Stop, None] = {}
         for each in constants:
             for stop in self._of.get(each, ()):

@@ -112,7 +112,7 @@ class _Half:
         return cost * max(_tensor(before.attrs).elements for before in self._inputs_of(part))
 
     def _nodes_of(self, part: Entity) -> Iterator[str]:
-        """Yield the FX nodes that a part computes, without those of a reduction before it."""
+        """Yield the FX nodes that a part computes, without the nodes of a preceding reduction."""
         origins = [fx for fx in part.origins if fx in self.fx and (part.kind not in _LOOPS or fx not in self.called)]
         if part.kind == "extern" and (matmuls := [fx for fx in origins if self.fx[fx].is_matmul]):
             yield from matmuls  # the other nodes made its arguments

@@ -127,7 +127,7 @@ def _check_known(wanted: Collection[str], kernels: list[Kernel]) -> None:
 
 
 def _why_none(record: Record) -> tuple[str, str]:
-    """Why the record has no Triton kernels, and what to do."""
+    """The reason why the record has no Triton kernels, and a hint what to do."""
     languages = {kernel.language for kernel in record.kernels}
     if "cpp" in languages:
         return (

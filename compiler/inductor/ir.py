@@ -16,7 +16,7 @@ FxOriginIds = Callable[[FxOrigins], tuple[str, ...]]
 def ir_artifact(
     nodes: Sequence[IrFacts], *, artifact_id: str, stage: str, title: str, graph: str, origins: Origins
 ) -> Artifact:
-    """Artifact of scheduler nodes, in schedule order. An entity's `inputs` are the nodes that write what it reads."""
+    """Artifact of scheduler nodes, in schedule order. An entity's `inputs` are the nodes whose buffers it reads."""
     writers: dict[str, str] = {}
     text: list[str] = []
     lines: dict[int, tuple[str, ...]] = {}

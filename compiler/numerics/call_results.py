@@ -166,7 +166,7 @@ def _argument_names(call: Call) -> list[str]:
 
 
 def _tensors(names: Sequence[str], arguments: Any, *, wants: bool) -> dict[str, Tensor]:
-    """Distinct tensors passed to a call: leaves that require grad if `wants`, else tensors without grad."""
+    """Distinct tensors passed to a call: leaves that require grad if `wants`, else tensors that don't."""
     args, kwargs = arguments
     every = [found for name, value in [*zip(names, args, strict=True), *kwargs.items()]
              for found in _tensors_in(name, value)]  # fmt: skip

@@ -23,7 +23,7 @@ from compiler.triton_interpreter.program import Launch, ProgramError
 from compiler.triton_interpreter.wrapper import fill_value
 
 MOST_PROGRAMS = 2000
-"""At most this many programs of a launch are run, if the others do not affect their results."""
+"""Maximum number of programs to run per launch, if the other programs do not affect their results."""
 
 _ROUNDED = (
     "some numbers are those of float32 throughout: eager rounds to 16 bits on the way, the kernel only at the end"

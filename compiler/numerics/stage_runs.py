@@ -114,7 +114,7 @@ class StageRunner:
         return found
 
     def _tangents(self, count: int) -> list[Tensor]:
-        """Gradients of the outputs: those from the user's backward, or else ones."""
+        """Gradients of the outputs, from the user's backward or else filled with ones."""
         if not count:
             return []
         facts, trained = self._kept.aot, self._kept.trained

@@ -53,7 +53,7 @@ class BreakTimer:
     def time_breaks(self, breaks: Sequence[GraphBreak], first_call: Sequence[str]) -> list[GraphBreak]:
         """Time the breaks; return each with its cost, or with the reason why the cost is not known.
 
-        `first_call` are the ids of the frames in the first call, which is the one that is timed.
+        `first_call` are the ids of the frames in the first call; only breaks in these frames can be timed.
         """
         known: dict[tuple[Suggestion, ...], tuple[float | None, str]] = {}
         found = []

@@ -93,7 +93,7 @@ class Measured:
 def measure(call: Call, options: Options, plan: Plan, tell: Tell | None = None) -> Measured:
     """Time the candidates for a call. A KeyboardInterrupt ends the measurement and keeps finished results.
 
-    Raises OptionError for an invalid plan (such as an unknown candidate, or a backward that there is not),
+    Raises OptionError for an invalid plan (such as an unknown candidate, or a missing backward),
     CannotCopyError if the call can't be copied, and any exception of the call in eager mode.
     """
     if plan.rounds is not None and plan.rounds < 1:

@@ -99,7 +99,7 @@ def _tell_with_point(tell: Tell | None, point: Point, number: int, total: int) -
 def scaled_dims(call: Call, axes: Axes) -> dict[int, tuple[int, ...]]:
     """Dimensions to resize, by the index of a tensor among the call's inputs.
 
-    Without `dims`: dimension 0 of each tensor that has the first tensor's size there. Raises OptionError if there are
+    Without `dims`: dimension 0 of all tensors with as many rows as the first tensor. Raises OptionError if there are
     none.
     """
     if axes.sizes == (None,) or axes.inputs is not None:
