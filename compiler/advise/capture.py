@@ -18,7 +18,7 @@ PLAIN_WORDS = {
 
 
 def breaks(reading: Reading) -> Iterator[Advice]:
-    """Report graph breaks, with their measured cost if there is one."""
+    """Report graph breaks, with the measured or estimated time that each costs, if known."""
     groups: dict[tuple[str, str, int], list[GraphBreak]] = {}
     for found in reading.record.breaks:
         groups.setdefault((found.kind, found.file, found.line), []).append(found)

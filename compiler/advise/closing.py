@@ -14,7 +14,7 @@ REMARKS = ("compile-time", "break-even")
 
 
 def nothing_to_gain(reading: Reading, others: Sequence[Advice]) -> Advice | None:
-    """A remark that no known change would gain anything; None if some change would."""
+    """A remark that no known change would help, or that nothing was compiled; None if some change would help."""
     if any(advice.change is not None and advice.rule not in REMARKS for advice in others):
         return None
     evidence = tuple(filter(None, (_measured_evidence(reading), _matmul_share(reading), _floor(reading))))

@@ -61,7 +61,7 @@ _USUAL = (
 
 
 def slowest_phase(reading: Reading) -> Iterator[Advice]:
-    """Report the phase of the pipeline that takes most of the compile time."""
+    """Report the slowest phase of the pipeline, if it takes a large share of the compile time."""
     whole = reading.compile_seconds
     if whole < LEAST_SECONDS:
         return

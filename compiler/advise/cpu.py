@@ -9,7 +9,7 @@ from compiler.advise.reading import Reading
 from compiler.record.plain_text import pluralize
 
 THREADED = 0.3
-"""Minimum share of a call's time that a second core saves."""
+"""Share of a call's time that more threads are expected to save, a conservative estimate."""
 WORTH_WAKING = 1e-3
 """Minimum seconds of a call for which starting threads pays."""
 LARGE = 64 * 1024

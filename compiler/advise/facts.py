@@ -8,7 +8,7 @@ from typing import Any, Literal
 from compiler.record.capture_facts import Suggestion
 
 Basis = Literal["measured", "recorded", "estimate"]
-"""The source of a number: a clock; the record; or a formula, which states its assumptions."""
+"""The source of a number: a measurement, the record, or a formula that states its assumptions."""
 ON_ANY_DEVICE: frozenset[str] = frozenset({"break", "recompile", "regions"})
 """Rules with changes that can be tried on the CPU too, if the code is for a GPU that is not present."""
 REPEATED: frozenset[str] = frozenset({"break", "recompile", "specialised"})
@@ -26,7 +26,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The expected gain of a change: `seconds` of each call, or of compilation. Estimates are conservative.
+    """The expected gain of a change, in seconds of each call or of compilation (`of`). Estimates are conservative.
 
     `share` is the gain's share of the whole, from 0 to 1, None if the whole is unknown. `how` says how it was
     estimated.
@@ -73,8 +73,8 @@ class Advice:
     """One finding. `rule` is the rule's name ("cuda-graphs"), `title` a few words, `found` a sentence or two.
 
     `change` is None if nothing needs to change. `numbers` describes the effect on results, "" if they stay within the
-    dtype's tolerance. `plain_lines` is the number of the user's lines that run as plain Python because of it; such
-    findings come first, in descending order.
+    dtype's tolerance. `plain_lines` is the number of the user's lines that the finding keeps in plain Python;
+    findings with such lines come first, most lines first.
     """
 
     rule: str

@@ -17,7 +17,7 @@ CLAIMED = 0.7
 REPLAY_SECONDS, REPLAYS_SECONDS = 0.25e-3, 0.6e-3
 """Wait that remains in a call with CUDA graphs: without and with a backward."""
 CLAIMED_OF_SHORT = 0.25
-"""Share of the wait that is expected to be removed if that is more, as in short calls."""
+"""Minimum share of the wait that is expected to be removed; it applies to short calls."""
 LAUNCH_SAVED = 15e-6
 """Maximum expected saving of CUDA graphs for each launch of generated code after the first. With these constants, the
 claims hold for all 26 launch-bound cases of benchmarks/suite.py on an H200 (LSTM's one launch of many kernels and the

@@ -29,7 +29,7 @@ _LOWERED = ("post_grad", "forward", "backward", "inference")
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """One generated kernel or library call in a call of the function.
+    """Facts about one generated kernel or library call in a call of the function.
 
     `floor` is the time at peak rates, 0 if unknown; `bound` is the limiting rate. `seconds` are measured, None if not.
     `operators` are the ATen operators that it computes (`mm`), `nodes` the ids of their nodes.
@@ -212,7 +212,7 @@ class Reading:
 
     @property
     def guard_ids(self) -> tuple[str, ...]:
-        """Entity ids of the slowest guards, first those on the user's own values."""
+        """Entity ids of up to three guards: guards on the user's own values come first, slower ones before faster."""
         found = sorted(self.record.guards, key=lambda guard: (guard.internal, -(guard.seconds or 0.0)))
         return tuple(f"guards.{guard.id}" for guard in found[:3])
 
@@ -223,7 +223,7 @@ class Reading:
 
     @property
     def guard_seconds(self) -> float:
-        """Seconds of guard checks in a call with warm CPU caches, of guards that can be timed alone."""
+        """Seconds of guard checks in a call with warm CPU caches; only guards that can be timed alone count."""
         later = {frame.id for frame in self.record.frames if frame.call_number > 1}
         return sum(guard.seconds or 0.0 for guard in self.record.guards if guard.frame not in later)
 

@@ -34,7 +34,7 @@ class Waiting:
 
 
 def find_waiting(reading: Reading) -> Waiting | None:
-    """How long the GPU waits in a call; None without a GPU, or if unknown."""
+    """Time that the GPU waits in a call; None without a GPU, or if unknown."""
     own = reading.own
     if own is not None and own.seconds and own.host is not None and own.host.gpu is not None:
         told = f"A call takes {seconds(own.seconds)}, and the GPU is busy in {seconds(own.host.gpu)} of it."

@@ -30,7 +30,7 @@ WHOLE_GRAPH = 400
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An input of a forward operation: its name in the rule, its source node ("" for a constant), its value."""
+    """An input of a forward operation. `name` is its name in the rule, `source` its node, "" for a constant."""
 
     name: str
     source: str
@@ -322,7 +322,7 @@ def _rule_words(node: GraphNode) -> tuple[str, str]:
 
 
 def input_name(rule: Rule | None, position: int) -> str:
-    """The rule's name for an input of the forward operation."""
+    """The rule's name for an input of the forward operation; `input 0` without a rule."""
     slot = rule.slot(position) if rule else None
     if slot is None:
         return f"input {position}"

@@ -27,7 +27,7 @@ _PLAIN = "it saves the inputs of its function alone"
 class Checkpoint:
     """One call of torch.utils.checkpoint, with a label such as "checkpoint 2, model.py:31".
 
-    `selective` says that it has a context_fn, which selects the values to save.
+    `selective` says whether it has a context_fn, which selects the values to save.
     """
 
     label: str
@@ -67,7 +67,7 @@ class Checkpoints:
         return f"recomputed: {found.label}: {_SELECTIVE.format(policy=policy) if found.selective else _PLAIN}"
 
     def mark(self, artifact: Artifact, module: GraphModule, *, backward: bool) -> Artifact:
-        """Note the checkpoint of each node in the artifact's entities and text.
+        """The artifact, with each node's checkpoint added to its entities and text.
 
         In a backward graph these nodes are marked as recomputed.
         """

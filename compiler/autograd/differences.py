@@ -32,7 +32,7 @@ class Difference:
     """Errors of one leaf's gradient.
 
     `error` compares float64 autograd with finite differences, `rounding` the run's gradient with float64 autograd. Each
-    is the largest difference divided by the largest gradient or 1; None if unknown, with the reason in `note`.
+    is the largest difference, divided by the largest gradient if that is above 1; None if unknown, with a `note`.
     `calls` counts function calls. `directions` counts random directions; 0 if each element was perturbed on its own.
     """
 
@@ -52,8 +52,8 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Check gradients of the sum of the function's results. Calls the function many times.
 
-    `found` are the gradients; `random` is torch's RNG state before the call that computed them. Values that autograd
-    treats as constants (detached, or read by `item()`) vary with the leaves here, which shows as an error.
+    `found` are the gradients to check; `random` is torch's RNG state before the call that computed them. Values that
+    autograd treats as constants (detached, or read by `item()`) vary with the leaves here, which shows as an error.
     Raises any exception of the function.
     """
     names = [name for name in leaves if found.get(name) is not None]

@@ -72,7 +72,7 @@ def with_eager_memory(record: Record, kept: Mapping[str, KeptFrame]) -> Record:
 
 
 def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> tuple[list[MemoryEvent], list[Problem]]:
-    """Eager mode's events for the graphs of these events, and a problem for each graph that failed."""
+    """Eager mode's memory events for the compiled graphs of these events, and a problem for each graph that failed."""
     halves = {(event.graph, event.half) for event in compiled}
     events: list[MemoryEvent] = []
     problems: list[Problem] = []

@@ -195,7 +195,7 @@ def short_type(dtype: str, shape: Sequence[Any]) -> str:
 def _text(
     graph: EagerGraph, kept: Mapping[str, tuple[Saved, ...]], settings: Settings, places: Mapping[str, Place]
 ) -> tuple[str, dict[int, str]]:
-    """The text of the program, and the node of each line."""
+    """The text of the program, and the name of the node or stop in each line, by line number."""
     out = _head(graph, [fact for facts in kept.values() for fact in facts], settings)
     lines: dict[int, str] = {}
     before = ""

@@ -142,7 +142,7 @@ class Provenance:
         return same
 
     def _known_body(self, body: fx.Body) -> str:
-        """The parent's subgraph with the same name or graph object, or that the nodes come from."""
+        """Id of the parent's subgraph with the same name or graph object, or of the nodes' origins; "" if unknown."""
         path = body.path if self.same_names else self.homes.get(id(body.module.graph), "")
         if path in self.ids:
             return self.ids[path]
@@ -152,7 +152,7 @@ class Provenance:
         )
 
     def _body_at_place(self, body: fx.Body) -> str:
-        """The parent's subgraph at the same position among the subgraphs of the caller's origin."""
+        """Id of the subgraph at the same position among those of the caller's origin; "" if unknown."""
         for caller in body.callers:
             own = [other for other in self.bodies if caller in other.callers]
             for origin in self.found.get(caller, ()):

@@ -239,7 +239,7 @@ def op_name(function: Callable[..., Any]) -> str:
 
 
 class SecondOrder:
-    """Records for each node made by a backward pass with `create_graph=True` the node whose derivative made it.
+    """For each node made by a backward pass with `create_graph=True`, records the node whose derivative includes it.
 
     Such a pass builds a second graph, to be differentiated again: gradient penalties, Hessians, meta-learning. While it
     runs, hooks on the first graph's nodes record the sequence numbers of the nodes that each of them makes.
@@ -276,7 +276,7 @@ class SecondOrder:
         return enter, leave
 
     def node_of(self, number: int | None) -> Any:
-        """The node whose derivative made the node with this sequence number, or None."""
+        """The node whose derivative includes the node with this sequence number; None if there is none."""
         return self._spans.find(number)
 
 

@@ -2,7 +2,7 @@
 
 Without a build, a user's call runs the captured graph itself. Its autograd graph is then eager mode's own, and each
 autograd node was made by one node of the captured graph. With a build, the autograd graph is one node, that of the
-compiled function, without gradient stops. To find these, the captured graph is run again on the same arguments.
+compiled function, without gradient stops. To find the stops, the captured graph is run again on the same arguments.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class AutogradStage:
             return self._run_noted(args, autograd_nodes.Spans())
 
     def _named_inputs(self, args: Sequence[Any]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
-        """Input tensors with their names in the user's code and their entities in the captured graph."""
+        """Yield each input tensor, after its name in the user's code and its entity in the captured graph."""
         for node, value in zip(self.module.graph.find_nodes(op="placeholder"), args, strict=True):
             if isinstance(value, torch.Tensor):
                 source = fx.input_source(node)

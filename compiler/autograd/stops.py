@@ -28,7 +28,8 @@ class Stop:
     """A gradient stop: `detach`, an operation under `no_grad` on a tensor that requires grad, or a frozen parameter.
 
     `parameter` is the `id` of the frozen parameter. `source` is the number of the node that the tensor was detached
-    from; None if that is a leaf. `stack` is the user's, outermost first. `shape` and `dtype` are the tensor's.
+    from; for a leaf, `leaf` is its `id` instead. `stack` is the user's, outermost first. `shape` and `dtype` are the
+    tensor's.
     """
 
     kind: Kind
@@ -78,7 +79,7 @@ class Stops:
                 self._of[each] = stops
 
     def _stops_of(self, constants: Sequence[torch.Tensor]) -> tuple[Stop, ...]:
-        """The stops behind these tensors, including those that are frozen parameters."""
+        """The stops behind these tensors, and those of the frozen parameters among them."""
         found: dict[Stop, None] = {}
         for each in constants:
             for stop in self._of.get(each, ()):

@@ -1,4 +1,4 @@
-"""Summary of a tensor for display: all numbers if it is small, else norm and range; counts of NaN and infinities."""
+"""Summary of a tensor for display: norm, range, counts of zeros, NaN and infinities; all numbers if it is small."""
 
 from __future__ import annotations
 

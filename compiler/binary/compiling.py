@@ -55,7 +55,7 @@ class _Task:
 
 
 class Wanted(TypedDict, total=False):
-    """What to compile of a record; by default, everything.
+    """Selection of what to compile in a record; everything by default.
 
     `kernels` (ids or names) and `stages` ("ttir", "sass" …) restrict it. `config` is the index of the launch
     configuration among Inductor's candidates. `workers` is the number of processes, by default one for each
@@ -74,7 +74,7 @@ def compile_record(
     """Compile a record's Triton kernels for the GPU that they were written for; return the record with the results.
 
     `listener` is called after each kernel with the numbers of finished and of all kernels. A failure becomes a
-    `Problem` of the kernel's first missing stage. Raises CompilationInterrupted, which has the finished kernels.
+    `Problem` of the kernel's first missing stage. If interrupted, raises CompilationInterrupted with results so far.
     """
     found, total = record, _count(record, wanted.get("kernels"))
     try:

@@ -45,8 +45,8 @@ class Output:
 
     `registers` and `spill_bytes` are per thread; `shared_memory` (bytes), `tensor_memory` (columns, on Blackwell) and
     `threads` are per block; None means not available. `error` is "" on success, else the failing tool's message.
-    `binary` is set on request, with `function`, its function's name, and `spare`, the number of additional pointers
-    after its arguments, which may be null.
+    `binary` is set on request. Then `function` is the name of the function in it, and `spare` the number of additional
+    pointers after the function's arguments, which may be null.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Output:
 def one_function(module: str, first: int, lines: tuple[int, int]) -> str:
     """Source of one function of a module: the shared lines before `first`, and the function's own lines.
 
-    Parsing the other functions would take Triton time.
+    The other functions are left out, as Triton would spend time on parsing them.
     """
     rows = module.split("\n")
     return "\n".join([*rows[: first - 1], *rows[lines[0] - 1 : lines[1]]]) + "\n"

@@ -5,8 +5,9 @@ called it: in a chain of calls, to the outermost place in the kernel's file.
 
 - MLIR: `loc(#loc12)` at the end of an operation, `#loc12 = loc("kernel.py":30:18)`; also
   `callsite(#callee at #caller)`, names `"tmp5"(#loc3)` and `fused[...]`.
-  https://mlir.llvm.org/docs/Dialects/Builtin/#location-attributes - LLVM: `!dbg !34`,
-  `!34 = !DILocation(line: 30, scope: !5, inlinedAt: !40)`. https://llvm.org/docs/LangRef.html#dilocation
+  https://mlir.llvm.org/docs/Dialects/Builtin/#location-attributes
+- LLVM: `!dbg !34`, `!34 = !DILocation(line: 30, scope: !5, inlinedAt: !40)`.
+  https://llvm.org/docs/LangRef.html#dilocation
 - PTX and AMDGCN: `.loc file line column`, until the next one, and the comment that LLVM adds to it:
   `random.py:36:40 @[ kernel.py:40:25 ]`; Triton 3.9's PTX has `inlined_at file line column` instead.
 - SASS: the comments of `listing.sass_listing`, or nvdisasm's own with `-g` and `-gi`.
@@ -39,10 +40,10 @@ Place = tuple[str, int]
 
 
 def source_lines(language: str, text: str, file: str) -> dict[int, int]:
-    """Map lines of `text` with instructions to lines of the kernel's source; both count from 1.
+    """Map the lines of `text` that contain instructions to lines of the kernel's source; both count from 1.
 
     `file` is the base name of the kernel's source. Instructions without a place in that file are left out. In MLIR, the
-    lines that open and close a region belong together. Raises ValueError for an unknown language.
+    lines that open and close a region map to the same line. Raises ValueError for an unknown language.
     """
     if language == "mlir":
         return _mlir(text, file)
@@ -239,6 +240,6 @@ def _sass_place(comment: str) -> Place:
 
 
 def _in_file(place: Place, file: str) -> int | None:
-    """The line, if the place is in this file. Line 0 means unknown."""
+    """Line number of a place; None if it is unknown (0), or if the place is in another file."""
     name, line = place
     return line if line and re.split(r"[/\\]", name)[-1] == file else None

@@ -2,7 +2,7 @@
 
 `language` is "mlir" (TTIR, TTGIR), "llvm", "ptx", "sass" or "amdgcn".
 
-SASS is the output of `nvdisasm` with `NVDISASM_OPTIONS`. Its `-gi` would not help: LLVM's PTX for Triton describes
+SASS is the output of `nvdisasm` with `NVDISASM_OPTIONS`. `-gi` would not help: LLVM's PTX for Triton describes
 inlining only in comments, so ptxas attributes code of `tl.sum` to lines of standard.py. `-gp` gives the PTX line of
 each instruction (`//## File ".nv_debug_ptx_txt", line 131`), and the comment there leads to the kernel's line, which
 `sass_listing` adds to the text.

@@ -86,7 +86,7 @@ def _block_slots(target: Target, warps: int) -> int:
 
 
 def _warps_by_registers(target: Target, registers: int) -> int:
-    """Number of warps for which there are registers; a warp's are all in one partition."""
+    """Number of warps that the registers suffice for; all registers of a warp are in one partition."""
     if not registers:
         return target.max_warps_per_multiprocessor
     of_a_warp = _round_up(registers * target.warp_size, _REGISTER_UNIT[target.vendor])

@@ -114,7 +114,7 @@ def machine_facts(
 
 
 def _occupancy(output: Output, target: Target) -> tuple[occupancy.Occupancy | None, Shortage | None]:
-    """The blocks that fit, or why none does, which Triton reports only at launch."""
+    """The occupancy, and a reason with a hint if no block fits, which Triton reports only at launch."""
     if (output.tensor_memory or 0) > _TENSOR_MEMORY:
         reason = f"a block asks for {output.tensor_memory} columns of tensor memory: {_TENSOR_MEMORY} are the most"
         return None, (reason, _WHAT_TO_DO)

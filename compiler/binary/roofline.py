@@ -31,7 +31,7 @@ class Work:
 
 
 def work(kernel: Kernel, record: Record) -> Work:
-    """The computation of one launch, from the nodes of the last graph from which its loops originate.
+    """The computation of one launch, from the nodes of the last FX graph from which its loops originate.
 
     A node that a kernel uses in several places is counted once, as the compiler computes it once.
     """
@@ -46,7 +46,7 @@ def work(kernel: Kernel, record: Record) -> Work:
 
 
 def _own_work(node: str, kernel: Kernel, record: Record) -> tuple[int, tuple[Node, ...]]:
-    """The computation of a kernel of our own backend, whose loops' origins are followed through all passes."""
+    """Operations of a loop of our own backend, and its FX nodes, found by following origins through all passes."""
     mine = [found for found in record.artifacts if found.graph == kernel.graph]
     own = tuple(_Same(found) for found in mine if found.language == "program")
     graph = next((found for found in mine if found.stage == kernel.half), None)
@@ -112,7 +112,7 @@ class _Half:
         return cost * max(_tensor(before.attrs).elements for before in self._inputs_of(part))
 
     def _nodes_of(self, part: Entity) -> Iterator[str]:
-        """Yield the FX nodes that a part computes, without those of a reduction before it."""
+        """Yield the FX nodes that a part computes, without the nodes of a preceding reduction."""
         origins = [fx for fx in part.origins if fx in self.fx and (part.kind not in _LOOPS or fx not in self.called)]
         if part.kind == "extern" and (matmuls := [fx for fx in origins if self.fx[fx].is_matmul]):
             yield from matmuls  # the other nodes made its arguments
@@ -174,9 +174,9 @@ def rate(target: Target, dtype: str, *, matmul: bool) -> float:
     """The target's peak operations per second in `dtype` (a name of torch, or "tf32").
 
     Matmuls run on tensor cores, at the rate of the dtype. If the GPU lacks the dtype, the next wider one that it has is
-    used (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the multiprocessor's lanes, halves
-    too, as Triton computes them in float32. There, float64 is at most half as fast as float32 (tensor and matrix cores
-    double that on A100, H100 and MI300X).
+    used (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the ordinary cores, float16 too, as
+    Triton computes it in float32. There, float64 is at most half as fast as float32 (tensor and matrix cores double
+    that on A100, H100 and MI300X).
     """
     if not matmul:
         return min(target.peak["float64"], target.peak["float32"] / 2) if dtype == "float64" else target.peak["float32"]

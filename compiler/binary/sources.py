@@ -127,7 +127,7 @@ def _check_known(wanted: Collection[str], kernels: list[Kernel]) -> None:
 
 
 def _why_none(record: Record) -> tuple[str, str]:
-    """Why the record has no Triton kernels, and what to do."""
+    """The reason why the record has no Triton kernels, and a hint what to do."""
     languages = {kernel.language for kernel in record.kernels}
     if "cpp" in languages:
         return (
@@ -157,7 +157,7 @@ def _source(
 
 
 def _spelled_sizes(text: str) -> Iterator[tuple[str, int]]:
-    """Find sizes like `xnumel = 1280`, with which Inductor starts a kernel if they are not symbolic."""
+    """Yield sizes like `xnumel = 1280` that Inductor writes at the start of a kernel if they are not symbolic."""
     for match in re.finditer(r"^    (\w+) = (\d+)$", text, re.MULTILINE):
         if _SIZE.match(match[1]):
             yield match[1], int(match[2])

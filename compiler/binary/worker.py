@@ -131,7 +131,7 @@ def _prepare(target: Any) -> None:
 
 
 def _kernel(job: Job) -> Any:
-    """The function under `@triton.jit`, without Inductor's heuristics."""
+    """The job's `@triton.jit` function, without Inductor's heuristics."""
     tree = ast.parse(job.source)
     tree.body = [kept for statement in tree.body for kept in _without_heuristics(statement)]
     lines = job.source.splitlines(keepends=True)
@@ -154,9 +154,9 @@ def _without_heuristics(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _import_helpers(module: str) -> None:
-    """Import a module without executing its outer packages, such as torch.
+    """Import a module without executing its outer packages, such as torch, unless it needs them.
 
-    Only the innermost package is executed.
+    Otherwise only the innermost package is executed.
     """
     *packages, _innermost, _name = itertools.accumulate(module.split("."), "{}.{}".format)
     for name in packages:

@@ -85,7 +85,7 @@ class Crew:
 
     @property
     def is_awake(self) -> bool:
-        """Whether workers are running: there were jobs recently."""
+        """Whether workers are running: there are jobs, or were until recently."""
         return self._threads is not None
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """max-autotune's candidates as an artifact: a table for each operation, and Triton code.
 
 Candidates of one template differ in few lines, so its code is printed once. `candidate_source` returns the code of any
-candidate: an entity's `edits` are the lines that differ, from 0.
+candidate: an entity's `edits` are the rows that differ, counted from 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PICKS = "'test_configs.autotune_choice_desc_regex'"
 
 
 def autotuning_decision(selection: Selection, graph: str, post_grad: str) -> Decision:
-    """The decision that says which candidate of an operation is shown. `post_grad` is the id of its artifact."""
+    """The `Decision` on which candidate of an operation is shown. `post_grad` is the id of the graph's artifact."""
     shown = selection.candidates[selection.shown]
     templates = sum(candidate.kind == "template" for candidate in selection.candidates)
     return Decision(
@@ -135,7 +135,7 @@ def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate
 
 
 def candidate_source(artifact: Artifact, name: str) -> str:
-    """A candidate's Triton code, by its entity's id or name; "" for an ATen kernel. Raises KeyError."""
+    """A candidate's Triton code, by its entity's id or name; "" for an ATen kernel. Raises KeyError if unknown."""
     attrs = artifact.entity(name).attrs
     if "line" not in attrs:
         return ""

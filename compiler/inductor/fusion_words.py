@@ -136,7 +136,7 @@ REASONS: Final[dict[str, str]] = {
 
 
 def reason_words(text: str) -> str:
-    """Inductor's reason in plain words; its own text if it is unknown."""
+    """Inductor's reason in plain words; `text` itself if the reason is unknown."""
     known = REASONS.get(text)
     if known is not None:
         return known

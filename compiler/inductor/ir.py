@@ -16,7 +16,7 @@ FxOriginIds = Callable[[FxOrigins], tuple[str, ...]]
 def ir_artifact(
     nodes: Sequence[IrFacts], *, artifact_id: str, stage: str, title: str, graph: str, origins: Origins
 ) -> Artifact:
-    """One entity for each scheduler node, in schedule order; `inputs` are the writers of the buffers it reads."""
+    """Artifact of scheduler nodes, in schedule order. An entity's `inputs` are the nodes whose buffers it reads."""
     writers: dict[str, str] = {}
     text: list[str] = []
     lines: dict[int, tuple[str, ...]] = {}
@@ -43,7 +43,7 @@ def _attrs(node: IrFacts) -> dict[str, Any]:
 
 
 def fx_origins(post_grad: Artifact | None) -> FxOriginIds:
-    """A function that returns ids of nodes in the post-grad graph."""
+    """A function that maps names of FX nodes to their ids in the post-grad graph."""
     ids = {entity.label: entity.id for entity in post_grad.entities} if post_grad else {}
     return lambda origins: tuple(ids[name] for name in origins if name in ids)
 
@@ -71,6 +71,6 @@ def lowered_origins(post_grad: Artifact | None, nodes: Sequence[IrFacts]) -> Ori
 
 
 def part_origins(ir: Artifact | None) -> Origins:
-    """Origins of a fused node: the scheduler nodes that it consists of."""
+    """A function that returns a fused node's origins: the scheduler nodes that it consists of."""
     ids = {entity.label: entity.id for entity in ir.entities} if ir else {}
     return lambda node: tuple(ids[name] for name in (node.parts or (node.name,)) if name in ids)

@@ -26,8 +26,9 @@ Ids = tuple[str, ...]
 class Definition:
     """A kernel of Inductor's, the names of its fused nodes, and the origins of its lines as ids.
 
-    For Triton, a line's origins are looked up by its function's name, by its key (`lines`, see `line_key`), then by
-    `names` in it; `whole` is the default in a template. For C++, `rows` are lines and their origins, in order.
+    For Triton, a line's origins are looked up in `names` by its function's name, in `lines` by its key (`line_key`),
+    then in `names` by each name in it; `whole` is the default in a template. For C++, `rows` are the lines in order,
+    each with its origins.
     """
 
     name: str
@@ -85,7 +86,7 @@ def _triton_origins(
 
 
 def _with_shared_arguments(definition: Definition, rows: Iterable[str]) -> Definition:
-    """Add lines with the actual names where one argument name stands for several tensors in turn (torch 2.15)."""
+    """Add lines in which an argument has the alias that the kernel gives it, `foreach_arg0 = in_ptr0` (torch 2.15)."""
     lines: dict[str, Ids] = {}
     for name, argument in (found.groups() for found in map(_SHARED_ARGUMENT.fullmatch, rows) if found):
         word = re.compile(rf"\b{argument}\b")

@@ -1,7 +1,7 @@
 """Memory in use over forward and backward, from the allocations in the generated code.
 
-Parameters, inputs and results of the caller are never freed. Saved tensors live until their last use in the backward.
-Temporary allocations inside an operator are not seen.
+Memory that the caller holds (parameters, inputs, results) is never freed. Saved tensors live until their last use in
+the backward. Temporary allocations inside an operator are not seen.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from compiler.record.measure_facts import Half, MemoryEvent, Role
 from compiler.torch_api.memory_lines import MemoryFacts, MemoryLine
 
 CALLER, AUTOGRAD = "caller", "autograd"
-"""Holders of memory besides names in generated code. Autograd also holds the incoming gradients of the backward, until
-that returns (`CompiledFunction.backward` in torch._functorch._aot_autograd.runtime_wrappers).
+"""Holders of memory besides names in generated code. Autograd also holds the incoming gradients of a backward until it
+returns (`CompiledFunction.backward` in torch._functorch._aot_autograd.runtime_wrappers).
 """
 _ASSIGNED = re.compile(r"^\s+(?P<name>\w+) = ")
 _DELETED = re.compile(r"\bdel (?P<names>[\w, ]+)")

@@ -27,7 +27,7 @@ EAGERS_DRAWS = {
     "inductor": ("Inductor", "torch._inductor.config.fallback_random = True draws eager's"),
     "tcompile": ('backend="tcompile"', 'options={"random": "eager"} draws eager\'s'),
 }
-"""Backend -> its name, and the setting with which it draws eager's random numbers."""
+"""Name of each backend, and the setting that makes it draw eager's random numbers."""
 OWN_DRAWS = (
     "compared with the results of the same graph run by eager with random numbers of {name}: by design those are "
     "others than eager's"
@@ -39,14 +39,17 @@ NARROW = (torch.bfloat16, torch.float16)
 
 @dataclass
 class CallCheck:
-    """Checks one call against eager and float64. `kept` are its captures by graph id, `heard` those that were run."""
+    """Compares one call with eager and with float64.
+
+    `kept` are the captures by graph id. `heard` are the ids of the graphs that the call ran, in order.
+    """
 
     call: Call
     kept: Mapping[str, KeptFrame]
     heard: list[str] = field(default_factory=list)
 
     def checks(self) -> Iterator[Check]:
-        """Checks of the whole call, of each of its results, and of its results with the captured graphs.
+        """Yield checks of the whole call, of each of its results, and of its results with the captured graphs.
 
         Raises what the call raises.
         """
@@ -73,7 +76,7 @@ class CallCheck:
 
     @cached_property
     def exact(self) -> CallResults | str:
-        """Results of the call in float64, or why there are none."""
+        """Results of the call in float64, or the reason why there are none."""
         try:
             found = exact(self.call, record_draws(self.call))
         except Exception as error:  # noqa: BLE001 - code written for one dtype can fail in many ways
@@ -107,7 +110,7 @@ class CallCheck:
         return any(map(draws_its_own, self.kept.values()))
 
     def _draws_words(self, words: str) -> str:
-        """`words` with the name of the code that draws, and the setting to draw eager's random numbers."""
+        """`words`, completed with the backend's name and the setting that makes it draw eager's random numbers."""
         is_ours = any(frame.programs for frame in self.kept.values())
         name, setting = EAGERS_DRAWS["tcompile" if is_ours else "inductor"]
         return f"{words.format(name=name)} ({setting})"
@@ -137,7 +140,7 @@ class CallCheck:
         return replace(whole, note="; ".join(filter(None, notes)))
 
     def _casts(self, own: Sequence[Check]) -> str:
-        """Explain 16-bit results that are not equal to eager's, with the setting that makes them equal.
+        """Explain why 16-bit results are not equal to eager's, and name the setting that helps; "" if not needed.
 
         Eager rounds to bfloat16 or float16 after each operation. A fused kernel computes in float32 and rounds only
         when it stores. The setting restores eager's intermediate rounding.
@@ -159,7 +162,7 @@ class CallCheck:
         return next((dtype for dtype in NARROW if dtype in found), None)
 
     def _captured_checks(self) -> tuple[Check, ...]:
-        """Checks of the call with all its captured graphs in place of compiled code."""
+        """Checks of the call with all its captured graphs in place of compiled code; none if a graph is missing."""
         graph = self.heard[0] if len(self.heard) == 1 else ""
         if not self.heard or any(frame.eager is None for frame in self.called.values()):
             return ()

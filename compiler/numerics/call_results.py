@@ -42,7 +42,7 @@ class CallResults:
         )
 
     def with_names(self, changed: Sequence[str]) -> list[tuple[str, Tensor | None]]:
-        """Pairs of name and tensor, of all parts."""
+        """Pairs (name, tensor) of all parts."""
         return [item for part in self.parts(changed) for item in part.items()]
 
     def changed_names(self) -> set[str]:
@@ -50,7 +50,7 @@ class CallResults:
         return {name for name, value in self.state.items() if not torch.equal(value, self.before[name])}
 
     def has_same_results(self, other: CallResults) -> bool:
-        """Whether another call has outputs and gradients with the same names."""
+        """Whether another call has outputs and gradients with the same names, and the same gradients are None."""
         ours = {name: value is None for name, value in self.gradients.items()}
         theirs = {name: value is None for name, value in other.gradients.items()}
         return self.outputs.keys() == other.outputs.keys() and ours == theirs
@@ -63,7 +63,7 @@ def results(call: Call, run: Callable[..., Any]) -> CallResults:
 
 
 def record_draws(call: Call) -> list[Drawn]:
-    """Random numbers that the eager call draws, in order."""
+    """Run the call in eager mode, and return the random numbers that it draws, in order."""
     with Recording() as recording:
         results(call, call.fn)
     return recording.drawn
@@ -166,7 +166,7 @@ def _argument_names(call: Call) -> list[str]:
 
 
 def _tensors(names: Sequence[str], arguments: Any, *, wants: bool) -> dict[str, Tensor]:
-    """Distinct tensors passed to a call: leaves that require grad if `wants`, else tensors that do not."""
+    """Distinct tensors passed to a call: leaves that require grad if `wants`, else tensors that don't."""
     args, kwargs = arguments
     every = [found for name, value in [*zip(names, args, strict=True), *kwargs.items()]
              for found in _tensors_in(name, value)]  # fmt: skip

@@ -52,7 +52,7 @@ def _with_statistics(check: Check, mine: Tensor, eager: Tensor, exact: Any) -> C
 
 
 def check_call(checks: Sequence[Check], unknown: str = "") -> Check:
-    """Summarize all results of a call as one `Check`; `unknown` is why there are no results in float64."""
+    """Summarize all results of a call as one `Check`; `unknown` is the reason if there are no results in float64."""
     most = worst(checks)
     note = f"float64 is not known: {unknown}" if unknown else ""
     return replace(most, subject="the call", words=_call_words(checks, most), note=note)
@@ -149,7 +149,7 @@ def ulps(mine: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _sign_and_magnitude(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Signs, and magnitudes as integers, which order IEEE numbers by value."""
+    """Whether IEEE numbers are negative, and their magnitudes as integers, in the same order as the numbers."""
     bits = numbers.contiguous().view(_WORDS[numbers.element_size()])
     highest = torch.iinfo(bits.dtype).max
     return bits < 0, (bits & highest).long()

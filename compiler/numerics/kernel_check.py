@@ -1,7 +1,7 @@
 """`--check kernels`: run every Triton kernel in the interpreter on the real inputs, and compare with eager.
 
-There is one `Check` for each kernel. It covers the first launch, and all stored buffers with a value in eager. Partial
-results, such as those of a split reduction, are checked after the kernel that combines them.
+There is one `Check` for each kernel. It covers the first launch, and all stored buffers with a known value in eager.
+Partial results, such as those of a split reduction, get the check of the kernel that combines them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compiler.triton_interpreter.program import Launch, ProgramError
 from compiler.triton_interpreter.wrapper import fill_value
 
 MOST_PROGRAMS = 2000
-"""At most this many programs of a launch are run, if the others do not affect their results."""
+"""Maximum number of programs to run per launch, if the other programs do not affect their results."""
 
 _ROUNDED = (
     "some numbers are those of float32 throughout: eager rounds to 16 bits on the way, the kernel only at the end"
@@ -31,7 +31,7 @@ _ROUNDED = (
 
 
 def check_kernels(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
-    """Check the builder's Triton kernels. An interrupt keeps the finished checks, and leaves no process."""
+    """Check the builder's Triton kernels. An interrupt keeps the finished checks, and leaves no process running."""
     record = builder.record()
     if not any(kernel.language == "triton" for kernel in record.kernels):
         builder.problem(Problem("timing", *_why_none()))
@@ -96,7 +96,7 @@ def _artifact_checks(
 
 @dataclass(slots=True)
 class _Found:
-    """Findings on one kernel: its comparisons, buffers without a value, and notes."""
+    """Findings on one kernel: its comparisons, the number of buffers without a known value, and notes."""
 
     checks: list[Check] = field(default_factory=list)
     partial: int = 0
@@ -149,7 +149,7 @@ class _Checking:
 
 
 def _programs_to_run(launch: Launch) -> int | None:
-    """Number of programs to run; None for all, if programs add to the same memory or write partial results."""
+    """Maximum number of programs to run; None for all, if the kernel has atomics or writes partial results."""
     whole = any(value is None for value in launch.written.values()) or "atomic_" in launch.source
     return None if whole else MOST_PROGRAMS
 

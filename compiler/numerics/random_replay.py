@@ -34,7 +34,7 @@ class Draws:
     """Recorded results of random calls, in order, as pairs of operator and results.
 
     `results_for` returns the results for a node of another graph. `reason` says why a node could not be given its
-    results; it is "" if all were.
+    results; it is "" if every node got its results.
     """
 
     made: Sequence[tuple[str, tuple[Any, ...]]]

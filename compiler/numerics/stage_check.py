@@ -141,9 +141,9 @@ class StageCheck:
         return ""
 
     def _node_after_captured(self, stage: Stage, kind: str, values: Mapping[str, Any]) -> str:
-        """The first node that differs from the captured graph.
+        """Name of the first node that differs from the captured graph; "" if unknown.
 
-        That graph has no nodes for gradients; for those, the node that returns the first wrong gradient.
+        The captured graph has no nodes for gradients. If only gradients differ, it is the node that returns one.
         """
         self._know_captured()
         origins = self._origins(self._kept.stages[kind])
@@ -151,7 +151,7 @@ class StageCheck:
         return found or self._first_wrong(stage.graphs[kind], values)
 
     def _first_wrong(self, graph: GraphModule, values: Mapping[str, Any]) -> str:
-        """The node that returns the first gradient that differs from eager's."""
+        """Name of the node that returns the first gradient that differs from eager's; "" if there is none."""
         returned: Any = graph.graph.output_node().args[0]
         outputs = [*(returned if isinstance(returned, tuple | list) else (returned,))][
             -len(self._kept.arguments or ()) :
@@ -235,7 +235,7 @@ def by_name(graph: GraphModule, mine: NodeValues, before: NodeValues) -> str:
 def by_origin(
     graph: GraphModule, mine: NodeValues, before: NodeValues, origins: Callable[[Node], Iterable[str]]
 ) -> str:
-    """The first node whose value differs from its origin's in the previous stage.
+    """The first node whose value differs from its origin's in the previous stage; "" if there is none.
 
     A node is decomposed into several; the last one with its shape and dtype holds its value. `origins` returns the
     names of a node's origins in the previous stage.
@@ -252,7 +252,7 @@ def by_origin(
 
 
 def by_holder(mine: NodeValues, before: NodeValues, holders: Mapping[str, Sequence[str | None]]) -> str:
-    """The first node whose value differs from the node of the previous stage that it was traced from."""
+    """The first node whose value differs from the previous stage's node it was traced from; "" if there is none."""
     for name, value in before.items():
         places = holders.get(name, ())
         whole = value if isinstance(value, tuple | list) else (value,)

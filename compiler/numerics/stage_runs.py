@@ -59,8 +59,8 @@ def _stage(name: str, graphs: Graphs) -> Stage:
 class StageRunner:
     """Runs stages of one capture on the inputs of its call.
 
-    `eager` are the captured graph's results, `draws` the random numbers of that run. A graph without a backward returns
-    no gradients: autograd computes those of views.
+    `eager` are the captured graph's results, `draws` the random numbers of that run. A stage without a backward
+    returns no gradients: autograd itself computes the gradients of views.
     """
 
     def __init__(self, kept: KeptFrame, eager: Results, draws: Draws) -> None:
@@ -103,7 +103,7 @@ class StageRunner:
         return outputs[:count], run("backward", outputs[count:])
 
     def _inputs(self, layouts: Sequence[InputLayout], arguments: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
-        """Inputs of a graph. Saved values are in the partitioner's order: sizes first."""
+        """Inputs of a graph. Saved values are passed in the partitioner's order, sizes before tensors."""
         handed = iter(sorted(saved, key=lambda value: isinstance(value, Tensor | Unknown)))
         tangents = iter(self._tangents(sum(layout.name.startswith("tangents") for layout in layouts)))
         found = []
@@ -114,7 +114,7 @@ class StageRunner:
         return found
 
     def _tangents(self, count: int) -> list[Tensor]:
-        """Gradients of the outputs: those from the user's backward, or else ones."""
+        """Gradients of the outputs, from the user's backward or else filled with ones."""
         if not count:
             return []
         facts, trained = self._kept.aot, self._kept.trained

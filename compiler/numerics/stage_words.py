@@ -36,7 +36,7 @@ def _is_floating(dtype: str) -> bool:
 
 
 def _stage_check(found: Numbers, stage: str, graph: str, others: Sequence[Numbers] = ()) -> Check:
-    """The `Check` of one dtype; `others` are results equal to eager's."""
+    """The `Check` of one dtype; `others` are results of other dtypes, equal to eager's, that are counted with it."""
     count = found.count + sum(item.count for item in others)
     formats = " and ".join(item.dtype for item in (found, *others))
     subject = f"{count} results, {formats}" if count > 1 else f"{found.worst}, {formats}"

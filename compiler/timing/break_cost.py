@@ -51,9 +51,9 @@ class BreakTimer:
     files: Mapping[str, str]
 
     def time_breaks(self, breaks: Sequence[GraphBreak], first_call: Sequence[str]) -> list[GraphBreak]:
-        """The breaks with their costs, or the reason why a cost is not known.
+        """Time the breaks; return each with its cost, or with the reason why the cost is not known.
 
-        `first_call` has the frames of the timed call.
+        `first_call` are the ids of the frames in the first call; only breaks in these frames can be timed.
         """
         known: dict[tuple[Suggestion, ...], tuple[float | None, str]] = {}
         found = []

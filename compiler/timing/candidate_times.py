@@ -55,8 +55,8 @@ LEAST_ROUNDS = 3
 class Plan:
     """Settings of a measurement. `asked` are the requested candidates (see `candidates.specs`).
 
-    `backward` is None to run a backward if there is one, False for only the forward. `rounds` is None for as many as
-    time allows. `flush` flushes the GPU's L2 cache before each call.
+    `backward` is None to run a backward if there is one, True to require it, False for only the forward. `rounds` is
+    None for as many as time allows. `flush` says whether to flush the GPU's L2 cache before each call.
     """
 
     asked: Asked = None
@@ -93,8 +93,8 @@ class Measured:
 def measure(call: Call, options: Options, plan: Plan, tell: Tell | None = None) -> Measured:
     """Time the candidates for a call. A KeyboardInterrupt ends the measurement and keeps finished results.
 
-    Raises OptionError for an unknown candidate, optimizer or backward, CannotCopyError if the call can't be copied, and
-    any exception of the call in eager mode.
+    Raises OptionError for an invalid plan (such as an unknown candidate, or a missing backward),
+    CannotCopyError if the call can't be copied, and any exception of the call in eager mode.
     """
     if plan.rounds is not None and plan.rounds < 1:
         raise OptionError(f"rounds={plan.rounds!r}: at least 1.")
@@ -234,7 +234,7 @@ class _Bench:
         return [entry for entry in self.entries if entry.work is not None]
 
     def _rounds(self) -> int:
-        """The number of rounds that fit into the time budget."""
+        """Number of rounds: the user's number, or as many as fit into the time budget."""
         if self.plan.rounds is not None:
             return self.plan.rounds
         a_round = sum(entry.calls * Spread.of_numbers(entry.alone).middle for entry in self._running_entries())

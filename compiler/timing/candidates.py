@@ -45,7 +45,7 @@ class Spec:
         return bool(asks) or self.backend == "cudagraphs"
 
     def compile(self, fn: Callable[..., Any], options: Options, graph: Callable[[], None]) -> Callable[..., Any]:
-        """Compile `fn` with this backend; calls `graph` for each graph."""
+        """Compile `fn` with this backend, and call `graph` for each graph that it compiles."""
         if self.backend == "inductor":
             backend = inductor.inductor_backend(self.mode, dict(self.settings), options.dynamic)
         else:
@@ -83,7 +83,7 @@ def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...
 
 
 def specs_of_both_sides(options: Options) -> list[Spec]:
-    """Candidates for both backends of a cell that compares two."""
+    """Candidates for both backends of a cell that compares two; none for other cells."""
     cells = own_candidate(options)
     if not options.vs or cells is None:
         return []
@@ -131,7 +131,7 @@ def spec(asked: Any) -> Spec:
 
 
 def own_candidate(options: Options) -> Spec | None:
-    """The candidate for the cell's own backend; None if there is none."""
+    """The candidate for the cell's own backend; None if that is eager."""
     asked = options.compile_arguments()
     if asked["backend"] == OURS:
         mode = "" if options.mode == "default" else options.mode

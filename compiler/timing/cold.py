@@ -35,7 +35,7 @@ class FirstCall:
 
     @property
     def calls(self) -> int | None:
-        """Number of kernels and library routines that one call runs, counted in the generated code, or None."""
+        """Number of kernels and library routines that one call runs; None if Inductor generated no code."""
         return sum(map(generated_code.calls, self.codes)) if self.codes else None
 
 

@@ -80,7 +80,7 @@ def _bytes(call: Entity) -> int:
 
 
 def _format(done: Work, kernel: Kernel, gpu: Target) -> str:
-    """The format whose peak rate applies: tf32 for float32 matmuls if torch's settings allow it."""
+    """Name of the dtype whose peak rate applies: tf32 for float32 matmuls if torch's settings allow it."""
     convolves = "conv" in kernel.name
     rounds = torch.backends.cudnn.allow_tf32 if convolves else torch.get_float32_matmul_precision() != "highest"
     return "tf32" if done.matmul and done.dtype == "float32" and rounds and "tf32" in gpu.peak else done.dtype

@@ -111,7 +111,7 @@ def _all_codes(code: CodeType) -> Iterator[CodeType]:
 def own_calls(artifacts: Sequence[Artifact]) -> Iterator[tuple[Artifact, Found]]:
     """Match each artifact (stage `kernels`) to the newest of our backend's functions that makes its calls in order.
 
-    The texts of GPU functions differ: the record's text has the configurations that autotuning tries first.
+    A GPU function's text may differ from the record's, which has the configurations that autotuning tries first.
     """
     functions = _functions()
     for artifact in artifacts:

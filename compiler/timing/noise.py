@@ -19,7 +19,7 @@ _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nou
 
 
 def notes(candidates: Iterable[Candidate], clocks: Sequence[float], load: float | None) -> Iterator[str]:
-    """Notes on the reliability of these measurements.
+    """Yield notes on the reliability of these measurements.
 
     `clocks` are clock rates of the GPU in MHz. `load` is the number of runnable processes at the start.
     """

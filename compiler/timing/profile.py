@@ -127,7 +127,7 @@ def _calls(steps: Sequence[_Step]) -> int:
 
 
 def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function in a separate frame: the user's lines are in the frames that it calls."""
+    """Call a function in a separate frame, from which the chains of the user's lines begin."""
     return fn(*args, **kwargs)
 
 

@@ -22,7 +22,7 @@ Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 
 
 def profile_in_place(builder: Builder, call: Call, files: Mapping[str, str]) -> None:
-    """Profile a call with built code within its exploration. A failure is added to the record as a problem.
+    """Profile a call, with its code built, within its exploration. A failure is added to the record as a problem.
 
     Calls that replay CUDA graphs are skipped; `profile_copy` handles them.
     """
@@ -32,7 +32,7 @@ def profile_in_place(builder: Builder, call: Call, files: Mapping[str, str]) -> 
 
 
 def profile_copy(builder: Builder, call: Call, explore_again: ExploreAgain) -> None:
-    """Profile a copy of a call, with built code, and add the times to the record."""
+    """Profile a copy of a call, with its code built, and add the times to the record under construction."""
     _put(builder, lambda: profile_again(call, builder.record(), explore_again))
 
 
@@ -58,7 +58,7 @@ def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
 def profile_again(
     call: Call, record: Record, explore_again: ExploreAgain, optimizer: Optimizer | None = None
 ) -> Profile:
-    """Explore a fresh copy of the call, with built code and without CUDA graphs, and profile it.
+    """Explore a fresh copy of the call, with its code built and without CUDA graphs, and profile it.
 
     Times are matched to the record's kernels. Without the target GPU no kernel matches, because C++ code runs instead.
     Raises CannotCopyError, and any exception of the call.

@@ -109,7 +109,7 @@ def clock_for(device: torch.device, *, flush: bool = True) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Result of a warm-up: median seconds of the last calls, and whether times have stopped falling."""
+    """Result of a warm-up: median seconds of the last calls, number of calls, and whether times stopped falling."""
 
     seconds: float
     calls: int
@@ -117,7 +117,7 @@ class WarmUp:
 
 
 def warm_up(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -> WarmUp:
-    """Call until the median of the last five calls is no longer below the median of the five before.
+    """Call a function until the median of its last five times is no longer below that of the five times before.
 
     Stops after about `seconds`, but not before three calls.
     """

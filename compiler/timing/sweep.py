@@ -99,7 +99,7 @@ def _tell_with_point(tell: Tell | None, point: Point, number: int, total: int) -
 def scaled_dims(call: Call, axes: Axes) -> dict[int, tuple[int, ...]]:
     """Dimensions to resize, by the index of a tensor among the call's inputs.
 
-    Without `dims`: dimension 0 of each tensor that has the first tensor's size there. Raises OptionError if there are
+    Without `dims`: dimension 0 of all tensors with as many rows as the first tensor. Raises OptionError if there are
     none.
     """
     if axes.sizes == (None,) or axes.inputs is not None:
@@ -182,7 +182,7 @@ def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def resize(tensor: Tensor, dims: Iterable[int], size: int) -> Tensor:
-    """Resize these dimensions of a tensor to `size`, by truncation or by repeating its rows."""
+    """Resize these dimensions of a tensor to `size`, by truncating or repeating it. Raises OptionError if empty."""
     made = tensor.detach()
     for dim in dims:
         if made.shape[dim] == 0:

@@ -1,4 +1,4 @@
-"""The rules of differentiation, as a table by the name of the backward node."""
+"""Differentiation rules, in a table by the name of the backward node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES: dict[str, Rule] = {
 
 
 def _unknown(_: Local, __: object) -> None:
-    """No code: the node does not expose the values that the formula needs."""
+    """Return None: the node does not expose the values that the formula needs."""
 
 
 IN_WORDS: dict[str, Rule] = {
@@ -40,10 +40,10 @@ IN_WORDS: dict[str, Rule] = {
         ),
     ),
 }  # fmt: skip
-"""Formulas in words only, of nodes that do not expose the values that code would need."""
+"""Rules in words only, for nodes that do not expose the values that code would need."""
 
 
 def rule_of(node: str) -> Rule | None:
-    """The rule for a backward node by its name (`MulBackward0`), or None."""
+    """The rule for a backward node, by its name (`MulBackward0`); None if there is none."""
     name = node.removesuffix("_copy")
     return RULES.get(name) or IN_WORDS.get(name)

@@ -1,4 +1,4 @@
-"""Rules of the layers of networks that torch differentiates in one piece: normalisation, losses, pooling, GLU."""
+"""Rules for network layers that torch differentiates as one node: normalization, losses, pooling, GLU."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from compiler.autograd.formulas.rule import Local, Rule, Slot, moves, rule, tabl
 
 
 def _normalization_gradient(normal: Tensor, rstd: Tensor, into: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """The gradient of (x - mean) / std: what is left of `into` without its mean and its part along `normal`."""
+    """Gradient of (x - mean) / std: `into` minus its mean and its projection on `normal`, times 1 / std."""
     along = (into * normal).mean(dims, keepdim=True)
     return rstd * (into - into.mean(dims, keepdim=True) - normal * along)
 
 
 def _layer(s: Local) -> tuple[Tensor, tuple[int, ...]]:
-    """The normalised input of a layer norm, and the dims it was normalised over."""
+    """Normalized input of a layer norm, and the dims over which it was normalized."""
     dims = tuple(range(-len(s.normalized_shape), 0))
     return (s.input - s.result1) * s.result2, dims
 
@@ -28,12 +28,12 @@ def _layer_input(s: Local, grad: Tensor) -> Tensor:
 
 
 def _batch_shape(s: Local, value: Tensor) -> Tensor:
-    """A value for each channel, in the shape of the input."""
+    """Reshape a value for each channel so that it broadcasts with the input."""
     return value.reshape(1, -1, *[1] * (s.input.dim() - 2))
 
 
 def _batch(s: Local) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Normalised input, 1 / std and reduced dims of a batch norm."""
+    """Normalized input, 1 / std, and reduced dims of a batch norm."""
     if s.training:
         mean, rstd = s.result1, s.result2
     else:
@@ -49,7 +49,7 @@ def _batch_input(s: Local, grad: Tensor) -> Tensor:
 
 
 def _group(s: Local) -> tuple[Tensor, Tensor]:
-    """Normalised input `[n, group, elements]` of a group norm, and 1 / std."""
+    """Normalized input `[n, group, elements]` of a group norm, and 1 / std."""
     rows = s.input.reshape(s.N, s.group, -1)
     return (rows - s.result1[..., None]) * s.result2[..., None], s.result2[..., None]
 
@@ -84,7 +84,7 @@ _NONE, _MEAN = 0, 1
 
 
 def _loss(node: str, name: str, forward: str, formula: str, slope: Callable[[Local], Tensor]) -> Rule:
-    """A loss of self and target that is averaged (divided by n) or summed: `slope` is its derivative by self."""
+    """Rule for a loss of self and target, averaged (divided by n) or not; `slope` is its derivative by self."""
 
     def gradient(s: Local, grad: Tensor) -> Tensor:
         return grad * slope(s) / (s.self.numel() if s.reduction == _MEAN else 1)
@@ -113,7 +113,7 @@ def _with_logits(s: Local) -> Tensor:
 
 
 def _likelihood(s: Local, grad: Tensor) -> Tensor:
-    """-weight at the true class of each row; rows whose target is `ignore_index` count for nothing."""
+    """Gradient of `nll_loss`: -grad · weight at each row's target, else 0; 0 for targets equal to `ignore_index`."""
     x, target = s.self, s.target
     rows = x.reshape(-1, x.shape[-1])
     known = target.reshape(-1) != s.ignore_index
@@ -144,9 +144,9 @@ _LOSSES = (
 
 
 def _mean_gradient(weights: Callable[[Local, int, int], Tensor]) -> Callable[[Local, Tensor], Tensor]:
-    """The gradient of weighted means over rows and columns.
+    """A function that computes the gradient of weighted means over rows and columns.
 
-    `weights(s, axis, count)` has a row for each of `count` results along an axis, with the weight of each element.
+    `weights(s, axis, count)` returns a matrix: the weight of each element (column) in each of the results (row).
     """
 
     def gradient(s: Local, grad: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ def _mean_gradient(weights: Callable[[Local, int, int], Tensor]) -> Callable[[Lo
 
 
 def _windows(size: int, start: Tensor, end: Tensor) -> Tensor:
-    """A row for each window, with 1 at the elements in it."""
+    """Matrix with one row for each window: 1 for elements inside the window, else 0."""
     place = torch.arange(size)
     return ((place >= start[:, None]) & (place < end[:, None])).double()
 
@@ -174,14 +174,14 @@ def _average_weights(s: Local, axis: int, count: int) -> Tensor:
 
 
 def _adaptive_weights(s: Local, axis: int, count: int) -> Tensor:
-    """Averaging weights: result i of m averages the elements from ⌊i · n / m⌋ to before ⌈(i + 1) · n / m⌉ of n."""
+    """Averaging weights: result i of m averages elements ⌊i · n / m⌋ up to, not including, ⌈(i + 1) · n / m⌉ of n."""
     size, index = s.self.shape[axis], torch.arange(count)
     inside = _windows(size, index * size // count, -(-(index + 1) * size // count))
     return inside / inside.sum(1, keepdim=True)
 
 
 def _linear_weights(s: Local, axis: int, count: int) -> Tensor:
-    """The weights of the two elements that each result lies between."""
+    """Interpolation weights: each result is a weighted mean of the two nearest elements."""
     size, scale = s.size()[axis], s.scales_h if axis == -2 else s.scales_w
     at = torch.arange(count, dtype=torch.float64)
     if s.align_corners:

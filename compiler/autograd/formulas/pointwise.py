@@ -1,4 +1,4 @@
-"""Rules of elementwise operations: each element of the result depends on one element of each input."""
+"""Rules for elementwise operations: each element of the result depends on one element of each input."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def _hardswish(s: Local) -> Tensor:
 
 
 def _in_bounds(s: Local, low: float | None, high: float | None) -> Tensor:
-    """1 where self is between the bounds, bounds included, else 0."""
+    """1 where self is within the bounds (inclusive), else 0."""
     inside = torch.ones_like(s.self, dtype=torch.bool)
     inside = inside if low is None else inside & (s.self >= low)
     return (inside if high is None else inside & (s.self <= high)).to(s.self.dtype)
 
 
 def _wins(mine: Tensor, other: Tensor) -> Tensor:
-    """1 where mine is greater, ½ where both are equal, else 0."""
+    """1 where `mine` is greater than `other`, ½ where they are equal, else 0."""
     return (mine > other).to(mine.dtype) + (mine == other) / 2
 
 

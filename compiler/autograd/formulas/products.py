@@ -1,4 +1,4 @@
-"""Rules of products of matrices and vectors, of convolutions, and of attention."""
+"""Rules for matrix and vector products, linear algebra, convolutions, and attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
 
 
 def _scaled_slot(name: str, factor: str, formula: str, gradient: Any) -> Slot:
-    """A slot whose gradient is multiplied by a number that the node saved."""
+    """A slot with a gradient that is multiplied by a number that the node saved, α or β."""
     return Slot(name, f"{factor} · {formula}", lambda s, grad: getattr(s, _NAMES[factor]) * gradient(s, grad))
 
 
@@ -48,7 +48,7 @@ _MATRICES = (
 
 
 def _convolution_input(s: Local, grad: Tensor) -> Tensor:
-    """A convolution is linear in its input: its transpose, with the same weight."""
+    """Gradient of a convolution's input: the transposed convolution of `grad` with the same weight."""
     if s.transposed:
         return _convolve(grad, s.weight, s)
     spatial = len(s.stride)
@@ -70,7 +70,7 @@ def _convolve(values: Tensor, weight: Tensor, s: Local) -> Tensor:
 
 
 def _convolution_weight(s: Local, grad: Tensor) -> Tensor:
-    """Each weight meets a window of the input: a convolution with the gradient as weight, of the batch as channels."""
+    """Gradient of a convolution's weight: convolve the input with `grad` as the weight, and the batch as channels."""
     values, outer = (grad, s.input) if s.transposed else (s.input, grad)
     groups = zip(values.transpose(0, 1).chunk(s.groups), outer.transpose(0, 1).chunk(s.groups), strict=True)
     unused = [0] * len(s.stride)
@@ -93,7 +93,7 @@ _CONVOLUTION = (
 
 
 def _solve_gradient(s: Local, grad: Tensor) -> Tensor:
-    """The gradient of the right side: the transposed equations, solved for grad."""
+    """Gradient of the right-hand side: the solution of the transposed system for `grad`."""
     if s.left:
         return torch.linalg.solve(s.A.mT, grad)
     return torch.linalg.solve(s.A, grad.mT).mT
@@ -119,7 +119,7 @@ _LINEAR_ALGEBRA = (
 
 
 def _attention(s: Local) -> tuple[Tensor, float]:
-    """Probabilities `[batch, heads, queries, keys]`, and the scale of the scores."""
+    """Attention probabilities `[batch, heads, queries, keys]`, and the scale of the scores."""
     scale = s.scale if s.scale is not None else 1 / math.sqrt(s.query.shape[-1])
     scores = scale * s.query @ s.key.mT
     if s.attn_mask is not None:
@@ -131,7 +131,7 @@ def _attention(s: Local) -> tuple[Tensor, float]:
 
 
 def _scores(s: Local, grad: Tensor) -> tuple[Tensor, float]:
-    """The gradient of the scores: softmax backwards on `grad @ valueᵀ`."""
+    """Gradient of the scores, the backward of softmax applied to `grad @ valueᵀ`; and their scale."""
     weights, scale = _attention(s)
     into = grad @ s.value.mT
     return weights * (into - (into * weights).sum(-1, keepdim=True)), scale

@@ -1,4 +1,4 @@
-"""Rules of operations along a dim: sums, means, extremes, softmax, variance, norms."""
+"""Rules for reductions, scans and other operations along dims: sums, means, extremes, softmax, variance, norms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _dims(s: Local) -> tuple[int, ...]:
 
 
 def _expand_back(s: Local, value: Tensor) -> Tensor:
-    """Expand a value that was reduced to the shape before."""
+    """Expand a reduced value to the shape before the reduction."""
     shape, dims = s.size(), _dims(s)
     for dim in () if s.saved.get("keepdim", False) else sorted(dim % len(shape) for dim in dims):
         value = value.unsqueeze(dim)
@@ -25,20 +25,20 @@ def _expand_back(s: Local, value: Tensor) -> Tensor:
 
 
 def _count(s: Local) -> int:
-    """Number of elements in each sum."""
+    """Number of elements that are reduced to one."""
     shape = s.size()
     return math.prod(shape[dim] for dim in _dims(s) or range(len(shape)))
 
 
 def _extreme(s: Local, grad: Tensor) -> Tensor:
-    """The gradient, shared equally by all elements that are equal to the result."""
+    """Gradient of a maximum or minimum, shared equally by all elements that are equal to the result."""
     chosen = (s.self == _expand_back(s, s.result)).to(grad.dtype)
     dims = _dims(s) or tuple(range(s.self.dim()))
     return _expand_back(s, grad) * chosen / (chosen.sum(dims, keepdim=True) if dims else chosen)
 
 
 def _read_at_indices(s: Local, x: Tensor) -> Tensor:
-    """The elements of `x` that the results were chosen from."""
+    """The elements of `x` at the indices that the operation returned."""
     return x.gather(s.dim, s.indices if s.saved.get("keepdim", True) else s.indices.unsqueeze(s.dim))
 
 
@@ -62,7 +62,7 @@ def _deviation(s: Local, grad: Tensor) -> Tensor:
 
 
 def _norm(s: Local, grad: Tensor) -> Tensor:
-    """The gradient x · |x|^(p-2) / ‖x‖^(p-1) for a finite p; 0 where the norm is 0."""
+    """Gradient of the p-norm: grad · x · |x|^(p-2) / ‖x‖^(p-1) for finite p; 0 where the norm is 0."""
     p, x = float(s.ord), s.self
     result, grad = _expand_back(s, s.result), _expand_back(s, grad)
     if p == math.inf:
@@ -73,7 +73,7 @@ def _norm(s: Local, grad: Tensor) -> Tensor:
 
 
 def _product(s: Local, grad: Tensor) -> Tensor:
-    """The product of all other elements, of those before and those after, as an element may be 0."""
+    """Gradient of prod: grad times the product of all other elements, without division, as an element may be 0."""
     flat = s.self.reshape(-1)
     one = torch.ones_like(flat[:1])
     before = torch.cat([one, flat[:-1]]).cumprod(0)
@@ -82,7 +82,7 @@ def _product(s: Local, grad: Tensor) -> Tensor:
 
 
 def _running_product(s: Local, grad: Tensor) -> Tensor:
-    """Gradient of cumprod by products without one factor, as elements may be 0."""
+    """Gradient of cumprod, from products that leave out one factor, as an element may be 0."""
     found = []
     for place in range(s.self.shape[s.dim]):
         index = torch.tensor([place], device=grad.device)

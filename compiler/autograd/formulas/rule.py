@@ -1,8 +1,8 @@
-"""A rule of differentiation: what a node of autograd's graph computes, as a formula and as code of our own.
+"""Differentiation rules: the gradients that a node of autograd's graph computes, as formulas and as our own code.
 
-`grad` in a formula is the gradient of the result, `out` the result, the other names are the inputs of the forward
-operation, as torch/tools/autograd/derivatives.yaml names them. Σ sums over what was broadcast or reduced. A gradient
-is summed down to the shape of its input where the forward operation broadcast that; no formula repeats it.
+In a formula, `grad` is the gradient of the result, and `out` the result. The other names are the inputs of the forward
+operation, as in torch/tools/autograd/derivatives.yaml. Σ sums over broadcast or reduced dims. If the forward operation
+broadcasts an input, the gradient is summed to the input's shape; formulas leave that out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ Derivative = Callable[["Local"], Any]
 
 @dataclass(frozen=True)
 class Local:
-    """The values that a rule reads: tensors and numbers that the node saved (`s.other` is `saved["other"]`), the
-    gradients of all results, and shape and dtype of the inputs, None for inputs that require no grad.
+    """The values that a rule reads.
+
+    `saved` are the tensors and numbers that the node saved; `s.other` is `saved["other"]`. `grads` are the gradients of
+    all results. `inputs` are shape and dtype of each input, None for inputs that do not require grad.
     """
 
     saved: Mapping[str, Any]
@@ -37,7 +39,7 @@ class Local:
         return as_signed_int(value)
 
     def size(self, index: int = 0) -> tuple[int, ...]:
-        """Shape of an input that wants a gradient."""
+        """Shape of an input that requires grad."""
         found = self.inputs[index]
         assert found is not None
         return found[0]
@@ -53,10 +55,10 @@ def as_signed_int(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One input of the forward operation: its gradient as a formula, and as code.
+    """One input of a forward operation: its gradient as a formula and as code.
 
-    The code gives None where a formula is in words alone. `derivative` is there where each element of the result
-    depends on one element of the input: what the incoming gradient is multiplied by.
+    `gradient` returns None if the formula is in words only. For an elementwise operation, `derivative` is the factor by
+    which the incoming gradient is multiplied.
     """
 
     name: str
@@ -67,10 +69,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The derivative of one kind of node (`node`: MulBackward0). `forward` is the forward operation as a formula.
+    """The differentiation rule of one kind of backward node.
 
-    `many` marks operations on a list of tensors: the one slot stands for each of them, and its code is told which
-    (`index`) by the name of the slot it runs for.
+    `node` is the node's name (MulBackward0), `name` the rule's ("product rule"). `forward` is the forward operation as
+    a formula. `many` marks operations on a list of tensors: their only slot serves all of these tensors, and its code
+    reads the position of the current one from `s.index`.
     """
 
     node: str
@@ -81,17 +84,17 @@ class Rule:
 
     @property
     def formula(self) -> str:
-        """`out = self · other;  d self = grad · other;  d other = grad · self`."""
+        """The rule as text: `out = self · other;  d self = grad · other;  d other = grad · self`."""
         return ";  ".join([f"out = {self.forward}", *(f"d {slot.name} = {slot.formula}" for slot in self.slots)])
 
     def slot(self, index: int) -> Slot | None:
-        """The rule for an input, or None."""
+        """The slot of the input at this position; None if the rule has none."""
         if self.many:
             return self.slots[0]
         return self.slots[index] if index < len(self.slots) else None
 
     def vjp(self, local: Local) -> tuple[Tensor | None, ...]:
-        """The gradients of the inputs, None for those that require no grad or have no rule."""
+        """The gradients of the inputs; None for inputs that do not require grad or have no formula in code."""
         return tuple(self._gradient(local, index) for index in range(len(local.inputs)))
 
     def _gradient(self, local: Local, index: int) -> Tensor | None:
@@ -109,13 +112,13 @@ class Rule:
 
 
 def each(name: str, formula: str, derivative: Derivative) -> Slot:
-    """A slot of an elementwise operation: `grad · formula`."""
+    """A slot of an elementwise operation, with the gradient `grad · formula`."""
     text = {"1": "grad", "-1": "-grad", "0": "0"}.get(formula, f"grad · {formula}")
     return Slot(name, text, lambda s, grad: grad * derivative(s), derivative)
 
 
 def unary(node: str, name: str, forward: str, formula: str, derivative: Derivative) -> Rule:
-    """The rule of an elementwise function of one tensor: `grad · formula`."""
+    """The rule of an elementwise function of one tensor, with the gradient `grad · formula`."""
     return Rule(node, name, forward, (each("self", formula, derivative),))
 
 
@@ -126,9 +129,10 @@ def rule(node: str, name: str, forward: str, *slots: Slot) -> Rule:
 def moves(
     nodes: str, name: str, forward: str, formula: str, read: Callable[[Local, Tensor], Any], slot: str = "self"
 ) -> tuple[Rule, ...]:
-    """Rules of nodes (names with spaces between) whose results are elements of their input, or zeros.
+    """Rules for operations with results that are elements of their input, or zeros.
 
-    `read(s, x)` gives the results for an input `x`, so it also tells which place each element was read from.
+    `nodes` are node names, separated by spaces. `read(s, x)` applies the operation to `x`. The gradient applies it to
+    the elements' positions, to find where each result was read from.
     """
 
     def gradient(s: Local, grad: Tensor) -> Tensor:
@@ -146,7 +150,7 @@ def moves(
 
 
 def table(*rules: Rule) -> dict[str, Rule]:
-    """Rules by the name of their node. Raises ValueError for duplicates."""
+    """Map node names to rules. Raises ValueError for duplicates."""
     found = {each_rule.node: each_rule for each_rule in rules}
     if len(found) != len(rules):
         raise ValueError("two rules are for the same node")

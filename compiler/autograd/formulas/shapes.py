@@ -1,4 +1,4 @@
-"""Rules of operations that move elements and compute nothing: views, joins, copies, lookups, padding, windows."""
+"""Rules for operations that mainly move elements: views, joins, copies, lookups, padding, windows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _overwritten(s: Local, grad: Tensor) -> Tensor:
 
 
 def _cat_gradient(s: Local, grad: Tensor) -> Tensor:
-    """The piece of a concatenation that came from one input."""
+    """The part of a concatenation's gradient that belongs to input `s.index`."""
     dim = s.dim % grad.dim()
     known = [shape[0][dim] if shape else None for shape in s.inputs]
     start = sum(size for size in known[: s.index] if size is not None)

@@ -1,6 +1,6 @@
-"""Rules of double backward: the derivatives of backward formulas, recorded with `create_graph=True`.
+"""Rules for double backward: derivatives of backward formulas that were recorded with `create_graph=True`.
 
-`grad_output` is the gradient that came into the first backward pass; `grad` is the one that comes in now.
+`grad_output` is the incoming gradient of the first backward pass, `grad` that of the second.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ from compiler.numerics.policy.judge import AS_NEAR_AS_EAGER, CANCELLATION, UNDER
 from compiler.record import Check
 
 Named = Sequence[tuple[str, Any]]
-"""Results with the user's names for them."""
+"""Pairs of the user's name and the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """The comparison of the `count` results of one dtype with eager's.
 
-    Errors are the largest ones, absolute and relative to their tensor's scale, None if not finite; the last two are
-    against float64, None if unknown. `tolerance` is relative. `worst` names the result with the largest error. `beyond`
-    is the number of results that exceed the tolerance but are "close", as they are as near to float64 as eager.
+    Errors are the largest of these results, absolute and relative to the tensor's scale; None if not finite. The last
+    two fields are errors against float64, None if unknown. `tolerance` is relative. `worst` is the name of the worst
+    result. `beyond` counts results that exceed the tolerance but are "close", as they are as near to float64 as eager.
     """
 
     dtype: str
@@ -74,7 +74,7 @@ def _largest(errors: Iterable[float | None]) -> float | None:
 
 
 def not_comparable(dtype: str, reason: str) -> Numbers:
-    """Results that can't be compared, and the reason."""
+    """The `Numbers` of results that can't be compared, with the reason."""
     return Numbers(dtype, 0, None, None, 0.0, "not comparable", note=reason)
 
 
