@@ -22,7 +22,7 @@ _WORST_FIRST = ("differs", "not comparable", "close", "equal")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Checks of a record, grouped by subject. `call` checks the whole call; None if the call was not checked."""
+    """Checks of a record, grouped by subject. `call` is the check of the whole call, or None."""
 
     call: Check | None
     results: tuple[Check, ...]

@@ -151,7 +151,7 @@ def _lists(guards: Sequence[Guard], lines: SourceLines) -> Iterator[tuple[str, T
 
 
 def _compilation(frame: Frame, guards: Sequence[Guard], record: Record, lines: SourceLines, is_open: bool) -> Fold:
-    """Fold of one compilation: symbols with their bounds, the tree of guards, and a fold of guards on insides."""
+    """Fold of one compilation: symbols with bounds, the tree of guards, and folded guards on the insides of modules."""
     own, inside = (tree(guard for guard in guards if guard.internal is internal) for internal in (False, True))
     count = len(own.all())
     title: Words = (Tag(function_name(frame.function), "strong"), " ", Tag(frame.id, "place"),

@@ -114,7 +114,7 @@ def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
 
     `at` is a step's row in `places` (function, file, line, offset, opcode, argument, id of the source line). `calls` is
     twice the step's depth, plus one at the first step of a call. `kept`, `pushed`, `changed` (alternating names and
-    values), `nodes` and `guards` are the fields of `Step`. `ended` pairs a step with its exception, `breaks` a step with
+    values), `nodes` and `guards` are fields of `Step`. `ended` pairs a step with its exception, `breaks` a step with
     its break.
     """
     text, lines = _Strings(), SourceLines(record)

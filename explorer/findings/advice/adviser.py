@@ -113,7 +113,7 @@ class AdviceList(Sequence[Advice]):
 
 
 def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[str], None] | None = None) -> Record:
-    """Try a piece of advice and add the trial to the record; `problem` of the trial says if the change failed to apply.
+    """Try a piece of advice and add the trial to the record, with its `problem` if the change can't be applied.
 
     Raises IndexError for an unknown number, ValueError for advice that can't be tried and for a run without a call.
     """

@@ -83,7 +83,7 @@ def _change(change: Change, lines: SourceLines) -> ChangePart:
 
 
 def _trial(number: int, trial: Trial | None, can_be_tried: bool) -> list[Parts]:
-    """Result of the trial; if not tried, how to start it; empty if it can't be tried."""
+    """Result of the trial, or how to start the trial; empty if the advice can't be tried."""
     if trial is not None:
         fell_short = holds(trial) is False
         label = "not tried: " if trial.problem else "tried, less than claimed: " if fell_short else "tried: "

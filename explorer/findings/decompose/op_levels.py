@@ -28,9 +28,9 @@ def decompose(
     ("aten.native_layer_norm_backward") work too. The call changes neither the arguments nor the state of the random
     number generators.
 
-    Without an operator, returns operator counts of this torch, one row per operator set. `overloads` counts
-    `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is the number that pytorch.org gives
-    (https://pytorch.org/get-started/pytorch-2-x/), `method` describes how we count.
+    Without an operator, returns a DataFrame with the operator counts of this torch, one row per operator set.
+    `overloads` counts `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is the number that
+    pytorch.org gives (https://pytorch.org/get-started/pytorch-2-x/), `method` describes how we count.
 
     Raises OperatorError (a ValueError) for an unknown operator, and for arguments that do not match its signature;
     TypeError if `operator` is neither a name nor callable.

@@ -250,7 +250,7 @@ class Half:
         return name
 
     def _neighbours(self, told: Mapping[tuple[str, str], Decision]) -> Iterator[tuple[Kernel, Kernel]]:
-        """Pairs of kernels that are a producer and its reader, and pairs that Inductor tried to fuse."""
+        """Pairs of a kernel and a reader of its output, and pairs that Inductor tried to fuse."""
         by_name = {kernel.node.label: kernel for kernel in self.kernels}
         pairs = {(maker.node.label, reader.node.label) for maker, reader in self._made_and_read()}
         order = {kernel.node.label: number for number, kernel in enumerate(self.kernels)}

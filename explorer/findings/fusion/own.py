@@ -16,7 +16,7 @@ from explorer.findings.fusion.fusion import Half, Kernel
 class OwnHalf(Half):
     """Reader of the fusion in one half of a graph of our backend.
 
-    The kernels are those after the last pass: passes after `fuse` may have fused more.
+    Kernels are taken after the last pass, as passes after `fuse` may have fused more.
     """
 
     library: ClassVar[str] = "one of them is a call of PyTorch: there is no code of it to join with"
@@ -77,7 +77,7 @@ class OwnHalf(Half):
         return found
 
     def _join_steps(self, name: str, tops: Sequence[str], saved: int, known: Mapping[str, Merge]) -> dict[str, Merge]:
-        """Name -> merge, for a later pass that fused `tops`, one after the other; the last has the total saving."""
+        """Name -> merge of a later pass that fused `tops` one after the other; the last merge has the total saving."""
         found: dict[str, Merge] = {}
         first, last = tops[0], len(tops) - 1
         round_of = {made: merge.round for made, merge in known.items()}

@@ -34,7 +34,7 @@ def axes_of(
 def candidates_of(mode: Any, options: Options) -> list[Any]:
     """Candidates to compare with eager: the ones named by `mode`, else the run's own backend and mode.
 
-    Raises OptionError if `mode` names none and the run was not compiled.
+    Raises OptionError if `mode` names no candidate and the run was not compiled.
     """
     named = candidate_names(mode)
     if named:

@@ -37,8 +37,8 @@ class Ratio:
 class Timed:
     """A candidate, compared with eager's time of the same call. `id` is the id of its entity.
 
-    `eager` and `ratio` are None for eager itself, and if eager was not measured. `ratio` is also None if the candidate or
-    eager has no time.
+    `eager` and `ratio` are None for eager itself, and if eager was not measured. `ratio` is also None if the candidate
+    or eager has no time.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Timed:
 
     @property
     def break_even(self) -> int | None:
-        """Number of calls that make up for the compile time; None if unknown or not faster beyond the noise."""
+        """Number of calls that make up for the compile time; None if unknown, or if the candidate is not faster."""
         if self.eager is None or self.ratio is None or self.ratio.verdict != "faster":
             return None
         calls = calls_to_pay(self.candidate, self.eager)

@@ -1,7 +1,7 @@
 """Time of a call by line of Python: for the marks next to the source, for text, and for the static view.
 
-`LineTime` says how a kernel's time is split among lines. All times are measured. No time was attributed to a
-line without a `LineTime`.
+`LineTime` says how a kernel's time is split among lines. All times are measured. No time was attributed to a line
+without a `LineTime`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HALVES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Time of one source line in seconds, by side and half. `total` includes functions that it calls, `own` does not."""
+    """Time of one source line in seconds, by side and half. `total` includes functions it calls, `own` does not."""
 
     line: str
     total: Mapping[tuple[str, str], float]

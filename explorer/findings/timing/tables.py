@@ -21,8 +21,8 @@ UNMATCHED = "unmatched: "
 def kernel_times(record: Record) -> pd.DataFrame:
     """One row per kernel and half of the call; in eager, one per device function, operator and source line.
 
-    Compiled comes before eager, and in each side the longest first. `us` is microseconds in one call, `share` the
-    fraction of the side's total.
+    Compiled kernels come before eager kernels; within each side the longest come first. `us` is microseconds in one
+    call, `share` is the fraction of the side's total.
     `bandwidth_percent` and `peak_percent` are the achieved percentages of the GPU's peak bandwidth and peak rate.
 
     A name starts with "unmatched: " if the generated code has no such kernel.
@@ -121,7 +121,8 @@ def timings(record: Record) -> pd.DataFrame:
     with the quartiles `speedup_low` and `speedup_high`. `break_even_calls` is the number of calls that make up for
     `compile_seconds`, NA unless the candidate is faster. `peak_bytes` is the peak memory of a call beyond the memory in
     use before it. `guard_seconds`, `wrapper_seconds` and `launch_seconds` are parts of the host time of a call,
-    `gpu_seconds` is the time that the GPU was busy. `notes` say how reliable the times are, `problem` why there are none.
+    `gpu_seconds` is the time that the GPU was busy. `notes` say how reliable the times are, `problem` is the reason
+    for missing times.
     """
     return table_of("timings", [candidate_row(item) for item in timed_candidates(record)])
 
