@@ -48,7 +48,7 @@ class Timed:
 
     @property
     def break_even(self) -> int | None:
-        """Number of calls that make up for the compile time; None if unknown, or if the candidate is not faster."""
+        """Number of calls that make up for the compile time; None if unknown or if not faster beyond the noise."""
         if self.eager is None or self.ratio is None or self.ratio.verdict != "faster":
             return None
         calls = calls_to_pay(self.candidate, self.eager)
