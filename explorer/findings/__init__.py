@@ -1,4 +1,4 @@
-"""Facts of a record as artifacts of their own, such as graph breaks and guards, with selectable lines and entities.
+"""Findings: facts of a record, such as graph breaks, as artifacts with selectable lines and entities.
 
 A finding is derived from a record when it is shown. Neither the record nor its JSON contains it.
 """
@@ -41,7 +41,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     advice_finding,
 )
 
-#: Functions that yield the record's own artifacts that have a view.
+#: Functions that yield a finding for each of the record's own artifacts that has a view.
 VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
     chain_views,
     kept_views,
@@ -49,20 +49,20 @@ VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
 
 
 def views(record: Record) -> Iterator[Finding]:
-    """The record's own artifacts that have a view."""
+    """A finding for each of the record's own artifacts that has a view."""
     for shown in VIEWS:
         yield from shown(record)
 
 
 def findings(record: Record) -> tuple[Finding, ...]:
-    """The findings of a record in ribbon order, except those whose stage the record already has as an artifact."""
+    """Findings of a record in ribbon order. Stages that the record already has as artifacts are left out."""
     present = {artifact.stage for artifact in record.artifacts}
     made = (make(record) for make in MAKERS)
     return tuple(finding for finding in made if finding is not None and finding.artifact.stage not in present)
 
 
 def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Record:
-    """Add a record's findings to its artifacts, each at its stage's position on the ribbon."""
+    """The record with findings (default: all) among its artifacts, each at its stage's position on the ribbon."""
     derived = [finding.artifact for finding in (findings(record) if found is None else found)]
     if not derived:
         return record
@@ -73,7 +73,7 @@ def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Rec
 
 
 class KnownFindings:
-    """Cache of the findings of the most recent record, shared by all views of it."""
+    """Cache of the most recent record's findings, for all views of this record."""
 
     def __init__(self) -> None:
         self._last: tuple[Record, tuple[Finding, ...], Record] | None = None

@@ -42,7 +42,7 @@ TORCHS_WORDS = 1_000
 
 
 def breaks_finding(record: Record) -> Finding | None:
-    """Finding with the cards of all graph breaks, and notes on other code that was not compiled; else None."""
+    """Finding with cards of all graph breaks and notes on other code that was not compiled; None without both."""
     told = notes(record)
     if not record.breaks and not told:
         return None
@@ -63,8 +63,8 @@ def break_cards(record: Record) -> list[Card]:
 
 
 def break_card(group: Sequence[GraphBreak], number: int, total: int, lines: SourceLines, graphs: Graphs) -> Card:
-    """Card of break site `number` of `total`. The user's own line comes first, then calls inside packages. Breaks after
-    the first are from other compilations.
+    """Card of break site `number` of `total`, headed by the user's own line. The first break of the group is shown in
+    full, the other breaks at this site are links.
     """
     found, *others = group
     times = f", {len(group)} times" if others else ""
@@ -94,7 +94,7 @@ def break_card(group: Sequence[GraphBreak], number: int, total: int, lines: Sour
 
 
 def way_there(found: GraphBreak, lines: SourceLines) -> Way:
-    """The chain of calls around a break, with the user's line as the target."""
+    """Chain of calls that leads to a break, with the user's line as the target; without a chain, the break's line."""
     users = users_span(found)
     if users is not None:
         return way(found.chain, users, lines)
@@ -103,7 +103,7 @@ def way_there(found: GraphBreak, lines: SourceLines) -> Way:
 
 
 def flow(found: GraphBreak, graphs: Graphs) -> Flow:
-    """The graph before the break, the tensors that cross it, and the code that resumes."""
+    """The graph before the break, the tensors that cross the break, and the code that runs after it."""
     goes_on = [graphs.resume_words(name) for name in found.resumed_by]
     before = graphs.link(found.ended) or Tag("no graph before", "muted")
     end = ENDS.get(found.outcome, "")
@@ -123,7 +123,7 @@ def _again_words(others: Sequence[GraphBreak]) -> Words:
 
 
 def _page(found: GraphBreak) -> Link | None:
-    """Link to torch's page on this kind of break; only its number if there is no page."""
+    """Link to torch's page on this kind of break; only the number if there is no page, None if there is no number."""
     title = "What torch's documentation says of this kind of break"
     if found.link:
         return Link(found.gb_id or "documentation", url=found.link, title=title)
@@ -164,7 +164,7 @@ class Graphs:
         self._frames = {frame.id: frame for frame in record.frames}
 
     def end(self, graph: str) -> tuple[str, ...]:
-        """Id of a graph's output node."""
+        """Id of a graph's output node; empty if the record lacks the graph."""
         artifact = self._graphs.get(graph)
         return tuple(entity.id for entity in artifact.entities if entity.kind == "output") if artifact else ()
 
@@ -190,7 +190,7 @@ class Graphs:
 
 
 def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
-    """The outcome of a break, and its cost. `at_once` is whether a graph follows before the next break."""
+    """The outcome of a break in words, with its cost. `at_once` is whether a graph follows before the next break."""
     kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
     if found.outcome == "error" and found.of_export:
         return "torch.export raises here: nothing is exported."
@@ -238,7 +238,7 @@ def first_call_words(found: GraphBreak) -> str:
 
 
 def cost_words(found: GraphBreak) -> str:
-    """Sentence on the time that a break costs, or why it is unknown; "" if it was not measured."""
+    """Sentence on the time that a break costs, or on why the time is unknown; "" if nothing was measured."""
     if found.lost_seconds is None:
         return f"Time lost is not known: {found.lost_note}." if found.lost_note else ""
     change = "costs" if found.lost_seconds >= 0 else "saves"
@@ -246,7 +246,7 @@ def cost_words(found: GraphBreak) -> str:
 
 
 Note = tuple[str, str, str, int]
-"""A function that was left to Python although no graph broke, or was analysed again: name, reason, file, line."""
+"""A function that was left to Python without a break, or that was analysed again: name, reason, file, line."""
 
 
 def note_words(note: Note, lines: SourceLines) -> Words:
@@ -263,7 +263,7 @@ def notes_title(record: Record) -> str:
 
 
 def notes(record: Record) -> list[Note]:
-    """Notes of a record; if nothing was captured and there are no notes, the reason why."""
+    """Notes of a record. If nothing was captured and no function has a note, the only note is the reason."""
     broken = {found.frame for found in record.breaks}
     frames = [(function_name(frame.function), words, frame.file, frame.line)
               for frame in record.frames for words in _frame_words(frame, frame.id in broken)]  # fmt: skip

@@ -9,7 +9,7 @@ from explorer.render.text import card_texts
 
 
 class Cards(tuple[str, ...]):
-    """Cards of a run, one text each: breaks first, then recompilations. Prints all of them."""
+    """Texts of all cards of a run: graph breaks first, then recompilations. Prints all of them."""
 
     __slots__ = ()
 
@@ -20,7 +20,7 @@ class Cards(tuple[str, ...]):
 
 
 def all_cards(record: Record) -> Cards:
-    """Cards of all breaks, then of all recompilations."""
+    """Texts of all cards of a record."""
     return Cards([*break_texts(record), *recompile_texts(record)])
 
 

@@ -1,4 +1,4 @@
-"""Results of `--check` in words: the whole call, its results, the stages, kernels."""
+"""Results of `--check` as text: for the whole call, each of its results, the stages, and kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORST_FIRST = ("differs", "not comparable", "close", "equal")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Checks of a record, grouped by subject; `call` is None if only kernels were checked."""
+    """Checks of a record, grouped by subject. `call` is the check of the whole call, or None."""
 
     call: Check | None
     results: tuple[Check, ...]
@@ -56,7 +56,7 @@ def summary_lines(record: Record, width: int) -> list[str]:
 
 
 def sentences(checked: Checked) -> Iterator[str]:
-    """Verdict on the whole call, and its note."""
+    """Sentences on the whole call: the verdict, then its note if there is one."""
     if checked.call is not None:
         yield f"compiled against eager: {checked.call.words}"
         if checked.call.note:
@@ -64,7 +64,7 @@ def sentences(checked: Checked) -> Iterator[str]:
 
 
 def result_cells(check: Check) -> tuple[str, ...]:
-    """Table cells of a result, in the columns of `HEAD`."""
+    """Table cells of a result, in the order of `HEAD`."""
     exact, own = check.max_absolute_float64, check.eager_absolute_float64
     return (
         check.subject,
@@ -78,7 +78,7 @@ def result_cells(check: Check) -> tuple[str, ...]:
 
 
 def _steps(ulps: float | None) -> str:
-    """Format an error in ULPs; "many" from a million on, as between numbers of opposite sign."""
+    """Format an error in ULPs: "many" from a million on (as between numbers of opposite sign), "" if unknown."""
     if ulps is None:
         return ""
     return f"{ulps:,.0f}" if ulps < 1e6 else "many"
@@ -93,7 +93,7 @@ def _table(results: Sequence[Check]) -> list[str]:
 
 
 def stage_sentences(stages: Sequence[Check]) -> Iterator[str]:
-    """Stages that match eager; the first stage and node that differ; stages that can't be compared, with the reason."""
+    """Sentences on the stages: the first that differs from eager, stages that match, stages that can't be compared."""
     agree = [check for check in stages if check.verdict in ("equal", "close")]
     wrong = [check for check in stages if check.verdict == "differs"]
     named = [check for check in wrong if check.node] or wrong
@@ -119,7 +119,7 @@ def stage_name(check: Check) -> str:
 
 
 def _names(checks: Iterator[Check]) -> str:
-    """Names of the stages in order; the levels of decomposition are combined."""
+    """Comma-separated stage names, in order; the levels of decomposition are combined."""
     names = dict.fromkeys(check.stage for check in checks)
     levels = [name.removeprefix("decomposed ") for name in names if name.startswith("decomposed ")]
     together = f"decomposed ({', '.join(levels)})"
@@ -142,7 +142,7 @@ def _kernel(check: Check) -> str:
 
 
 def checks_finding(record: Record) -> Finding | None:
-    """Finding with the verdicts in words above a table of results; None if nothing was checked."""
+    """Finding with the verdicts as sentences, then a table of results; None if nothing was checked."""
     if not record.checks:
         return None
     checked = Checked.of(record)

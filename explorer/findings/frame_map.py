@@ -1,4 +1,4 @@
-"""Map of compiled code in execution order: function, graph, break, resume function, and so on.
+"""Map of compiled code in execution order: a function, its graph, the break, the resume function, and so on.
 
 Compilations of one code object are side by side, between the function and the break that ends all of them. An edge
 leads from each call site (a break or plain code) to the called function.
@@ -38,7 +38,10 @@ def frame_map_finding(record: Record) -> Finding | None:
 
 @dataclass
 class Part:
-    """A node of the map: its text, its predecessors (`inputs`), and the functions that it calls."""
+    """A node of the map. `label` and `about` are its text.
+
+    `inputs` are ids of its predecessors, `calls` ids of the functions that it calls. `stands_for` are merged nodes.
+    """
 
     id: str
     kind: str
@@ -57,7 +60,10 @@ class Part:
 
 @dataclass
 class Code:
-    """A code object: its head (a function or a resume function) and its parts in order."""
+    """A code object. `head` is its function or resume function, `parts` are its other nodes in order.
+
+    `goes_on` are ids of the resume functions after its breaks. `loops` marks a break that resumes earlier code.
+    """
 
     head: Part
     name: str
@@ -103,7 +109,7 @@ class FrameMap:
         self.ends[frame.id] = end
 
     def _follow(self, before: Part, code: Code, part: Part) -> Part:
-        """Append a part after another. Parts are shared: compilations of one code object end in the same breaks."""
+        """Append a part after `before` and return it. Compilations of one code object share parts with the same id."""
         part = self.parts.setdefault(part.id, part)
         if part not in code.parts:
             code.parts.append(part)
@@ -138,7 +144,7 @@ class FrameMap:
         return Part(f"{STAGE}.{name}", "graph", label, about, attrs, tuple(calls))
 
     def _break(self, found: GraphBreak, code: Code) -> Part:
-        """Part of a break. A later compilation that breaks at the same place shares it."""
+        """Part for a break. Compilations that break at the same place share a part."""
         for earlier, part in self.broken.items():
             if part in code.parts and _same_place(self.breaks[earlier], found):
                 part.origins += self._break_origins(found)
@@ -218,7 +224,7 @@ class FrameMap:
         return part.kind == "plain" and empty and len(part.inputs) == 1 and not part.calls
 
     def _comes_before(self, part: Part, other: Part) -> bool:
-        """Whether a path leads from `part` to `other`: an edge back, as in a loop, is not drawn."""
+        """Whether a path leads from `part` to `other`. An edge that would close a loop is not drawn."""
         seen, todo = set[str](), [other.id]
         while todo:
             name = todo.pop()

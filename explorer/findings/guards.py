@@ -1,4 +1,4 @@
-"""Guards by argument: a tree for each compilation. Each guard is linked to the line that caused it and to the graph
+"""Guards by argument, as a tree for each compilation. Each guard is linked to the line that caused it and to the graph
 input that it guards.
 """
 
@@ -75,7 +75,7 @@ def guards_by_frame(record: Record) -> dict[str, list[Guard]]:
 
 
 def graph_inputs(record: Record) -> dict[tuple[str, str], str]:
-    """Frame (`0/0`) and source (`L['x']`) -> the captured graph's input with this source."""
+    """Frame (`0/0`) and source (`L['x']`) -> id of the captured graph's input with this source."""
     frames = {name: frame.id for frame in record.frames for name in frame.graphs}
     captured = [artifact for artifact in record.of_stage("captured") if artifact.id in frames]
     graphs = {entity.id: frames[artifact.id] for artifact in captured for entity in artifact.entities}
@@ -98,7 +98,9 @@ def words(guard: Guard) -> str:
 
 
 def frame_section(frame: Frame, guards: Sequence[Guard], *, insides: bool) -> Section:
-    """Guards of one compilation, grouped by argument; with `insides`, guards on the insides of modules come last."""
+    """Guards of one compilation, by argument. With `insides`, guards on the insides of modules come last; else they are
+    only counted.
+    """
     own = [guard for guard in guards if not guard.internal]
     inside = [guard for guard in guards if guard.internal]
     counts = f"{pluralize(len(own), 'guard')}, and {len(inside)} {INSIDES}"
@@ -130,7 +132,7 @@ def _failure_words(times: int) -> str:
 
 
 def range_text(item: Symbol) -> str:
-    """Bounds of a symbol: `2 <= s0 <= 64`."""
+    """Bounds of a symbol: `2 <= s0 <= 64`; `any` without bounds."""
     low = "" if item.low is None else f"{item.low} <= "
     high = "" if item.high is None else f" <= {item.high}"
     return f"{low}{item.name}{high}" if low or high else "any"
@@ -140,7 +142,7 @@ def range_text(item: Symbol) -> str:
 
 
 def _lists(guards: Sequence[Guard], lines: SourceLines) -> Iterator[tuple[str, Table]]:
-    """Lists of the most expensive guards and of the guards that failed most."""
+    """Named tables of the most expensive guards and of the guards that failed, most failures first."""
     timed = sorted((guard for guard in guards if guard.seconds), key=lambda guard: -(guard.seconds or 0.0))
     failed = sorted((guard for guard in guards if guard.failed), key=lambda guard: -guard.failed)
     for name, found in (("By cost", timed[:COSTLIEST]), ("Failed", failed)):
@@ -149,7 +151,7 @@ def _lists(guards: Sequence[Guard], lines: SourceLines) -> Iterator[tuple[str, T
 
 
 def _compilation(frame: Frame, guards: Sequence[Guard], record: Record, lines: SourceLines, is_open: bool) -> Fold:
-    """Fold of one compilation: its symbols with their bounds, and two trees of guards."""
+    """Fold of one compilation: symbols with bounds, the tree of guards, and folded guards on the insides of modules."""
     own, inside = (tree(guard for guard in guards if guard.internal is internal) for internal in (False, True))
     count = len(own.all())
     title: Words = (Tag(function_name(frame.function), "strong"), " ", Tag(frame.id, "place"),
@@ -176,7 +178,7 @@ def _facts(seconds: float | None, failed: int, what: str) -> Iterator[Tag]:
 
 
 def _both_times(whole: float | None, guards: Sequence[Guard]) -> str:
-    """Explain why the time of all guards differs from the sum of their times: they are measured in different ways."""
+    """Sentence that compares the time of one check of all guards, caches cold, with the sum of single checks, warm."""
     timed = [guard.seconds for guard in guards if guard.seconds is not None]
     if not whole or not timed:
         return ""
@@ -187,7 +189,7 @@ def _both_times(whole: float | None, guards: Sequence[Guard]) -> str:
 
 
 def symbol_lines(item: Symbol, lines: SourceLines) -> Iterator[Words]:
-    """Constraint of a symbol, the sizes it stands for, and the lines that constrain it."""
+    """Lines on a symbol: its bounds and sources, then each constraint with the code line that caused it."""
     bounds = f"{item.name} = {item.became}" if item.became else range_text(item)
     hint = "" if item.hint is None else f", {item.hint} when it was compiled"
     yield Tag(bounds, "now"), f" `{', '.join((item.source, *item.also))}`{hint}"
@@ -200,7 +202,7 @@ def symbol_lines(item: Symbol, lines: SourceLines) -> Iterator[Words]:
 
 
 def _reason(told: str, span: Span, lines: SourceLines) -> Words:
-    """A fact, and the line that caused it."""
+    """A fact, with a link to the line that caused it if the line is known."""
     if not span.file:
         return Tag(told, "muted")
     return Tag(f"{told} ", "muted"), line_link(span.file, span.line, lines), f" `{one_line(span.code)}`"
@@ -254,7 +256,7 @@ class Branch:
         return self
 
     def common(self, guards: Sequence[Guard]) -> str:
-        """Longest common prefix of the guards' arguments."""
+        """Longest common prefix of the guards' arguments; the branch's own name if they share none."""
         parts = [argument_parts(guard) for guard in guards]
         same = 0
         while all(len(some) > same and some[same] == parts[0][same] for some in parts):
@@ -263,7 +265,7 @@ class Branch:
 
 
 def tree(guards: Iterable[Guard]) -> Branch:
-    """Tree of guards by argument: guards on `self.drop` below `self`, guards on `self.drop.training` below those.
+    """Tree of guards by argument: guards on `self.drop` below `self`, guards on `self.drop.training` below `self.drop`.
 
     Guards on arguments come first, then guards on globals and builtins, then guards without a name.
     """

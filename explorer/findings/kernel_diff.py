@@ -57,7 +57,7 @@ def _name(kernel: Kernel) -> tuple[str, str]:
 
 
 def _nodes(*sides: Record) -> list[dict[str, frozenset[str]]]:
-    """For each side: kernel id -> ids of its ancestors that both sides have. Two backends share only graph nodes."""
+    """For each side: kernel id -> ids of the ancestors that both sides have. Two backends share only graph nodes."""
     origins = [{entity.id: entity.origins for entity in record.entities()} for record in sides]
     shared = origins[0].keys() & origins[1].keys()
     return [
@@ -69,7 +69,7 @@ def _nodes(*sides: Record) -> list[dict[str, frozenset[str]]]:
 def _find_most_alike(
     wanted: frozenset[str], where: str, kernels: list[Kernel], nodes: dict[str, frozenset[str]]
 ) -> Kernel | None:
-    """Kernel of the same graph that shares most nodes with `wanted`; None if the share is below `ALIKE`."""
+    """Kernel of the graph half `where` that shares most nodes with `wanted`; None if the share is below `ALIKE`."""
 
     def share(kernel: Kernel) -> float:
         union = wanted | nodes[kernel.id]
@@ -80,7 +80,7 @@ def _find_most_alike(
 
 
 def matching_ids(before: Record, after: Record) -> dict[str, str]:
-    """Artifact id of the second side -> that of the first, for machine code of matched kernels with different ids."""
+    """Artifact id of the second side -> id of the first, for machine code of matched kernels with different ids."""
     first_code, second_code = _machine_code(before), _machine_code(after)
     pairs = [
         (first.id, second.id) for first, second in match_kernels(before, after) if first and second and first != second
@@ -94,7 +94,7 @@ def matching_ids(before: Record, after: Record) -> dict[str, str]:
 
 
 def _machine_code(record: Record) -> dict[tuple[str, str], list[str]]:
-    """Kernel and stage -> ids of its compiled artifacts, one for each configuration."""
+    """Kernel and stage -> ids of the kernel's artifacts in this stage, one for each configuration."""
     found: dict[tuple[str, str], list[str]] = {}
     for artifact in record.artifacts:
         if kernel := artifact.attrs.get("kernel"):
@@ -146,7 +146,7 @@ def fact(binary: Binary, name: str) -> Any:
 
 
 def kernel_changes(before: Record, after: Record, labels: tuple[str, str]) -> list[str]:
-    """Differences in words, one per line: kernels of only one side, renamed kernels, and changed facts."""
+    """Differences in words, a line each: kernels of only one side, renamed kernels, and changed facts."""
     sides = (binaries_of(before), binaries_of(after))
     return [line for pair in match_kernels(before, after) for line in _changes(pair, sides, labels)]
 

@@ -32,7 +32,7 @@ class Known:
                 self._guards.setdefault((guard.frame, guard.source), []).append(guard)
 
     def failed_guards(self, failure: GuardFailure) -> list[Guard]:
-        """Guards behind a failure: guards on the same source that have failed, or all on that source if none has."""
+        """Guards behind a failure: failed guards on the same source, or all guards on this source if none failed."""
         same = self._guards.get((failure.entry, failure.source), []) if failure.source else []
         return [guard for guard in same if guard.failed] or same
 
@@ -102,7 +102,7 @@ def again_row(found: Recompile, known: Known) -> Row:
 
 
 def blame(found: Recompile) -> Words:
-    """Old and new value of the guard that caused it; torch's own reasons if the cause is unknown."""
+    """Old and new value of the guard that caused a recompilation; torch's own reasons if the cause is unknown."""
     closest = closest_failure(found)
     if closest is None:
         return "; ".join(line for reason in found.reasons for line in reason.splitlines()[:1])
@@ -116,7 +116,7 @@ def was_is(failure: GuardFailure) -> tuple[Tag, str, Tag]:
 
 
 def call_parts(found: Recompile, known: Known) -> list[Parts]:
-    """The call that triggered a recompilation."""
+    """The call that triggered a recompilation; empty if unknown."""
     if found.call is None:
         return []
     which = f"call {found.call_number}, " if found.call_number else ""
@@ -152,7 +152,7 @@ def failure_parts(found: Recompile, known: Known) -> list[Parts]:
 
 
 def entry_table(entry: str, failures: Sequence[GuardFailure], known: Known) -> Table:
-    """Table of all guards of one cache entry that failed."""
+    """Table of the failed guards of one cache entry."""
     words = folded_words(failures)
     rows = [failure_row(failure, words.get(id(failure), ""), known) for failure in failures]
     return Table((), tuple(rows), f"code of {entry} does not fit", style="failures")
@@ -169,8 +169,8 @@ def failure_row(failure: GuardFailure, words: str, known: Known) -> Row:
 
 
 def folded_words(failures: Iterable[GuardFailure]) -> dict[int, str]:
-    """Map each failure's `id()` to its words. Many failures with the same change (`training` of each layer) get the
-    words of the first, and a count.
+    """`id()` of a failure -> its words. Of many failures with the same change (`training` of each layer), only the
+    first has words, and the second has the count of the rest.
     """
     alike: dict[tuple[str, str, str], list[GuardFailure]] = {}
     for failure in failures:
@@ -224,7 +224,7 @@ def limit_words(found: Recompile) -> str:
 
 
 def _blame_words(found: Recompile) -> str:
-    """A cause and its argument in words; a global's words include the cause."""
+    """A cause and its argument in words; for a global only the argument, which names the cause itself."""
     return quote(found.argument) if found.cause == "global" else f"{found.cause} of {quote(found.argument)}"
 
 

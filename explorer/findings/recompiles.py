@@ -14,7 +14,7 @@ from explorer.render.text import document_finding
 
 
 def recompiles_finding(record: Record) -> Finding | None:
-    """Finding with every compilation by call; None if the function was called once and nothing was recompiled."""
+    """Finding with every compilation by call; None without compilations, or after one call without recompilation."""
     rows = code_objects(record)
     if not rows or (not record.recompiles and record.calls < 2):
         return None

@@ -12,10 +12,10 @@ NODES_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Dynamo's state just before instruction `index`. It prints as text.
+    """Dynamo's state just before step `index` of `steps`. Prints as text.
 
-    `stack` (bottom first) and `locals` are those of the current call. `nodes` and `guards` are all of this attempt so
-    far.
+    `stack` (bottom first) and `locals` belong to the current call. `nodes` and `guards` were added by earlier steps of
+    the same attempt.
     """
 
     index: int
@@ -39,7 +39,7 @@ class _Call:
 
 
 class Replay:
-    """A movable position in the recorded steps. Each move returns the `State` at the new position.
+    """Cursor over the recorded steps. Each move returns the `State` at the new position.
 
     Raises ValueError for a record made without `--step`.
     """
@@ -54,18 +54,18 @@ class Replay:
         return len(self._record.steps)
 
     def at(self, index: int) -> State:
-        """Move to step `index`, from 0; a negative index counts from the end. Raises IndexError."""
+        """Move to step `index`, from 0; a negative index counts from the end. Raises IndexError if out of range."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"there is no step {index}: steps are 0 to {len(self) - 1}")
         self.index = index % len(self)
         return self._state()
 
     def forward(self, steps: int = 1) -> State:
-        """Move forward, at most to the last step."""
+        """Move forward by `steps`, at most to the last step."""
         return self.at(max(0, min(self.index + steps, len(self) - 1)))
 
     def back(self, steps: int = 1) -> State:
-        """Move back, at most to the first step."""
+        """Move back by `steps`, at most to the first step."""
         return self.forward(-steps)
 
     def before_break(self, number: int = 0) -> State:
@@ -110,7 +110,7 @@ class Replay:
 
 
 def break_step(record: Record, number: int) -> int | None:
-    """Index of the step at which a graph break happened; None if it was not recorded."""
+    """Index of the step at which graph break `number` happened; None if that step was not recorded."""
     found = record.breaks[number]
     here = [
         index

@@ -18,7 +18,7 @@ _SPECULATION = "SpeculationRestartAnalysis"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One attempt at one frame. `spans` are ranges of its step indices (end exclusive), in record order."""
+    """One attempt to trace a frame. `spans` are ranges of its step indices (end exclusive), in record order."""
 
     frame: str
     attempt: int
@@ -38,7 +38,7 @@ def steps_finding(record: Record) -> Finding | None:
 
 
 def readings(steps: Iterable[Step]) -> list[Reading]:
-    """The attempts at each frame, in order of their first step."""
+    """The attempts to trace each frame, in order of their first step."""
     spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
     at = 0
     for key, group in groupby(steps, key=lambda step: (step.frame, step.attempt)):
@@ -113,8 +113,9 @@ def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
     """The steps as columns; strings are indices into `strings`.
 
     `at` is a step's row in `places` (function, file, line, offset, opcode, argument, id of the source line). `calls` is
-    twice its depth, plus one at the first step of a call. `kept`, `pushed`, `changed` (alternating names and values),
-    `nodes` and `guards` are those of `Step`. `ended` pairs a step with its exception, `breaks` a step with its break.
+    twice the step's depth, plus one at the first step of a call. `kept`, `pushed`, `changed` (alternating names and
+    values), `nodes` and `guards` are fields of `Step`. `ended` pairs a step with its exception, `breaks` a step with
+    its break.
     """
     text, lines = _Strings(), SourceLines(record)
     places: dict[tuple[int, ...], int] = {}
@@ -153,7 +154,7 @@ def frame_title(record: Record, name: str) -> str:
 
 
 def reading_entry(record: Record, reading: Reading) -> dict[str, Any]:
-    """An attempt as data, with the reason why it was started."""
+    """An attempt as data, with the reason for the restart; "" for the first attempt."""
     entry = {"title": frame_title(record, reading.frame), "frame": reading.frame, "attempt": reading.attempt}
     return entry | {"why": _restart_reason(record, reading), "spans": [list(span) for span in reading.spans]}
 
@@ -169,7 +170,7 @@ def _restart_reason(record: Record, reading: Reading) -> str:
 
 
 def break_steps(record: Record) -> Iterator[tuple[int, str]]:
-    """Step at which each graph break happened, if recorded, and a description of the break."""
+    """Step index and description of each graph break; breaks whose step was not recorded are left out."""
     for number, found in enumerate(record.breaks):
         step = break_step(record, number)
         if step is not None:

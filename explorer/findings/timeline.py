@@ -1,6 +1,6 @@
 """Timeline of all compilations of a record, in call order.
 
-A row is a code object, a column is a call in which something was compiled.
+A row is a code object. A column is a call in which something was compiled, or a range of calls without compilations.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def recompile_id(found: Recompile) -> str:
 
 
 def code_objects(record: Record) -> list[list[Frame]]:
-    """Compilations of each code object, in order."""
+    """For each code object, its compilations in order."""
     found: dict[int, list[Frame]] = {}
     for frame in record.frames:
         if frame.code >= 0:
@@ -79,7 +79,7 @@ def code_objects(record: Record) -> list[list[Frame]]:
 
 
 def call_of(frame: Frame, record: Record) -> int:
-    """Call of the explored function, from 1, in which a frame was compiled."""
+    """Number (from 1) of the call of the explored function in which a frame was compiled."""
     again = (found.call_number for found in record.recompiles if found.frame == frame.id)
     return frame.call_number or next(again, 0) or 1
 
@@ -97,7 +97,7 @@ def call_columns(record: Record) -> list[Calls]:
 
 
 def marks_of(frames: Sequence[Frame], calls: Calls, record: Record) -> list[Mark]:
-    """What happened to a code object in a column of the timeline."""
+    """Marks of a code object in one column of the timeline."""
     here = [Mark(state_of(frame, record), frame.id) for frame in frames if call_of(frame, record) == calls.first]
     if here:
         return here
@@ -109,7 +109,7 @@ def marks_of(frames: Sequence[Frame], calls: Calls, record: Record) -> list[Mark
 
 
 def gave_up(frame: Frame, record: Record) -> Recompile | None:
-    """The recompilation of this frame that a recompile limit prevented; None if no limit was reached."""
+    """The recompilation of a frame that a recompile limit prevented; None if no limit was reached."""
     return next((found for found in record.recompiles if found.limit and found.frame == frame.id), None)
 
 
@@ -160,7 +160,7 @@ def code_words(frame: Frame, lines: SourceLines) -> Words:
 
 
 def mark_words(marks: Sequence[Mark], record: Record) -> Words:
-    """Content of a cell, linked to the card of the recompilation, else to the graph."""
+    """Content of a cell: each mark links to the card of its recompilation, else to its graph."""
     found: list[str | Link | Tag] = []
     for mark in marks:
         found += [", "] if found else []

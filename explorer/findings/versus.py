@@ -1,5 +1,5 @@
-"""Compare two backends' code for one call: kernel counts, bytes moved, time; and pairs of kernels that do the same
-work, with their facts and sources.
+"""Compare two backends' code for one call: kernel counts, bytes moved and time. Pairs of kernels that do the same work
+are shown with their facts and sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Value = float | None
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A row of the comparison: the value of each side (None if unknown), and its formatter."""
+    """A row of the comparison. `values` has one value per side, None if unknown; `written` formats a value."""
 
     title: str
     values: tuple[Value, Value]
@@ -38,7 +38,7 @@ class Total:
 
 
 def versus_finding(record: Record) -> Finding | None:
-    """Finding that compares both sides, with cards of their kernel pairs; None if the record has one side."""
+    """Finding that compares both sides, with cards of their kernel pairs; None if the record has only one side."""
     if record.versus is None:
         return None
     title = "{} and {} side by side".format(*names_of(record))
@@ -47,7 +47,7 @@ def versus_finding(record: Record) -> Finding | None:
 
 
 def versus_document(record: Record) -> Document:
-    """Table that compares both sides, with notes on its numbers; empty if the record has one side."""
+    """Table that compares both sides, with notes on the numbers; empty if the record has only one side."""
     if record.versus is None:
         return ()
     rows = (Row((found.title, *found.texts)) for found in totals(record, record.versus))
@@ -72,7 +72,7 @@ def totals(before: Record, after: Record) -> list[Total]:
 
 
 def names_of(record: Record) -> tuple[str, str]:
-    """Backends of the two sides; the second is "" if the record has one side."""
+    """Backends of the two sides; the second is "" if the record has only one side."""
     return record.options.backend, record.versus.options.backend if record.versus else ""
 
 
@@ -94,13 +94,13 @@ def _bytes(record: Record, *, extern: bool = False) -> Value:
 
 
 def own_kernels(record: Record) -> list[Kernel]:
-    """Kernels of the record's own side; a view of both sides also has the other's kernels."""
+    """Kernels of the record's own side. A record that shows both sides also contains the other side's kernels."""
     others = _artifacts_of_other(record)
     return [kernel for kernel in record.kernels if kernel.artifact not in others]
 
 
 def _artifacts_of_other(record: Record) -> set[str]:
-    """Ids of the other side's artifacts in a view of both sides."""
+    """Ids of the other side's artifacts; empty unless the record shows both sides."""
     other = names_of(record)[1] if record.versus else None
     return {artifact.id for artifact in record.artifacts if other and artifact.attrs.get("side") == other}
 
@@ -110,7 +110,7 @@ def _seconds(record: Record) -> Value:
 
 
 def _timed_totals(before: Record, after: Record) -> Iterator[Total]:
-    """Rows with the times of `--time`. Both sides were timed in one run, so the first record has all candidates."""
+    """Rows of times, measured by `--time`. Both sides were timed in one run: the first record has all candidates."""
     mine = [_candidate(before, record) for record in (before, after)]
     if not any(mine):
         return
@@ -134,7 +134,7 @@ def _candidate(timed: Record, side: Record) -> Candidate | None:
 
 
 def _pair_cards(record: Record, other: Record) -> Iterator[Text | Card]:
-    """A card for each pair of kernels. In a view of both sides, ids of the second have its backend as prefix."""
+    """A heading, then a card for each pair of kernels. Ids of the second side have its backend as a prefix."""
     names = names_of(record)
     yield Text(f"Kernels of {names[0]} and {names[1]} that compute the same, by name or by their nodes:", "why")
     binaries = binaries_of(record), binaries_of(other)

@@ -14,7 +14,7 @@ from explorer.render.places import change_part, line_link, way
 
 
 def xray_document(found: XRay, lines: SourceLines, fixes: Sequence[Fix] = ()) -> Document:
-    """Cards of all sites, and notes on the search."""
+    """A summary, a card for each site, and notes on the search."""
     document: list[Parts] = [Text(count_words(found), "lead"), *site_cards(found, lines, fixes)]
     if notes := tuple(search_notes(found)):
         document.append(Section((Items(notes),), "What else there is to know:", "notes"))
@@ -79,7 +79,7 @@ def count_words(found: XRay) -> str:
 
 
 def search_notes(found: XRay) -> Sequence[str]:
-    """Problems of the search, and breaks that are only consequences of others."""
+    """Problems of the search, and breaks that occur only as a consequence of other breaks."""
     places = [f"{place_text(span.file, span.line)} `{' '.join(span.code.split())}`" for span in found.consequences]
     consequences = [
         f"{place} breaks only because the program broke before: it goes with the others" for place in places

@@ -28,11 +28,11 @@ NO_CALL = (
 class AdviceList(Sequence[Advice]):
     """The advice of a run, sorted by expected gain. Prints as text; `table` is a DataFrame.
 
-    `run.advice[0]` is the first; its `evidence`, `gain` and `change` are plain data.
+    `run.advice[0]` is the first piece of advice; its `evidence`, `gain` and `change` are plain data.
     """
 
     def __init__(self, record: Record, grow: Grow | None = None, call: Call | None = None) -> None:
-        """`grow` stores measurements in the run's record, `call` is the run's call."""
+        """`grow` applies a function to the run's record and keeps the new record; `call` is the run's call."""
         self._record, self._grow, self._call = record, grow or (lambda longer: longer(record)), call
         self._found = advise(record)
         self._trials = {trial.advice: trial for trial in record.trials}
@@ -68,7 +68,7 @@ class AdviceList(Sequence[Advice]):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per finding: its gain, the suggested change, and the result of its trial."""
+        """One row per piece of advice: its expected gain, the suggested change, and the result of its trial."""
         from explorer.reading.data_frames import table_of
 
         return table_of("advice", [self._row(number, advice) for number, advice in enumerate(self)])
@@ -113,7 +113,7 @@ class AdviceList(Sequence[Advice]):
 
 
 def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[str], None] | None = None) -> Record:
-    """Try a piece of advice and add the trial to the record. A trial that fails to apply records the problem.
+    """Try a piece of advice and add the trial to the record, with its `problem` if the change can't be applied.
 
     Raises IndexError for an unknown number, ValueError for advice that can't be tried and for a run without a call.
     """
@@ -139,7 +139,7 @@ def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[s
 
 
 class Tried:
-    """Result of trying a piece of advice. Prints as text; `advice` is the advice, `trial` the measurement."""
+    """Result of trying `advice`, with the measurement `trial`. Prints as text."""
 
     def __init__(self, advice: Advice, trial: Trial) -> None:
         self.advice = advice
@@ -147,7 +147,7 @@ class Tried:
 
     @property
     def holds(self) -> bool | None:
-        """Whether it gained what was claimed, within the noise; None without a claim."""
+        """Whether the trial confirmed the claimed gain, within the noise; None without a claim or a measurement."""
         return holds(self.trial)
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ def advice_cards(record: Record, *, is_open: bool = True) -> list[Card]:
 
 
 def _parts(advice: Advice, labels: Mapping[str, str], lines: SourceLines) -> list[Parts]:
-    """The evidence, and the suggested change."""
+    """The evidence, the suggested change, and its effect on the numbers."""
     items = [_evidence(item, labels) for item in advice.evidence]
     items += [gain_source(advice.gain)] if advice.gain is not None else []
     parts: list[Parts] = [Items(tuple(items), "Evidence", "- ")] if items else []
@@ -83,7 +83,7 @@ def _change(change: Change, lines: SourceLines) -> ChangePart:
 
 
 def _trial(number: int, trial: Trial | None, can_be_tried: bool) -> list[Parts]:
-    """Result of the trial, or how to start it."""
+    """Result of the trial, or how to start the trial; empty if the advice can't be tried."""
     if trial is not None:
         fell_short = holds(trial) is False
         label = "not tried: " if trial.problem else "tried, less than claimed: " if fell_short else "tried: "

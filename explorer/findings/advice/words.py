@@ -20,13 +20,13 @@ def gain_words(gain: Gain | None) -> str:
 
 
 def gain_source(gain: Gain) -> str:
-    """Source of the number: `Estimate: …`."""
+    """Sentence on the source of a gain: `Estimate: …`."""
     word = "Measured" if gain.basis == "measured" else "Estimate"
     return f"{word}: {gain.how}."
 
 
 def snippet(change: Change) -> list[str]:
-    """The change as a line or two of code; empty if there is none."""
+    """Lines of code that make a change; empty if there are none."""
     if change.eager:
         return ["model(x)  # without torch.compile"]
     if change.autocast:
@@ -41,7 +41,7 @@ def snippet(change: Change) -> list[str]:
 
 
 def trial_words(trial: Trial) -> str:
-    """Describe a trial's measured gain and compare it with the claimed gain; "" if nothing was measured."""
+    """Measured gain of a trial, compared with the claim, or the problem of the trial; "" if nothing was measured."""
     if trial.problem:
         return f"It could not be tried: {trial.problem}."
     if trial.before is None or trial.after is None or trial.gained is None:

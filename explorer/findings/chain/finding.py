@@ -13,7 +13,7 @@ SHOWN = ("cards", "note", "health", "sick")
 
 
 def chain_views(record: Record) -> Iterator[Finding]:
-    """Finding for the artifact of the chain rule, if the record has one."""
+    """Finding for the artifact of the chain rule, if the record has this artifact with cards."""
     for artifact in record.of_stage(STAGE):
         data = {name: artifact.attrs[name] for name in SHOWN if name in artifact.attrs}
         if "cards" in data:  # older saved records lack them

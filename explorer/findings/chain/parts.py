@@ -134,7 +134,7 @@ def _incoming_parts(step: ChainStep, name: str) -> Iterator[Parts]:
 
 
 def _gradient(step: ChainStep, departure: Departure, room: Room) -> Section:
-    """The vector-Jacobian product, with numbers if they are available, and the node that receives the result."""
+    """Section on one input's gradient: formula, vector-Jacobian product (with numbers if available), receiving node."""
     name, jacobian = departure.name, departure.jacobian
     parts: list[Parts] = [Text(f"`d {name} = {departure.formula or NOT_IN_TABLE}`")]
     result = _table([_line(f"d {name}", departure.value, "to", departure.target)])

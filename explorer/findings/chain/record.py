@@ -18,7 +18,7 @@ from explorer.render.document import payload
 from explorer.render.finding import LinkedText
 
 CELLS = 60_000
-"""Maximum number of Jacobian entries in one view; other Jacobians are shown by their size."""
+"""Maximum number of Jacobian entries in one view; further Jacobians are shown only by their size."""
 
 
 def chain_artifact(title: str, steps: Sequence[ChainStep], note: str, graph: Artifact) -> Artifact:

@@ -22,7 +22,7 @@ _HEADINGS = {
 
 
 def blocks(title: str, steps: Sequence[ChainStep], note: str) -> Iterator[tuple[str, ChainStep | None]]:
-    """Blocks of the text, each with its step, if it belongs to one."""
+    """Blocks of the text, each with its step; None for headings and the note."""
     yield _head(title, steps), None
     if note:
         yield note, None
@@ -138,7 +138,7 @@ def density(jacobian: Value) -> str:
 
 
 def is_diagonal(jacobian: Value) -> bool:
-    """Whether each element of the result depends only on the input element at the same index."""
+    """Whether each result element depends only on the input element at the same index; False for a 1 × 1 Jacobian."""
     if jacobian.shape[0] != jacobian.shape[1] or jacobian.shape[0] == 1:
         return False
     pairs = ((row, column, number) for row, cells in enumerate(jacobian.numbers) for column, number in enumerate(cells))
@@ -151,7 +151,7 @@ def _leaf(step: ChainStep) -> Iterator[str]:
 
 
 def value_text(value: Value | None) -> str:
-    """Format a value: `[1, 2.5]`, or `f32[64, 128], norm 3.2, -1.5 to 2` if it is large; `?` if unknown."""
+    """Format a value: `[1, 2.5]`; a large value as `f32[64, 128], norm 3.2, -1.5 to 2`; an unknown value as `?`."""
     if value is None:
         return "?"
     if value.numbers is not None:

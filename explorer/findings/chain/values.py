@@ -11,7 +11,7 @@ from explorer.render.document import Values
 
 
 class Room:
-    """The number of Jacobian entries that may still be shown."""
+    """Budget of Jacobian entries that may still be shown."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -23,12 +23,12 @@ class Room:
 
 
 def value_piece(value: Value | None, name: str = "", *, flat: bool = False) -> Values:
-    """A named value as a piece of a sentence; `flat` shows it as one row."""
+    """A named value as a piece of a sentence; `flat` shows the numbers as one row."""
     return Values(value_data(value), name, flat)
 
 
 def value_data(value: Value | None) -> dict[str, Any] | None:
-    """A value as JSON. Non-finite numbers become strings, because JSON lacks them."""
+    """A value as JSON data; None if unknown. Non-finite numbers become strings, because JSON lacks them."""
     if value is None:
         return None
     precise = value.dtype in ("float64", "complex128")
@@ -51,7 +51,9 @@ def _numbers(numbers: Any, precise: bool) -> Any:
 
 
 def _number(number: Any, precise: bool) -> Any:
-    """Round to 9 digits, enough to distinguish float32 values, unless `precise`; non-finite numbers become strings."""
+    """Round to 9 digits, enough to distinguish float32 values, unless `precise`. Complex and non-finite
+    numbers become strings.
+    """
     if isinstance(number, complex):
         return str(number)
     if not isinstance(number, float):

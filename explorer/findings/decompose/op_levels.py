@@ -28,9 +28,9 @@ def decompose(
     ("aten.native_layer_norm_backward") work too. The call changes neither the arguments nor the state of the random
     number generators.
 
-    Without an operator, returns the number of operators in this torch, one row per operator set. `overloads` counts
-    `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is the number that pytorch.org gives
-    (https://pytorch.org/get-started/pytorch-2-x/), `method` describes our count.
+    Without an operator, returns a DataFrame with the operator counts of this torch, one row per operator set.
+    `overloads` counts `aten::add.Tensor` and `aten::add.Scalar` as two, `names` as one. `quoted` is the number that
+    pytorch.org gives (https://pytorch.org/get-started/pytorch-2-x/), `method` describes how we count.
 
     Raises OperatorError (a ValueError) for an unknown operator, and for arguments that do not match its signature;
     TypeError if `operator` is neither a name nor callable.
@@ -57,7 +57,7 @@ def _count_operators() -> pd.DataFrame:
 
 
 class OpLevel:
-    """One call at one level. It prints its trees, and why the remaining operators are not decomposed.
+    """One call at one level. Prints the trees, and why the remaining operators are not decomposed.
 
     `code` is the graph as Python code.
     """
@@ -86,7 +86,7 @@ class OpLevel:
 
 
 class OpLevels:
-    """One call at each level. It prints as a table of numbers and a tree for each level.
+    """One call at each level. Prints a table of numbers, and the trees of each level.
 
     `level("prims")` is one level; `levels` has all of them as data. `numbers` and `ops` are DataFrames.
     `source("Inductor")` is the code of the decompositions, `code("prims")` the graph as Python.

@@ -14,7 +14,7 @@ HEAD = ("level", "ops", "different", "against eager")
 
 
 def decomposition_document(found: Decomposition) -> Document:
-    """The call, a table of levels, and each level's trees, reasons and code."""
+    """Document of a decomposition: the call, a table of levels, and a fold for each level."""
     about = (Text((Tag(words, "muted"),)) for words in (str(found.source or ""), found.note) if words)
     levels = (level_fold(level, is_open=level.name == "Inductor") for level in found.levels)
     return [Text(Tag(call_text(found), "strong")), *about, Table(HEAD, tuple(map(_row, found.levels))), *levels]
@@ -27,7 +27,7 @@ def _row(level: Level) -> Row:
 
 
 def level_fold(level: Level, *, is_open: bool = True) -> Fold:
-    """Collapsible section of one level."""
+    """Fold of one level: its trees, the operators that are not decomposed, code, and graph."""
     about = f" {pluralize(len(level.ops()), 'op')}; {ABOUT[level.name]}"
     return Fold((Tag(level.name, "strong"), Tag(about, "muted")), tuple(_body(level)), is_open)
 

@@ -60,7 +60,7 @@ def arrow(results: Iterable[TensorType]) -> str:
 
 
 def number_lines(found: Decomposition) -> Iterator[str]:
-    """Table with one line for each level."""
+    """Lines of a table with one row for each level."""
     yield f"{'level':<10} {'ops':>4}  {'different':>9}  against eager"
     for level in found.levels:
         ops = level.ops()
@@ -71,7 +71,7 @@ def number_lines(found: Decomposition) -> Iterator[str]:
 
 
 def numbers_text(numbers: Numbers) -> str:
-    """Comparison of one dtype in words."""
+    """Comparison with eager in one dtype, in words."""
     if numbers.verdict in ("equal", "not comparable"):
         return f"{numbers.dtype} {numbers.verdict}".lstrip() + (f": {numbers.note}" if numbers.note else "")
     if numbers.max_relative is None:
@@ -111,7 +111,7 @@ def stay_lines(level: Level) -> Iterator[str]:
 
 
 def stays(level: Level) -> list[tuple[str, str]]:
-    """Operators that are not decomposed, with the reason; operators that need no reason are left out."""
+    """Operators that are not decomposed, grouped by reason; operators that need no reason are left out."""
     found: dict[str, dict[str, None]] = {}
     for leaf in (leaf for root in level.roots for leaf in root.leaves()):
         if leaf.why not in _NO_REASON:

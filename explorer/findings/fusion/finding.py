@@ -1,5 +1,5 @@
-"""Fusion as a document: the nodes of each kernel, round by round, and the bytes it moves; and the pairs that were not
-fused, by reason, with their cost.
+"""Fusion as a document: the nodes of each kernel, round by round, and its bytes moved; then the unfused pairs by
+reason, with their cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.render.text import document_finding
 
 STAGE = "fusion"
 MOST_PAIRS = 12
-"""Maximum number of unfused pairs in the text of each half; `run.fusion.unfused` has them all."""
+"""Maximum number of unfused pairs in the text of each half; `run.fusion.unfused` has all pairs."""
 ORDERS = ("as they run", "by bytes moved", "by bytes saved", "by potential saving")
 LIMITS = (
     "One kernel in place of two would save at most the bytes in front of a pair. Their sum counts tensors that several "
@@ -25,7 +25,7 @@ LIMITS = (
 
 
 def fusion_finding(record: Record) -> Finding | None:
-    """Finding of the fusion stage; None for a record without loops."""
+    """Finding of the fusion stage; None unless the record has the stages before and after fusion."""
     found = fusions(record) if record.of_stage("ir") or record.of_stage("lowered") else []
     if not found:
         return None
@@ -86,7 +86,7 @@ def _text_parts(half: Fusion) -> Iterator[Parts]:
 
 
 def _pairs_alike(half: Fusion) -> Iterator[Row]:
-    """Group unfused pairs of the same kernels by reason: count, total bytes, names, reason."""
+    """Rows of unfused pairs by kernel names and reason, most bytes first: count, total bytes, names, reason."""
     groups: dict[tuple[str, str, str], list[Refusal]] = {}
     for item in half.refusals:
         why = f"{item.words} (torch: {item.told})" if item.told else item.words

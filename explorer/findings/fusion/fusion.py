@@ -1,4 +1,4 @@
-"""Read fusion from a record: the nodes of each kernel, each merge, the bytes saved, lower bounds, and unfused
+"""Read fusion from a record: the nodes of each kernel, the merges, the bytes saved, lower bounds, and unfused
 neighbours with the reason and the cost.
 
 Bytes are memory reads and writes of kernels as Inductor counts them: every byte once for each kernel.
@@ -25,8 +25,9 @@ UNTOLD = "Inductor tried, and gave no reason"
 class Kernel:
     """A node after fusion: a kernel or an extern call.
 
-    `parts` are its nodes of the `ir` stage. `moves` maps each buffer to its bytes, every byte counted once. `before` is
-    the bytes that the parts would move as separate kernels. `again` is the bytes that the kernel reads more than once.
+    `parts` are its nodes before fusion. `call` is its call in the generated code, None if there is none. `moves` maps
+    each buffer to its bytes, every byte counted once. `before` are the bytes that the parts would move as separate
+    kernels. `again` are the bytes of repeated reads.
     """
 
     node: Entity
@@ -43,30 +44,31 @@ class Kernel:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes fused into it."""
+        """Number of nodes that were fused."""
         return max(len(self.parts), 1)
 
     @property
     def least(self) -> int:
-        """Bytes of its inputs and outputs."""
+        """Lower bound on the bytes moved: inputs and outputs, every byte once."""
         return sum(self.moves.values())
 
     @property
     def after(self) -> int:
-        """Bytes that it moves, repeated reads included."""
+        """Bytes moved, repeated reads included."""
         return self.least + self.again
 
     @property
     def is_call(self) -> bool:
-        """Whether this is an extern call. `call` decides, because later passes may replace it by generated code."""
+        """Whether this is an extern call in the generated code: later passes may replace a call by a kernel."""
         return (self.call or self.node).kind == "extern"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Two kernels that touch the same memory and were not fused. `bytes` is the saving of fusing them.
+    """Two kernels that touch the same memory and were not fused. `bytes` are the bytes that fusing them would save.
 
-    `told` is Inductor's own reason, or "". `round` is the first round in which Inductor gave it, or 0.
+    `words` is the reason in words. `told` is Inductor's own text, or "". `round` is the first round with this refusal,
+    or 0.
     """
 
     first: Kernel
@@ -125,7 +127,7 @@ class Fusion:
         return found
 
     def reasons(self) -> list[tuple[str, int, int]]:
-        """Reason in words, number of pairs, potential saving in bytes; most bytes first."""
+        """For each reason: its words, the number of pairs, the potential saving in bytes. Most bytes come first."""
         count, size = Counter(item.words for item in self.refusals), Counter[str]()
         for item in self.refusals:
             size[item.words] += item.bytes
@@ -133,7 +135,7 @@ class Fusion:
 
 
 def fusions(record: Record) -> list[Fusion]:
-    """Fusion of each half of each graph that the record has stages for, in pipeline order."""
+    """Fusion in each recorded half of each graph: Inductor's graphs first, then our backend's."""
     from explorer.findings.fusion.own import OwnHalf  # late, because OwnHalf subclasses Half
 
     inductors = [Half(record, artifact).fusion() for artifact in record.of_stage("fused_ir")]
@@ -163,7 +165,7 @@ class Half:
         return Fusion(self.artifact, self.kind, tuple(self.kernels), self.merges, tuple(refusals), self._least_of_all())
 
     def _nodes(self) -> Sequence[Entity]:
-        """The entities that became kernels and extern calls."""
+        """Entities after fusion, which became kernels and extern calls."""
         return self.artifact.entities
 
     @cached_property
@@ -248,7 +250,7 @@ class Half:
         return name
 
     def _neighbours(self, told: Mapping[tuple[str, str], Decision]) -> Iterator[tuple[Kernel, Kernel]]:
-        """Pairs of kernels where one reads the other's output, and pairs that Inductor tried to fuse."""
+        """Pairs of a kernel and a reader of its output, and pairs that Inductor tried to fuse."""
         by_name = {kernel.node.label: kernel for kernel in self.kernels}
         pairs = {(maker.node.label, reader.node.label) for maker, reader in self._made_and_read()}
         order = {kernel.node.label: number for number, kernel in enumerate(self.kernels)}
@@ -273,12 +275,12 @@ class Half:
         return (self.library if self._was_call(first) or self._was_call(second) else self.untold), "", 0
 
     def _was_call(self, kernel: Kernel) -> bool:
-        """Whether it was an extern call when kernels were fused."""
+        """Whether a kernel was an extern call at the time of fusion."""
         return kernel.node.kind == "extern"
 
     def _saved_bytes(self, first: Kernel, second: Kernel) -> int:
-        """Bytes that fusing two kernels would save: common inputs are read once, the intermediate is not read, and it
-        is stored only if others need it.
+        """Bytes that fusing two kernels would save: common inputs are read once. Intermediates are not read back, and
+        are stored only if other kernels read them or the graph returns them.
         """
         saved = 0
         for name in first.moves.keys() & second.moves.keys():
@@ -311,8 +313,8 @@ class Half:
 
 
 def count_moves(node: Entity, parts: Sequence[Entity]) -> dict[str, int]:
-    """Bytes that a node moves of each buffer. For indirect reads of a fused node Inductor counts the whole buffer; the
-    bytes of its parts are an upper bound.
+    """Buffer -> bytes that a node moves, at most the sum over its parts: for indirect reads of a fused node Inductor
+    counts the whole buffer.
     """
     moves: dict[str, int] = node.attrs.get("moves", {})
     of_parts = Counter[str]()

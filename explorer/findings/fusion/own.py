@@ -14,7 +14,10 @@ from explorer.findings.fusion.fusion import Half, Kernel
 
 @dataclass
 class OwnHalf(Half):
-    """One half of a graph of our backend, with its final kernels. Passes after `fuse` may have fused more."""
+    """Reader of the fusion in one half of a graph of our backend.
+
+    Kernels are taken after the last pass, as passes after `fuse` may have fused more.
+    """
 
     library: ClassVar[str] = "one of them is a call of PyTorch: there is no code of it to join with"
     untold: ClassVar[str] = "one kernel of both would save nothing, or they are too far apart"
@@ -37,14 +40,14 @@ class OwnHalf(Half):
 
     @cached_property
     def _calls(self) -> dict[str, Entity]:
-        """Node -> the call in the generated code that it became."""
+        """Node id -> the call in the generated code that the node became."""
         wanted = f"kernels[{self.artifact.graph} {self.kind} call]"
         calls = [call for found in self.record.of_stage("kernels") if found.id == wanted for call in found.entities]
         return {origin: call for call in calls for origin in call.origins}
 
     @cached_property
     def _fused(self) -> Mapping[str, list[Entity]]:
-        """Final node -> the kernels and extern calls after `fuse` whose values it computes."""
+        """Id of a final node -> the kernels and extern calls after `fuse` whose values the node computes."""
         owner = {name: node.id for node in self._nodes() for name in _values(node)}
         found: dict[str, list[Entity]] = {}
         for step in _steps(self.artifact):
@@ -57,9 +60,7 @@ class OwnHalf(Half):
         return tuple(self._before[name] for name in dict.fromkeys(origins) if name in self._before)
 
     def _find_merges(self) -> dict[str, Merge]:
-        """The merges of `fuse`, followed by the merges of later passes. The last merge of each node has the node's
-        name.
-        """
+        """Name -> merge, by `fuse` and by later passes. The last merge of each final node has the node's name."""
         steps = super()._find_merges()
         inner = {name: f"fuse: {name}" for name in steps}  # no node's name
         found = {inner[name]: replace(item, first=inner.get(item.first, item.first),
@@ -76,7 +77,7 @@ class OwnHalf(Half):
         return found
 
     def _join_steps(self, name: str, tops: Sequence[str], saved: int, known: Mapping[str, Merge]) -> dict[str, Merge]:
-        """Merges of a later pass, one after the other; the last has the total saving."""
+        """Name -> merge of a later pass that fused `tops` one after the other; the last merge has the total saving."""
         found: dict[str, Merge] = {}
         first, last = tops[0], len(tops) - 1
         round_of = {made: merge.round for made, merge in known.items()}
@@ -96,7 +97,7 @@ class OwnHalf(Half):
     def _refusal_reason(
         self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]
     ) -> tuple[str, str, int]:
-        """Reason, "" and round of a refusal. Our passes' reasons are plain words already and stay unchanged."""
+        """Reason and round of a refusal; "" in place of torch's text, as our passes' reasons are plain words."""
         words, _, number = super()._refusal_reason(first, second, told)
         if words == self.library and not (first.is_call or second.is_call):
             words = self.product

@@ -30,11 +30,11 @@ PAIRS = columns(
 def fusion(record: Record) -> pd.DataFrame:
     """One row per kernel, in execution order: the number of fused nodes and of rounds.
 
-    `bytes` is the bytes that it moves, `bytes_before` the bytes that its nodes would move as separate kernels, and
-    `least_bytes` the bytes of its inputs and outputs.
+    `bytes` are the bytes that the kernel moves, `bytes_before` the bytes that its nodes would move as separate kernels,
+    and `least_bytes` the bytes of its inputs and outputs.
 
-    `read_again` is the bytes that it reads more than once, `saved_by_score` the sum of Inductor's scores of its merges.
-    `not_joined` counts its unfused neighbours; `at_stake` is the most that fusing them could save, in bytes.
+    `read_again` are the bytes of repeated reads, `saved_by_score` is the sum of Inductor's scores of the merges.
+    `not_joined` counts the unfused neighbours; `at_stake` is the most that fusing them could save, in bytes.
     """
     rows = [row for half in fusions(record) for row in _kernel_rows(half)]
     return pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS)

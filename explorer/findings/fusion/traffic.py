@@ -1,6 +1,4 @@
-"""Count the memory reads of a generated Triton kernel in its source, including repeated loads of the same data. Caches
-may serve some of them.
-"""
+"""Count repeated memory reads in the source of a generated Triton kernel. Caches may serve some of the reads."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ _NAME = re.compile(r"\w+")
 
 
 def read_again(source: str, call: str, moves: Mapping[str, int]) -> dict[str, int]:
-    """Buffer -> bytes that a launch reads more than once. A rough count: each repeated load at an offset reads as many
-    bytes as the first.
+    """Buffer -> bytes of a launch's repeated reads. A rough count: each repeated load at an offset is taken to read as
+    many bytes as the first load.
 
-    `source` is the kernel's source, `call` the line that launches it. `moves` maps each buffer to its bytes, each byte
-    counted once.
+    `source` is the kernel's source, `call` the line that launches the kernel. `moves` maps each buffer to its
+    bytes, each byte counted once.
     """
     extra = {}
     for pointer, times in _loads(source).items():
@@ -39,7 +37,7 @@ def _loads(source: str) -> dict[str, float]:
 
 
 def _place(rest: str) -> str:
-    """Offset added to the pointer: the text up to the end of the first argument."""
+    """Offset expression added to the pointer: the text up to the end of the first argument."""
     depth = 0
     for index, sign in enumerate(rest):
         if depth == 0 and sign in ",)":
@@ -58,7 +56,7 @@ def _arguments(source: str, call: str) -> dict[str, str]:
 
 
 def _split(arguments: str) -> Iterator[str]:
-    """Split the arguments of a launch. A view is replaced by its base buffer."""
+    """Names of the arguments of a launch, "" if there is no name. A view is replaced by its base buffer."""
     depth, start = 0, 0
     for index, sign in enumerate(f"{arguments},"):
         if sign == "," and depth == 0:

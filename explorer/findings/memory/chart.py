@@ -50,8 +50,8 @@ def memory_chart(record: Record) -> Figure:
 
 
 def _places(line: Line, timeline: Timeline) -> list[float]:
-    """Horizontal position of each step. Eager's forward and backward are scaled to the width of the generated
-    code's.
+    """Horizontal position of each step. The other sides are scaled to the width of the generated code; eager's forward
+    and backward are scaled separately.
     """
     first = timeline.lines["compiled"]
     count = len(line.steps)

@@ -67,7 +67,7 @@ class Known:
         self.kernels = {(kernel.artifact, kernel.name): kernel.id for kernel in record.kernels}
 
     def maker(self, event: MemoryEvent) -> str:
-        """Name of the kernel or operator that writes a tensor: `triton_poi_fused_relu_1`, `conv2d`."""
+        """Name of the kernel or operator that writes a tensor: `triton_poi_fused_relu_1`, `conv2d`; "" if unknown."""
         if (call := self.call(event)) is not None:
             return call.label
         entity = self.entities.get(event.entity)
@@ -80,16 +80,14 @@ class Known:
         return next((self.makers[node] for node in nodes if node in self.makers), None)
 
     def copied_from(self, event: MemoryEvent) -> str:
-        """Names of the inputs that a tensor without a source line is made from, such as a parameter in another
-        layout.
-        """
+        """Names of the inputs that a tensor without a source line is made from, such as a parameter in a new layout."""
         entity = self.entities.get(event.entity)
         names = entity.attrs.get("reads", ()) if entity is not None else ()
         given = (self.inputs.user_name(event.graph, event.half, name) for name in names)
         return ", ".join(dict.fromkeys(name for name in given if name))
 
     def origins(self, event: MemoryEvent) -> tuple[str, ...]:
-        """Ids that a tensor came from: the call that writes it, with its kernel; else the node."""
+        """Ids of a tensor's origins: the call that writes it, with the kernel of the call; else the node."""
         call = self.call(event)
         if call is None:
             return (event.entity,) if event.entity in self.entities else ()
@@ -101,7 +99,7 @@ class Known:
         return next(reversed(self.lines.get(event.entity, ())), "")
 
     def code(self, event: MemoryEvent) -> str:
-        """Code of the line that a tensor came from."""
+        """Code of the line that a tensor came from; "" if there is none."""
         entity = self.entities.get(self.line(event))
         return one_line(entity.label) if entity is not None else ""
 
@@ -169,7 +167,7 @@ def figures(timeline: Timeline) -> Table:
 
 
 def peak_section(line: Line, known: Known) -> Section:
-    """The step of the peak, and the largest tensors in memory at it."""
+    """The step of the peak, and the largest tensors in memory after this step."""
     event, alive = line.steps[line.peak].event, line.alive(line.peak)
     title = f"Peak: step {line.peak + 1} of {len(line.steps)}, {event.half}: {text_of(event)}. In memory then:"
     rows = tuple(Row(tuple(tensor_row(each, known))) for each in alive[:AT_PEAK])
@@ -221,7 +219,7 @@ def chart_data(found: Sequence[Timeline], known: Known) -> dict[str, Any]:
 
 
 def _base(timeline: Timeline) -> Iterator[Text]:
-    """Memory that is in use all the time and not in the chart."""
+    """Sentence on the memory that is in use all the time, which the chart leaves out."""
     if timeline.base:
         kinds = " and ".join(f"{size_text(size)} of {kind}" for kind, size in timeline.base.items())
         yield Text(f"On top of {kinds}, which are there all the time.", "why")

@@ -21,8 +21,9 @@ WHOLE = "the whole call"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One event, and the bytes in use after it, above the baseline. `taken` marks an incoming gradient that the
-    backward of a later graph has already allocated.
+    """One event of a timeline. `above` are the bytes in use after the event, above the baseline.
+
+    `taken` marks an incoming gradient that the backward of a later graph has already allocated.
     """
 
     event: MemoryEvent
@@ -34,7 +35,7 @@ class Step:
 class Tensor:
     """A tensor in memory from step `first` up to, but not including, step `end` (None: to the end).
 
-    `role` is the reason to keep it: "saved" for the backward, "result", "gradient", "tangent", or "" for none.
+    `role` is "saved" (for the backward), "result", "gradient", "tangent" (an incoming gradient), or "" for none.
     """
 
     event: MemoryEvent
@@ -83,7 +84,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Memory timeline of one graph, or of all graphs of a call. `base` is the bytes in use before it, by kind."""
+    """Memory timeline of one graph, or of all graphs of a call. `base` has the bytes of "parameters" and "inputs"."""
 
     title: str
     graphs: tuple[str, ...]
@@ -103,7 +104,7 @@ def timelines(record: Record) -> list[Timeline]:
 
 
 def peak_error(timeline: Timeline) -> float | None:
-    """Relative error of the computed peak against the measured one; None if it was not measured."""
+    """Relative error of the computed peak against the measured peak; None if either is unknown."""
     computed, measured = timeline.lines.get("compiled"), timeline.lines.get("measured")
     if computed is None or measured is None or not measured.peak_bytes:
         return None
@@ -153,8 +154,8 @@ def _is_there_before(event: MemoryEvent) -> bool:
 
 
 def _steps(events: Sequence[MemoryEvent], graphs: Sequence[str]) -> Iterator[Step]:
-    """Steps of the forwards in order, then of the backwards in reverse. Allocations of a graph persist while others
-    run.
+    """Steps of the forwards in order, then of the backwards in reverse. Allocations of a graph persist while other
+    graphs run.
     """
     own = dict.fromkeys(graphs, 0)
     handed: Counter[int] = Counter()
@@ -177,7 +178,7 @@ def _steps(events: Sequence[MemoryEvent], graphs: Sequence[str]) -> Iterator[Ste
 
 
 def _tensors(steps: Sequence[Step]) -> Iterator[Tensor]:
-    """Lifetimes of the tensors. Reused memory ends the old tensor and starts a new one; an alias is no new tensor."""
+    """Lifetimes of the tensors. Reused memory ends the old tensor and starts a new one; an alias starts no tensor."""
     alive: dict[tuple[str, str], Tensor] = {}
     outside: dict[tuple[str, str], Tensor] = {}
     found: list[Tensor] = []

@@ -35,7 +35,7 @@ PEAK = columns(
 
 
 def memory(record: Record) -> pd.DataFrame:
-    """One row per step of the whole call: the event and its buffer.
+    """One row per side and step of the whole call: the event and its buffer.
 
     `in_use` is the bytes in use after the step, on top of parameters and inputs. `side` is "compiled", "eager" or
     "measured".
@@ -47,7 +47,8 @@ def memory(record: Record) -> pd.DataFrame:
 def peak_memory(record: Record) -> pd.DataFrame:
     """One row per tensor in memory at the peak of its side, largest first.
 
-    It has the tensor's first and last step, its maker, and its line of Python. Parameters and inputs are left out.
+    Columns are the tensor's bytes, first and last step, maker, and line of Python, among others. Parameters and inputs
+    are left out.
     """
     known = Known(record)
     rows = [row for line in _lines(record) if line.side != "measured" for row in _at_peak(line, known)]

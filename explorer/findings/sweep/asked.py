@@ -18,7 +18,7 @@ def axes_of(
     dims: Mapping[str, int | Sequence[int]] | None,
     inputs: Callable[[int], Any] | None,
 ) -> Axes:
-    """Axes of a sweep; an axis that is not swept keeps the call's value. Raises OptionError."""
+    """Axes of a sweep; an axis that is not swept keeps the call's value. Raises OptionError for invalid arguments."""
     sizes = _each(batch)
     wrong = next((size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1), None)
     if wrong is not None:
@@ -32,7 +32,10 @@ def axes_of(
 
 
 def candidates_of(mode: Any, options: Options) -> list[Any]:
-    """Candidates to compare with eager: the named ones, else the run's own backend and mode. Raises OptionError."""
+    """Candidates to compare with eager: the ones named by `mode`, else the run's own backend and mode.
+
+    Raises OptionError if `mode` names no candidate and the run was not compiled.
+    """
     named = candidate_names(mode)
     if named:
         return named
@@ -43,7 +46,7 @@ def candidates_of(mode: Any, options: Options) -> list[Any]:
 
 
 def _each(asked: Any) -> tuple[Any, ...]:
-    """Wrap a single value in a tuple; several values become a tuple."""
+    """The given values as a tuple; a single value becomes a tuple of one."""
     return tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
 
 

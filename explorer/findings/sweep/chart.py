@@ -25,7 +25,7 @@ _APART = 0.035
 
 
 def sweep_chart(sweep: Sweep) -> Figure:
-    """Plot the speed-up by size, or by dtype if no sizes were swept.
+    """Plot the speed-up by size, or by candidate and dtype if no sizes were swept.
 
     Raises ValueError if no point could be compared with eager.
     """
@@ -52,7 +52,7 @@ def sweep_chart(sweep: Sweep) -> Figure:
 
 
 def _speed_up_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Set a log scale, on which 2 and 0.5 times as fast are equally far from 1; long error bars are clipped."""
+    """Set a log scale for the speed-up, so that 2 × and 0.5 × are equally far from 1. Long error bars are clipped."""
     low, high = min(0.9, *values) / _ROOM, max(1.1, *values) * _ROOM
     fine = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2)
     ticks = fine if high / low < _NARROW else [2.0**power for power in range(-10, 11)]

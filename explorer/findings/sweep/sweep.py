@@ -36,9 +36,10 @@ SHOWN = (0, 1, 3, 4, 5)
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One point of a sweep: a size and a dtype (None and "": unchanged), with all measurements at it.
+    """One point of a sweep: a size (None: unchanged), a dtype ("": unchanged), and the measurements.
 
-    `interrupted` is true if the user stopped the sweep before the point was complete.
+    `noise` are notes on noisy times. `problem` is the reason if the point failed. `interrupted` is true if the user
+    stopped the sweep before the point was complete.
     """
 
     size: int | None
@@ -64,17 +65,17 @@ class Curve:
 
     @property
     def pays(self) -> str:
-        """Size from which it is faster than eager, in words; "" if no sizes were swept."""
+        """Size from which the candidate is faster than eager, in words; "" if no sizes were swept."""
         sized = [(size, ratio) for size, ratio in self.points if size is not None]
         return pays_from(sized) if sized or not self.points else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Result of `run.timing.sweep`. `table` has all numbers, `print(sweep)` shows the conclusions, `plot()` draws them.
+    """Result of `run.timing.sweep`. Prints conclusions and times; `table` has all numbers, `plot()` draws the speed-up.
 
-    `where` is the device of the measurement; `elsewhere` notes that the run's code targets another device. `spots` are
-    the points in the order of measurement, `total` is the number of requested points.
+    `where` is the device of the measurement. `elsewhere` is a warning if the run's code targets another device.
+    `spots` are the points in the order of measurement, `total` is the number of requested points.
     """
 
     title: str
@@ -130,7 +131,7 @@ class Sweep:
         return [f"{pluralize(min(rounds), 'round')} of each: how far the times vary is hardly known."]
 
     def _noise(self) -> list[str]:
-        """All notes of a single point; with several points only the number of noisy ones."""
+        """Notes on noise: all notes of a single point; of several points, only how many are noisy."""
         noisy = [spot for spot in self.spots if spot.noise]
         if len(self.spots) == 1:
             return [note for spot in noisy for note in spot.noise]
@@ -154,7 +155,7 @@ class Sweep:
         return {"text/plain": str(self), "text/html": f'<div style="max-width:100%;overflow:auto">{html}</div>'}
 
     def document(self) -> Document:
-        """Caveats, conclusions and all times as a document; HTML also has a chart."""
+        """Caveats, conclusions and all times as a document; in HTML also a chart."""
         told: tuple[Parts, ...] = (
             Text(self.heading, "line"),
             *(Text(note, "warning") for note in self.notes()),
@@ -200,9 +201,9 @@ def _rows(spot: Spot) -> Iterator[tuple[str, ...]]:
 
 
 def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:
-    """Measure the points one by one, with a progress line; an interrupt keeps the finished points.
+    """Measure the points one by one, with a progress line. An interrupt ends the sweep and keeps the finished points.
 
-    Raises ValueError for a run without a call, and OptionError.
+    Raises ValueError for a run without a call, OptionError for invalid axes.
     """
     from compiler.timing.sweep import sweep_call
     from explorer.findings.timing.again import NO_CALL, progress_line

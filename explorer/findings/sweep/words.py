@@ -12,7 +12,7 @@ Measured = Sequence[tuple[int, Ratio]]
 
 
 def break_even_size(first: tuple[int, Ratio], second: tuple[int, Ratio]) -> float | None:
-    """Interpolate, on log scales, the size at which the speed-up crosses 1; None if it does not rise past 1."""
+    """Interpolate, on log scales, the size at which the speed-up crosses 1; None unless it rises past 1."""
     (size, low), (other, high) = first, second
     before, after = log(low.value), log(high.value)
     if not before < 0 < after:
@@ -57,5 +57,5 @@ def _from_words(measured: Measured, index: int) -> str:
 
 
 def _whole(at: float, before: int, after: int) -> int:
-    """Round an interpolated size to two digits, within the interval."""
+    """Round an interpolated size to two significant digits, within the interval."""
     return min(max(int(float(f"{at:.2g}")), before), after)

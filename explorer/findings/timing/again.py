@@ -25,7 +25,7 @@ NO_CALL = (
 
 
 def time_candidates(record: Record, call: Call | None, plan: Plan, listeners: list[Listener]) -> Record:
-    """Time the candidates of a call and add them to the record. An interrupt keeps the finished ones.
+    """Time the candidates of a call and add them to the record. An interrupt keeps the finished candidates.
 
     Raises ValueError for a run without a call, OptionError for invalid options, CannotCopyError, and any exception that
     the call raises in eager mode.
@@ -61,7 +61,7 @@ def profile_call(record: Record, call: Call | None, optimizer: str | MakeOptimiz
 
 @contextmanager
 def progress_line() -> Iterator[Listener]:
-    """Show a line of progress in the notebook or terminal, and clear it at the end."""
+    """Yield a listener that shows progress in one line of the notebook or terminal. The line is cleared on exit."""
     if getattr(get_ipython(), "kernel", None) is not None:
         handle = display(_line("Timing…"), raw=True, display_id=True)
         try:

@@ -34,7 +34,7 @@ _TITLE_CHARACTERS, _NAME_CHARACTERS = 75, 40
 
 
 def timing_chart(record: Record) -> Figure:
-    """Plot the median time of each candidate with its quartiles, one panel for each kind of call.
+    """Plot the median time of each candidate with its quartiles, one panel for each call and device.
 
     Raises ValueError if nothing was timed.
     """

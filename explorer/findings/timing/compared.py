@@ -37,7 +37,8 @@ class Ratio:
 class Timed:
     """A candidate, compared with eager's time of the same call. `id` is the id of its entity.
 
-    `ratio` and `eager` are None for eager itself; `ratio` is also None if either has no time.
+    `eager` and `ratio` are None for eager itself, and if eager was not measured. `ratio` is also None if the candidate
+    or eager has no time.
     """
 
     id: str
@@ -47,7 +48,7 @@ class Timed:
 
     @property
     def break_even(self) -> int | None:
-        """Number of calls that make up for the compile time; None unless the candidate is faster beyond the noise."""
+        """Number of calls that make up for the compile time; None if unknown or if not faster beyond the noise."""
         if self.eager is None or self.ratio is None or self.ratio.verdict != "faster":
             return None
         calls = calls_to_pay(self.candidate, self.eager)
@@ -84,9 +85,9 @@ def _compare_with_eager(candidate: Candidate, eager: Candidate | None) -> Timed:
 
 
 def ratio(candidate: Candidate, eager: Candidate | None) -> Ratio | None:
-    """Speed-up of a candidate over eager: by rounds if both have rounds, else bounded by their quartiles.
+    """Speed-up of a candidate over eager: round by round if both have rounds, else from their medians and quartiles.
 
-    None if either has no time.
+    None if the candidate or eager has no time.
     """
     if eager is None or not candidate.seconds or not eager.seconds:
         return None
@@ -121,6 +122,6 @@ def _mode(candidate: Candidate) -> str:
 
 
 def fastest(group: Sequence[Timed]) -> Timed | None:
-    """The compiled candidate with the lowest median time."""
+    """The candidate other than eager with the lowest median time; None if none could be compared with eager."""
     measured = [item for item in group if item.ratio is not None]
     return min(measured, key=lambda item: median_of(item.candidate), default=None)

@@ -1,6 +1,7 @@
 """Time of a call by line of Python: for the marks next to the source, for text, and for the static view.
 
-`LineTime` says how a kernel's time is split among lines. All times are measured; a line without a time took none.
+`LineTime` says how a kernel's time is split among lines. All times are measured. No time was attributed to a line
+without a `LineTime`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HALVES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Time of one source line in seconds, by side and half: `total` includes the functions it calls, `own` does not."""
+    """Time of one source line in seconds, by side and half. `total` includes functions it calls, `own` does not."""
 
     line: str
     total: Mapping[tuple[str, str], float]
@@ -80,7 +81,7 @@ def source_heat(record: Record) -> dict[str, Any]:
 
 
 def _places(record: Record) -> dict[str, Place]:
-    """Artifact and row of each line that is shown, and of each line entity."""
+    """Line id -> artifact and row, for each shown line and each line entity."""
     shown = {
         f"{artifact.id}.L{number}": (artifact.id, row)
         for artifact in record.of_stage("source")

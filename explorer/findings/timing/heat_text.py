@@ -27,7 +27,9 @@ def hottest(record: Record) -> list[Heat]:
 
 
 def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
-    """Table rows of the hottest lines: location, code, own time in eager and compiled; then the unmatched time."""
+    """Table rows of the hottest lines: location, code, own time in eager and compiled; then the remaining
+    lines together, the unmatched time, and the optimizer.
+    """
     code = {entity.id: entity.label for entity in record.entities() if entity.kind == "line"}
     found = [heat for heat in hottest(record) if max(map(heat.own_seconds, SIDES)) > 0]
     rows = [

@@ -1,7 +1,7 @@
 """Attach measured times to entities, for the graph view's colours and for the inspector.
 
 Each kernel call has its own time. It is split equally among the nodes that the kernel computes, and each share again
-among the nodes they came from, back to the captured graph. So the nodes of a stage sum to the time of its kernels.
+among the origins of the node, back to the captured graph. So the nodes of a stage sum to the time of its kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_measured_times(record: Record) -> Record:
 
 
 def measured_times(record: Record) -> dict[str, float]:
-    """Entity -> microseconds in one compiled call, for kernel calls, kernels, and the nodes they compute."""
+    """Entity id -> microseconds in one compiled call, for kernel calls, kernels, and the nodes that they compute."""
     times = [time for time in record.kernel_times if time.kernel]
     entities = {entity.id: entity for entity in record.entities()} if times else {}
     found: dict[str, float] = defaultdict(float)
@@ -53,7 +53,7 @@ def _share(amount: float, ids: Iterable[str], found: dict[str, float]) -> None:
 
 
 def _share_back(amount: float, ids: list[str], entities: Mapping[str, Entity], found: dict[str, float]) -> None:
-    """Split a time equally among nodes, then each node's share among its origins."""
+    """Split a time equally among nodes, then each node's share among its origins, back to the captured graph."""
     _share(amount, ids, found)
     for identity in ids:
         made_of = [

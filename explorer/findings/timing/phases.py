@@ -11,7 +11,7 @@ from explorer.reading.data_frames import table_of
 
 
 def phases(record: Record) -> pd.DataFrame:
-    """One row per compile phase, sorted by own time, longest first."""
+    """One row per compile phase, longest own time first; own time excludes the phases inside."""
     rows = [_row(phase, record) for phase in record.phases]
     return table_of("phases", sorted(rows, key=lambda row: -row["own_seconds"]))
 
@@ -29,8 +29,8 @@ def _row(phase: Phase, record: Record) -> dict[str, object]:
 
 
 def _own_seconds(phase: Phase, record: Record) -> float:
-    """Seconds of a phase without its subphases. If the phase has several parents, they share the subphases in
-    proportion.
+    """Seconds of a phase without its subphases. If the phase has several parents, the subphases are split in proportion
+    to its time in each parent.
     """
     same = [each for each in record.phases if (each.name, each.graph) == (phase.name, phase.graph)]
     parts = [each for each in record.phases if (each.parent, each.graph) == (phase.name, phase.graph)]

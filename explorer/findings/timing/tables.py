@@ -19,9 +19,10 @@ UNMATCHED = "unmatched: "
 
 
 def kernel_times(record: Record) -> pd.DataFrame:
-    """One row per kernel and half of the call; in eager, one per device function and source line.
+    """One row per kernel and half of the call; in eager, one per device function, operator and source line.
 
-    The longest come first. `us` is microseconds in one call. `share` is the fraction of its side's total.
+    Compiled kernels come before eager kernels; within each side the longest come first. `us` is microseconds in one
+    call, `share` is the fraction of the side's total.
     `bandwidth_percent` and `peak_percent` are the achieved percentages of the GPU's peak bandwidth and peak rate.
 
     A name starts with "unmatched: " if the generated code has no such kernel.
@@ -64,9 +65,9 @@ def _kernel_row(times: Sequence[KernelTime], whole: float) -> dict[str, Any]:
 
 
 def name_of(time: KernelTime) -> str:
-    """A kernel's name, prefixed by "unmatched: " in a compiled call if neither its kernel nor its line is known.
+    """A kernel's name; in a compiled call with the prefix "unmatched: " if neither its kernel nor its line is known.
 
-    Kernels of the optimizer are prefixed by "optimizer: ": no generated code has them.
+    Kernels of the optimizer have the prefix "optimizer: ", because they are not in generated code.
     """
     if time.half == "optimizer":
         return f"optimizer: {time.name}"
@@ -86,10 +87,11 @@ def _percent(times: Sequence[KernelTime], share: str) -> float | None:
 def line_times(record: Record) -> pd.DataFrame:
     """One row per line of Python, side (eager, compiled) and half of the call, longest first.
 
-    `us` is the line's own microseconds, `total_us` includes the functions it calls. `share` is the fraction of `us` in
-    its side's total.
+    `us` is the line's own time in microseconds, `total_us` includes the functions that the line calls. `share` is the
+    fraction of `us` in its side's total.
 
-    A kernel that computes several lines is split equally among them. `where` is NA for time that belongs to no line.
+    The time of a kernel that computes several lines is split equally among these lines. `where` is NA for time that
+    belongs to no line.
     """
     whole: dict[str, float] = defaultdict(float)
     for time in record.line_times:
@@ -113,13 +115,14 @@ def line_times(record: Record) -> pd.DataFrame:
 
 
 def timings(record: Record) -> pd.DataFrame:
-    """One row per candidate (`--time`): a way to run the call, with its measurements.
+    """One row per candidate, a way to run the call, with its measurements (`--time`).
 
     `seconds` is the median of one call, `low` and `high` are the quartiles. `speedup` is the ratio to eager by rounds,
     with the quartiles `speedup_low` and `speedup_high`. `break_even_calls` is the number of calls that make up for
     `compile_seconds`, NA unless the candidate is faster. `peak_bytes` is the peak memory of a call beyond the memory in
-    use before it. `guard_seconds`, `wrapper_seconds`, `launch_seconds` and `gpu_seconds` split the time of a call.
-    `notes` say how reliable the times are, `problem` why there are none.
+    use before it. `guard_seconds`, `wrapper_seconds` and `launch_seconds` are parts of the host time of a call,
+    `gpu_seconds` is the time that the GPU was busy. `notes` say how reliable the times are, `problem` is the reason
+    for missing times.
     """
     return table_of("timings", [candidate_row(item) for item in timed_candidates(record)])
 

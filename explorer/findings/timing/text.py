@@ -28,7 +28,7 @@ from explorer.reading.plain_text import columns
 
 HEAD = ("candidate", "a call", "quartiles", "speed-up", "compiling", "pays off", "memory")
 SHORT = (0, 1, 3, 4, 5)
-"""Columns of `HEAD` that a summary shows."""
+"""Indices of the columns of `HEAD` that a summary shows."""
 
 
 def summary_lines(record: Record, width: int) -> list[str]:
@@ -65,7 +65,7 @@ def heading(group: Sequence[Timed], record: Record) -> str:
 
 
 def table_lines(group: Sequence[Timed], chosen: Sequence[int] = range(len(HEAD))) -> list[str]:
-    """A line for each candidate; a failed one has the reason instead of times. `chosen` are columns of `HEAD`."""
+    """A line for each candidate; failed candidates come last, with the reason. `chosen` are indices into `HEAD`."""
     unit = shared_unit(group)
     measured = [cells(item, unit) for item in group if item.candidate.seconds is not None]
     failed = [item.candidate for item in group if item.candidate.seconds is None]
@@ -111,7 +111,7 @@ def _sentence(words: str) -> str:
 
 
 def _stream_lines(group: Sequence[Timed]) -> list[str]:
-    """Times of back-to-back calls, if measured."""
+    """A line with the times of back-to-back calls, if measured."""
     known = [(item.candidate.name, item.candidate.stream_seconds) for item in group if item.candidate.stream_seconds]
     times = ", ".join(f"{name} {time_text(seconds or 0, shared_unit(group))}" for name, seconds in known)
     return [f"in a stream of calls, the cache as the call before left it: {times}"] if known else []
@@ -122,7 +122,7 @@ PARTS = ("guards", "wrapper and Python", "launches", "the rest: kernels and wrap
 
 
 def parts_of(candidate: Candidate) -> tuple[float | None, ...]:
-    """Seconds in the order of `PARTS`. On a CPU, kernels run on the host: the rest includes them."""
+    """Seconds of each of `PARTS`, None if unknown. On a CPU, the rest is the call without guards, kernels included."""
     host = candidate.host or HostTime()
     is_split = host.wrapper is not None or candidate.seconds is None or host.guards is None
     rest = None if is_split else max(0.0, (candidate.seconds or 0) - (host.guards or 0))
@@ -147,7 +147,7 @@ COUNT_HEAD = ("", "graphs", "kernels", "launches a call")
 
 
 def count_cells(found: Candidate) -> tuple[str, ...]:
-    """Table row of a candidate's graphs, kernels and launches per call; empty if they are unknown."""
+    """Table row: a candidate's name, graphs, kernels, and launches per call; empty if the counts are unknown."""
     if (found.kernels, found.graphs) == (None, None):
         return ()
     return (found.name, *map(_count, (found.graphs, found.kernels, found.launches)))

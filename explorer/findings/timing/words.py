@@ -30,7 +30,7 @@ def unit_of(seconds: float) -> Unit:
 
 
 def shared_unit(group: Sequence[Timed]) -> Unit | None:
-    """Common unit for a column of times: the unit of the first time, usually eager's."""
+    """Common unit for a column of times: the unit of the first time, usually eager's; None without times."""
     known = (item.candidate.seconds for item in group if item.candidate.seconds is not None)
     return next(map(unit_of, known), None)
 
@@ -50,7 +50,7 @@ def three_digits(value: float) -> str:
 
 
 def unbroken(sentence: str) -> str:
-    """Insert non-breaking spaces between numbers and their units."""
+    """Replace spaces between numbers and units by non-breaking spaces."""
     return re.sub(r"(?<=\d) (?=(?:ns|µs|ms|s|calls)\b|×)", "\u00a0", sentence)
 
 
@@ -74,12 +74,12 @@ def range_text(found: Ratio) -> str:
 
 
 def _times(value: float) -> str:
-    """Format a speed-up with its significant digits: `0.77`, `1.71`, `14.1`."""
+    """Format a speed-up: two decimals below 10, else three digits (`0.77`, `1.71`, `14.1`)."""
     return f"{value:.2f}" if value < 9.995 else three_digits(value)
 
 
 def pays_text(item: Timed) -> str:
-    """Break-even point: `after 24,000 calls`, "never" or "unclear"; "" for eager."""
+    """Break-even point: `after 24,000 calls`, "never" or "unclear"; "" for eager and if unknown."""
     if item.ratio is None:
         return ""
     if item.ratio.verdict != "faster":
@@ -89,7 +89,7 @@ def pays_text(item: Timed) -> str:
 
 
 def round_to_three_digits(count: int) -> int:
-    """Round to three significant digits: measurements are no more precise."""
+    """Round to three significant digits, as measurements are no more precise."""
     return int(float(f"{count:.3g}"))
 
 
@@ -98,7 +98,7 @@ def memory_text(candidate: Candidate) -> str:
 
 
 def lead_sentences(group: Sequence[Timed], record: Record) -> list[str]:
-    """Conclusions: the explored candidate, the fastest if it is another, and their break-even points."""
+    """Conclusions: the explored candidate, the fastest if it is a different candidate, and their break-even points."""
     best, own = fastest(group), explored_candidate(group, record)
     first = own if own is not None and own.ratio is not None else best
     if first is None or best is None:
@@ -131,7 +131,7 @@ def _comparison_sentence(item: Timed, unit: Unit | None) -> str:
 
 
 def _none_faster(group: Sequence[Timed]) -> list[str]:
-    """Sentence for several candidates of which none is faster than eager."""
+    """Sentence that none of several candidates is faster than eager; empty otherwise."""
     ratios = [item.ratio for item in group if item.ratio is not None]
     none = len(ratios) > 1 and all(ratio.verdict != "faster" for ratio in ratios)
     return ["None that was tried is faster than eager."] if none else []
@@ -144,7 +144,7 @@ def _paid_sentences(item: Timed) -> list[str]:
 
 
 def device_text(found: Measurement | None) -> str:
-    """Device of the measurement: `the CPU (Xeon), 2 threads`, `the GPU (NVIDIA H200)`. It may be another machine's."""
+    """Device of the measurement, maybe of another machine: `the CPU (Xeon), 2 threads`, `the GPU`; "" if unknown."""
     if found is None:
         return ""
     name = f" ({found.device_name})" if found.device_name else ""
