@@ -103,7 +103,7 @@ class NotebookOutput(Output):
 
 
 class GuardedOutput(Output):
-    """Wraps an output so that its errors can't break the cell: the first one stops it and is reported at the end."""
+    """Wraps an output so that its errors can't break the cell: the first ends updates, and is reported at the end."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

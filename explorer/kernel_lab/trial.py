@@ -45,7 +45,7 @@ _WITH_UNIT = {
     "load bits": ("widest load", "bits"),
     "store bits": ("widest store", "bits"),
 }
-"""Display name and unit of facts that have a unit."""
+"""Display names of facts, with their units; counts have the unit ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ def _try_edit_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool,
 def _check_numbers(
     run: Run, kernel: Kernel, versions: tuple[Version, Version], tried: tuple[Tried, Tried], findings: list[Finding]
 ) -> KernelTrial:
-    """Run both versions and compare the tensors that they store; `findings` are errors of compiling."""
+    """Run both versions and compare the tensors that they store; `findings` are compile errors."""
     from compiler.kernel_lab.numbers import numbers
 
     found, edited = numbers(run.record, kernel, run.kept, *tried), versions[1].source

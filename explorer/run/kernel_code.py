@@ -43,7 +43,7 @@ def kernel_code(record: Record, name: str) -> KernelCode:
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's code: for Triton the quoted source, for others the statement."""
+    """The kernel's code: for Triton the string in the generated code, for other languages its lines."""
     artifact = record[kernel.artifact]
     if kernel.language == "triton":
         _, source = kernel_source(artifact, kernel)

@@ -1,4 +1,4 @@
-"""Names of the previous version and their replacements. They raise for one version, then are removed."""
+"""Names of the previous version, with their replacements, for the AttributeError that they raise in this version."""
 
 from __future__ import annotations
 

@@ -85,9 +85,9 @@ def symbols(record: Record) -> pd.DataFrame:
 def recompiles(record: Record) -> pd.DataFrame:
     """One row per recompilation: its `cause`, `argument`, `old` and `new` value, its call, and a fix.
 
-    They refer to the closest cache entry (`closest`); `failures` has the failed guards of all `entries`. `graph_change`
-    summarizes the difference of the captured graphs, which `run.diff(frame)` shows. `plain_calls` counts the calls that
-    ran as plain Python after a `limit` was reached.
+    These facts refer to the closest cache entry (`closest`); `failures` has the failed guards of all `entries`.
+    `graph_change` summarizes the difference of the captured graphs, which `run.diff(frame)` shows. `plain_calls` counts
+    the calls that ran as plain Python after a `limit` was reached.
     """
     return table_of("recompiles", [_recompile_row(found) for found in record.recompiles])
 
