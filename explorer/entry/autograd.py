@@ -116,7 +116,7 @@ def record_call(
 
 
 def tensors_in(value: Any, whose: str) -> tuple[Tensor, ...]:
-    """The tensors in a value. Raises TypeError if there are none; its message names `whose` value it is."""
+    """The tensors in a value. Raises TypeError if there are none; `whose` begins the message."""
     import torch
 
     from compiler.torch_api.pytrees import tree_leaves

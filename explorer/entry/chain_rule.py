@@ -99,7 +99,7 @@ class ChainRule(AutogradRun):
 
     @property
     def title(self) -> str:
-        """The name of the differentiated tensor: its variable, if it has one."""
+        """The name of the called function, or else of the tensor's variable; "the result" if neither is known."""
         return self.record.title
 
     def __len__(self) -> int:
@@ -125,8 +125,8 @@ class ChainRule(AutogradRun):
         """Check each leaf's gradient against autograd and finite differences: one row per leaf.
 
         `equal`: the gradient equals that of `torch.autograd.grad` bitwise. `difference`: the float64 gradient against
-        finite differences. `rounding`: this run's gradient against the float64 gradient. Both are relative to the
-        largest gradient or 1. `note` gives the reason for a missing value.
+        finite differences. `rounding`: this run's gradient against the float64 gradient. Both are divided by the
+        largest gradient, or by 1 if that is larger. `note` gives the reason for a missing value.
 
         The function is called again for each element of a leaf, or along a few random directions of a large leaf. These
         calls change only state that the function itself changes. Finite differences also vary detached values, which

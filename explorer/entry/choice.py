@@ -58,7 +58,7 @@ class Choice:
         self.left_to_cell = theirs
         self.compiled_before = ""
         self.scripts: dict[str, None] = {}
-        """Callees of the cell that train, build or evaluate a model; the values are not used."""
+        """Names of callees that run a model, such as a training function; the values are not used."""
         self.refused: dict[str, str] = {}
         self.calls: dict[str, tuple[Rank, Call]] = {}
         """Rank and first call of each callee that could have been chosen, by its name."""

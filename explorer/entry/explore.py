@@ -27,8 +27,8 @@ def explore(
     >>> print(run["captured"])    # one stage
 
     `fn` is a function, bound method or `nn.Module`; it is called with `args` and `kwargs`. `options` are those of
-    `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, options, stages, grad, time, check. `run.value` is
-    the call's result. To also explore a backward pass, let `fn` call `backward()`, or use `%%tcompile`.
+    `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, vs, options, stages, grad, time, check, step.
+    `run.value` is the call's result. To also explore a backward pass, let `fn` call `backward()`, or use `%%tcompile`.
 
     `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` shows what the second call recompiled, and
     `run.value` is a list.

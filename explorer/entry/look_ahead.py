@@ -35,7 +35,7 @@ class Rank(IntEnum):
 class Site:
     """A call in a cell.
 
-    `text` is the callee's source, `line` a line of the cell's source, `statement` the number of the call's statement.
+    `text` is the callee's source, `line` the call's line in the cell, `statement` the number of the call's statement.
     `certain`: the call runs unless an error is raised or a loop is empty.
     """
 

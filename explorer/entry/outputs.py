@@ -36,7 +36,7 @@ class Output:
         """Called when the cell starts."""
 
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
-        """Called when a stage starts or ends; `known` returns the record so far."""
+        """Called when a stage starts, makes progress or ends; `known` returns the record so far."""
 
     def end(self, run: Run) -> None:
         """Called when the cell has finished or failed."""

@@ -225,7 +225,7 @@ class RunDiff:
         return "\n".join(capture_diff.change_lines(self.before, self.after, self.names))
 
     def widget(self) -> Any:
-        """A live view of both sides, to compare any two artifacts; it opens at the first difference."""
+        """A live view of both sides, to compare any two artifacts; it opens at artifacts that differ."""
         from explorer.run.both_sides import BothSides
         from explorer.run.widget import Explorer
 

@@ -1,4 +1,4 @@
-"""Names of the previous version, with their replacements, for the AttributeError that they raise in this version."""
+"""Names of the previous version, with hints at their replacements: using an old name raises AttributeError."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def stage_seconds(record: Record, stage: str) -> float | None:
 
 
 def opened_first(record: Record) -> list[str]:
-    """Stages or artifacts to open first, each in a pane, such as the kernels of both backends."""
+    """Stages or artifacts to open first, each in a pane, such as the kernels of both backends; [] for no preference."""
     if record.versus is not None:
         pairs = [artifact for artifact in record.of_stage("kernels") if "pair" in artifact.attrs]
         return [name for artifact in pairs[:1] for name in (artifact.id, str(artifact.attrs["pair"]))]

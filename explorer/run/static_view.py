@@ -122,7 +122,7 @@ def _source(
 
 
 def _worth_showing(artifact: Artifact, count: int) -> list[int]:
-    """The lines to show: all of a short source, or the computing lines of a long one with context."""
+    """Numbers of the lines to show: all of a short source; of a long source, the lines that compute, with context."""
     if count <= SOURCE_LINES // 2:
         return list(range(1, count + 1))
     near = {line + step for line in artifact.lines for step in range(-3, 3) if 1 <= line + step <= count}

@@ -252,5 +252,5 @@ def _colourful(text: str, language: str) -> str:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to colour text for a stream: a terminal, `NO_COLOR` is not set, and `TERM` is not "dumb"."""
+    """Whether to colour text for a stream: it is a terminal, `NO_COLOR` is not set, and `TERM` is not "dumb"."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

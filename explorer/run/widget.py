@@ -38,7 +38,7 @@ STAGES_OF_CALLS: Final = (
 
 
 class Explorer(anywidget.AnyWidget):
-    """Widget to explore a record; `update` gives it a longer record while a cell runs.
+    """Widget to explore a record; `update` replaces the record by a longer one while a cell runs.
 
     `selection` has the ids of the selected entities, in both directions: `observe` it, or set it. `running` is the
     current stage, `compiling` the number of compiled kernels and their total. `parts` are the parts sent last: the
