@@ -1,4 +1,4 @@
-"""The `tcompile` command: explore a function in a file, show a saved record, write its page."""
+"""The `tcompile` command: explore a function of a file, decompose an operator, show a saved record, write its page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code: 0, 1 if the user's code raised, 2 for wrong usage."""
+    """Run the command. Returns the exit code: 0, 1 if the user's code raised, 2 for wrong usage, 130 if interrupted."""
     words = sys.argv[1:] if argv is None else argv
     args = _parser().parse_args(join_values(words))
     try:
@@ -234,7 +234,7 @@ def _with_stage(record: Record, name: str) -> Record:
 
 
 def _find_artifacts(record: Record, name: str) -> Sequence[Artifact]:
-    """All artifacts of a stage, or the artifact with this id."""
+    """All artifacts of a stage, or the artifact with this id. Raises UsageError."""
     try:
         first = record[name]
     except KeyError as error:

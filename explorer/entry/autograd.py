@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class AutogradRecording:
-    """Records the autograd graphs of a block of code: `with tcompile.autograd() as recorded:`.
+    """Context manager that records the autograd graphs of a block: `with tcompile.autograd() as recorded:`.
 
     `graph(loss)` returns the graph of a tensor made in the block. The recording does not change results.
     """
@@ -75,10 +75,10 @@ def autograd(
     `target` is a tensor, a list of tensors, or a function or module to call with the arguments.
 
     Each node has its saved tensors, its differentiation rule, and notes on hooks, views and in-place writes. Python
-    lines and modules are known only for a graph that is built here, by the call or in the block. Functions compiled by
-    torch.compile run in eager mode there, so the graph is that of eager mode.
+    lines and modules are known only if the graph is built by this call or in the block. Functions compiled by
+    torch.compile then run in eager mode, so the graph is that of eager mode.
 
-    With `health`, a backward pass is run as by `torch.autograd.grad` (your hooks and custom functions run in it, no
+    With `health`, a backward pass is run like that of `torch.autograd.grad` (your hooks and custom functions run, no
     `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient.
 
     Raises ValueError for a tensor that does not require grad, TypeError if there is no tensor, and any exception of
@@ -105,7 +105,7 @@ def is_call(target: Any) -> bool:
 def record_call(
     target: Callable[..., Any], call: Callable[[], Any], frame: FrameType, *, values: bool
 ) -> tuple[Any, Recording, str]:
-    """Make a call and record its autograd graph; return the result, the recording, and the name of `target`."""
+    """Make a call and record its autograd graph; return the result, the recording, and the title ("" for a lambda)."""
     from compiler.autograd.recording import Recording
     from compiler.engine import title_of
 
@@ -116,7 +116,7 @@ def record_call(
 
 
 def tensors_in(value: Any, whose: str) -> tuple[Tensor, ...]:
-    """The tensors in a value. Raises TypeError if there are none."""
+    """The tensors in a value. Raises TypeError if there are none; `whose` begins the message."""
     import torch
 
     from compiler.torch_api.pytrees import tree_leaves

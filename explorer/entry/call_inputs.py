@@ -36,7 +36,7 @@ class InputError(ValueError):
 
 @dataclass
 class Inputs:
-    """Arguments of a call."""
+    """Positional and keyword arguments of a call."""
 
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def parse(texts: Iterable[str]) -> Inputs:
 
 
 def _as_call(text: str) -> ast.Call:
-    """Parse the text as call arguments, so that `x=1` and `1, 2` are also valid."""
+    """Parse the text as call arguments, so that `x=1` and `1, 2` are also valid. Raises InputError."""
     try:
         node = ast.parse(f"inputs({text}\n)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -95,7 +95,7 @@ def _key(node: ast.expr | None, text: str) -> Any:
 
 
 def _named_constant(node: ast.expr, text: str) -> Any:
-    """A constant for torch's factory functions: `torch.float16`, or `float16`."""
+    """The dtype, layout or memory format of this name: `torch.float16`, or `float16`. Raises InputError."""
     name = ast.unparse(node)
     value = getattr(torch, name.removeprefix("torch."), None)
     if isinstance(value, _NAMED_KINDS):
@@ -127,7 +127,7 @@ def _factory(node: ast.expr, text: str) -> Callable[..., torch.Tensor]:
 
 
 def _dtype(name: str, value: Any, text: str) -> Any:
-    """The value of a keyword argument; a dtype may be given by name: `dtype="float16"`."""
+    """The value of a keyword argument; `dtype="float16"` is converted to the dtype. Raises InputError."""
     if name != "dtype" or not isinstance(value, str):
         return value
     found = getattr(torch, value.removeprefix("torch."), None)

@@ -21,9 +21,9 @@ OWN_FOLDERS = (Path(__file__).parents[1], Path(compiler.__file__).parent)
 
 
 def refusal(callee: object) -> str:
-    """The reason not to compile a call of `callee` unless it is requested by name, or "".
+    """The reason why `callee` is not compiled unless it is requested by name; "" if it is compiled.
 
-    Refused are functions of libraries, unless they run a module, and all that `named_refusal` refuses.
+    Functions of libraries are refused, unless they run a module; so is everything that `named_refusal` refuses.
     """
     function = None if is_torchscript(callee) else python_function(callee)
     if function is not None and not isinstance(callee, torch.nn.Module) and not runs_a_module(callee):

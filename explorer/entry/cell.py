@@ -31,7 +31,7 @@ _ALLOW_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 class Cell:
     """The parsed body of a `%%tcompile` cell.
 
-    `fn` names the callee to compile, as the cell writes it; by default `Choice` chooses. Raises SyntaxError for code
+    `fn` names the callee to compile, spelled as in the cell; by default `Choice` chooses. Raises SyntaxError for code
     that does not parse, UsageError if `fn` is not called in the cell.
     """
 
@@ -66,7 +66,7 @@ class Cell:
         return value is not None and rank(value) is not Rank.NOTHING
 
     def choice(self, compile_one: CompileOne) -> Choice:
-        """The choice for one run of the cell; `compile_one` returns the replacement for a callable."""
+        """A `Choice` for one run of the cell; `compile_one` returns the replacement for a callable."""
         ahead = LookAhead(self.sites, self._bindings, self.shell.user_ns)
         theirs = "" if self.fn else self._compiles_itself()
         return Choice(self.sites, compile_one, ahead, fn=self.fn, theirs=theirs, file=self.name)
@@ -121,7 +121,7 @@ class Cell:
 
 
 def plan_statements(body: list[ast.stmt], interactivity: str) -> Iterator[tuple[ast.stmt, Mode]]:
-    """The compilation mode of each statement under IPython's setting `ast_node_interactivity`.
+    """Pairs of a statement and its compilation mode, under IPython's setting `ast_node_interactivity`.
 
     `single` displays the value of each expression statement. `eval` is for a last expression, whose value the magic
     returns.
@@ -154,9 +154,9 @@ def _tree(node: ast.stmt, mode: Mode) -> ast.mod:
 
 
 def _register_source(shell: Any, text: str) -> tuple[str, str]:
-    """The cell's Python source, and the file name under which IPython, `inspect` and debuggers find its lines.
+    """Register the cell's Python source with IPython; return it and its file name for `inspect` and debuggers.
 
-    The lines above it (`%%tcompile …`) become comments, so that line numbers match the notebook's.
+    The lines above the code (`%%tcompile …`) become comments, so that line numbers match the notebook's.
     """
     blank = _BLANK_LINES.match(text)
     skipped = blank.group() if blank else ""
@@ -181,7 +181,7 @@ def _text_above(raw: str, text: str) -> str | None:
 
 
 def _normalize_callee(name: str) -> str:
-    """A callee in the spelling of `ast.unparse`. Raises UsageError for text that is not an expression."""
+    """Normalise a callee with `ast.unparse`; "" stays "". Raises UsageError for text that is not an expression."""
     name = name.strip("\"'")
     try:
         return ast.unparse(ast.parse(name, mode="eval")) if name else ""

@@ -76,7 +76,7 @@ class ShownStep:
 
 
 class ChainRule(AutogradRun):
-    """The chain rule on a graph: prints its steps, displays a stepper, saves as a page.
+    """The chain rule on an autograd graph: print it as steps, display it as a stepper, save it as a page.
 
     `data` has the steps as dataclasses. As an `AutogradRun` it also has the graph's `nodes`, `saved`, `leaves` and
     `health`.
@@ -99,7 +99,7 @@ class ChainRule(AutogradRun):
 
     @property
     def title(self) -> str:
-        """The name of the differentiated tensor: its variable, if it has one."""
+        """The name of the called function, or else of the tensor's variable; "the result" if neither is known."""
         return self.record.title
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class ChainRule(AutogradRun):
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per step: forward value, backward gradients, formula, norm, source line."""
+        """Table of the steps, one row each: forward value, backward gradients, formula, norm, source line."""
         from explorer.reading.data_frames import frame_of
 
         return frame_of([_row(step) for step in self.data], STEPS)
@@ -125,12 +125,12 @@ class ChainRule(AutogradRun):
         """Check each leaf's gradient against autograd and finite differences: one row per leaf.
 
         `equal`: the gradient equals that of `torch.autograd.grad` bitwise. `difference`: the float64 gradient against
-        finite differences. `rounding`: this run's gradient against the float64 gradient. Both are relative to the
-        largest gradient or 1. `note` gives the reason for a missing value.
+        finite differences. `rounding`: this run's gradient against the float64 gradient. Both are divided by the
+        largest gradient, or by 1 if that is larger. `note` gives the reason for a missing value.
 
-        The function is called again for each element of a leaf, or along a few random directions of a large leaf. This
-        changes only state that the function itself changes. Detached values vary too, which shows as a difference.
-        Without the function, the graph is only compared with `torch.autograd.grad`.
+        The function is called again for each element of a leaf, or along a few random directions of a large leaf. These
+        calls change only state that the function itself changes. Finite differences also vary detached values, which
+        shows as a difference. Without a function, only `equal` is checked.
         """
         from explorer.reading.data_frames import frame_of
 
@@ -162,9 +162,9 @@ def chain_rule(
     >>> chain = tcompile.chain_rule(lambda x, y: (x * y + x.sin()).sum(), x, y)
     >>> print(chain)    # in a notebook, `chain` alone shows a stepper next to the graph
 
-    `target` is a tensor, or a function or module to call with the arguments. A backward pass is run as by
-    `torch.autograd.grad`: your hooks and custom functions run in it, no `.grad` changes, and the graph is retained. It
-    starts from `gradient`, by default ones. Small tensors are shown as numbers, large ones by shape, norm and range.
+    `target` is a tensor, or a function or module to call with the arguments. A backward pass is run like
+    that of `torch.autograd.grad`: your hooks and custom functions run, no `.grad` changes, and the graph is retained.
+    It starts from `gradient`, by default ones. Small tensors are shown as numbers, large ones by shape, norm and range.
 
     Raises ValueError for a tensor that does not require grad or has a freed graph, TypeError if there is no tensor, and
     any exception of the function.
@@ -219,13 +219,13 @@ def _make_chain(
 
 
 def _call_again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:
-    """Call again, and return the results that were differentiated in the first call."""
+    """Call `function` again; return its result tensors at the indices `places`."""
     found = tensors_in(function(), "the function")
     return [found[place] for place in places]
 
 
 def _check_gradient(gradient: Tensor, outputs: Sequence[Tensor]) -> Tensor:
-    """The initial gradient. Raises ValueError unless there is one output of the same shape."""
+    """Check and return the initial gradient. Raises ValueError unless there is one output, of the same shape."""
     shapes = [tuple(output.shape) for output in outputs]
     if len(shapes) != 1 or tuple(gradient.shape) != shapes[0]:
         wanted = f"has the shape {shapes[0]}" if len(shapes) == 1 else f"are {len(shapes)} tensors"

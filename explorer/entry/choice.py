@@ -1,8 +1,9 @@
 """Choose the call of a cell to compile: every call is marked when the cell is compiled, and one is chosen at run time.
 
 `model(x).sum()` becomes `CHOICE.choose_now(model, 0)(x)` and `CHOICE.choose_now(….sum, 1)()`. A mark returns the callee
-unchanged unless it is chosen, and does not move its evaluation; so the order of evaluation, scopes, `super()`,
-`locals()` and frames are those of the unmarked cell. Modules that the cell's functions run are considered when called.
+unchanged unless the call is chosen. The callee is evaluated at the same point, so the order of evaluation, scopes,
+`super()`, `locals()` and frames are those of the unmarked cell. Modules that the cell's functions run are considered
+when they are called.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ Compile = Callable[[Any], Callable[..., Any]]
 
 
 class Choice:
-    """Choose the callee to compile at run time, and compile every call of it.
+    """Chooses at run time which callee of a cell to compile, and compiles every call of it.
 
     The call with the highest `Rank` is chosen, among equals the one in the last statement; `ahead` predicts later
     calls. An unpredicted call of a higher rank replaces the chosen one. With `fn`, only the callee of that name is
-    chosen. If a callee is already compiled by torch.compile, or if the cell itself calls torch.compile (the reason is
-    in `theirs`, else ""), nothing is chosen.
+    chosen. Nothing is chosen if a callee is already compiled by torch.compile, or if the cell itself calls
+    torch.compile (`theirs` is a text that says so, else "").
     `compile_one` returns the replacement for a module, function or bound method.
     """
 
@@ -57,10 +58,10 @@ class Choice:
         self.left_to_cell = theirs
         self.compiled_before = ""
         self.scripts: dict[str, None] = {}
-        """The cell's calls of functions that run a model."""
+        """Names of callees that run a model, such as a training function; the values are not used."""
         self.refused: dict[str, str] = {}
         self.calls: dict[str, tuple[Rank, Call]] = {}
-        """The first call of each callee that could have been chosen."""
+        """Rank and first call of each callee that could have been chosen, by its name."""
         self._fn = fn
         self._file = file
         self._compile_one = compile_one
@@ -75,7 +76,7 @@ class Choice:
         self._open = True
 
     def choose_now(self, callee: Any, site: int) -> Any:
-        """The callable to call in place of `callee`, if no argument contains a call."""
+        """The callable to call in place of `callee`, for a call without calls in its arguments."""
         if not self._open:
             return callee
         self._position = site
@@ -86,7 +87,7 @@ class Choice:
         return callee if found in (Rank.NOTHING, Rank.SCRIPT) or is_known else self._note_call(callee, site, found)
 
     def choose_later(self, callee: Any, site: int) -> Any:
-        """Like `choose_now`, if arguments contain calls: these run first, so the choice is made at the call."""
+        """Like `choose_now`, for a call with calls in its arguments: these run first, before the choice is made."""
         if not self._open or not self._rank_at(callee, site):
             return callee
 
@@ -113,7 +114,7 @@ class Choice:
         self._compile_one = _raise_closed
 
     def choose_again(self) -> tuple[str, Call] | None:
-        """Choose the best call that the cell made; None if a call is already chosen or there is none."""
+        """Choose and return the best call that the cell made; None if one is already chosen or the cell made none."""
         if self.chosen or not self.calls:
             return None
         name, (_, call) = max(reversed(self.calls.items()), key=lambda named: named[1][0])
@@ -122,7 +123,7 @@ class Choice:
 
     @property
     def explored(self) -> ExploredCall | None:
-        """The explored call, with the names of other calls that could be explored."""
+        """The explored call, with the names of other calls that could be explored; None if none is chosen."""
         if self.chosen is None:
             return None
         others = [name for name in self.calls if name != self.chosen.callee and name not in self.scripts]
@@ -173,7 +174,7 @@ class Choice:
         return (SourceFrame(self._file, line, "<module>", ""),)
 
     def _is_left_to_us(self, callee: Any, text: str) -> bool:
-        """Whether we may compile a callee: False if the cell compiles itself, or if a callee was compiled already."""
+        """Whether we may compile: False if the cell calls torch.compile itself, or if a callee was compiled before."""
         if any(map(settings.is_compiled, _parts(callee))):
             self.compiled_before = self.compiled_before or text
         return not self.left_to_cell and not self.compiled_before
@@ -233,7 +234,7 @@ def _parts(callee: Any) -> list[Any]:
 
 
 def _name_of(module: Module, namespace: Mapping[str, Any], frame: FrameType | None) -> str:
-    """The name of a module in the user's namespace or the calling frame: `model`, `self.model`, `model.first`."""
+    """A module's name in the user's namespace or the calling frame: `self.model`, `model.first`; else its type's."""
     local = dict(frame.f_locals) if frame is not None else {}
     own = inspect.getattr_static(local.get("self"), "__dict__", {})
     own = own if isinstance(own, dict) else vars(local["self"])
@@ -371,7 +372,7 @@ def _marked_call(node: ast.Call, method: str, site: int) -> ast.Call:
 
 
 def _place_call(marked_call: ast.Call, node: ast.Call, callee: ast.expr) -> ast.Call:
-    """Give a call CPython's location: a method call that spans lines is at the method's name."""
+    """Set a call's location as CPython does: a method call that spans lines is at the method's name."""
     ast.copy_location(marked_call, node)
     if isinstance(callee, ast.Attribute) and callee.lineno != callee.end_lineno:
         marked_call.lineno = callee.end_lineno or node.lineno

@@ -27,13 +27,14 @@ def explore(
     >>> print(run["captured"])    # one stage
 
     `fn` is a function, bound method or `nn.Module`; it is called with `args` and `kwargs`. `options` are those of
-    `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, options, stages, grad, time, check. `run.value` is
-    the call's result. To also explore a backward pass, let `fn` call `backward()`, or use `%%tcompile`.
+    `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, vs, options, stages, grad, time, check, step.
+    `run.value` is the call's result. To also explore a backward pass, let `fn` call `backward()`, or use `%%tcompile`.
 
     `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` shows what the second call recompiled, and
     `run.value` is a list.
 
-    Raises OptionError for an unknown option or an invalid value, and any exception of `fn`.
+    Raises OptionError for an unknown option or an invalid value, TypeError if `fn` can't be compiled, and any exception
+    of `fn`.
     """
     return explore_call(fn, args, kwargs, options, calls=calls)
 
@@ -93,7 +94,7 @@ def _takes(fn: Callable[..., Any], name: str) -> bool:
 
 
 def _tuples(args: Sequence[Any], calls: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Check that each of `calls` is a tuple or list of arguments. Raises TypeError."""
+    """Return `calls`. Raises TypeError if one is not a tuple or list of arguments, or if there are also `args`."""
     if calls and args:
         raise TypeError("explore takes arguments for one call, or calls=[(a,), (b,)] for several; it got both")
     wrong = next((call for call in calls if not isinstance(call, tuple | list)), None)

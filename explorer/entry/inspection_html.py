@@ -54,7 +54,7 @@ def _time(seconds: Any) -> str:
 
 
 def _texts(graph: Graph) -> Iterator[str]:
-    """The text of each stage that differs from the previous stage."""
+    """The program's text after each stage that changed the program, as folded HTML."""
     before = None
     for name, program in graph.programs.items():
         if program is not before:

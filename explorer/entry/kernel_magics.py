@@ -1,7 +1,7 @@
 """The kernel lab: `%tkernel RUN KERNEL` puts a kernel in a cell, `%%tkernel` compiles and checks the edited kernel.
 
-The cell's first line is the magic. An empty line replaces it in the compiled source, like the one that Inductor's
-sources begin with, so that line numbers in errors are those of the cell.
+The cell's first line is the magic. In the compiled source an empty line replaces it (Inductor's sources begin with one
+too), so that line numbers in errors are those of the cell.
 """
 # mypy: disallow-untyped-decorators=False
 
@@ -27,7 +27,7 @@ _BLOCKS = (
     "XBLOCK", "YBLOCK", "ZBLOCK", "R0_BLOCK", "R1_BLOCK", "RBLOCK", "MBLOCK", "NBLOCK", "KBLOCK", "num_warps",
     "num_stages",
 )  # fmt: skip
-"""All parameters of a kernel configuration, of Inductor's kernels and of ours."""
+"""All parameters of kernel configurations, both Inductor's and ours."""
 
 
 class _Parser(argparse.ArgumentParser):

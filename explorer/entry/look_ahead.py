@@ -1,4 +1,4 @@
-"""Predict by name the calls of a cell's statements that have not run yet."""
+"""Predict the calls of a cell's statements that have not run yet, from the names that they call."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call in a cell: its callee as text, its line in the cell's source, and its statement's number.
+    """A call in a cell.
 
-    `certain` says that it will run unless an error is raised or a loop is empty.
+    `text` is the callee's source, `line` the call's line in the cell, `statement` the number of the call's statement.
+    `certain`: the call runs unless an error is raised or a loop is empty.
     """
 
     text: str
@@ -76,7 +77,7 @@ def _module_rank(module: Module) -> Rank:
 
 
 class LookAhead:
-    """The calls and assignments of a cell. `namespace` is the user's, and is read at each query."""
+    """Predicts calls from a cell's calls and assignments, and from the user's namespace at the time of the query."""
 
     def __init__(
         self, sites: Sequence[Site], bindings: Mapping[str, Sequence[Binding]], namespace: Mapping[str, Any]
@@ -100,7 +101,7 @@ class LookAhead:
         return not is_same
 
     def _expected_rank(self, site: Site, now: int) -> tuple[Rank, object]:
-        """The expected rank of a later site's callee, and the callee itself if it exists already."""
+        """The expected rank of a later site's callee, and the callee itself if it exists already, else None."""
         if site.callee is None:
             return Rank.NOTHING, None
         root: ast.expr = site.callee
@@ -132,7 +133,7 @@ class LookAhead:
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """The value of `model`, `torch.compile` or `model.encoder`, or None; reads attributes of modules only."""
+    """The value of `model`, `torch.compile` or `model.encoder`; None if unknown. Only modules' attributes are read."""
     if isinstance(node, ast.Name):
         return namespace.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -142,7 +143,7 @@ def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
 
 
 def torch_compile_line(body: Sequence[ast.stmt], namespace: Mapping[str, Any]) -> int:
-    """The first line of the code, or of functions that it defines, that names torch.compile; 0 for none."""
+    """A line of the code, function bodies included, that names torch.compile; 0 if there is none."""
     names = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute))
     return next((node.lineno for node in names if _is_torch_compile(value_of(node, namespace))), 0)
 

@@ -188,7 +188,7 @@ def _spell_as_flags(words: Sequence[str]) -> list[str]:
 
 
 def _spell_as_flag(word: str) -> list[str]:
-    """Convert Python-style `--grad=False` to a flag without value."""
+    """Convert `--grad=False` to `--no-grad` and `--grad=True` to `--grad`; [] for the default. Keep other words."""
     name, _, value = word.partition("=")
     if name not in _FLAGS or value.lower() not in _TRUTH:
         return [word]

@@ -17,7 +17,7 @@ _SHOWN = 40
 
 
 def explain_nothing_compiled(cell: Cell, choice: Choice) -> Problem:
-    """The problem for a cell in which TorchDynamo captured nothing."""
+    """Explain why TorchDynamo captured nothing in a cell."""
     if choice.chosen:
         return Problem(
             "captured",
@@ -34,7 +34,7 @@ def explain_nothing_compiled(cell: Cell, choice: Choice) -> Problem:
 
 
 def explain_second_call(choice: Choice, name: str, callee: object) -> Problem:
-    """The problem that explains why a call of the cell was repeated."""
+    """Explain why a call of the cell was repeated."""
     again = f"{name} was called again, on copies of its arguments: this is what torch.compile makes of it"
     if isinstance(callee, Module) and module_calls.is_skipped_by_compile(callee):
         kind = type(callee).__name__

@@ -15,7 +15,7 @@ def strip_quotes(text: str) -> str:
 
 
 def _true_or_text(text: str) -> bool | str:
-    """The value of a flag with an optional value; `parse_options` rejects invalid values."""
+    """The value of a flag with an optional value: True for "yes", else the text, which `parse_options` checks."""
     return True if text == "yes" else strip_quotes(text)
 
 
@@ -79,7 +79,7 @@ def asked_options(args: argparse.Namespace) -> dict[str, Any]:
 def join_values(words: Sequence[str]) -> list[str]:
     """Join each flag with its optional value: `--time all` becomes `--time=all`, `--check` alone `--check=yes`.
 
-    If the word after the flag is not a valid value, it is the next argument.
+    If the word after the flag is not a valid value, it stays a separate argument.
     """
     found: list[str] = []
     for word in words:

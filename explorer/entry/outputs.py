@@ -36,7 +36,7 @@ class Output:
         """Called when the cell starts."""
 
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
-        """Called when a stage starts or ends; `known` returns the record so far."""
+        """Called when a stage starts, makes progress or ends; `known` returns the record so far."""
 
     def end(self, run: Run) -> None:
         """Called when the cell has finished or failed."""
@@ -103,7 +103,7 @@ class NotebookOutput(Output):
 
 
 class GuardedOutput(Output):
-    """Wraps an output so that its errors can't break the cell: the first one stops it and is reported at the end."""
+    """Wraps an output so that its errors can't break the cell: the first ends updates, and is reported at the end."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

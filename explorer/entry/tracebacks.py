@@ -22,7 +22,7 @@ _CALLS_THE_USER = "/_dynamo/eval_frame.py"
 
 
 def show_below(error: BaseException, bottom: CodeType, shell: Any) -> None:
-    """Make IPython show this error from the frame below the one that runs `bottom`.
+    """Make IPython show an error's traceback from the frame below that of the code `bottom`.
 
     Frames of torch.compile and tcompile between user frames are removed; they are kept if they raised the error.
     """
@@ -45,7 +45,7 @@ def _renderer(error: BaseException, bottom: CodeType, shell: Any) -> Callable[[]
 def _without_magic(traceback: TracebackType | None, bottom: CodeType, run_code: CodeType) -> TracebackType | None:
     """The traceback without the entries between IPython's frame that runs code and the frame of `bottom`.
 
-    An error that is raised again has frames of both times, so those of the cell may not come first.
+    An error that is raised again has the frames of both raises, so the cell's frames may not come first.
     """
     kept: list[TracebackType] = []
     for entry in _entries(traceback):
@@ -73,7 +73,7 @@ def _link_entries(entries: list[TracebackType]) -> TracebackType | None:
 
 
 def _between_users(run: list[TracebackType]) -> list[TracebackType]:
-    """Remove the entries from the first to the last torch.compile frame, including `nn.Module` frames between them."""
+    """Remove the entries from the first to the last torch.compile frame, unless torch.compile raised the error."""
     machinery = [index for index, entry in enumerate(run) if _file(entry).startswith(_MACHINERY)]
     if not machinery:
         return run

@@ -27,7 +27,8 @@ class TrainingCode:
     """Features of a function's code, including the user's functions that it calls.
 
     `trains`: it has a training step, an evaluation or a clock. `has_model`: it names a module. `has_parameters`: it
-    names a module with parameters. `builds_model`: it builds a model. `has_compiled`: it names a compiled callable.
+    names a module with parameters. `builds_model`: it names a module class. `has_compiled`: it names a compiled
+    callable.
     """
 
     trains: bool = False
@@ -74,7 +75,7 @@ def training_code(callee: object) -> TrainingCode:
 def is_given_model(code: TrainingCode, args: Iterable[object], kwargs: Mapping[str, object]) -> bool:
     """Whether the arguments show that a function runs a model.
 
-    They do if one is a data loader, an optimizer or a function that names a model, or a model if the function trains.
+    They do if one is a data loader, an optimizer, a function that names a model, or (if the function trains) a model.
     """
     given = [*args, *kwargs.values()]
     return _any_trainer(given) or (code.trains and _any_model(given)) or any(map(_names_model, given))

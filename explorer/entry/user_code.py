@@ -45,9 +45,9 @@ def load(target: str) -> tuple[Callable[..., Any], Path]:
 
 
 def line_of_name(function: Callable[..., Any], target: str, path: Path) -> tuple[SourceFrame, ...]:
-    """The line of the file that binds the name of `path.py:name`; empty if the callee has code in the file.
+    """The line of `path` that binds the name in `path.py:name`, as a frame; empty if the callee has code in the file.
 
-    It is needed for an `nn.Sequential` or an imported function, which have no lines in the file.
+    Needed for an `nn.Sequential` or an imported function, which have no code in the file.
     """
     called = inspect.unwrap(function.forward if isinstance(function, nn.Module) else function)
     code = getattr(called, "__code__", None)

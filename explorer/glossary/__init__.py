@@ -124,7 +124,7 @@ def _instructions(language: str) -> Callable[[str], Iterator[str]]:
 
 
 def _ptx_names(token: str) -> Iterator[str]:
-    """Names of a PTX instruction, each first for its type: PTX documents float and half arithmetic separately."""
+    """Names of a PTX instruction, each first with its type: PTX documents float and half arithmetic separately."""
     parts = [part.partition("::")[0] for part in token.split(".")]
     kind = ":half" if re.match(r"b?f16", parts[-1]) else ":float" if re.match(r"f(32|64)", parts[-1]) else ""
     for name in _prefixes(".".join(parts)):

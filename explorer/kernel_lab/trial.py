@@ -45,12 +45,15 @@ _WITH_UNIT = {
     "load bits": ("widest load", "bits"),
     "store bits": ("widest store", "bits"),
 }
-"""Display name and unit of facts that have a unit."""
+"""Display names of facts, with their units; counts have the unit ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The original or edited kernel: its source, its facts if it compiled, and its stages' texts (`version["ptx"]`)."""
+    """The original or the edited kernel; `version["ptx"]` is the text of a stage.
+
+    `binary` has its facts, None if it was not compiled. `artifacts` are its stages.
+    """
 
     source: str
     binary: Binary | None = None
@@ -66,7 +69,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An error in the edited kernel, with its line in the cell, 0 if unknown."""
+    """An error in the edited kernel; `line` is its line in the cell, 0 if unknown."""
 
     what: str
     line: int = 0
@@ -76,7 +79,7 @@ class Finding:
 class KernelTrial:
     """The result of a `%%tkernel` cell; `original` and `edited` are the two versions of the kernel.
 
-    `findings` are errors in the edit; `notes` describe how it was checked.
+    `findings` are errors in the edit; `notes` describe how the kernel was checked.
     """
 
     kernel: Kernel
@@ -282,7 +285,7 @@ def _try_edit_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool,
 def _check_numbers(
     run: Run, kernel: Kernel, versions: tuple[Version, Version], tried: tuple[Tried, Tried], findings: list[Finding]
 ) -> KernelTrial:
-    """Run both versions and compare the tensors that they store; `findings` are errors of compiling."""
+    """Run both versions and compare the tensors that they store; `findings` are compile errors."""
     from compiler.kernel_lab.numbers import numbers
 
     found, edited = numbers(run.record, kernel, run.kept, *tried), versions[1].source

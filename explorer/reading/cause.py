@@ -11,7 +11,7 @@ from explorer.reading.provenance import place_text
 
 
 def users_span(found: GraphBreak) -> Span | None:
-    """Innermost line of a break outside installed packages; the innermost line if all are installed."""
+    """Innermost line of a break outside installed packages, or else the innermost line; None if no line is known."""
     own = [span for span in found.chain if not span.installed]
     return own[-1] if own else found.chain[-1] if found.chain else None
 
@@ -28,7 +28,7 @@ def culprit_code(found: GraphBreak) -> str:
 
 
 def closest_failure(found: Recompile) -> GuardFailure | None:
-    """The failed guard that caused a recompilation, of the cache entry that came closest to matching."""
+    """The failed guard that caused a recompilation, preferably of the closest cache entry; None if unknown."""
     blamed = [item for item in found.failures if (item.cause, item.argument) == (found.cause, found.argument)]
     blamed.sort(key=lambda item: item.entry != found.closest)
     return next(iter(blamed or found.failures), None)

@@ -66,7 +66,7 @@ def ancestors(ids: Iterable[str], origins: Mapping[str, tuple[str, ...]]) -> set
 
 
 def with_source_kernels(record: Record, ids: Iterable[str]) -> tuple[str, ...]:
-    """Each id, followed by the id it was compiled from: an instruction's line of Triton, a binary's kernel.
+    """Each id, followed by the id it was compiled from: the Triton line of an instruction, the kernel of a binary.
 
     This links PTX and SASS of the same line, though neither was compiled from the other.
     """

@@ -51,7 +51,7 @@ class SourceLines:
 
 
 def row_of(artifact: Artifact, number: int) -> int | None:
-    """1-based row of an artifact's text with this line number."""
+    """1-based row of an artifact's text with this line number; None if the artifact does not have it."""
     numbers = artifact.attrs.get("numbers")
     if numbers:
         return numbers.index(number) + 1 if number in numbers else None

@@ -87,7 +87,7 @@ def drop_callers(stack: list[Place], function: Function | None) -> list[Place]:
 def continuation_rows(text: str, row: int) -> tuple[int, ...]:
     """Rows that continue a row's expression with only names, numbers and operators.
 
-    No bytecode instruction has such a row as its line. A row with a call has one, if the call ran.
+    Such a row has no bytecode instruction of its own. A row with a call has one, if the call ran.
     """
     lines = text.splitlines()
     rows = []

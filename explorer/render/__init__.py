@@ -1,1 +1,1 @@
-"""Findings, and how they are rendered: text, static HTML, charts, drawings."""
+"""The type of findings, and renderers: text, static HTML, charts, drawings."""

@@ -17,7 +17,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="part", ta
 
 
 class Link(Part, frozen=True):
-    """A link to a row of an artifact, an artifact, an entity, a comparison of two graphs, or a web page.
+    """A link to an artifact, one of its rows, an entity, a comparison of two graphs, or a web page.
 
     `detail` follows the words if there is room for it.
     """
@@ -64,7 +64,7 @@ class Values(Part, frozen=True):
 
 Piece: TypeAlias = "str | Link | Tag | Bar | Values"
 Words: TypeAlias = "Piece | tuple[Piece, ...]"
-"""A sentence: text (code in backticks), links, tags and bars. Plain text leaves bars out."""
+"""A sentence: text (code in backticks), links, tags, bars and values. Plain text leaves out bars and values."""
 
 
 class Text(Part, frozen=True):
@@ -111,7 +111,7 @@ class Way(Part, frozen=True):
 
 
 class Flow(Part, frozen=True):
-    """A graph break: the code before and after it, the values that cross it, and a sentence that says so."""
+    """A graph break: the code before and after it, the values that cross it, and a sentence that describes it."""
 
     before: Words
     across: str

@@ -82,7 +82,10 @@ class Box:
 
 @dataclass(frozen=True)
 class Plan:
-    """Content of a drawing: boxes by id, edges, and the depth below which modules are collapsed, if any are."""
+    """Content of a drawing: `boxes` by id, and `edges` between their ids.
+
+    Modules are collapsed below `depth`, None if none is collapsed. `entities` is the number of entities drawn.
+    """
 
     boxes: dict[str, Box]
     edges: tuple[tuple[str, str], ...]
@@ -95,8 +98,8 @@ def drawing(
 ) -> Digraph:
     """Draw one graph of a record (an FX graph or Inductor IR) for print.
 
-    `depth` is the number of module levels that stay open; None opens as many as keep it within `readable` boxes.
-    `direction` is Graphviz's rankdir (`TB`, `LR`). Building it needs no Graphviz program; rendering needs `dot`.
+    `depth` is the number of module levels that stay open; None opens as many as fit into `readable` boxes.
+    `direction` is Graphviz's rankdir (`TB`, `LR`). Only rendering the drawing needs Graphviz's `dot`.
     Raises ValueError if the artifact is text without data flow.
     """
     if not has_flow(artifact):
@@ -370,7 +373,7 @@ def graph_picture(record: Record, artifact: Artifact, title: str) -> str:
 
 
 def plain_svg(svg: str) -> str:
-    """Strip an SVG of parts that an image can't use: ids, tooltips, comments, repeated fonts."""
+    """Strip an SVG of parts that an image can't use (ids, tooltips, comments, repeated fonts); add `dark_style`."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<!--.*?-->\s*|<title>.*?</title>\s*|</?a\b[^>]*>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (?:id|class|font-family)="[^"]*"', "", svg)

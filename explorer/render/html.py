@@ -36,7 +36,7 @@ def pre(lines: list[str]) -> str:
 
 
 def table_html(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """HTML table of plain text."""
+    """HTML table of cells of plain text."""
     return table_of_cells(columns, (map(text_cell, row) for row in rows))
 
 

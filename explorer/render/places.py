@@ -67,7 +67,7 @@ def advice_sentence(suggestion: Suggestion) -> str:
 
 
 def marks(span: Span, code: list[str], removed: int) -> list[tuple[int, int]]:
-    """Column range of a span in each line of `code`, which has lost `removed` columns of indentation."""
+    """Column range of a span in each line of `code`, which has lost `removed` columns of indentation; [] if unknown."""
     if not span.end_column:
         return []
     last = max(span.end_line, span.line) - span.line

@@ -151,7 +151,7 @@ def _(section: Section) -> Iterator[str]:
 
 
 def words_html(words: Words) -> str:
-    """Escape a sentence for HTML. A link becomes plain words, because it has no target here."""
+    """Escape a sentence for HTML. A link becomes plain words, because static HTML has no target for it."""
     return "".join(map(_piece_html, pieces(words)))
 
 
@@ -168,7 +168,7 @@ def _piece_html(piece: Piece) -> str:
 
 
 def values_html(data: Mapping[str, Any] | None) -> str:
-    """A tensor's numbers in brackets, row by row; a large tensor's type, norm and bounds instead."""
+    """A tensor's numbers in brackets, row by row; a large tensor's type, norm and bounds; "?" if unknown."""
     if data is None:
         return "?"
     numbers, shape = data["numbers"], data["shape"]

@@ -38,7 +38,7 @@ class AutogradRun(Run):
     def stops(self) -> pd.DataFrame:
         """One row per gradient stop: detached, under `torch.no_grad()`, or a frozen parameter.
 
-        Autograd does not record these, so they are known only if the graph was built here.
+        Autograd does not record these, so they are known only if tcompile recorded how the graph was built.
         """
         return _tables().stops(self.record)
 

@@ -84,8 +84,8 @@ def health(record: Record) -> pd.DataFrame:
     """One row per node, in backward order: the health of its result and gradient.
 
     `gradient` is the sum of the node's incoming gradients, `value` the result of its forward operation, if known.
-    `zeros` are fractions; a non-finite norm is NA. `first` is "value" or "gradient" at the node that made the first
-    non-finite one, else "".
+    `zeros` are fractions; a non-finite norm is NA. `first` is "value" or "gradient" at the node with the first
+    non-finite value or gradient, else "".
     """
     rows = [_health_row(artifact, entity) for artifact, entity in _entities(record)]
     return frame_of(rows, HEALTH)
@@ -126,7 +126,7 @@ def _node_row(artifact: Artifact, entity: Entity, record: Record) -> dict[str, A
 
 
 def _row(artifact: Artifact, entity: Entity, columns: Mapping[str, str]) -> dict[str, Any]:
-    """The cells common to all tables, and those with the name of an entity attribute."""
+    """The cells common to all tables, and the entity's attributes that have the name of a column."""
     attrs = entity.attrs
     return {name: attrs[name] for name in columns if name in attrs} | {
         "name": entity.label,

@@ -21,7 +21,7 @@ SIDE, PAIR = "side", "pair"
 
 
 def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record:
-    """Merge the artifacts, kernels and decisions of two records; all else comes from the first."""
+    """Merge the artifacts, kernels, binaries and decisions of two records; most other fields are the first's."""
     from explorer.findings.kernel_diff import matching_ids
 
     before, after = _with_views(before), _with_views(after)
@@ -122,7 +122,7 @@ def _rename_kernel(kernel: Kernel, rename: Callable[[str], str]) -> Kernel:
 
 
 class BothSides(KernelCompiler):
-    """Two merged records; each side's kernels are compiled for its own target."""
+    """Kernel compiler of two merged records; each side's kernels are compiled for its own target."""
 
     def __init__(self, before: KernelCompiler, after: KernelCompiler, labels: tuple[str, str]) -> None:
         super().__init__(both_sides(before.record, after.record, labels))
@@ -145,7 +145,7 @@ class BothSides(KernelCompiler):
         return {stage: sum(side.get(stage, 0) for side in sides) for stage in {**sides[0], **sides[1]}}
 
     def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:
-        """Compile the remaining kernels of both sides, one side after the other; it can't select kernels."""
+        """Compile the remaining kernels of both sides, one side after the other. Raises ValueError for a selection."""
         if kernels is not None or config:
             raise ValueError("both sides are compiled whole, in their first configuration: compile a run for more")
         if self.left:

@@ -54,7 +54,7 @@ def changed_recompiles(before: Record, after: Record) -> pd.DataFrame:
 
 
 def merged_graphs(before: Record, after: Record) -> dict[str, tuple[str, ...]]:
-    """Find graphs of the second side (`0/0`) that contain the source lines of two or more graphs of the first.
+    """Graph of the second side (`0/0`) -> the graphs of the first side whose source lines it contains, if several.
 
     A graph with no unchanged line counts as merged if the second side has only one graph. Only the first compilation of
     each code object counts.
@@ -158,7 +158,7 @@ def _own(record: Record) -> list[Guard]:
 
 
 def _lines_of_graphs(record: Record) -> dict[str, Counter[str]]:
-    """The source lines of each captured graph's calls, as text."""
+    """Source lines of each captured graph's calls, as text with counts, by graph; first compilations only."""
     known = innermost_lines(record)
     text = {entity.id: entity.label for artifact in record.of_stage("source") for entity in artifact.entities}
     names = {name for frame in record.frames if not frame.compilation for name in frame.graphs}

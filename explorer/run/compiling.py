@@ -81,7 +81,7 @@ class KernelCompiler:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the code of the record's kernels may be executed: the record is not from a file, or it is trusted."""
+        """Whether the kernels' code may be executed: the record was made in this process, or the user trusts it."""
         return self._record.trust != "untrusted"
 
     def trust(self) -> Record:
@@ -116,7 +116,7 @@ class KernelCompiler:
         return {stage: count for stage, count in left.items() if count}
 
     def make(self, stage: str) -> Record:
-        """Add a lazy stage for the live view; an error is added to `record.problems`."""
+        """Add a lazy stage for the live view, and return the record; an error is added to `record.problems`."""
         count = self.makes().get(stage)
         if not count:
             return self._record

@@ -40,7 +40,7 @@ _PRE = "overflow:auto;max-height:32em;font-size:12px;line-height:1.35;text-align
 
 @dataclass(frozen=True)
 class ArtifactDiff:
-    """One artifact on both sides, None if a side does not have it. Prints as a unified diff."""
+    """Diff of one artifact; `before` or `after` is None if that side does not have it. Prints as a unified diff."""
 
     id: str
     stage: str
@@ -75,7 +75,7 @@ class ArtifactDiff:
 
     @property
     def verdict(self) -> str:
-        """The result as text: "the same", the number of changed lines, or the side that lacks the artifact."""
+        """The result as text: "the same", "+3 -1 lines", "only in f", or "not compiled yet in f"."""
         if self.uncompiled:
             return f"not compiled yet in {self.uncompiled}"
         if self.before is None:
@@ -99,7 +99,7 @@ def compared_lines(artifact: Artifact) -> list[str]:
 
 
 def recompile_diff(record: Record, frame: str = "") -> ArtifactDiff:
-    """Diff of a recompilation's captured graph against that of the closest cache entry. Raises KeyError."""
+    """Diff of the captured graphs of a recompilation (or the first) and its closest cache entry. Raises KeyError."""
     known = {found.frame: found for found in record.recompiles}
     found = known.get(frame) if frame else next(iter(known.values()), None)
     if found is None:
@@ -225,7 +225,7 @@ class RunDiff:
         return "\n".join(capture_diff.change_lines(self.before, self.after, self.names))
 
     def widget(self) -> Any:
-        """A live view of both sides, to compare any two artifacts; it opens at the first difference."""
+        """A live view of both sides, to compare any two artifacts; it opens at artifacts that differ."""
         from explorer.run.both_sides import BothSides
         from explorer.run.widget import Explorer
 
@@ -302,7 +302,7 @@ class RunDiff:
 
 
 def side_names(before: Record, after: Record) -> tuple[str, str]:
-    """Distinct names of the sides: titles, else titles with the options that differ, else with first and second."""
+    """Distinct names of the sides: the titles; if they are equal, with the options that differ or a position."""
     titles = (before.title or "first", after.title or "second")
     if titles[0] != titles[1]:
         return titles

@@ -28,7 +28,7 @@ def read(path: str | Path) -> Record:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a regular file. Raises RecordError for other kinds of files, and OSError.
+    """The bytes of a regular file. Raises RecordError for other kinds of files and for large files, and OSError.
 
     The file is opened without blocking and checked first, because opening a FIFO would wait for a writer.
     """
@@ -65,7 +65,7 @@ def known_suffix(path: Path) -> str:
 
 
 def replace_file(path: Path, data: bytes) -> Path:
-    """Write a file atomically: write a temporary file in the same folder, then rename it."""
+    """Write a file atomically, by renaming a temporary file in the same folder; return the path."""
     target = Path(os.path.realpath(path))
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:

@@ -14,7 +14,7 @@ from explorer.reading.shapes import seconds_text
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KernelCode:
-    """One kernel. `source` is its code (for Triton, the string in Inductor's output); `str` puts facts above it."""
+    """One kernel. `source` is its code (for Triton, a string in the generated code); `str` puts facts above it."""
 
     kernel: Kernel
     binary: Binary | None
@@ -43,7 +43,7 @@ def kernel_code(record: Record, name: str) -> KernelCode:
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's code: for Triton the quoted source, for others the statement."""
+    """The kernel's code: for Triton a string in the generated code, for other languages lines of the code."""
     artifact = record[kernel.artifact]
     if kernel.language == "triton":
         _, source = kernel_source(artifact, kernel)

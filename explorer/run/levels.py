@@ -205,7 +205,7 @@ def entity_named(record: Record, name: str) -> tuple[Artifact, Entity]:
 
 
 def _near_names(artifact: Artifact, label: str, prefix: str) -> list[str]:
-    """Calls of a function of that name, or else similar labels."""
+    """Ids of the calls of a function named `label`; if there are none, ids with similar labels."""
     calls = [entity for entity in artifact.entities if entity.kind == "call"]
     named = [entity.label for entity in calls if label in str(entity.attrs.get("target", "")).split(".")]
     close = named or get_close_matches(label, [entity.label for entity in calls], n=2)

@@ -1,4 +1,4 @@
-"""Names of the previous version and their replacements. They raise for one version, then are removed."""
+"""Names of the previous version, with hints at their replacements: using an old name raises AttributeError."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Partitions:
     def divide(self, graph: str, budget: float | None) -> Partition:
         """Partition a graph under a budget (0 to 1), or by `default_partition` (None).
 
-        Raises KeyError for a graph without a joint graph, ValueError for another budget.
+        Raises KeyError for a graph without a joint graph, ValueError for a budget out of range.
         """
         if graph not in self.frames:
             raise KeyError(f"no joint graph {graph!r} in this run; it has: {', '.join(self.frames) or 'none'}")
@@ -67,7 +67,7 @@ class Partitions:
         return table_of("kept", kept + again)
 
     def plot(self, budgets: Sequence[float] = BUDGETS) -> Figure:
-        """Plot recomputed over saved bytes, one line per graph; eager and `default_partition` are points."""
+        """Plot recomputed over saved activation bytes, one line per graph; eager and `default_partition` are points."""
         from explorer.render.plots import partition_chart
 
         return partition_chart(self.table(budgets))
@@ -149,7 +149,7 @@ def _row(verdict: str, name: str, op: str, size: int, flops: int | None, why: st
 
 
 def partition_html(found: Partition, usual: Partition) -> str:
-    """HTML of the values that a partition saves and recomputes, compared with torch's default partition."""
+    """HTML of the values that a partition saves and recomputes, compared with `usual`, the min-cut for budget 1."""
     more = found.activation_bytes - usual.activation_bytes
     against = "" if not more else f" ({size_text(abs(more))} {'more' if more > 0 else 'less'} than usual)"
     head = (

@@ -2,8 +2,9 @@
 
 A part is zlib-compressed JSON: `entities` (entities and the line map), `text` (text and shown line numbers), `view`
 (the data of a finding's view) and `decisions` (decisions of passes about the artifact's entities). The manifest has a
-digest of every part, so a front end can tell which parts it lacks. The same record gives the same bytes. `words`
-explains words in an artifact's text (instructions, functions). It is made on request; a page has one for each language.
+digest of every part, so a front end can tell which parts it lacks. The same record gives the same bytes. A part
+`words` explains words in an artifact's text (instructions, functions); it is made on request, and a page has one for
+each language.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[s
 
 @dataclass
 class Payload:
-    """A record in the form for the front end. When the record grows, parts already made are reused."""
+    """A record's data for the front end. When the record grows, parts already made are reused."""
 
     record: Record
     known: KnownFindings = field(default_factory=KnownFindings)
@@ -190,7 +191,7 @@ def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
 
 
 def level_of(artifact: Artifact, record: Record) -> str:
-    """The decomposition level of a graph, "torch" for a captured graph with other levels, "" if it has none."""
+    """The decomposition level of a graph, "torch" for a captured graph that was decomposed, "" if it has none."""
     if artifact.stage == "captured" and any(each.graph == artifact.graph for each in record.of_stage("decomposed")):
         return "torch"
     return str(artifact.attrs.get("level", ""))
@@ -224,7 +225,7 @@ def stage_seconds(record: Record, stage: str) -> float | None:
 
 
 def opened_first(record: Record) -> list[str]:
-    """Stages or artifacts to open first, each in a pane, such as the kernels of both backends."""
+    """Stages or artifacts to open first, each in a pane, such as the kernels of both backends; [] for no preference."""
     if record.versus is not None:
         pairs = [artifact for artifact in record.of_stage("kernels") if "pair" in artifact.attrs]
         return [name for artifact in pairs[:1] for name in (artifact.id, str(artifact.attrs["pair"]))]
@@ -240,7 +241,7 @@ def versus_table(record: Record) -> dict[str, Any] | None:
 
 
 def compared_first(record: Record) -> list[str] | None:
-    """The pair of artifacts to open first in a record of two sides: the first late stage that differs."""
+    """The pair of artifacts to open first in a diff: of the first late stage that differs; None for other records."""
     if record.versus is not None:
         return None
     known = {artifact.id: artifact for artifact in record.artifacts}

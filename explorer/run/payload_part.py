@@ -1,4 +1,4 @@
-"""Compressed parts of the front end's data: of an artifact, or the glossary of a language."""
+"""Compressed parts of the front end's data: parts of an artifact, or the glossary of a language."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ class Run(RecordHolder):
     def switch(self, callee: str, listener: Listener | None = None) -> Run:
         """Explore another call of the same cell, by its callee: `run.switch("batch")`.
 
-        Its first call is repeated on copies of its arguments. RNG state and buffers are restored, and its output is
-        discarded. Other side effects of its code, such as appending to a list or writing a file, happen again; to avoid
+        The callee's first call is repeated on copies of its arguments. RNG state and buffers are restored, and its
+        output is discarded. Other side effects, such as appending to a list or writing a file, happen again; to avoid
         that, run the cell with `--fn`. Returns the new run, and shows it in the live view. Raises KeyError for a callee
         that the cell did not call, and any exception of the call.
         """
@@ -154,7 +154,7 @@ class Run(RecordHolder):
         """Compile all Triton kernels to machine code; returns this run.
 
         `config` is the index of the launch configuration among the autotuning candidates, from 0
-        (`run.binaries.configs` has their number). Nothing is compiled twice. Raises ValueError for a negative index,
+        (`run.binaries.configs` has their number). Nothing is compiled twice. Raises ValueError for an invalid index,
         UntrustedError for a loaded run before `run.trust()`.
         """
         self.compiler.compile(config=config)
@@ -265,7 +265,7 @@ class Run(RecordHolder):
 
     @property
     def timing(self) -> Timing:
-        """Measured and estimated times, and methods to measure. Prints whether compiling pays."""
+        """Measured and estimated times, and methods to measure. Prints whether compiling pays off."""
         return Timing(self)
 
     @property
@@ -283,8 +283,8 @@ class Run(RecordHolder):
         """Advice to speed up the call or its compilation, with evidence, by expected gain.
 
         Prints as text. `table` is a DataFrame, and `run.advice[0]` the first finding as plain data.
-        `run.advice.measure(0)` makes its change and times the call with and without it. Numbers are measured if the run
-        was timed (`--time`), otherwise they are marked as estimates.
+        `run.advice.measure(0)` makes the change of the first finding, and times the call with and without the change.
+        Numbers are measured if the run was timed (`--time`), otherwise they are marked as estimates.
         """
         from explorer.findings.advice.adviser import AdviceList
 
@@ -393,7 +393,7 @@ class Run(RecordHolder):
             self._widget.selection = list(self._selection)
 
     def _check_ids(self, ids: str | Iterable[str]) -> tuple[str, ...]:
-        """Check that the record has these ids. Raises ValueError."""
+        """Return these ids as a tuple. Raises ValueError for an id that the record does not have."""
         chosen = (ids,) if isinstance(ids, str) else tuple(ids)
         known = {entity.id for entity in self._shown.entities()}
         unknown = next((entity_id for entity_id in chosen if entity_id not in known), None)
@@ -431,7 +431,7 @@ def load(path: str | Path) -> Run:
     >>> print(run.cards)
 
     `run.value` is None. To compile its kernels, which executes code from the file, call `run.trust()`. Raises
-    RecordError with the invalid field, ValueError for another suffix, OSError.
+    RecordError that names the invalid field, ValueError for another suffix, OSError if the file can't be read.
     """
     return Run(files.read(path))
 

@@ -82,7 +82,7 @@ def _finding_html(finding: Finding) -> str:
 
 
 def _sources(record: Record) -> str:
-    """The user's code first and open, other files folded below it."""
+    """HTML of the source files: the user's files first and open, other files folded below."""
     sources = sorted(record.of_stage("source"), key=lambda artifact: bool(artifact.attrs.get("installed")))
     landed = landed_lines(record)
     graphs = list(dict.fromkeys(graph for found in landed.values() for graph in found))
@@ -104,9 +104,9 @@ def _source(
     landed: dict[str, list[int]],
     colours: dict[str, str],
 ) -> str:
-    """Source lines with their number, and the name and colour of their graph, or "break".
+    """HTML of the source lines, each with its number, and the name and colour of its graph, or "break".
 
-    `landed` has the rows of this file that were captured, by graph; lines of the caller are in no graph.
+    `landed` has the rows of this file that were captured, by graph; the caller's lines are in no graph.
     """
     lines = list(_highlight_lines(artifact) if artifact.language == "python" else map(safe, text_lines(artifact.text)))
     numbers = text.line_numbers(artifact, len(lines))
@@ -122,7 +122,7 @@ def _source(
 
 
 def _worth_showing(artifact: Artifact, count: int) -> list[int]:
-    """The lines to show: all of a short source, or the computing lines of a long one with context."""
+    """Numbers of the lines to show: all of a short source; of a long source, the lines that compute, with context."""
     if count <= SOURCE_LINES // 2:
         return list(range(1, count + 1))
     near = {line + step for line in artifact.lines for step in range(-3, 3) if 1 <= line + step <= count}
@@ -194,7 +194,7 @@ def _stages(record: Record) -> str:
 
 
 def _machine(record: Record) -> str:
-    """A note on how to print machine code, which is too long for the static view."""
+    """A note on how to print machine code, which is too long for the static view; "" if there is none."""
     there = [stage for stage in MACHINE_STAGES if record.of_stage(stage)]
     calls = ", ".join(f"print(run[{stage!r}])" for stage in there)
     return note(f"{pluralize(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
@@ -215,7 +215,7 @@ def _artifact_title(artifact: Artifact) -> str:
 
 
 def _clip_text(artifact: Artifact, room: int) -> str:
-    """As many whole lines as fit, and a note on how to see all."""
+    """HTML of as many whole lines as fit into `room` characters, and a note on how to print all lines."""
     lines = text_lines(artifact.text)
     shown: list[str] = []
     for line in lines:

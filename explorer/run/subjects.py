@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Subject:
-    """Tables and methods of a run on one subject."""
+    """Tables and methods of a run on one subject. Prints the stage's text, or `absent` without the stage."""
 
     stage: ClassVar[str]
     absent: ClassVar[str]
@@ -81,7 +81,7 @@ class Timing(Subject):
 
     @property
     def estimates(self) -> pd.DataFrame:
-        """One row per kernel for an absent GPU: the minimum time for its bytes and FLOPs there.
+        """One row per kernel for an absent GPU: the minimum time that its bytes and FLOPs take on the GPU.
 
         `.attrs` has the totals and the cost of launches. Empty if the code's device is present.
         """
@@ -150,10 +150,10 @@ class Timing(Subject):
         optimizer: str | MakeOptimizer | None = None,
         rounds: int | None = None,
     ) -> Sweep:
-        """Time the run's call at other sizes, dtypes and modes, to find where compiling begins to pay.
+        """Time the run's call at other sizes, dtypes and modes, to find out when compiling pays off.
 
         `batch` has sizes for dimension 0 of the first tensor argument, and of all other tensors with the same size
-        there; `dims={"x": 0, "mask": (2, 3)}` names other dimensions by argument. Inputs are truncated or repeat their
+        in it; `dims={"x": 0, "mask": (2, 3)}` names other dimensions by argument. Inputs are truncated or repeat their
         own rows; `inputs=lambda size: (x, y)` makes them instead. `dtype` casts modules and floating-point inputs.
         `mode` names candidates as in `measure`, by default the run's own; `backward`, `optimizer` and `rounds` are
         those of `measure`.
@@ -218,7 +218,7 @@ class Fusion(Subject):
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row per kernel: its fused nodes, rounds of fusion, and bytes moved, before fusion, and at least."""
+        """One row per kernel: fused nodes, rounds of fusion, and bytes moved (now, before fusion, and the minimum)."""
         from explorer.findings.fusion.table import fusion
 
         return fusion(self._run.record)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def breaks(record: Record) -> pd.DataFrame:
     """One row per graph break.
 
-    `where` is the innermost line of the user's own code. `file`, `line`, `column` and `code` are the exact expression
+    `where` is the innermost line of the user's own code. `file`, `line`, `column` and `code` show the exact expression
     that ended the graph `graph`. `ops_before` and `ops_after` count the ops in this graph and in the graphs after the
     break, which take `crossing` tensors from it. `lost_seconds` is the break's cost per call, if timed; `lost_note`
     explains it. `change`, `rewrite` and `settings` are possible fixes, and `applicability` says how far they were
@@ -85,9 +85,9 @@ def symbols(record: Record) -> pd.DataFrame:
 def recompiles(record: Record) -> pd.DataFrame:
     """One row per recompilation: its `cause`, `argument`, `old` and `new` value, its call, and a fix.
 
-    They refer to the closest cache entry (`closest`); `failures` has the failed guards of all `entries`. `graph_change`
-    summarizes the difference of the captured graphs, which `run.diff(frame)` shows. `plain_calls` counts the calls that
-    ran as plain Python after a `limit` was reached.
+    These facts refer to the closest cache entry (`closest`); `failures` has the failed guards of all `entries`.
+    `graph_change` summarizes the difference of the captured graphs, which `run.diff(frame)` shows. `plain_calls` counts
+    the calls that ran as plain Python after a `limit` was reached.
     """
     return table_of("recompiles", [_recompile_row(found) for found in record.recompiles])
 
@@ -119,9 +119,9 @@ def checks(record: Record) -> pd.DataFrame:
     """One row for the whole call, for each result of the compiled code, and for each stage and dtype of its results.
 
     Errors against eager are absolute, relative to the largest magnitude (`tolerance` is the limit), and in ULPs of the
-    result's dtype: the maximum, and the 99th percentile. Near zero a small error has very many ULPs. Then come errors
-    against the same computation in float64, and eager's own. `node` is the first divergent node of the first divergent
-    stage. A stage without a `graph` was run in the whole call, in place of compiled code.
+    result's dtype: the maximum, and the 99th percentile. Near zero a small error has very many ULPs. Columns in
+    `_float64` have errors against the same computation in float64, and eager's own. `node` is the first divergent node
+    of the first divergent stage. A stage without a `graph` was run in the whole call, in place of compiled code.
     """
     rows = [own_cells("checks", check) | {"stage": check.stage or "compiled code"} for check in record.checks]
     return table_of("checks", rows)

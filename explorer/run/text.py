@@ -51,7 +51,7 @@ def heading(record: Record) -> str:
 
 
 def explored_line(record: Record) -> str:
-    """The explored call of the cell, and how to explore another; "" if the cell has no other."""
+    """The explored call of the cell, and how to explore another; "" if the cell itself makes only this call."""
     call = record.explored
     if call is None or not (call.others or call.scripts or call.inside):
         return ""
@@ -120,7 +120,7 @@ def _kernel_names(record: Record) -> dict[str, str]:
 
 
 def _kernels(record: Record) -> str:
-    """One row per kernel; "" without stage `kernels`, because then only some graphs have been lowered."""
+    """A text table of the kernels; "" without stage `kernels`, as then only some graphs have been lowered."""
     if not (record.kernels and record.of_stage("kernels")):
         return ""
     totals = kernel_totals(record)
@@ -252,5 +252,5 @@ def _colourful(text: str, language: str) -> str:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to colour text for a stream: a terminal, `NO_COLOR` is not set, and `TERM` is not "dumb"."""
+    """Whether to colour text for a stream: it is a terminal, `NO_COLOR` is not set, and `TERM` is not "dumb"."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LARGE: Final = 64 * 1024
 #: For this time after its creation, a widget sends parts repeatedly, because its front end may still be loading.
 LOADING_SECONDS: Final = 3.0
-#: Maximum number of kernels named in the question whether to execute their code; then only their number is given.
+#: Maximum number of kernels named when the user is asked whether to execute their code; the rest are only counted.
 NAMES_SHOWN: Final = 20
 
 
@@ -38,7 +38,7 @@ STAGES_OF_CALLS: Final = (
 
 
 class Explorer(anywidget.AnyWidget):
-    """Widget to explore a record; `update` gives it a longer record while a cell runs.
+    """Widget to explore a record; `update` replaces the record by a longer one while a cell runs.
 
     `selection` has the ids of the selected entities, in both directions: `observe` it, or set it. `running` is the
     current stage, `compiling` the number of compiled kernels and their total. `parts` are the parts sent last: the
@@ -114,7 +114,7 @@ class Explorer(anywidget.AnyWidget):
             yield
 
     def _runs(self, stage: str, words: str = "") -> dict[str, Any]:
-        """The value of `running`: the stage's name, its title, and the seconds since it started."""
+        """The value of `running`: the stage's name, its title, and the seconds since it started; {} for no stage."""
         now = time.monotonic()
         if stage != self.running.get("stage"):
             self._running_since = now
@@ -162,7 +162,7 @@ class Explorer(anywidget.AnyWidget):
     def _compile(self, agreed: bool) -> None:
         """Compile the remaining kernels; for an untrusted run, ask the user first.
 
-        `agreed` is the user's answer to that question; `run.trust()` has the same effect.
+        `agreed` says that the user has agreed, which has the same effect as `run.trust()`.
         """
         if agreed:
             self.compiler.trust()
@@ -213,7 +213,7 @@ class Explorer(anywidget.AnyWidget):
         return {name: run for name, run in _user_names().items() if self._shows(run)}
 
     def _shows(self, value: object) -> TypeGuard[Run]:
-        """Whether this is the view of a run; with two backends the view has a separate record."""
+        """Whether a value is a run that this view shows; a view of two backends has a record of its own."""
         return isinstance(value, RecordHolder) and (value.compiler is self.compiler or value._widget is self)
 
     def close(self) -> None:

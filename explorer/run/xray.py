@@ -49,7 +49,7 @@ class XRayed:
 
     @property
     def left(self) -> tuple[Site, ...]:
-        """The sites that remain with the patch; tries the fixes first if necessary."""
+        """The sites that remain after the patch; tries the fixes first if necessary."""
         self.try_fixes()
         return self._tried.left.sites if self._tried else ()
 
