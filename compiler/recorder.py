@@ -146,7 +146,7 @@ class Recorder:
             self.builder.problem(self._capture_problem(frame, error))
 
     def _capture_problem(self, frame: Frame, error: Exception) -> Problem:
-        """The Problem of a frame without compiled code; for a graph break, with the description of the break."""
+        """The Problem for a frame that failed to compile; describes the graph break if that is the cause."""
         name = function_name(frame.function)
         where = f"{name if name == frame.function else f'the rest of {name}'} ({frame.file}:{frame.line})"
         if not dynamo.is_unsupported(error):
@@ -249,7 +249,7 @@ class Recorder:
         return call_and_note
 
     def _say_what_took_long(self) -> None:
-        """If the call ran uncompiled for long, add a Problem that says how to explore without running it."""
+        """Add a Problem if the uncompiled call took long, with a hint how to explore without running it."""
         if self._call_seconds < LONG_SECONDS:
             return
         reason = (

@@ -110,7 +110,10 @@ class Call:
         return {_dotted_name(name, own): value for name, module in modules for own, value in module.named_buffers()}
 
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
-        """The function with parameters and buffers replaced by name; the user's modules are not changed."""
+        """The function with tensors replaced by name; the user's modules are not changed.
+
+        Names are those of parameters, buffers, globals and closure variables.
+        """
         outer = {name: value for name, value in tensors.items() if name in self._outer()}
         inner = {name: value for name, value in tensors.items() if name not in outer}
         run = _with_outer(self.fn, outer) if outer else self.fn

@@ -156,7 +156,7 @@ def _shared_modules(entities: list[Entity]) -> dict[str, str]:
 
 
 def _put_in_modules(entities: list[Entity], shared: dict[str, str]) -> tuple[Entity, ...]:
-    """Assign calls without a module (sums of gradients) to the parent of the module that made their last operand.
+    """Assign calls without a module (sums of gradients) to the parent of their last operand's module.
 
     Sums of a block are then inside the block, and a collapsed block causes no cycle. `shared` are paths that override
     torch's.

@@ -250,7 +250,7 @@ def _cause(guard: FailedGuard) -> str:
 
 
 def _value_cause(guard: FailedGuard) -> str:
-    """Cause of a changed plain value: flag, number, string, marking, object or value."""
+    """Classify a changed plain value: flag, number, string, marking, object or value."""
     if guard.kind in _MATCHES or isinstance(guard.value, bool) or guard.value is None:
         return "flag"
     if isinstance(guard.value, int | float) and guard.kind == "EQUALS_MATCH":

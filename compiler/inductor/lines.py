@@ -123,7 +123,7 @@ def _place_rows(inside: Sequence[int], rows: Sequence[str], definition: Definiti
 
 
 def _statements(source: Mapping[int, str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the statements of `@triton.jit` functions: the function's name, and the line numbers."""
+    """Yield each statement of the `@triton.jit` functions as (function name, line numbers)."""
     function = ""
     jitted = False
     depth = 0

@@ -50,7 +50,7 @@ def without_collection() -> Iterator[None]:
 
 @contextmanager
 def fewer_full_collections(factor: int) -> Iterator[None]:
-    """Make Python's full garbage collections rarer by a factor in the block.
+    """Run Python's full garbage collections `factor` times less often within the block.
 
     A full collection visits every object, which is wasteful while many long-lived objects are created. Not for repeated
     work: without full collections the process grows.

@@ -1,8 +1,8 @@
-"""Profiler ranges around kernel calls of generated code, and around eager torch calls with their Python lines.
+"""Put kernel calls of generated code, and eager torch calls with their Python lines, in profiler ranges.
 
 The functions of a generated module temporarily get code objects compiled from the same source, with a profiler range
-around each statement that calls a kernel. Kernels and all else in the module do not change. Generated functions of our
-backend are found in this process by the calls that they make.
+around each statement that calls a kernel. Nothing else in the module changes. The generated functions of our
+backend are identified by the calls that they make.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def peak_bytes(work: Work, clock: Clock) -> int:
 
 
 def graph_pool_bytes(device: torch.device) -> int:
-    """Bytes that CUDA graphs hold between calls; 0 on other devices."""
+    """Bytes that CUDA graphs hold between calls; 0 if the device is not CUDA."""
     if device.type != "cuda":
         return 0
     own = [segment for segment in torch.cuda.memory_snapshot() if _is_of_graph(segment, device)]

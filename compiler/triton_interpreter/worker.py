@@ -90,7 +90,7 @@ def _defined_kernel(path: str, name: str) -> Any:
 
 
 def _configurations(kernel: Any) -> list[dict[str, Any]]:
-    """The configurations of Inductor's heuristics, in order, each with the constants of the user's call."""
+    """Autotuning configs chosen by Inductor, in order, with the `tl.constexpr` values of the user's call."""
     from compiler.torch_api.triton_kernels import declared_constants  # after Triton was patched
 
     declared = declared_constants(kernel)

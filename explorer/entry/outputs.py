@@ -103,7 +103,10 @@ class NotebookOutput(Output):
 
 
 class GuardedOutput(Output):
-    """Wraps an output so that its errors can't break the cell: the first ends updates, and is reported at the end."""
+    """Wraps an output so that its errors can't break the cell.
+
+    The first error stops further updates, and is reported as a warning at the end.
+    """
 
     def __init__(self, output: Output) -> None:
         self._output = output

@@ -213,7 +213,7 @@ class RunDiff:
 
     @property
     def merged(self) -> dict[str, tuple[str, ...]]:
-        """The graphs of the first side that were merged into one, by graph of the second side."""
+        """The merged graphs of the first side, for each graph of the second side that they became."""
         return capture_diff.merged_graphs(self.before, self.after)
 
     @property

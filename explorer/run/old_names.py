@@ -1,4 +1,4 @@
-"""Names of the previous version, with hints at their replacements: using an old name raises AttributeError."""
+"""Replacements for removed names, named in the AttributeError that an old name raises."""
 
 from __future__ import annotations
 

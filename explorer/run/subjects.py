@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Subject:
-    """Tables and methods of a run on one subject. Prints the stage's text, or `absent` without the stage."""
+    """Base class for a run's view of one subject.
+
+    Prints the text of its `stage`, or `absent` if the run has no such stage.
+    """
 
     stage: ClassVar[str]
     absent: ClassVar[str]

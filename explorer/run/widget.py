@@ -213,7 +213,10 @@ class Explorer(anywidget.AnyWidget):
         return {name: run for name, run in _user_names().items() if self._shows(run)}
 
     def _shows(self, value: object) -> TypeGuard[Run]:
-        """Whether a value is a run that this view shows; a view of two backends has a record of its own."""
+        """Whether a value is a run that this view shows.
+
+        A view of two backends has its own record, so its run is recognized by its widget.
+        """
         return isinstance(value, RecordHolder) and (value.compiler is self.compiler or value._widget is self)
 
     def close(self) -> None:

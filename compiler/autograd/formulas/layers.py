@@ -1,4 +1,4 @@
-"""Rules for network layers that torch differentiates as one node: normalization, losses, pooling, GLU."""
+"""Rules for layers that torch differentiates as one node: norms, losses, pooling, upsampling, GLU."""
 
 from __future__ import annotations
 

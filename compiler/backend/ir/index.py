@@ -453,7 +453,7 @@ def factor_of(index: Index, var: Atom) -> Index:
 
 
 def substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None = None) -> Index:
-    """Replace variables by indices, by name. `inside` replaces them in the value of an `Indirect`."""
+    """Substitute index expressions for variables, by name. `inside` rewrites the value of an `Indirect`."""
     if inside is None or not indirects(index):
         return _with_values(index, tuple(values.items()))
     return _substitute(index, values, inside)

@@ -259,7 +259,7 @@ class Launcher:
         self.line(f"{_variable(name)} = {value}", name)
 
     def extern(self, extern: Extern) -> int:
-        """Write a call of PyTorch; returns its line number."""
+        """Write an extern call and return its line number."""
         function = self.bind_name(f"call_{extern.name}", quick(extern.function))
         args = [self.argument(arg) for arg in extern.args]
         args += [f"{key}={self.argument(value)}" for key, value in extern.kwargs]

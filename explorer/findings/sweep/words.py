@@ -57,5 +57,5 @@ def _from_words(measured: Measured, index: int) -> str:
 
 
 def _whole(at: float, before: int, after: int) -> int:
-    """Round an interpolated size to two significant digits, within the interval."""
-    return min(max(int(float(f"{at:.2g}")), before), after)
+    """Round an interpolated size to two significant digits, and clamp it to the interval."""
+    return min(max(round(float(f"{at:.2g}")), before), after)
