@@ -140,7 +140,7 @@ def graphs(record: Record) -> pd.DataFrame:
 
 
 def ops(record: Record) -> pd.DataFrame:
-    """Number of calls of each op in each stage: index `op`, one `Int64` column per stage, in pipeline order.
+    """How often each op is called in each stage: index `op`, one `Int64` column per stage, in pipeline order.
 
     The most frequent ops come first. The graphs of a stage are added up. Stage `decomposed`, which has the same
     computation at several levels, is left out (see `run.decompose().operators`).
