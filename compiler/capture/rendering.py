@@ -43,7 +43,10 @@ class Rendering:
 
 
 def render(code: CodeType, names: Callable[[str], str] = str) -> Rendering:
-    """Render code as Python, as far as that is exact. `names` canonicalizes generated names."""
+    """Render bytecode as Python, up to the first instruction without an exact rendering.
+
+    `names` canonicalizes generated names.
+    """
     taken = frozenset({*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars})
     machine = _Machine(taken, code=code, names=names)
     stopped = ""

@@ -1,4 +1,4 @@
-"""The imports and aliases at the start of Inductor's host code, as far as functions that launch kernels need them."""
+"""Imports and aliases of Inductor's host code that functions which launch kernels need."""
 
 from __future__ import annotations
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compiler.capture.breaks import span_of
 from compiler.capture.sources import SourceBook
-from compiler.capture.suggestions.case import nodes_around, parse
+from compiler.capture.suggestions.case import nodes_around
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.facts import Origin
 
@@ -45,7 +44,7 @@ def origins(places: Sequence[Place], node: ast.AST, book: SourceBook) -> tuple[O
 
 def branch(place: Place) -> tuple[str, ...]:
     """Headers of the blocks around a place, within its function, outermost first: `for step in range(3)`."""
-    around = nodes_around(_tree(place.file), place)
+    around = nodes_around(place)
     inner = max((n for n, node in enumerate(around) if isinstance(node, _FUNCTIONS)), default=-1)
     blocks = [node for node in around[inner + 1 :] if isinstance(node, _BLOCKS)]
     return tuple(_header(node, place.line) for node in blocks if node.lineno < place.line)
@@ -79,7 +78,7 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
         yield _place(place, target), value, use.depth
     elif not isinstance(function, ast.Lambda) and use.depth > 0:
         caller = places[use.depth - 1]
-        call = nodes_around(_tree(caller.file), caller)[-1:]
+        call = nodes_around(caller)[-1:]
         passed = _argument_of(function.args, use.name, call[0]) if call and isinstance(call[0], ast.Call) else None
         if passed is not None:
             yield _place(caller, passed), passed, use.depth - 1
@@ -130,7 +129,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _function(place: Place) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
-    around = nodes_around(_tree(place.file), place)
+    around = nodes_around(place)
     return next((node for node in reversed(around) if isinstance(node, _FUNCTIONS)), None)
 
 
@@ -141,7 +140,3 @@ def _place(around: Place, node: ast.stmt | ast.expr) -> Place:
         end = node_end.end_lineno, node.col_offset, node_end.end_col_offset
         return Place(around.file, around.function, node.lineno, *end)
     return Place(around.file, around.function, node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
-
-
-def _tree(file: str) -> ast.AST:
-    return parse("".join(linecache.getlines(file))) or ast.Module([], [])

@@ -19,7 +19,7 @@ from compiler.calls.call import Call
 from compiler.calls.versions import files_by_name
 from compiler.capture.breaks import graph_break, span_of
 from compiler.capture.sources import SourceBook, is_installed, is_standard
-from compiler.capture.suggestions.case import narrow_to_header, nodes_around, parse
+from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
 from compiler.record import GraphBreak, Record, Span
 from compiler.torch_api import apart, dynamo, fx
@@ -166,7 +166,7 @@ class Search:
         own = facts.places[: facts.places.index(steps[0][1]) + 1]
         identity = f"site[{len(self.sites)}]"
         found = graph_break(identity, "", facts, self.book, outermost=len(own) == 1)
-        node = nodes_around(parse("".join(linecache.getlines(place.file))) or ast.Module([], []), place)
+        node = nodes_around(place)
         seen = next((item for item in self.record.breaks if _users_span(item) == span), None)
         self.sites.append(Site(
             id=identity, file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
@@ -335,7 +335,7 @@ def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
         if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file):
             continue
         here = narrow_to_header(place)
-        nodes = nodes_around(parse("".join(linecache.getlines(place.file))) or ast.Module([], []), here)
+        nodes = nodes_around(here)
         around = [node for node in nodes if isinstance(node, ast.stmt)]
         inner = nodes[nodes.index(around[-1]) + 1 :] if around else ()
         for node in reversed([node for node in inner if isinstance(node, ast.expr)]):

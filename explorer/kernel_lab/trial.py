@@ -264,7 +264,7 @@ def try_edit(
 
 
 def _try_edit_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *, check: bool) -> KernelTrial:
-    """Like `try_edit`, for a kernel in C++, of which only the function is edited."""
+    """Like `try_edit`, for a C++ kernel; only its function is edited."""
     from compiler.backend.cpp.emit import shared_text
     from compiler.backend.runtime.build_cpp import has_vector_math
     from compiler.kernel_lab.numbers import Tried

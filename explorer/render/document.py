@@ -199,7 +199,7 @@ class Fold(Part, frozen=True):
 
 
 class Choice(Part, frozen=True):
-    """Named options of which the view shows one at a time; text and HTML show all of them."""
+    """Named options: the view shows one at a time, text and HTML show all."""
 
     label: str
     options: tuple[tuple[str, tuple[Parts, ...]], ...]

@@ -89,7 +89,7 @@ class Tiles:
 
     @property
     def tiled(self) -> tuple[Axis, ...]:
-        """The axes of which a program takes a block, in the order of the tile's dimensions."""
+        """The axes along which a program takes a block, in the order of the tile's dimensions."""
         axes = (*self.outer, self.inner) if self.inner else self.outer
         return tuple(axis for axis in axes if axis.block)
 

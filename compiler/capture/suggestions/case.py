@@ -70,8 +70,7 @@ class Case:
 def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, inlined: bool = False) -> Case:
     """The case of a break at `place`; if the source does not parse, the case has no AST nodes."""
     source = tuple(linecache.getlines(place.file))
-    tree = parse("".join(source))
-    path = nodes_around(tree, place) if tree is not None else ()
+    path = nodes_around(place)
     statements = [node for node in path if isinstance(node, ast.stmt)]
     nodes = [node for node in path if isinstance(node, ast.expr) and _is_at(node, place)]
     return Case(
@@ -101,8 +100,7 @@ def narrow_to_header(place: Place) -> Place:
     """Narrow the place of a whole `with`, `if` or `for` block to its header."""
     if not place.end_line or place.end_line == place.line:
         return place
-    tree = parse("".join(linecache.getlines(place.file)))
-    statement = (nodes_around(tree, place) if tree is not None else ())[-1:]
+    statement = nodes_around(place)[-1:]
     header = _header(statement[0]) if statement and getattr(statement[0], "col_offset", -1) == place.column else None
     if header is None:
         return place
@@ -119,17 +117,20 @@ def _header(statement: ast.AST) -> ast.expr | None:
 
 
 @lru_cache(maxsize=16)
-def parse(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError):
         return None
 
 
-def nodes_around(tree: ast.AST, place: Place) -> tuple[ast.AST, ...]:
-    """The AST nodes around a place, outermost first; without known columns, the statements that contain its line."""
+def nodes_around(place: Place) -> tuple[ast.AST, ...]:
+    """The AST nodes around a place, outermost first; () if its file does not parse.
+
+    Without known columns they are the statements that contain its line.
+    """
     found: list[ast.AST] = []
-    inside: ast.AST | None = tree
+    inside: ast.AST | None = _parse("".join(linecache.getlines(place.file)))
     while inside is not None:
         inside = next((child for child in _children(inside) if _holds(child, place)), None)
         if inside is not None:
