@@ -39,6 +39,11 @@ from compiler.record.measure_facts import Phase as Phase
 from compiler.record.measure_facts import Trial as Trial
 from compiler.record.options import Options
 from compiler.record.plain_text import did_you_mean
+from compiler.record.xray_facts import Fix as Fix
+from compiler.record.xray_facts import FixState as FixState
+from compiler.record.xray_facts import Site as Site
+from compiler.record.xray_facts import ValueOrigin as ValueOrigin
+from compiler.record.xray_facts import XRay as XRay
 
 SCHEMA = 3
 READABLE = (1, 2, SCHEMA)
@@ -375,7 +380,7 @@ class Record:
 
     `target` is the target of code generation: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device of this
     machine. `calls` is the number of calls of the explored function. `versus` is the record of the same call with
-    another backend.
+    another backend. `xray` has all sites of graph breaks, if the user asked for them.
 
     `trust` is unset for a record made in this process. A loaded record is untrusted, whatever its file says, until the
     user agrees to execute its kernels' code (`as_trusted`). `trust` is never written to a file.
@@ -410,6 +415,7 @@ class Record:
     calls: int = 0
     versus: Record | None = None
     explored: ExploredCall | None = None
+    xray: XRay | None = None
     schema: int = SCHEMA
     trust: Trust | msgspec.UnsetType = field(default=msgspec.UNSET, compare=False)
 

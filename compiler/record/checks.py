@@ -16,7 +16,7 @@ import msgspec
 from compiler.record.limits import check_counts
 
 if TYPE_CHECKING:
-    from compiler.record import Artifact, Frame, GraphHalf, Kernel, Record
+    from compiler.record import Artifact, Frame, GraphHalf, Kernel, Record, XRay
 
 MOST_LINES = 10_000_000
 MOST_BYTES = 2**50
@@ -103,6 +103,8 @@ def check_record(record: Record, path: str = "$") -> None:
     }
     _check_no_cycle(merges, f"{path}.merges", "first")
     _check_facts(record, path)
+    if record.xray is not None:
+        _check_xray(record.xray, f"{path}.xray")
     if record.versus is not None:
         _expect(
             record.versus.versus is None, "Expected `null`, a record has two sides at most", f"{path}.versus.versus"
@@ -129,6 +131,21 @@ def _check_facts(record: Record, path: str) -> None:
     for place, found in enumerate(record.breaks):
         is_safe = not found.link or found.link.startswith("https://")
         _expect(is_safe, "Expected an address that begins with https://", f"{path}.breaks[{place}].link")
+
+
+def _check_xray(xray: XRay, path: str) -> None:
+    """Check that sites have ids and lines, and that fixes and sites name sites that exist."""
+    sites = {"sites": xray.sites, "left": xray.left or ()}
+    for name, own in sites.items():
+        _check_unique((site.id for site in own), f"{path}.{name}")
+        known = {"", *(site.id for site in own)}
+        for place, site in enumerate(own):
+            here = f"{path}.{name}[{place}]"
+            _expect(0 <= site.line <= MOST_LINES, f"Expected a line from 0 to {MOST_LINES:,}", f"{here}.line")
+            _expect(site.behind in known, f"Expected the id of a site, got {site.behind!r}", f"{here}.behind")
+    known = {site.id for site in xray.sites}
+    for place, fix in enumerate(xray.fixes):
+        _expect(fix.site in known, f"Expected the id of a site, got {fix.site!r}", f"{path}.fixes[{place}].site")
 
 
 def _expect(holds: bool, words: str, path: str) -> None:

@@ -48,10 +48,11 @@ def check_counts(record: Record) -> None:
     entities = sum(len(artifact.entities) for artifact in record.artifacts)
     if entities > MOST_ENTITIES:
         raise TooLargeError(f"`$.artifacts` have {entities:,} entities; at most {MOST_ENTITIES:,} are shown")
-    for name in record.__dataclass_fields__:
-        value = getattr(record, name)
-        if isinstance(value, tuple) and len(value) > MOST_FACTS:
-            raise TooLargeError(f"`$.{name}` has {len(value):,} items; at most {MOST_FACTS:,} are shown")
+    for path, facts in (("$", record), ("$.xray", record.xray)):
+        for name in getattr(facts, "__dataclass_fields__", ()):
+            value = getattr(facts, name)
+            if isinstance(value, tuple) and len(value) > MOST_FACTS:
+                raise TooLargeError(f"`{path}.{name}` has {len(value):,} items; at most {MOST_FACTS:,} are shown")
 
 
 def _memory_for(data: bytes) -> int:

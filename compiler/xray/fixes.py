@@ -7,8 +7,6 @@ policy; output, logs, warnings, and the contents of the user's objects are compa
 
 from __future__ import annotations
 
-import ast
-import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,16 +19,15 @@ from compiler.advise.trial import Result, agreement, results_of
 from compiler.capture.breaks import span_of
 from compiler.capture.suggestions.case import narrow_to_header
 from compiler.numerics.policy.judge import judge
-from compiler.record import Span, Suggestion
+from compiler.record import Fix, FixState, Site, Span, Suggestion, XRay
 from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
-from compiler.xray.facts import Fix, FixState, Site, XRay
 from compiler.xray.outside import Heard, OutsideError, unheard
 from compiler.xray.search import Bench, Search, repeatable
 from compiler.xray.state import State
-from compiler.xray.substitution import Change, Edit, Noted, Program, Spot, edit_lines, parse_edited
+from compiler.xray.substitution import Change, Edit, Noted, Program, Spot
 
 SEEDS = 3
 """Number of sets of random inputs on which a change is compared, besides the call's own inputs."""
@@ -332,29 +329,3 @@ def _differences_held(first: Mapping[str, Any], second: Mapping[str, Any], mine:
 
 def _unknown(site: Site) -> Fix:
     return Fix(site.id, None, "no fix known", "nothing is known that mends it")
-
-
-def patched_files(change: Change, search: Search) -> dict[str, tuple[list[str], list[str]]]:
-    """Lines of each changed file before and after the change, by file name. Settings are added after the imports."""
-    edits = list(change.edits)
-    first = next((search.book.path(site.file) for site in search.sites), "")
-    if change.settings and first:
-        edits = _with_settings(edits, first, change.settings)
-    found = {}
-    for file in dict.fromkeys(edit.file for edit in edits):
-        lines = linecache.getlines(file)
-        found[search.book.name(file)] = lines, edit_lines(lines, [edit for edit in edits if edit.file == file])[0]
-    return found
-
-
-def _with_settings(edits: list[Edit], file: str, settings: Sequence[str]) -> list[Edit]:
-    """Add an edit that inserts settings after the last import of a file, or at its start."""
-    lines = linecache.getlines(file)
-    imports = [node for node in parse_edited(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.asname or alias.name for node in imports for alias in node.names}
-    statements = ["import torch._dynamo", *settings] if "torch" not in names else list(settings)
-    if not imports:
-        return [*edits, Edit(file, 1, 1, "\n".join([*statements, lines[0].rstrip("\n")]))]
-    line = imports[-1].end_lineno or imports[-1].lineno
-    text = "".join(lines[imports[-1].lineno - 1 : line]).rstrip("\n")
-    return [*edits, Edit(file, imports[-1].lineno, line, "\n".join([text, "", *statements]))]

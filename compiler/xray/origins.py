@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from compiler.capture.breaks import span_of
 from compiler.capture.sources import SourceBook
 from compiler.capture.suggestions.case import nodes_around
+from compiler.record import ValueOrigin
 from compiler.torch_api.traced_lines import Place
-from compiler.xray.facts import Origin
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
@@ -27,15 +27,15 @@ class _Use:
     """Index of the function in the chain of calls."""
 
 
-def origins(places: Sequence[Place], node: ast.AST, book: SourceBook) -> tuple[Origin, ...]:
+def origins(places: Sequence[Place], node: ast.AST, book: SourceBook) -> tuple[ValueOrigin, ...]:
     """Origins of the names in a node at the last of `places`, nearest first; `places` is the chain of calls."""
-    found: dict[Place, Origin] = {}
+    found: dict[Place, ValueOrigin] = {}
     todo = [_Use(name, places[-1].line, len(places) - 1) for name in _names(node)]
     seen = set(todo)
     while todo and len(found) < MOST:
         use = todo.pop(0)
         for place, value, depth in _sources(use, places):
-            found.setdefault(place, Origin(use.name, span_of(place, book)))
+            found.setdefault(place, ValueOrigin(use.name, span_of(place, book)))
             later = [_Use(name, place.line, depth) for name in _names(value)]
             todo += [each for each in later if each not in seen]
             seen.update(later)

@@ -21,14 +21,13 @@ from compiler.capture.breaks import graph_break, span_of
 from compiler.capture.sources import SourceBook, is_installed, is_standard
 from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
-from compiler.record import GraphBreak, Record, Span
+from compiler.record import GraphBreak, Record, Site, Span, XRay
 from compiler.torch_api import apart, dynamo, fx
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.module_calls import without_compiled_call
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
-from compiler.xray.facts import Site, XRay
 from compiler.xray.origins import branch, origins
 from compiler.xray.outside import OutsideError, inside_the_process, unheard
 from compiler.xray.state import Restore, State, same_random_numbers

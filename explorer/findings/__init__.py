@@ -21,6 +21,7 @@ from explorer.findings.recompiles import recompiles_finding
 from explorer.findings.steps import steps_finding
 from explorer.findings.timing.finding import timing_finding
 from explorer.findings.versus import versus_finding
+from explorer.findings.xray import xray_finding
 from explorer.reading.stages import stage_place
 from explorer.render.finding import Finding, kept_views
 
@@ -30,6 +31,7 @@ __all__ = ["Finding", "KnownFindings", "findings", "views", "with_findings"]
 MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     frame_map_finding,
     breaks_finding,
+    xray_finding,
     guards_finding,
     recompiles_finding,
     steps_finding,

@@ -5,25 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.capture.function_names import function_name
+from compiler.record import Entity, Fix, Record, Site, ValueOrigin, XRay
 from compiler.record.plain_text import one_line, pluralize
-from compiler.xray.facts import Fix, Origin, Site, XRay
 from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import Card, Document, Fold, Items, Parts, Section, Text, Words
+from explorer.render.finding import Finding
 from explorer.render.places import change_part, line_link, way
+from explorer.render.text import document_finding
 
 
-def xray_document(found: XRay, lines: SourceLines, fixes: Sequence[Fix] = ()) -> Document:
+def xray_finding(record: Record) -> Finding | None:
+    """Finding with the cards of all sites; None if the user has not asked for them."""
+    found = record.xray
+    if found is None:
+        return None
+    lines = SourceLines(record)
+    entities = {site_id(site): _site_entity(site, lines) for site in found.sites}
+    count = pluralize(len(found.sites), "site")
+    return document_finding("xray", "x-ray", xray_document(found, lines), entities, count)
+
+
+def site_id(site: Site) -> str:
+    """Id of a site's entity."""
+    return f"xray.{site.id}"
+
+
+def _site_entity(site: Site, lines: SourceLines) -> Entity:
+    """Entity of a site, linked to the lines of its call chain."""
+    attrs = {"place": place_text(site.file, site.line), "code": site.span.code}
+    return Entity(site_id(site), "site", site.what or site.kind, attrs, (), lines.ids((*site.chain, site.span)))
+
+
+def xray_document(found: XRay, lines: SourceLines) -> Document:
     """A summary, a card for each site, and notes on the search."""
-    document: list[Parts] = [Text(count_words(found), "lead"), *site_cards(found, lines, fixes)]
+    document: list[Parts] = [Text(count_words(found), "lead"), *site_cards(found, lines)]
     if notes := tuple(search_notes(found)):
         document.append(Section((Items(notes),), "What else there is to know:", "notes"))
     return document
 
 
-def site_cards(found: XRay, lines: SourceLines, fixes: Sequence[Fix] = ()) -> list[Card]:
+def site_cards(found: XRay, lines: SourceLines) -> list[Card]:
     """A card for each site, with the fix that was tried, if any."""
-    tried = {fix.site: fix for fix in fixes}
+    tried = {fix.site: fix for fix in found.fixes}
     return [_card(site, number, found, lines, tried.get(site.id)) for number, site in enumerate(found.sites, 1)]
 
 
@@ -44,7 +68,7 @@ def _card(site: Site, number: int, found: XRay, lines: SourceLines, fix: Fix | N
     parts.append(Fold(f"In torch's words: {site.kind}", (Text(one_line(site.reason)),)))
     return Card(
         title=f"Site {number} of {len(found.sites)}",
-        ids=(site.id,),
+        ids=(site_id(site),),
         lead=site.what or site.kind,
         parts=tuple(parts),
         kind="break",
@@ -54,7 +78,7 @@ def _card(site: Site, number: int, found: XRay, lines: SourceLines, fix: Fix | N
     )
 
 
-def _origin_words(origin: Origin, lines: SourceLines) -> Words:
+def _origin_words(origin: ValueOrigin, lines: SourceLines) -> Words:
     code = " ".join(origin.span.code.split())
     return (f"`{origin.name}` at ", line_link(origin.span.file, origin.span.line, lines), f": `{code}`")
 

@@ -42,6 +42,13 @@ STAGE_WORDS: dict[str, StageWords] = {
     "breaks": StageWords(
         "Breaks", "Where TorchDynamo ended a graph, why, and what to change.", _FINDINGS, frozenset({"break"}), "breaks"
     ),
+    "xray": StageWords(
+        "X-ray",
+        "All sites that break a graph, also those behind others, and fixes that were tried.",
+        _FINDINGS,
+        frozenset({"site"}),
+        "sites",
+    ),
     "guards": StageWords(
         "Guards", "What is checked before compiled code is used again.", _FINDINGS, frozenset({"guard"}), "guards"
     ),
@@ -218,6 +225,7 @@ _KINDS = {
     "custom": ("custom function", "custom functions"),
     "compiled": ("compiled function", "compiled functions"),
     "accumulate": ("leaf", "leaves"),
+    "site": ("site", "sites"),
     "outer": ("gradient passed on", "gradients passed on"),
 }
 """Kind of entity -> singular and plural; the main kinds come first."""

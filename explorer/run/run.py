@@ -16,6 +16,7 @@ from explorer.run.compiling import KernelCompiler, RecordHolder
 from explorer.run.levels import LevelArtifacts, RunLevels
 from explorer.run.old_names import new_name
 from explorer.run.subjects import Fusion, Memory, Timing
+from explorer.run.xray import XRayed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from explorer.run.kernel_code import KernelCode
     from explorer.run.partitions import Partitions
     from explorer.run.tables import Tables
-    from explorer.run.xray import XRayed
 
 
 class Run(RecordHolder):
@@ -72,6 +72,7 @@ class Run(RecordHolder):
         self._selection: tuple[str, ...] = ()
         self._other: KernelCompiler | None = None
         self._levels = RunLevels(self.compiler, self.kept)
+        self._xrayed = XRayed(self.compiler, call)
 
     if not TYPE_CHECKING:
 
@@ -189,15 +190,14 @@ class Run(RecordHolder):
     def xray(self) -> XRayed:
         """Find all sites of graph breaks, including those hidden behind others.
 
-        print(run.xray())       # also `.sites` and `.table`
+        print(run.xray())       # also `.sites` and `.table`; `run["xray"]` from then on
 
         The call is captured repeatedly. Each time, the expressions that broke are replaced by their values, until
         nothing breaks. The user's objects and the RNG state are restored. A site that writes files, starts processes or
-        uses the network is only explained, not run. Raises ValueError for a run without a call.
+        uses the network is only explained, not run. The result is kept in the record: later calls return the same.
+        Raises ValueError for a run without a call, unless its record has the sites.
         """
-        from explorer.run.xray import xray
-
-        return xray(self.call, self.record)
+        return self._xrayed.find_sites()
 
     @property
     def guards(self) -> pd.DataFrame:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compiler.calls.call import Call
-from compiler.record import Record
-from compiler.xray.facts import Fix, Site
+from compiler.record import Fix, Site, XRay
 from explorer.findings.xray import search_notes, site_cards, xray_document
 from explorer.reading.source_lines import SourceLines
 from explorer.render.text import card_texts, document_text
+from explorer.run.compiling import KernelCompiler
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from compiler.xray.fixes import Tried
+    from compiler.calls.call import Call
     from compiler.xray.search import Search
 
 NO_CALL = (
@@ -25,12 +24,37 @@ NO_CALL = (
 
 
 class XRayed:
-    """All sites of a program's graph breaks. Prints as cards; `sites` has plain data, `table` is a DataFrame."""
+    """All sites of a program's graph breaks. Prints as cards; `sites` has plain data, `table` is a DataFrame.
 
-    def __init__(self, search: Search, record: Record) -> None:
-        self.found = search.found
-        self._search, self._record = search, record
-        self._tried: Tried | None = None
+    The results are kept in the run's record, so a saved run has them.
+    """
+
+    def __init__(self, compiler: KernelCompiler, call: Call | None) -> None:
+        self._compiler, self._call = compiler, call
+        self._search: Search | None = None
+
+    def find_sites(self) -> XRayed:
+        """Search for the sites unless the record has them; return this x-ray. Raises ValueError without a call."""
+        _ = self.found
+        return self
+
+    @property
+    def found(self) -> XRay:
+        """The results as plain data."""
+        return self._compiler.record.xray or self._keep(self._searched().found)
+
+    def _searched(self) -> Search:
+        if self._call is None:
+            raise ValueError(NO_CALL)
+        if self._search is None:
+            from compiler.xray.search import search_sites
+
+            self._search = search_sites(self._call, self._compiler.record)
+        return self._search
+
+    def _keep(self, found: XRay) -> XRay:
+        self._compiler.grow(lambda record: record.with_fields(xray=found))
+        return found
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -45,18 +69,17 @@ class XRayed:
     @property
     def fixes(self) -> tuple[Fix, ...]:
         """The best fix of each tried site; () before `try_fixes`."""
-        return self._tried.fixes if self._tried else ()
+        return self.found.fixes
 
     @property
     def left(self) -> tuple[Site, ...]:
         """The sites that remain after the patch; tries the fixes first if necessary."""
-        self.try_fixes()
-        return self._tried.left.sites if self._tried else ()
+        return self.try_fixes().found.left or ()
 
     @property
     def cards(self) -> list[str]:
         """The card of each site as text."""
-        return card_texts(site_cards(self.found, SourceLines(self._record), self.fixes))
+        return card_texts(site_cards(self.found, SourceLines(self._compiler.record)))
 
     @property
     def table(self) -> pd.DataFrame:
@@ -72,10 +95,21 @@ class XRayed:
         A fix is "verified" if its break is gone, it causes no new break, and results, gradients, output, logs and
         attributes are the same, also on other inputs. Returns this x-ray, with the fixes in its cards and table.
         """
-        from compiler.xray.fixes import Trials
+        if self.found.left is None:
+            from compiler.xray.fixes import Trials
+            from compiler.xray.patch import patch_of
 
-        if self._tried is None:
-            self._tried = Trials(self._search).run()
+            search = self._searched()
+            tried = Trials(search).run()
+            self._keep(
+                replace(
+                    self.found,
+                    fixes=tried.fixes,
+                    patch=patch_of(tried.change, search),
+                    left=tried.left.sites,
+                    left_problems=tried.left.problems,
+                )
+            )
         return self
 
     def patch(self) -> str:
@@ -83,34 +117,16 @@ class XRayed:
 
         The files themselves are not changed. "" if no fix works.
         """
-        from compiler.xray.fixes import patched_files
-
-        self.try_fixes()
-        assert self._tried is not None
-        files = patched_files(self._tried.change, self._search).items()
-        return "".join(
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for name, (before, after) in files
-            for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
-        )
+        return self.try_fixes().found.patch
 
     def __len__(self) -> int:
         return len(self.sites)
 
     def __str__(self) -> str:
-        return document_text(xray_document(self.found, SourceLines(self._record), self.fixes))
+        return document_text(xray_document(self.found, SourceLines(self._compiler.record)))
 
     def __repr__(self) -> str:
         return f"<XRayed: {len(self)} sites; print it for their cards>"
-
-
-def xray(call: Call | None, record: Record) -> XRayed:
-    """X-ray a run's call. Raises ValueError if the run has none."""
-    if call is None:
-        raise ValueError(NO_CALL)
-    from compiler.xray.search import search_sites
-
-    return XRayed(search_sites(call, record), record)
 
 
 def _row(site: Site, fix: Fix | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from compiler.record import (
     Decision,
     Entity,
     Environment,
+    Fix,
     Frame,
     GraphBreak,
     Guard,
@@ -21,10 +22,13 @@ from compiler.record import (
     Problem,
     Recompile,
     Record,
+    Site,
     Span,
     Suggestion,
     Symbol,
     Timing,
+    ValueOrigin,
+    XRay,
 )
 from compiler.record.options import Options
 
@@ -274,3 +278,24 @@ def small_record() -> Record:
         checks=checks(),
         problems=(Problem("ttir", "this machine has no Triton", "install triton", "0/0"),),
     )
+
+
+def xrayed_record() -> Record:
+    """The small record after an x-ray: two sites, the second only behind the first, and fixes that were tried."""
+    matmul = Span("cell", 2, 2, 13, 18, "f", "x @ w")
+    softmax = Span("cell", 3, 3, 11, 36, "f", "torch.softmax(scores, -1)")
+    mended = Suggestion("Write it out.", "cell", 3, 3, "    return scores.softmax(-1)", (), "machine-applicable")
+    first = Site("site[0]", "cell", 2, matmul, "a break", "`x @ w` breaks.", "torch's words", (matmul,))
+    second = Site(
+        "site[1]", "cell", 3, softmax, "a break", "`torch.softmax` breaks.", "torch's words", (softmax,),
+        ("if scores",), (ValueOrigin("scores", Span("cell", 2, 2, 4, 18, "f", "scores = x @ w")),), as_it_is=False,
+        behind="site[0]", suggestions=(mended,),
+    )  # fmt: skip
+    fixes = (
+        Fix("site[0]", None, "no fix known", "nothing is known that mends it"),
+        Fix("site[1]", mended, "verified", "the break is gone", together=True),
+    )
+    patch = (
+        "--- a/cell\n+++ b/cell\n@@ -3 +3 @@\n-    return torch.softmax(scores, -1)\n+    return scores.softmax(-1)\n"
+    )
+    return small_record().with_fields(xray=XRay((first, second), fixes=fixes, patch=patch, left=(first,)))

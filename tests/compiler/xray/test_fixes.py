@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from compiler.engine import explore
+from compiler.record import Fix
 from compiler.record.options import Options
-from compiler.xray.facts import Fix
-from explorer.run.xray import XRayed, xray
+from explorer.run.run import Run
+from explorer.run.xray import XRayed
 from tests.compiler.broken import MODERN, NUMBERS, function, settings
 from tests.compiler.xray.programs import FOLDER, module
 
@@ -24,7 +25,7 @@ X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 def x_rayed(fn: Any, *calls: Any) -> XRayed:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         done = explore(fn, options=CAPTURED, calls=calls)
-        return xray(done.call, done.record)
+        return Run(done.record, call=done.call).xray()
 
 
 def tried(code: str, *calls: Any) -> dict[str, Fix]:

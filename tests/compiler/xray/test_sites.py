@@ -15,8 +15,8 @@ import torch
 
 from compiler.calls.explored import Explored
 from compiler.engine import explore
+from compiler.record import Site, XRay
 from compiler.record.options import Options
-from compiler.xray.facts import Site, XRay
 from compiler.xray.search import find_sites
 from tests.compiler.broken import MODERN, function
 from tests.compiler.xray.programs import NAMES, answers, module

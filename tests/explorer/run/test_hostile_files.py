@@ -18,18 +18,18 @@ import pytest
 from benchmarks.record_fuzz import outcome
 from compiler.advise.reading import Reading
 from compiler.record import Entity, Record, RecordError
-from compiler.record.limits import MOST_ENTITIES
+from compiler.record.limits import MOST_ENTITIES, MOST_FACTS
 from explorer.run.page_record import FACTS_TYPE
 from explorer.run.run import Run, load
 from tests.explorer.findings import fused_record as fused
 from tests.explorer.findings.timed_record import timed_record
-from tests.explorer.small_record import small_record
+from tests.explorer.small_record import small_record, xrayed_record
 
 MUTANTS = int(os.environ.get("TCOMPILE_MUTANTS", "150"))
 
 
 def test_damaged_files_are_refused_or_shown(tmp_path: Path) -> None:
-    records = [small_record(), fused.fused_record(), timed_record()]
+    records = [xrayed_record(), fused.fused_record(), timed_record()]
     runs = [Run(record) for record in records]
     found = [outcome(records[seed % 3], runs[seed % 3], seed, tmp_path) for seed in range(MUTANTS)]
     assert [each for each in found if each not in ("refused", "shown")] == []
@@ -83,6 +83,22 @@ MERGE = {"graph": "0/0", "kind": "forward", "round": 1, "first": "b", "second": 
 def test_invalid_field_is_refused_by_name(change: Callable[[dict[str, Any]], object], field: str) -> None:
     with pytest.raises(RecordError, match=field):
         Record.from_json(changed(change))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda xray: xray["sites"].append(xray["sites"][0]), r"\$\.xray\.sites\[2\]\.id"),
+        (lambda xray: xray["sites"][0].update(line=-1), r"\$\.xray\.sites\[0\]\.line"),
+        (lambda xray: xray["sites"][1].update(behind="site[7]"), r"\$\.xray\.sites\[1\]\.behind"),
+        (lambda xray: xray["left"][0].update(behind="site[7]"), r"\$\.xray\.left\[0\]\.behind"),
+        (lambda xray: xray["fixes"][1].update(site="site[7]"), r"\$\.xray\.fixes\[1\]\.site"),
+        (lambda xray: xray.update(problems=["more"] * (MOST_FACTS + 1)), r"\$\.xray\.problems"),
+    ],
+)
+def test_invalid_site_is_refused_by_name(change: Callable[[dict[str, Any]], object], field: str) -> None:
+    with pytest.raises(RecordError, match=field):
+        Record.from_json(changed(lambda plain: change(plain["xray"]), xrayed_record()))
 
 
 def test_diamonds_are_walked_once() -> None:

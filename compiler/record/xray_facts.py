@@ -1,15 +1,15 @@
-"""Results of an x-ray: sites of graph breaks, and the origins of the values in them."""
+"""Results of an x-ray: sites of graph breaks, the origins of the values in them, and fixes that were tried."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from compiler.record import Span, Suggestion
+from compiler.record.capture_facts import Span, Suggestion
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ValueOrigin:
     """The origin of a name in a breaking expression: `span` is the assignment, loop or argument that sets the name."""
 
     name: str
@@ -38,7 +38,7 @@ class Site:
     reason: str
     chain: tuple[Span, ...]
     branch: tuple[str, ...] = ()
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[ValueOrigin, ...] = ()
     as_it_is: bool = True
     behind: str = ""
     suggestions: tuple[Suggestion, ...] = ()
@@ -71,10 +71,13 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class XRay:
-    """The sites of a call, in the order in which they were found.
+    """The sites of a call, in the order in which they were found, and fixes that were tried.
 
     `consequences` are breaks of the unchanged program that only follow from an earlier break; they are not sites.
     `problems` are the reasons why there may be more sites.
+
+    `fixes` has the best fix of each site. `patch` is a unified diff of the fixes that work together. `left` are the
+    sites that remain with it, None if no fix was tried; `left_problems` are the reasons why there may be more.
     """
 
     sites: tuple[Site, ...]
@@ -82,3 +85,7 @@ class XRay:
     problems: tuple[str, ...] = ()
     captures: int = 0
     seconds: float = 0.0
+    fixes: tuple[Fix, ...] = ()
+    patch: str = ""
+    left: tuple[Site, ...] | None = None
+    left_problems: tuple[str, ...] = ()
