@@ -27,6 +27,8 @@ export class DrawingView {
     });
     root.append(this.graph.legend);
     this.graph.setGraph(artifact.entities ?? []);
+    /** @type {import("./rainbow.js").Rainbow | null} */
+    this.rainbow = null;
     /** @type {string[]} */
     this.hits = [];
     this.hit = -1;
@@ -59,6 +61,12 @@ export class DrawingView {
       button("close all", "Close every module group", () => this.graph.closeAll()),
       overlay,
     );
+  }
+
+  /** Colour the nodes by source line, or by what the overlay says. @param {import("./rainbow.js").Rainbow | null} rainbow */
+  colour(rainbow) {
+    this.rainbow = rainbow;
+    this.graph.setRainbow(rainbow);
   }
 
   /** @param {Set<string>} primary @param {Set<string>} linked */

@@ -68,7 +68,9 @@ export class Explorer {
     this.title = h("div", { class: "tc-title" });
     this.tools = h("div", { class: "tc-tools" });
     if (this.page) this.tools.append(iconButton("theme", "Light or dark", () => this.toggleTheme()));
+    this.colours = iconButton("rainbow", "Colour by source line (r)", () => this.toggleColours());
     this.tools.append(
+      this.colours,
       iconButton("panel", "Show or hide the inspector (i)", () => this.toggleInspector()),
       iconButton("help", "Keys (?)", () => showKeys(this.root)),
     );
@@ -97,6 +99,7 @@ export class Explorer {
     else if (what === "running") this.runningChanged();
     else if (what === "compiling") this.allPanes().forEach((pane) => pane.showCompiling());
     else if (what === "words") return;
+    else if (what === "rainbow") this.showColours();
     else if (what === "lab") this.openLab(from);
     else if (what === "selection") this.selectionChanged(from);
     else this.soon("panes", "inspector", "ribbon");
@@ -345,6 +348,7 @@ export class Explorer {
       n: () => this.active.header.step(1),
       p: () => this.active.header.step(-1),
       g: () => this.toggleGraph(),
+      r: () => this.toggleColours(),
       o: () => this.cyclePanes(),
       "\\": () => this.split(this.stagePane()),
       Escape: () => this.clear(),
@@ -394,6 +398,16 @@ export class Explorer {
 
   toggleInspector() {
     this.root.classList.toggle("tc-no-inspector");
+  }
+
+  toggleColours() {
+    this.store.colours = !this.store.colours;
+    this.store.tell("rainbow");
+  }
+
+  showColours() {
+    this.colours?.setAttribute("aria-pressed", String(this.store.colours));
+    for (const pane of this.allPanes()) pane.showColours();
   }
 
   fitWidth() {

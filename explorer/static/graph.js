@@ -78,6 +78,8 @@ export class GraphView {
     this.camera = { scale: 1, left: 0, top: 0, width: 0, height: 0, ratio: 1 };
     this.marks = noMarks();
     this.overlay = "none";
+    /** @type {import("./rainbow.js").Rainbow | null} */
+    this.rainbow = null;
     this.frame = 0;
     this.placed = false;
     this.theme = readTheme(this.element);
@@ -129,6 +131,12 @@ export class GraphView {
   /** @param {string} name "none", "bytes", "dtype" or another attribute */
   setOverlay(name) {
     this.overlay = name;
+    this.recolour();
+  }
+
+  /** @param {import("./rainbow.js").Rainbow | null} rainbow */
+  setRainbow(rainbow) {
+    this.rainbow = rainbow;
     this.recolour();
   }
 
@@ -229,7 +237,7 @@ export class GraphView {
   }
 
   makeColouring() {
-    return new Colouring(this.overlay, this.theme, this.shownMembers());
+    return new Colouring(this.overlay, this.theme, this.shownMembers(), this.rainbow);
   }
 
   shownMembers() {

@@ -3,11 +3,12 @@
 
 import { bytesInWords } from "./dom.js";
 import { opName } from "./graph_model.js";
+import { LINE_COLOURS } from "./rainbow.js";
 
 /**
  * @typedef {import("./graph_model.js").Entity} Entity
  * @typedef {{bg: string, panel: string, fg: string, muted: string, border: string, accent: string, link: string,
- *   hover: string, warning: string, dark: boolean, sans: string}} Theme
+ *   hover: string, warning: string, lines: string[], dark: boolean, sans: string}} Theme
  *
  * What a colour stands for. Shares of one thing add up to 1.
  * @typedef {{label: string, colour: string, share: number}} Part
@@ -76,7 +77,8 @@ export function readTheme(root) {
   const colours = /** @type {Record<keyof typeof DEFAULTS, string>} */ (
     Object.fromEntries(names.map((name) => [name, colour(name)]))
   );
-  return { ...colours, dark, sans: style.fontFamily || "sans-serif" };
+  const lines = Array.from({ length: LINE_COLOURS }, (_, hue) => opaque(read(`--tc-r${hue}`) || bg, bg));
+  return { ...colours, lines, dark, sans: style.fontFamily || "sans-serif" };
 }
 
 /** Turns any CSS colour, over another if it lets light through, into `#rrggbb`, by painting it. */
@@ -117,16 +119,20 @@ export function brightness(colour) {
 
 /** What node colours mean: families of operations, or the values of an attribute. */
 export class Colouring {
-  /** @param {string} overlay an attribute, or "none" @param {Theme} theme @param {Entity[][]} shown the things in sight, by their members */
-  constructor(overlay, theme, shown) {
+  /**
+   * @param {string} overlay an attribute, or "none" @param {Theme} theme @param {Entity[][]} shown the things in sight, by their members
+   * @param {import("./rainbow.js").Rainbow | null} [rainbow] if colours mean source lines
+   */
+  constructor(overlay, theme, shown, rainbow = null) {
     this.overlay = overlay;
+    this.rainbow = rainbow;
     this.theme = theme;
     this.hues = theme.dark ? DARK_HUES : HUES;
     this.grey = mix(theme.bg, theme.muted, 0.7);
     /** @type {WeakMap<Entity[], Part[]>} */
     this.known = new WeakMap();
     const values = shown.flat().map((entity) => entity.attrs[overlay]);
-    this.numeric = overlay !== "none" && values.some((value) => typeof value === "number");
+    this.numeric = !rainbow && overlay !== "none" && values.some((value) => typeof value === "number");
     const counts = new Map();
     for (const value of values) if (typeof value === "string") counts.set(value, (counts.get(value) ?? 0) + 1);
     this.categories = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a) || (a < b ? -1 : 1));
@@ -147,7 +153,7 @@ export class Colouring {
     if (known) return known;
     /** @type {Map<string, Part>} */
     const parts = new Map();
-    const named = this.numeric ? [this.ramp(this.amount(members))] : members.map((entity) => this.category(entity));
+    const named = this.numeric ? [this.ramp(this.amount(members))] : members.flatMap((entity) => this.meanings(entity));
     for (const { label, colour } of named) {
       const part = parts.get(label) ?? { label, colour, share: 0 };
       part.share += 1 / named.length;
@@ -156,6 +162,13 @@ export class Colouring {
     const sorted = [...parts.values()].sort((a, b) => b.share - a.share);
     this.known.set(members, sorted);
     return sorted;
+  }
+
+  /** @param {Entity} entity */
+  meanings(entity) {
+    if (!this.rainbow) return [this.category(entity)];
+    const lines = this.rainbow.partsOf(entity.id).map(({ label, hue }) => ({ label, colour: this.theme.lines[hue] }));
+    return lines.length ? lines : [{ label: "none", colour: this.grey }];
   }
 
   /** @param {Entity} entity */

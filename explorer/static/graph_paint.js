@@ -180,7 +180,7 @@ export class Painter {
     for (const item of this.boxes) {
       const parts = this.colouring.parts(item.members);
       if (item.kind === "closed") this.paintClosed(item, parts);
-      else this.paintNode(item, parts[0].colour);
+      else this.paintNode(item, parts);
       if (this.camera.scale >= CURVES) this.paintChips(item);
     }
   }
@@ -189,19 +189,25 @@ export class Painter {
   fillOf(colour) {
     const { theme, camera } = this;
     const faint = theme.dark ? 0.2 : 0.13;
+    if (this.colouring.rainbow) return mix(theme.bg, colour, 0.5);
     const share = camera.scale >= TEXT ? faint : faint + (0.7 - faint) * (1 - camera.scale / TEXT);
     return this.colouring.numeric ? colour : mix(theme.bg, colour, share);
   }
 
-  /** @param {Item} item @param {string} colour */
-  paintNode(item, colour) {
+  /** @param {Item} item @param {import("./graph_colours.js").Part[]} parts */
+  paintNode(item, parts) {
     const { context, theme } = this;
+    const [{ colour }] = parts;
     context.lineWidth = 1;
     this.box(item, 5, this.fillOf(colour), mix(theme.bg, colour, 0.65));
-    context.fillStyle = colour;
-    context.beginPath();
-    context.roundRect(item.x, item.y, 4, item.h, [5, 0, 0, 5]);
-    context.fill();
+    let y = item.y;
+    for (const { colour: part, share } of parts) {
+      context.fillStyle = part;
+      context.beginPath();
+      context.roundRect(item.x, y, 4, share * item.h, parts.length > 1 ? 0 : [5, 0, 0, 5]);
+      context.fill();
+      y += share * item.h;
+    }
   }
 
   /** A card on another, with a bar that says what is in it. @param {Item} item @param {import("./graph_colours.js").Part[]} parts */

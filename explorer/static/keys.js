@@ -9,6 +9,7 @@ const KEYS = [
   ["[ ]", "previous and next stage"],
   ["n p", "next and previous linked line"],
   ["g", "text, list or graph"],
+  ["r", "colour by source line, in all panes"],
   ["e", "explain the next word of the line"],
   ["f l + −", "in a graph: show all, list the nodes, zoom; arrows go along edges, Enter opens a group"],
   ["← → b", "in steps: back and forward, with Shift over calls; to the instruction before the next break"],

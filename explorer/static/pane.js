@@ -199,8 +199,19 @@ export class Pane {
       this.key = key;
       this.renderBody();
     }
+    this.showColours();
     this.header.render();
     this.host.changed();
+  }
+
+  /** Colour what is shown by source line, or no longer; a comparison has colours of its own. */
+  showColours() {
+    const view = this.content;
+    const rainbow = this.mode === "diff" ? null : this.store.rainbow;
+    if (!(view instanceof TextView || view instanceof DrawingView) || view.rainbow === rainbow) return;
+    view.colour(rainbow);
+    this.legend.querySelector(".tc-rainbow-note")?.remove();
+    if (rainbow && this.home) this.legend.prepend(rainbow.note());
   }
 
   /** The artifacts that the view is made of. */

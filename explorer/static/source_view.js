@@ -73,6 +73,7 @@ export class SourceView extends TextView {
     for (const name of folded) this.folded.add(rows.get(name) ?? 0);
     if (this.query) this.find(this.query);
     this.refold();
+    this.colour(this.rainbow);
     this.select(this.store.primary, this.store.linked, false);
     this.goTo(rows.get(key) ?? 0);
   }

@@ -1,6 +1,7 @@
 // What is known of a record: the manifest, and the parts of artifacts that have arrived. Shared by all views of it.
 
 import { Links } from "./links.js";
+import { Rainbow } from "./rainbow.js";
 
 /**
  * @typedef {{id: string, kind: string, label: string, attrs: Record<string, any>, inputs: string[],
@@ -98,6 +99,10 @@ export class Store {
     this.runningSince = 0;
     /** @type {Links | null} */
     this.index = null;
+    /** Whether source lines and what came from them are coloured. */
+    this.colours = false;
+    /** @type {Rainbow | null} */
+    this.knownRainbow = null;
     /** @type {Set<string>} */
     this.asked = new Set();
     /** Those of them that are being unpacked. @type {Set<string>} */
@@ -121,7 +126,7 @@ export class Store {
   }
 
   /**
-   * @param {string} what "manifest", "running", "compiling", "lab", "selection", or the name of a part
+   * @param {string} what "manifest", "running", "compiling", "lab", "selection", "rainbow", or the name of a part
    * @param {string} [artifact]
    */
   tell(what, artifact = "") {
@@ -243,6 +248,12 @@ export class Store {
   get links() {
     this.index ??= new Links([...this.artifacts].map(([id, artifact]) => [id, artifact.entities ?? []]));
     return this.index;
+  }
+
+  /** The colours by source line of what has arrived, if they are shown. */
+  get rainbow() {
+    if (this.colours && this.knownRainbow?.links !== this.links) this.knownRainbow = new Rainbow(this);
+    return this.colours ? this.knownRainbow : null;
   }
 
   /** @param {string} id of an entity @returns {Artifact | undefined} */

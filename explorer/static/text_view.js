@@ -5,6 +5,7 @@ import { Explainer } from "./explain.js";
 import { findAll, firstIn, MOST_HITS } from "./hits.js";
 import { outermost, placeRows, spanOf, structureOf, tokeniseRow } from "./language.js";
 import { LINKED, markRows, mostSpecific, PRIMARY, rowsMarked, WEAK } from "./marks.js";
+import { Stripe } from "./rainbow.js";
 import { Ruler } from "./ruler.js";
 import { appendToken } from "./tokens.js";
 import { VirtualRows } from "./virtual_rows.js";
@@ -76,9 +77,15 @@ export class TextView {
     this.cursor = 0;
     /** @type {number[]} */
     this.linkedRows = [];
+    /** @type {import("./rainbow.js").Rainbow | null} */
+    this.rainbow = null;
     this.scroller = this.makeScroller();
+    this.stripe = new Stripe((id, row) => {
+      callbacks.onSelect([id], false);
+      this.goTo(row);
+    });
     this.ruler = new Ruler((share) => this.rows.reveal(this.position(Math.floor(share * this.lines.length))));
-    const frame = h("div", { class: "tc-text-view" }, this.scroller, this.ruler.root);
+    const frame = h("div", { class: "tc-text-view" }, this.scroller, this.stripe.root, this.ruler.root);
     root.replaceChildren(frame);
     this.explainer = new Explainer(frame, callbacks.words ?? (() => ({})));
     this.explainer.words();
@@ -197,6 +204,7 @@ export class TextView {
     if (row > 0 && number && number !== this.number(row - 1) + 1) element.classList.add("tc-gap");
     if (this.looks.classes?.[row]) element.classList.add(this.looks.classes[row]);
     this.mark(element, row);
+    this.tint(element, row);
     return element;
   }
 
@@ -260,8 +268,22 @@ export class TextView {
     element.setAttribute("aria-selected", String(mark === PRIMARY));
   }
 
+  /** @param {HTMLElement} element @param {number} row */
+  tint(element, row) {
+    const bands = this.rainbow?.ofRow(this.artifact.rows.get(row) ?? []).bands ?? "";
+    element.classList.toggle("tc-rainbow", bands !== "");
+    element.style.setProperty("--bands", bands);
+  }
+
   paint() {
     for (const [index, element] of this.rows.live) this.mark(element, this.shown[index]);
+  }
+
+  /** Colour each row by the source lines that it came from, or no longer. @param {import("./rainbow.js").Rainbow | null} rainbow */
+  colour(rainbow) {
+    this.rainbow = rainbow;
+    for (const [index, element] of this.rows.live) this.tint(element, this.shown[index]);
+    this.stripe.show(rainbow, this.artifact);
   }
 
   // The selection
@@ -270,6 +292,7 @@ export class TextView {
   select(primary, linked, reveal) {
     markRows(this.artifact, primary, linked, this.marks);
     this.linkedRows = rowsMarked(this.marks);
+    this.scroller.classList.toggle("tc-selecting", primary.size > 0);
     if (reveal) this.revealSelection();
     this.paint();
     this.drawRuler();

@@ -1,9 +1,9 @@
-"""Graph colours in source lines are distinguishable with any colour vision, in both themes and in the static view."""
+"""Colours of graphs and of source lines are distinguishable with any colour vision, in both themes."""
 
 from __future__ import annotations
 
 import re
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -34,9 +34,16 @@ CONTRAST = 3.0  # WCAG 1.4.11: graphical objects
 BACKGROUNDS = {"light": ("#ffffff",), "dark": ("#111111", "#212121")}
 
 
-def linear(colour: str) -> np.ndarray:
-    values = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+def srgb(colour: str) -> np.ndarray:
+    return np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+
+
+def linear_of(values: np.ndarray) -> np.ndarray:
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def linear(colour: str) -> np.ndarray:
+    return linear_of(srgb(colour))
 
 
 def lab(rgb: np.ndarray) -> np.ndarray:
@@ -73,3 +80,41 @@ def test_graph_colours_stand_out_from_the_background(theme: str) -> None:
 
 def test_the_static_view_has_the_same_colours() -> None:
     assert list(GRAPH_COLOURS) == palette("light")
+
+
+#: ΔE*ab of tints: of lines next to each other, next but one, and of any two; 2.3 is just noticeable.
+NEIGHBOURS, NEXT_BUT_ONE, ANY = 10.0, 5.5, 2.5
+READABLE = 4.5  # WCAG 1.4.3: text
+
+
+def variables(theme: str, pattern: str) -> list[str]:
+    """Values of the style sheet's variables, of the light theme or of the dark one, which comes second."""
+    found = re.findall(rf"--tc-{pattern}: ([^;v]+);", static_text("style.css"))
+    return found[: len(found) // 2] if theme == "light" else found[len(found) // 2 :]
+
+
+def tints(theme: str, background: str) -> list[np.ndarray]:
+    """The backgrounds of texts that are coloured by source line, as sRGB."""
+    share = int(variables(theme, "tint")[0].rstrip("%")) / 100
+    return [share * srgb(colour) + (1 - share) * srgb(background) for colour in variables(theme, r"r\d")]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_of_neighbouring_lines_differ(theme: str, vision: str) -> None:
+    for background in BACKGROUNDS[theme]:
+        seen = [lab(VISION[vision] @ linear_of(tint)) for tint in tints(theme, background)]
+        for (i, one), (j, other) in combinations(enumerate(seen), 2):
+            apart = min(j - i, len(seen) - j + i)
+            least = {1: NEIGHBOURS, 2: NEXT_BUT_ONE}.get(apart, ANY)
+            assert np.linalg.norm(one - other) > least, (i, j)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_code_is_readable_on_colours_of_lines(theme: str) -> None:
+    texts = [*variables(theme, r"t-\w+"), "#1c2128" if theme == "light" else "#e3e7ec"]
+    assert len(texts) == 7
+    for background in BACKGROUNDS[theme]:
+        for tint, text in product(tints(theme, background), texts):
+            dark, light = sorted((float(XYZ[1] @ linear_of(tint)), luminance(text)))
+            assert (light + 0.05) / (dark + 0.05) >= READABLE, (tint, text)
