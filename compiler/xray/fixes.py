@@ -7,6 +7,7 @@ policy; output, logs, warnings, and the contents of the user's objects are compa
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -51,11 +52,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Tried:
-    """The best fix of each site (`fixes`), the combined change of the fixes that work together, and the sites left."""
+    """The best fix of each site (`fixes`), the combined change of those that are `together`, and the sites left.
+
+    `why_not` is why they do not work together, "" if they do.
+    """
 
     fixes: tuple[Fix, ...]
     change: Change = field(default_factory=Change)
     left: XRay = field(default_factory=lambda: XRay(()))
+    why_not: str = ""
 
 
 def _selections(fixes: Sequence[Fix]) -> list[list[Fix]]:
@@ -82,6 +87,17 @@ class Trials:
         tried = [replace(each, left=self.search.sites_after(each.change)) for each in found]
         return min(tried, key=lambda each: (bool(each.left.problems), len(each.left.sites)))
 
+    def try_together(self, fixes: Sequence[Fix], chosen: Sequence[Fix]) -> Tried:
+        """Try chosen fixes together, whether or not each works alone. Raises ValueError if two edit the same line."""
+        for first, second in itertools.combinations(chosen, 2):
+            if not change_of(self.search, first.suggestion).fits(change_of(self.search, second.suggestion)):
+                raise ValueError(f"the fixes of {first.site} and {second.site} edit the same line: choose one of them")
+        marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
+        change = self._sum(chosen)
+        with apart.forget_compilations(lambda _seconds: None):
+            why_not = self._why_not(chosen)
+            return Tried(marked, change, self.search.sites_after(change), why_not)
+
     def _best(self, site: Site) -> Fix:
         """The first verified fix of a site, or else the best one that was tried."""
         call = self.search.call_of(site)
@@ -101,7 +117,7 @@ class Trials:
     def _choose_together(self, fixes: Sequence[Fix], candidates: Sequence[Fix]) -> Tried:
         """Combine candidates that work together: all of them, or as many as can be added one by one."""
         chosen = self._without_overlaps(candidates)
-        if not self._hold(chosen):
+        if self._why_not(chosen):
             chosen = self._one_by_one(chosen)
         marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
         return Tried(marked, self._sum(chosen))
@@ -116,21 +132,21 @@ class Trials:
     def _one_by_one(self, fixes: Sequence[Fix]) -> list[Fix]:
         chosen: list[Fix] = []
         for fix in fixes:
-            if self._hold([*chosen, fix]):
+            if not self._why_not([*chosen, fix]):
                 chosen.append(fix)
         return chosen
 
     def _sum(self, fixes: Sequence[Fix]) -> Change:
         return sum((change_of(self.search, fix.suggestion) for fix in fixes), Change())
 
-    def _hold(self, fixes: Sequence[Fix]) -> bool:
-        """Whether fixes work together, in every call."""
+    def _why_not(self, fixes: Sequence[Fix]) -> str:
+        """Why fixes do not work together in one of the calls; "" if they do."""
         change, mended = self._sum(fixes), {fix.site for fix in fixes}
         for call in (self.search.call, *self.search.call.later):
             with repeatable(call) as restore:
-                if not _Trial(self.search, Bench(call, restore)).holds(change, mended):
-                    return False
-        return True
+                if why := _Trial(self.search, Bench(call, restore)).why_not(change, mended):
+                    return why
+        return ""
 
 
 @dataclass
@@ -141,13 +157,13 @@ class _Trial:
     bench: Bench
     _moved: dict[Spot, int] = field(default_factory=dict)
 
-    def holds(self, change: Change, mended: set[str]) -> bool:
-        """Whether a change removes the breaks of the `mended` sites and keeps the call's results and side effects."""
+    def why_not(self, change: Change, mended: set[str]) -> str:
+        """Why a change does not mend the `mended` sites: a break that is left, or a difference; "" if it does."""
         try:
-            tried = self._difference(change, mended) if self._break_with(change, mended) is None else ("breaks", "")
-        except Exception:  # noqa: BLE001 - fixes that work alone may raise anything together
-            return False
-        return not tried[0]
+            broken = self._break_with(change, mended)
+            return self._difference(change, mended)[0] if broken is None else _break_words(*broken)
+        except Exception as error:  # noqa: BLE001 - fixes that work alone may raise anything together
+            return f"the call raises {type(error).__name__}: {error}".splitlines()[0]
 
     def fix(self, site: Site, suggestion: Suggestion) -> Fix:
         """Try one suggestion for a site."""
@@ -265,6 +281,10 @@ def change_of(search: Search, suggestion: Suggestion | None) -> Change:
     end = max(suggestion.end_line, suggestion.line)
     edit = Edit(search.book.path(suggestion.file), suggestion.line, end, suggestion.rewrite)
     return Change((edit,), suggestion.settings)
+
+
+def _break_words(span: Span, kind: str) -> str:
+    return f"line {span.line} breaks: {kind}"
 
 
 def _moved_fix(site: Site, suggestion: Suggestion, span: Span, kind: str) -> Fix:

@@ -1,46 +1,136 @@
-"""A change of the program as a patch: a unified diff of the user's files or cell."""
+"""A change of the program as edited files: their text before and after, with line ends and encoding kept."""
 
 from __future__ import annotations
 
 import ast
-import difflib
+import io
+import itertools
 import linecache
-from collections.abc import Sequence
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from compiler.capture.sources import is_cell
 from compiler.xray.search import Search
 from compiler.xray.substitution import Change, Edit, edit_lines, parse_edited
 
+BYTE_ORDER_MARK = "\ufeff"
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
-def patch_of(change: Change, search: Search) -> str:
-    """A change as a unified diff; "" if it changes nothing."""
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-        for name, (before, after) in patched_files(change, search).items()
-        for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
+
+@dataclass(frozen=True, slots=True)
+class EditedFile:
+    """A file or cell of the user before and after a change, with its line ends and byte order mark as they are.
+
+    `path` is the file that Python ran, `name` the one to show. `encoding` is that of the file. `data` are its bytes,
+    None for a cell, or for a file whose lines on disk are not the ones that ran.
+    """
+
+    path: str
+    name: str
+    before: str
+    after: str
+    encoding: str = "utf-8"
+    data: bytes | None = None
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether this is a notebook cell."""
+        return is_cell(self.path)
+
+
+def edited_files(change: Change, search: Search, cells: Mapping[str, str] | None = None) -> tuple[EditedFile, ...]:
+    """The files that a change edits; its settings become statements after the imports of the first one.
+
+    `cells` has the text of notebook cells as the user wrote it, by path: the text that Python ran has no magics.
+    """
+    edits = list(change.edits)
+    file = next(_files_of(edits, search), "")
+    if change.settings and file:
+        edits.append(_settings_edit(file, change.settings, edits))
+    return tuple(
+        _edited_file(path, search.book.name(path), [edit for edit in edits if edit.file == path], cells or {})
+        for path in dict.fromkeys(edit.file for edit in edits)
     )
 
 
-def patched_files(change: Change, search: Search) -> dict[str, tuple[list[str], list[str]]]:
-    """Lines of each changed file before and after the change, by file name. Settings are added after the imports."""
-    edits = list(change.edits)
-    first = next((search.book.path(site.file) for site in search.sites), "")
-    if change.settings and first:
-        edits = _with_settings(edits, first, change.settings)
-    found = {}
-    for file in dict.fromkeys(edit.file for edit in edits):
-        lines = linecache.getlines(file)
-        found[search.book.name(file)] = lines, edit_lines(lines, [edit for edit in edits if edit.file == file])[0]
-    return found
+def _files_of(edits: Sequence[Edit], search: Search) -> Iterator[str]:
+    """The files that a change's settings can be written to: first those of the user's functions, outermost first."""
+    own = (search.book.path(span.file) for site in search.sites for span in site.chain if not span.installed)
+    yield from filter(None, own)
+    yield from (edit.file for edit in edits)
 
 
-def _with_settings(edits: list[Edit], file: str, settings: Sequence[str]) -> list[Edit]:
-    """Add an edit that inserts settings after the last import of a file, or at its start."""
-    lines = linecache.getlines(file)
-    imports = [node for node in parse_edited(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
+def _edited_file(path: str, name: str, edits: Sequence[Edit], cells: Mapping[str, str]) -> EditedFile:
+    ran = linecache.getlines(path)
+    if path in cells:
+        return EditedFile(path, name, cells[path], edit_text(cells[path], edits))
+    data = _bytes_of(path)
+    if data is not None:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        encoding = "utf-8" if encoding == "utf-8-sig" else encoding
+        text = data.decode(encoding)
+        if _without_ends(lines_of(text.removeprefix(BYTE_ORDER_MARK))) == _without_ends(ran):
+            return EditedFile(path, _diff_name(path, name), text, edit_text(text, edits), encoding, data)
+    text = "".join(ran)
+    return EditedFile(path, name, text, edit_text(text, edits))
+
+
+def _bytes_of(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError):  # a cell has no file
+        return None
+
+
+def _diff_name(path: str, name: str) -> str:
+    """A file's path relative to the current folder, so that a diff can be applied here; outside of it, its name."""
+    file, here = Path(path).resolve(), Path.cwd()
+    return file.relative_to(here).as_posix() if file.is_relative_to(here) else name
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a source as Python counts them, each with its own end."""
+    return list(io.StringIO(text, newline=""))
+
+
+def _without_ends(lines: Sequence[str]) -> list[str]:
+    return [line.rstrip("\r\n") for line in lines]
+
+
+def edit_text(text: str, edits: Sequence[Edit]) -> str:
+    """Apply edits to the text of a file."""
+    mark = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
+    return mark + "".join(edit_lines(lines_of(text.removeprefix(mark)), edits)[0])
+
+
+def _settings_edit(file: str, settings: Sequence[str], edits: list[Edit]) -> Edit:
+    """An edit that inserts settings after the last import at the top of a file, or before its first statement.
+
+    It replaces the edit of the line that it extends, if there is one.
+    """
+    lines, body = linecache.getlines(file), parse_edited(file).body
+    top = itertools.takewhile(lambda node: not isinstance(node, _DEFINITIONS), body)
+    imports = [node for node in top if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.asname or alias.name for node in imports for alias in node.names}
-    statements = ["import torch._dynamo", *settings] if "torch" not in names else list(settings)
-    if not imports:
-        return [*edits, Edit(file, 1, 1, "\n".join([*statements, lines[0].rstrip("\n")]))]
-    line = imports[-1].end_lineno or imports[-1].lineno
-    text = "".join(lines[imports[-1].lineno - 1 : line]).rstrip("\n")
-    return [*edits, Edit(file, imports[-1].lineno, line, "\n".join([text, "", *statements]))]
+    statements = list(settings) if "torch" in names else ["import torch._dynamo", *settings]
+    if imports:
+        first, last = imports[-1].lineno, imports[-1].end_lineno or imports[-1].lineno
+    else:
+        first = last = _first_line(body)
+    same = next((edit for edit in edits if edit.file == file and edit.line <= last and first <= edit.end_line), None)
+    if same is not None:
+        edits.remove(same)
+        first, last = same.line, same.end_line
+    kept = same.text if same is not None else "".join(lines[first - 1 : last]).rstrip("\n")
+    return Edit(file, first, last, "\n".join([kept, "", *statements] if imports else [*statements, "", kept]))
+
+
+def _first_line(body: Sequence[ast.stmt]) -> int:
+    """The line of a file's first statement after its docstring, decorators included."""
+    statements = [node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+    if not statements:
+        return 1
+    decorators = getattr(statements[0], "decorator_list", [])
+    return min(node.lineno for node in (statements[0], *decorators))

@@ -333,13 +333,22 @@ def parse_edited(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
 
 
 def edit_lines(lines: Sequence[str], edits: Sequence[Edit]) -> tuple[list[str], list[int]]:
-    """The lines of an edited file, and the line number of each in the original file."""
+    """The lines of an edited file, and the line number of each in the original file.
+
+    New lines end as the replaced ones do, the last one as the last of these.
+    """
     text, origin = list(lines), list(range(1, len(lines) + 1))
     for edit in sorted(edits, key=lambda edit: edit.line, reverse=True):
-        new = [f"{line}\n" for line in edit.text.split("\n")]
+        end = _line_end(text[edit.line - 1]) or _line_end(text[0]) or "\n"
+        *new, last = edit.text.split("\n")
+        new = [*(f"{line}{end}" for line in new), last + _line_end(text[edit.end_line - 1])]
         text[edit.line - 1 : edit.end_line] = new
         origin[edit.line - 1 : edit.end_line] = [min(edit.line + n, edit.end_line) for n in range(len(new))]
     return text, origin
+
+
+def _line_end(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :]
 
 
 CodeKey = tuple[str, str, int]

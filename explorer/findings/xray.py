@@ -93,6 +93,21 @@ def seen_words(site: Site, found: XRay) -> str:
     return f"It shows only when the break at {place_text(hiding.file, hiding.line)} is gone."
 
 
+def promises(found: XRay, fixes: Sequence[Fix], left: XRay, why_not: str) -> list[str]:
+    """What a patch of the fixes that are together promises, in sentences."""
+    places = {site.id: place_text(site.file, site.line) for site in found.sites}
+    chosen = [fix for fix in fixes if fix.together]
+    where = ", ".join(dict.fromkeys(places[fix.site] for fix in chosen))
+    head = f"Fixes for {len(chosen)} of {pluralize(len(found.sites), 'site')}: {where}."
+    if why_not:
+        return [head, f"NOT VERIFIED: tried together, {why_not}."]
+    same = "Tried together: results, gradients, output and attributes are the same, also on random inputs."
+    exceptions = [f"But at {places[fix.site]}, {fix.words}." for fix in chosen if fix.state != "verified"]
+    rest = ", ".join(dict.fromkeys(place_text(site.file, site.line) for site in left.sites))
+    remaining = f"{pluralize(len(left.sites), 'site')} left: {rest}." if rest else "No site is left."
+    return [head, same, *exceptions, remaining, *(f"There may be more: {problem}." for problem in left.problems)]
+
+
 def count_words(found: XRay) -> str:
     """Summary in numbers: `10 sites, 6 of them only behind others; 11 captures, 2.3 s`."""
     hidden = sum(not site.as_it_is for site in found.sites)

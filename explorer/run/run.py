@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from explorer.run.diff import ArtifactDiff, RunDiff
     from explorer.run.kernel_code import KernelCode
     from explorer.run.partitions import Partitions
+    from explorer.run.patch import Patch
     from explorer.run.tables import Tables
 
 
@@ -198,6 +199,16 @@ class Run(RecordHolder):
         Raises ValueError for a run without a call, unless its record has the sites.
         """
         return self._xrayed.find_sites()
+
+    def patch(self, sites: Sequence[str | int] | None = None) -> Patch:
+        """The fixes of the x-ray's sites that work together, as a unified diff of your files or cell.
+
+        print(run.patch())          # what it promises, then the diff
+        run.patch(sites=[0, 2])     # the fixes of these sites of `run.xray()`, tried together first
+
+        Tries the fixes first if necessary. `git apply` takes the diff; nothing is changed. "" if no fix works.
+        """
+        return self._xrayed.patch(sites)
 
     @property
     def guards(self) -> pd.DataFrame:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.getipython import get_ipython
+
 from compiler.record import Fix, Site, XRay
-from explorer.findings.xray import search_notes, site_cards, xray_document
+from explorer.findings.xray import promises, search_notes, site_cards, xray_document
 from explorer.reading.source_lines import SourceLines
 from explorer.render.text import card_texts, document_text
 from explorer.run.compiling import KernelCompiler
+from explorer.run.patch import Patch, cell_texts, patch_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from compiler.calls.call import Call
+    from compiler.xray.fixes import Tried
     from compiler.xray.search import Search
 
 NO_CALL = (
@@ -32,6 +37,7 @@ class XRayed:
     def __init__(self, compiler: KernelCompiler, call: Call | None) -> None:
         self._compiler, self._call = compiler, call
         self._search: Search | None = None
+        self._patches: dict[frozenset[str], Patch] = {}
 
     def find_sites(self) -> XRayed:
         """Search for the sites unless the record has them; return this x-ray. Raises ValueError without a call."""
@@ -97,27 +103,68 @@ class XRayed:
         """
         if self.found.left is None:
             from compiler.xray.fixes import Trials
-            from compiler.xray.patch import patch_of
 
-            search = self._searched()
-            tried = Trials(search).run()
-            self._keep(
-                replace(
-                    self.found,
-                    fixes=tried.fixes,
-                    patch=patch_of(tried.change, search),
-                    left=tried.left.sites,
-                    left_problems=tried.left.problems,
-                )
-            )
+            tried = Trials(self._searched()).run()
+            found = replace(self.found, fixes=tried.fixes, left=tried.left.sites, left_problems=tried.left.problems)
+            patch = self._patch_of(tried)
+            self._patches[_ids_together(tried.fixes)] = patch
+            self._keep(replace(found, patch=str(patch)))
         return self
 
-    def patch(self) -> str:
+    def patch(self, sites: Sequence[str | int] | None = None) -> Patch:
         """The fixes that work together, as a unified diff of your files or cell; tries the fixes first if necessary.
 
-        The files themselves are not changed. "" if no fix works.
+        print(run.xray().patch())         # all that work together
+        run.xray().patch(sites=[0, 2])    # those of these sites, by id or by index in `sites`; tried together first
+
+        The lines above the diff are what it promises: the breaks that are gone and left, and whether results and side
+        effects are the same. Nothing is changed; `tcompile xray FILE:NAME --write` changes files. "" if no fix works.
+        Raises ValueError for an unknown site, for one without a fix, for fixes that edit the same line.
         """
-        return self.try_fixes().found.patch
+        found = self.try_fixes().found
+        wanted = _ids_together(found.fixes) if sites is None else frozenset(map(self._site_id, sites))
+        if wanted not in self._patches:
+            is_known = wanted == _ids_together(found.fixes)
+            self._patches[wanted] = Patch(found.patch) if is_known else self._try_together(wanted)
+        return self._patches[wanted]
+
+    def _site_id(self, site: str | int) -> str:
+        """The id of a site by its id or index. Raises ValueError if there is no such site."""
+        ids = [each.id for each in self.sites]
+        if isinstance(site, int) and not isinstance(site, bool) and -len(ids) <= site < len(ids):
+            return ids[site]
+        if site in ids:
+            return str(site)
+        there = f"indexes from 0 to {len(ids) - 1}, or {', '.join(ids[:3])}…" if ids else "this program has none"
+        raise ValueError(f"there is no site {site!r}: {there}")
+
+    def _try_together(self, ids: Collection[str]) -> Patch:
+        from compiler.xray.fixes import Trials
+
+        chosen = [fix for fix in self.fixes if fix.site in ids]
+        for fix in chosen:
+            if fix.suggestion is None or not (fix.suggestion.rewrite or fix.suggestion.settings):
+                raise ValueError(f"{fix.site} has no fix to choose: {fix.words}")
+        return self._patch_of(Trials(self._searched()).try_together(self.fixes, chosen))
+
+    def _patch_of(self, tried: Tried) -> Patch:
+        from compiler.xray.patch import edited_files
+
+        files = edited_files(tried.change, self._searched(), cell_texts())
+        return patch_of(files, promises(self.found, tried.fixes, tried.left, tried.why_not), not tried.why_not)
+
+    def new_cell(self, sites: Sequence[str | int] | None = None) -> None:
+        """Put the patched text of your cell into a new cell below this one; `sites` as for `patch`.
+
+        Raises ValueError for a run without a call, or if the fixes edit files and no cell; RuntimeError outside of
+        IPython.
+        """
+        if self._call is None:
+            raise ValueError(NO_CALL)
+        shell = get_ipython()
+        if shell is None:
+            raise RuntimeError("a new cell needs a notebook or IPython: print(run.patch()) shows the fixes anywhere")
+        shell.set_next_input(self.patch(sites).cell())
 
     def __len__(self) -> int:
         return len(self.sites)
@@ -150,3 +197,7 @@ def _row(site: Site, fix: Fix | None) -> dict[str, Any]:
         "note": site.note or None,
         "id": site.id,
     }
+
+
+def _ids_together(fixes: Iterable[Fix]) -> frozenset[str]:
+    return frozenset(fix.site for fix in fixes if fix.together)

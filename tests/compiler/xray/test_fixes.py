@@ -120,7 +120,7 @@ def patched(diff: str, lines: list[str]) -> str:
     """The lines with a unified diff applied."""
     text, position = list[str](), 0
     for line in diff.splitlines(keepends=True):
-        if line.startswith(("---", "+++")):
+        if line.startswith(("---", "+++", "#")):
             continue
         if line.startswith("@@"):
             start = int(line.split()[1].split(",")[0][1:]) - 1
