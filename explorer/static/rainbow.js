@@ -34,7 +34,7 @@ export class Rainbow {
     this.ofRows = new Map();
     this.colourLines(store);
     this.timed = this.weighByTime(store);
-    this.unit = this.timed ? `compiled time, measured on the ${store.manifest.heat?.device}` : this.weighByBytes(store);
+    this.unit = this.timed ? `compiled time on the ${store.manifest.heat?.device}` : this.weighByBytes(store);
   }
 
   /** The lines that anything came from get their colours in the order of their file. @param {Store} store */
@@ -156,7 +156,7 @@ export class Rainbow {
   note() {
     const by = this.unit || "number of rows";
     const title = `Each source line has one colour in all panes. In the stripe beside a text it is as high as its share of the ${by}. What computes several lines, as a fused kernel does, counts for each of them by an equal share.`;
-    return h("span", { class: "tc-legend-item tc-rainbow-note", title }, h("i", { class: "tc-rainbow-swatch" }), `colour: source line; stripe: ${by}`);
+    return h("span", { class: "tc-legend-item tc-rainbow-note", title }, h("i", { class: "tc-rainbow-swatch" }), `by source line; stripe: ${by}`);
   }
 }
 
@@ -197,7 +197,9 @@ export class Stripe {
       passed += segment.weight;
       while (this.steps.length < Math.round((STEPS * passed) / this.all)) this.steps.push(segment);
     }
-    if (this.all) this.paint();
+    if (!rainbow || !this.all) return;
+    this.paint();
+    this.label(rainbow);
   }
 
   paint() {
@@ -205,6 +207,12 @@ export class Stripe {
     const starts = [...hues.keys()].filter((at) => hues[at] !== hues[at - 1]);
     const stops = starts.map((at, index) => `var(--tc-r${hues[at]}) ${(100 * at) / STEPS}% ${(100 * (starts[index + 1] ?? STEPS)) / STEPS}%`);
     this.root.style.background = `linear-gradient(${[...stops, ...stops.slice(-1)].join()})`;
-    this.root.setAttribute("aria-label", `Source lines by ${this.rainbow?.unit || "number of rows"}`);
+  }
+
+  /** For a screen reader: the lines that weigh most. @param {Rainbow} rainbow */
+  label(rainbow) {
+    const lines = [...new Set(this.steps.map(({ line }) => line))].sort((a, b) => rainbow.weightOf(b) - rainbow.weightOf(a));
+    const words = lines.slice(0, 3).map((line) => rainbow.inWords(line, this.all));
+    this.root.setAttribute("aria-label", `Source lines by ${rainbow.unit || "number of rows"}: ${words.join("; ")}`);
   }
 }

@@ -34,7 +34,7 @@ def test_a_key_colours_what_came_from_a_line(open_page: OpenPage) -> None:
 def test_a_stripe_is_weighted_by_measured_time(open_page: OpenPage) -> None:
     view = open_page(timed())
     view.root.get_by_label("Colour by source line (r)").click()
-    expect(view.source.locator(".tc-rainbow-note")).to_contain_text("compiled time, measured on the GPU")
+    expect(view.source.locator(".tc-rainbow-note")).to_contain_text("compiled time on the GPU")
     stripe = view.source.locator(".tc-stripe")
     stripe.hover(position={"x": 5, "y": 5})
     assert "scores = x @ w" in (stripe.get_attribute("title") or "")
