@@ -24,6 +24,7 @@ from compiler.calls.call import Call, call_again
 from compiler.calls.copies import GIVE_VALUES, NO_VALUES
 from compiler.calls.explored import Explored, cannot_repeat
 from compiler.calls.kept_graphs import KeptFrame
+from compiler.calls.state import StateBefore, state_before
 from compiler.capture.sources import is_installed
 from compiler.process.environment import environment
 from compiler.record import MACHINE_STAGES, Check, Problem, Record
@@ -34,6 +35,7 @@ from compiler.stopwatch import untimed_observer
 from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds
 from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.ddp_buckets import note_fake_reduction
 from compiler.torch_api.eager import holds_dtensor
@@ -306,11 +308,17 @@ class Exploration:
         self._builder.calls = recorder.call_number
         try:
             with _grad_mode(self.options.grad):
-                return self._call_and_keep(Call(fn, compiled, args, kwargs, site=recorder.call_site))
+                before = self._state_before(fn, args, kwargs)
+                return self._call_and_keep(Call(fn, compiled, args, kwargs, site=recorder.call_site, before=before))
         except Exception as error:
             if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):
                 raise
             return fn(*args, **kwargs)
+
+    def _state_before(self, fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StateBefore | None:
+        """The state before one of the first calls, so that an x-ray can repeat it; None while modes see operations."""
+        is_late = self._recorder.call_number > MOST_LATER_CALLS
+        return None if is_late or has_modes() else state_before(fn, args, kwargs)
 
     def _call_and_keep(self, call: Call) -> Any:
         """Make a call; keep it for repetition if it is the first or triggered a compilation."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.func import functional_call
@@ -18,6 +18,9 @@ from compiler.torch_api import dynamo
 from compiler.torch_api.fx import SourceFrame
 from compiler.torch_api.module_calls import without_compiled_call
 from compiler.torch_api.pytrees import tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from compiler.calls.state import StateBefore
 
 DEVICES = ("cpu", "cuda")
 
@@ -70,7 +73,7 @@ class Call:
     """A call: the function, eager and compiled, its arguments, and the modes around it (by default the current ones).
 
     `later` holds later calls of the same function that triggered a recompilation. `site` is the source line of the
-    call, if known.
+    call, if known. `before` is the state of the user's objects before the call, if it was saved.
     """
 
     fn: Callable[..., Any]
@@ -80,6 +83,7 @@ class Call:
     surroundings: Surroundings = field(default_factory=Surroundings.current)
     later: tuple[Call, ...] = ()
     site: tuple[SourceFrame, ...] = ()
+    before: StateBefore | None = None
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """Modules that the call runs, by their name in its code; "" for the called module itself."""

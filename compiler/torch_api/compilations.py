@@ -78,6 +78,11 @@ def backend_of_compilation() -> Any:
     return getattr(found, "compiler_fn", found)
 
 
+def has_modes() -> bool:
+    """Whether modes see each operation: they would see operations that aren't the user's, too."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
+
+
 @contextmanager
 def restore_dispatch_modes() -> Iterator[None]:
     """Restore the active dispatch modes after the block.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import FunctionType, MethodType
@@ -33,6 +33,19 @@ def backends() -> list[str]:
 def advertised_backends() -> list[str]:
     """The backends that torch lists by default, without debugging and experimental ones."""
     return torch.compiler.list_backends()
+
+
+def dynamo_settings() -> dict[str, Any]:
+    """The current values of TorchDynamo's settings."""
+    return dict(dynamo_config.get_config_copy())
+
+
+def set_dynamo_settings(values: Mapping[str, Any]) -> None:
+    """Set TorchDynamo's settings back to earlier values; unchanged ones are not touched."""
+    now = dynamo_settings()
+    for name, value in values.items():
+        if now.get(name) != value:
+            setattr(dynamo_config, name, value)
 
 
 @cache

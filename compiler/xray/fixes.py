@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from compiler.advise.trial import Result, agreement, results_of
+from compiler.calls.state import State
 from compiler.capture.breaks import span_of
 from compiler.capture.suggestions.case import narrow_to_header
 from compiler.numerics.policy.judge import judge
@@ -25,9 +26,8 @@ from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
-from compiler.xray.outside import Heard, OutsideError, unheard
+from compiler.xray.outside import STOPS, Heard, unheard
 from compiler.xray.search import Bench, Search, repeatable
-from compiler.xray.state import State
 from compiler.xray.substitution import Change, Edit, Noted, Program, Spot
 
 SEEDS = 3
@@ -266,7 +266,7 @@ class _Trial:
                 value = bench.call_once(compiled=compiled)
                 results = results_of(value, _gradients(value, state))
             return Outcome(results, tuple(heard.said), State.of(bench.roots).values())
-        except (Exception, OutsideError) as error:  # noqa: BLE001 - the user's code may raise anything
+        except STOPS as error:
             return Outcome(said=tuple(heard.said), raised=f"{type(error).__name__}: {error}")
         finally:
             bench.restore()

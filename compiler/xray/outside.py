@@ -6,10 +6,13 @@ events that would change something raise an error.
 
 from __future__ import annotations
 
+import builtins
 import io
 import logging
 import os
+import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -22,22 +25,43 @@ import torch
 
 from compiler.capture.sources import is_installed, is_standard
 from compiler.torch_api.patching import call_instead, replace_attribute
+from compiler.xray.time_limit import TimeLimitError
 
 _CHANGES = {
     "os.remove": "deletes", "os.rmdir": "deletes", "shutil.rmtree": "deletes", "os.rename": "renames",
-    "os.mkdir": "makes the folder", "subprocess.Popen": "starts", "os.system": "runs", "os.exec": "runs",
+    "os.mkdir": "makes the folder", "os.truncate": "shortens", "os.link": "links", "os.symlink": "links",
+    "os.chmod": "changes the rights of", "os.chown": "changes the owner of", "os.utime": "changes the times of",
+    "subprocess.Popen": "starts", "os.system": "runs", "os.exec": "runs", "os.posix_spawn": "starts",
+    "os.spawn": "starts", "os.fork": "forks the process", "os.forkpty": "forks the process", "os.kill": "signals",
     "socket.connect": "connects to", "socket.bind": "listens at", "socket.sendto": "sends to",
+    "socket.sendmsg": "sends to", "socket.getaddrinfo": "looks up", "socket.gethostbyname": "looks up",
+    "sqlite3.connect": "opens the database", "webbrowser.open": "opens", "builtins.input": "asks for input:",
 }  # fmt: skip
 _HARMLESS = (os.devnull, "/dev/stdout", "/dev/stderr")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _HEARD = {"open", *_CHANGES}
 _TORCH = str(Path(torch.__file__).parent)
-_active: list[None] = []
+_active: list[frozenset[int | None]] = []
+"""For each running block, the threads that ran before it, which may go on with what they do."""
 _hooked: list[None] = []
+_OWN = (__name__, call_instead.__module__)
 
 
 class OutsideError(BaseException):
     """The program would change something outside the process. Not an `Exception`, as user code could catch it."""
+
+
+STOPS = (Exception, OutsideError, TimeLimitError, SystemExit)
+"""Errors that end a repeated program, but not the x-ray."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that a repeated program would have written, and the line that opened it."""
+
+    path: str
+    file: str
+    line: int
 
 
 @contextmanager
@@ -46,7 +70,7 @@ def inside_the_process() -> Iterator[None]:
     if not _hooked:
         sys.addaudithook(_hear)
         _hooked.append(None)
-    _active.append(None)
+    _active.append(frozenset(each.ident for each in threading.enumerate()) - {threading.get_ident()})
     try:
         yield
     finally:
@@ -55,9 +79,29 @@ def inside_the_process() -> Iterator[None]:
 
 @dataclass
 class Heard:
-    """Output of a call, in order: printed text, logs and warnings."""
+    """Output of a call, in order: printed text, logs and warnings. `written` are the files that it opened to write."""
 
     said: list[tuple[str, str]] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+
+    def open(self, original: Callable[..., Any], path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        """Open a file; if it is to be written, open one in memory with the content that it would begin with."""
+        frame = sys._getframe(1)
+        if not (_is_watched() and _is_written(path, mode, 0)) or _is_torchs_own(frame):
+            return original(path, mode, *args, **kwargs)
+        place = _users_frame(frame)
+        self.written.append(Written(os.fspath(path), place.f_code.co_filename, place.f_lineno))
+        keeps = "w" not in mode and Path(path).exists()
+        content = original(path, "rb").read() if keeps else b""
+        memory = io.BytesIO(content) if "b" in mode else io.StringIO(content.decode(errors="replace"))
+        memory.seek(0, os.SEEK_END if "a" in mode else os.SEEK_SET)
+        memory.name = path
+        return memory
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self.said.clear()
+        self.written.clear()
 
     def write(self, kind: str, text: str) -> None:
         """Add output; consecutive printed texts are joined."""
@@ -90,6 +134,7 @@ class _Stream(io.TextIOBase):
 def unheard(heard: Heard | None = None) -> Iterator[None]:
     """Hide output, logs and warnings in the block; record them in `heard`. Changes outside the process are errors.
 
+    A file that is opened for writing is in memory, and is empty; what is written to it is recorded.
     Do not use this to find breaks, as TorchDynamo would trace the replacements of torch.save and others.
     """
     heard = heard or Heard()
@@ -99,6 +144,11 @@ def unheard(heard: Heard | None = None) -> Iterator[None]:
         redirect_stdout(stream),
         redirect_stderr(stream),
         replace_attribute(torch, "save", lambda _: _save),
+        replace_attribute(socket.socket, "send", call_instead(_send)),
+        replace_attribute(socket.socket, "sendall", call_instead(_send)),
+        replace_attribute(builtins, "input", call_instead(_input)),
+        replace_attribute(builtins, "open", call_instead(heard.open)),
+        replace_attribute(io, "open", call_instead(heard.open)),
         replace_attribute(logging.Logger, "callHandlers", call_instead(heard.log)),
         replace_attribute(logging.Logger, "isEnabledFor", call_instead(heard.is_enabled)),
         warnings.catch_warnings(record=True) as caught,
@@ -111,12 +161,34 @@ def unheard(heard: Heard | None = None) -> Iterator[None]:
 
 
 def _hear(event: str, args: tuple[Any, ...]) -> None:
-    if not _active or event not in _HEARD or _is_torchs_own(sys._getframe(1)):
+    if event not in _HEARD or not _is_watched() or _is_torchs_own(sys._getframe(1)):
         return
     if event == "open" and _is_written(*args):
         raise OutsideError(f"it writes {args[0]!r}")
     if event in _CHANGES:
-        raise OutsideError(f"it {_CHANGES[event]} {args[0]!r}")
+        raise OutsideError(f"it {_CHANGES[event]} {_object_of(event, args)}".rstrip())
+
+
+def _users_frame(frame: FrameType | None) -> Any:
+    """The innermost frame outside the standard library and installed packages, or else the outermost one."""
+    found = frame
+    while frame is not None:
+        found = frame
+        if not is_installed(frame.f_code.co_filename) and frame.f_globals.get("__name__") not in _OWN:
+            break
+        frame = frame.f_back
+    return found
+
+
+def _is_watched() -> bool:
+    """Whether this thread runs a repeated program."""
+    return bool(_active) and threading.get_ident() not in _active[-1]
+
+
+def _object_of(event: str, args: tuple[Any, ...]) -> str:
+    """The file, address or program in an event's arguments: for sockets, it comes after the socket."""
+    found = args[1:2] if event.startswith("socket.") and len(args) > 1 and not isinstance(args[0], str) else args[:1]
+    return repr(found[0]) if found else ""
 
 
 def _is_torchs_own(frame: FrameType | None) -> bool:
@@ -137,3 +209,17 @@ def _is_written(path: Any, mode: Any, flags: Any) -> bool:
 def _save(_value: Any, where: Any, *_args: Any, **_kwargs: Any) -> None:
     """Replacement for torch.save, which opens files without audit events."""
     raise OutsideError(f"it writes {where!r}")
+
+
+def _send(original: Callable[..., Any], connection: socket.socket, *args: Any) -> Any:
+    """Replacement for methods of sockets that have no audit events."""
+    if _is_watched():
+        raise OutsideError("it sends over a connection")
+    return original(connection, *args)
+
+
+def _input(original: Callable[..., str], prompt: object = "") -> str:
+    """Replacement for input, which notebooks replace as well."""
+    if _is_watched():
+        raise OutsideError(f"it asks for input: {prompt!r}")
+    return original(prompt)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +18,15 @@ from typing import Any
 import torch
 
 from compiler.calls.call import Call
+from compiler.calls.process_state import preserve_process
+from compiler.calls.state import Restore, State, roots_of, same_random_numbers
 from compiler.calls.versions import files_by_name
 from compiler.capture.breaks import graph_break, span_of
-from compiler.capture.sources import SourceBook, is_installed, is_standard
+from compiler.capture.sources import SourceBook, importable_path, is_installed, is_standard
 from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
 from compiler.record import GraphBreak, Record, Site, Span, XRay
+from compiler.record.plain_text import one_line
 from compiler.torch_api import apart, dynamo, fx
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.module_calls import without_compiled_call
@@ -29,12 +34,14 @@ from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.origins import branch, origins
-from compiler.xray.outside import OutsideError, inside_the_process, unheard
-from compiler.xray.state import Restore, State, same_random_numbers
+from compiler.xray.outside import STOPS, Heard, OutsideError, inside_the_process, unheard
 from compiler.xray.substitution import Change, Kind, Noted, Program, Spot, StandIn, all_functions
+from compiler.xray.time_limit import TimeLimitError, time_limit
 
 MOST_CAPTURES = 120
 """Maximum number of captures: a program needs one for each site, and one for each call without further breaks."""
+SECONDS = 60.0
+"""Maximum duration of each run of the call, as a program may never end when it is repeated."""
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -70,6 +77,7 @@ class Search:
     captures: int = 0
     seconds: float = 0.0
     change: Change = field(default_factory=Change)
+    limit: float = SECONDS
     _numbers: dict[str, int] = field(default_factory=dict)
     _calls: dict[str, Call] = field(default_factory=dict)
 
@@ -78,7 +86,7 @@ class Search:
         for each in (self.call, *self.call.later):
             quietly = apart.forget_compilations(lambda _seconds: None)
             with repeatable(each) as restore, quietly, self.change.apply_settings():
-                bench = Bench(each, restore)
+                bench = Bench(each, restore, self.limit)
                 while self.captures < MOST_CAPTURES and self._go_on(bench):
                     pass
         if self.captures >= MOST_CAPTURES:
@@ -106,18 +114,20 @@ class Search:
         return self._numbers.get(site.id, -1)
 
     def is_of_site(self, place: Place) -> bool:
-        """Whether a place can be a site: in the user's code or a package, but not in torch or the standard library."""
-        return not (fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file))
+        """Whether a place can be a site."""
+        return _is_of_site(place)
 
     def _go_on(self, bench: Bench) -> bool:
         """Capture once more; return whether another break was found that can be passed."""
         noted = self._note_values(bench)
+        if noted is None:
+            return False
         self.captures += 1
         try:
             facts = bench.first_break(self._program(self.spots), noted.stand_ins(), frozenset(self.left_out))
-        except Exception as error:  # noqa: BLE001 - the user's code, or torch in a capture, may raise anything
+        except STOPS as error:  # the user's code, or torch in a capture, may raise anything
             first = next(iter(str(error).splitlines()), "")
-            self._tell(f"the search ended at a {type(error).__name__} of a capture: {first}")
+            self._tell(f"the search ended at a {type(error).__name__} of a capture{self._where(error)}: {first}")
             return False
         if facts is None:
             return False
@@ -128,12 +138,12 @@ class Search:
         self._add_site(facts, steps, noted)
         spot = next((spot for spot, _ in steps if spot not in self.spots), None)
         if spot is None:
-            self._tell(f"the search ended at {self._name(facts)}: it breaks with a value in its place too")
+            is_reached = self.spots[steps[0][0]] in noted.values
+            why = "it breaks with a value in its place too" if is_reached else "the repeated call does not come there"
+            self._tell(f"the search ended at {self._name(steps[0][1], facts.kind)}: {why}")
             return False
         if spot is not steps[0][0]:
-            self._mark(
-                f"passed with a value in the place of line {spot.start[0]}, column {spot.start[1]} to {spot.end}"
-            )
+            self._mark(f"passed with a value in place of {self._code_at(spot)}")
         self.spots[spot] = len(self.spots)
         self._numbers.setdefault(self.sites[-1].id, self.spots[spot])
         self._calls.setdefault(self.sites[-1].id, bench.call)
@@ -142,19 +152,58 @@ class Search:
     def _program(self, spots: Mapping[Spot, int]) -> Program:
         return Program(self.functions, spots, self.change.edits)
 
-    def _note_values(self, bench: Bench) -> Noted:
-        """Run the program once and record values at the spots; leave out a spot with effects outside the process."""
+    def _note_values(self, bench: Bench) -> Noted | None:
+        """Run the program once and record values at the spots; leave out a spot with effects outside the process.
+
+        None if the program does not end.
+        """
         noted = Noted()
         why = bench.run_noting(self._program(self.spots), noted, frozenset(self.left_out))
+        self._tell_written(bench.heard)
         if isinstance(why, OutsideError):
-            number = max(self.spots.values(), default=-1)
-            if number >= 0 and number not in noted.values and number not in self.left_out:
-                self.left_out.add(number)
-                self._mark(f"not run again, as {why}")
+            spot = self._spot_of(why)
+            if spot is not None and self.spots[spot] not in self.left_out:
+                self.left_out.add(self.spots[spot])
+                self._mark_spot(spot, f"not run again, as {why}")
                 return self._note_values(bench)
+        if isinstance(why, TimeLimitError):
+            self._tell(
+                f"the search ended, as the call did not end within {bench.seconds:g} s when it was repeated"
+                f"{self._where(why)}: what follows is unknown"
+            )
+            return None
+        if isinstance(why, OutsideError):
+            self._tell(f"the repeated call stops{self._where(why)}, as {why}: what follows is unknown")
         elif why is not None:
-            self._tell(f"the program raises {type(why).__name__} when it is repeated: {why}")
+            text = f": {first_line}" if (first_line := next(iter(str(why).splitlines()), "")) else ""
+            self._tell(f"the program raises {type(why).__name__} when it is repeated{self._where(why)}{text}")
+        for name in bench.changed:
+            self._tell(f"the call changes {name}: the x-ray sets that back after each run")
         return noted
+
+    def _spot_of(self, error: BaseException) -> Spot | None:
+        """The innermost spot that was running when an error was raised."""
+        for file, position in reversed(list(_positions(error))):
+            around = [spot for spot in self.spots if spot.file == file and spot.covers(position)]
+            if around:
+                return max(around, key=lambda spot: (spot.start, [-each for each in spot.end]))
+        return None
+
+    def _where(self, error: BaseException) -> str:
+        """Place of an error in the user's code, in words: ` at file.py:12`; "" if there is none."""
+        own = [place for place in _positions(error) if place[0] in self.functions and not is_installed(place[0])]
+        return f" at {self.book.name(own[-1][0])}:{own[-1][1][0]}" if own else ""
+
+    def _tell_written(self, heard: Heard) -> None:
+        """Note the sites that would write files; without a site, add a problem."""
+        for each in heard.written:
+            words = f"it writes {each.path!r}; when it is repeated, a file in memory takes its place"
+            sites = [site for site in self.sites if self.book.path(site.file) == each.file
+                     and site.line <= each.line <= site.span.end_line]  # fmt: skip
+            if sites and not any(site.note for site in sites):
+                self._mark(words, sites[0])
+            elif not sites:
+                self._tell(f"at {self.book.name(each.file)}:{each.line} {words}")
 
     def _add_site(self, facts: BreakFacts, steps: Sequence[tuple[Spot, Place]], noted: Noted) -> None:
         """Add the site of a break, unless it is known already."""
@@ -220,10 +269,17 @@ class Search:
         return next((site.id for site in reversed(self.sites) if site.span in spans),
                     self.sites[-1].id if self.sites else "")  # fmt: skip
 
-    def _mark(self, note: str) -> None:
-        """Set the note of the site found last."""
+    def _mark(self, note: str, site: Site | None = None) -> None:
+        """Set the note of a site, by default of the one found last."""
         if self.sites:
-            self.sites[-1] = replace(self.sites[-1], note=note)
+            index = -1 if site is None else self.sites.index(site)
+            self.sites[index] = replace(self.sites[index], note=note)
+
+    def _mark_spot(self, spot: Spot, note: str) -> None:
+        """Set the note of the site that a spot replaces."""
+        number = self.spots[spot]
+        for site in [site for site in self.sites if self._numbers.get(site.id) == number]:
+            self._mark(note, site)
 
     def _place(self, span: Span) -> Place:
         path = self.book.path(span.file)
@@ -231,9 +287,13 @@ class Search:
         columns = len(first[: span.column].encode()), len(last[: span.end_column].encode())
         return Place(path, span.function, span.line, span.end_line, *columns)
 
-    def _name(self, facts: BreakFacts) -> str:
-        place = facts.places[-1]
-        return f"{self.book.name(place.file)}:{place.line}, {facts.kind}"
+    def _name(self, place: Place, kind: str) -> str:
+        return f"{self.book.name(place.file)}:{place.line} ({kind})"
+
+    def _code_at(self, spot: Spot) -> str:
+        """The code at a spot, in one line, and the number of its line."""
+        place = Place(spot.file, "", spot.start[0], spot.end[0], spot.start[1], spot.end[1])
+        return f"`{one_line(span_of(place, self.book).code)}` in line {place.line}"
 
     def _tell(self, problem: str) -> None:
         if problem not in self.problems:
@@ -242,15 +302,22 @@ class Search:
 
 @dataclass(frozen=True)
 class Bench:
-    """Repeats one call with changed programs; `restore` restores the user's objects before each run."""
+    """Repeats one call with changed programs; `restore` restores the user's objects before each run.
+
+    Each run may take `seconds`. `changed` are the settings of the process that the call changes, `heard` is what the
+    last eager run printed and wrote.
+    """
 
     call: Call
     restore: Restore
+    seconds: float = SECONDS
+    changed: dict[str, None] = field(default_factory=dict)
+    heard: Heard = field(default_factory=Heard)
 
     @property
     def roots(self) -> list[tuple[str, Any]]:
         """Objects from which the call's state is reached, by name."""
-        return roots_of(self.call)
+        return roots_of(self.call.fn, self.call.args, self.call.kwargs)
 
     def call_once(self, *, compiled: bool) -> Any:
         """Make the call, eagerly or compiled; return its value."""
@@ -274,11 +341,12 @@ class Bench:
     ) -> BaseException | None:
         """Run the call eagerly and record values; return the exception, if any. With a seed, inputs are random."""
         self.restore()
+        self.heard.clear()
         try:
-            with program.with_notes(noted, left_out), self.in_its_modes(), unheard():
+            with program.with_notes(noted, left_out), self.in_its_modes(self.changed), unheard(self.heard):
                 self.draw_inputs(seed)
                 self._function(*self.call.args, **self.call.kwargs)
-        except (Exception, OutsideError) as error:  # noqa: BLE001 - the user's code may raise anything
+        except STOPS as error:
             return error
         finally:
             self.restore()
@@ -300,38 +368,70 @@ class Bench:
         return dynamo.inner_function(self.call.fn) or self.call.fn
 
     @contextmanager
-    def in_its_modes(self) -> Iterator[None]:
-        """Run a block in the call's modes."""
-        with self.call.surroundings.restore(), without_compiled_call(self._function), warnings.catch_warnings():
+    def in_its_modes(self, changed: dict[str, None] | None = None) -> Iterator[None]:
+        """Run a block in the call's modes, with limited time; restore the process's settings, named in `changed`."""
+        with (
+            warnings.catch_warnings(),
+            without_compiled_call(self._function),
+            self.call.surroundings.restore(),
+            preserve_process({} if changed is None else changed),
+            time_limit(self.seconds),
+        ):
             warnings.simplefilter("ignore")
             yield
 
 
 @contextmanager
-def repeatable(call: Call) -> Iterator[Function]:
-    """Yield a function that undoes a call's changes to objects and random state; it is also called at the end."""
-    state = State.of(roots_of(call))
+def repeatable(call: Call) -> Iterator[Restore]:
+    """Yield a function that restores the state before a call; at the end, objects and random state are as they are now.
+
+    If the state before the call was not saved, the call is repeated from the current state.
+    """
+    before = call.before
+    state = State.of([*roots_of(call.fn, call.args, call.kwargs), *(before.objects if before else ())])
     with same_random_numbers() as restore_random:
 
         def restore() -> None:
             state.restore()
             restore_random()
+            if before:
+                before.restore()
 
         try:
             yield restore
         finally:
-            restore()
+            state.restore()
+            restore_random()
 
 
-def roots_of(call: Call) -> list[tuple[str, Any]]:
-    """Objects from which a call's state is reached, by name."""
-    return [("self", call.fn), ("args", call.args), ("kwargs", dict(call.kwargs))]
+def _is_of_site(place: Place) -> bool:
+    """Whether a place can be a site: in the user's code or a package that uses torch, but not in torch itself."""
+    if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file):
+        return False
+    return not is_installed(place.file) or _uses_torch(importable_path(place.file).split("/")[0].removesuffix(".py"))
+
+
+def _uses_torch(package: str) -> bool:
+    """Whether an imported package uses torch. In others, such as PIL, each call breaks at once, inside of it."""
+    modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == package]
+    return any(getattr(value, "__name__", "").split(".")[0] == "torch" or _is_torchs(value)
+               for module in modules for value in list(vars(module).values()))  # fmt: skip
+
+
+def _is_torchs(value: Any) -> bool:
+    return isinstance(value, type | FunctionType) and str(value.__module__).split(".")[0] == "torch"
+
+
+def _positions(error: BaseException) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield file and position (line, column) of each frame of an error's traceback, outermost first."""
+    for frame in traceback.extract_tb(error.__traceback__):
+        yield frame.filename, (frame.lineno or 0, frame.colno or 0)
 
 
 def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
     """Yield spots (with places) that can be replaced to pass a break, from the expression outwards to its callers."""
     for place in reversed(facts.places):
-        if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file):
+        if not _is_of_site(place):
             continue
         here = narrow_to_header(place)
         nodes = nodes_around(here)

@@ -63,6 +63,10 @@ class Spot:
             return False
         return (node.lineno, node.col_offset) == self.start and (node.end_lineno, node.end_col_offset) == self.end
 
+    def covers(self, position: tuple[int, int]) -> bool:
+        """Whether a position (line, column) is in this spot."""
+        return self.start <= position < self.end
+
     def is_inside(self, other: Spot) -> bool:
         """Whether this spot is inside another one."""
         return self.file == other.file and other.start <= self.start and self.end <= other.end and self != other

@@ -186,11 +186,11 @@ def test_what_writes_is_explained_and_not_run_again(code: str, tmp_path: Any) ->
 
 
 RAISES = """
-seen = []
+import itertools
+calls = itertools.count()
 def f(x):
-    seen.append(1)
     y = x + x.sum().item()
-    if len(seen) > 1:
+    if next(calls):
         raise ValueError("only once")
     return y
 """
@@ -198,9 +198,41 @@ def f(x):
 
 def test_program_that_raises_is_reported() -> None:
     found = x_ray_code(RAISES)
-    assert "y" not in found.problems
-    assert [text(site) for site in found.sites] == ["x.sum().item()"]
-    assert any("ValueError" in problem for problem in found.problems)
+    assert "x.sum().item()" in [text(site) for site in found.sites]
+    assert any("raises ValueError when it is repeated" in problem for problem in found.problems)
+
+
+ADVANCES = """
+class Sampler:
+    count = 0
+    def __init__(self):
+        self.index = None
+    def step(self, x):
+        global steps
+        if self.index is None:
+            self.index = int(x.argmax())
+        self.index += 1
+        Sampler.count += 1
+        steps += 1
+        if x.sum() > 100 * self.index:
+            x = x / 2
+        return x * (10, 20, 30, 40, 50)[self.index]
+steps = 0
+f = Sampler().step
+"""
+
+
+def test_call_is_repeated_from_the_state_before_it() -> None:
+    step = function(ADVANCES)
+    done = explored(step, [(X,)])
+    owner, names = step.__self__, step.__func__.__globals__
+    state = owner.index, type(owner).count, names["steps"]
+    assert done.call is not None
+    found = find_sites(done.call, done.record)
+    assert [text(site) for site in found.sites] == ["int(x.argmax())", "x.sum() > 100 * self.index"]
+    assert not any(site.note for site in found.sites)
+    assert not found.problems
+    assert (owner.index, type(owner).count, names["steps"]) == state == (4, 1, 1)
 
 
 FOLLOWS = """

@@ -1,0 +1,75 @@
+"""Stop code that runs too long, in whatever thread it runs."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+AGAIN = 1.0
+"""Seconds until the error is raised once more, if the code caught it with a bare `except`."""
+
+
+class TimeLimitError(BaseException):
+    """Code ran longer than allowed. Not an `Exception`, as user code could catch it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeLimitError in a block that runs longer than `seconds`.
+
+    In the main thread, a signal interrupts sleeping and waiting too. In another thread, or while the user has an alarm
+    of their own, the error is raised before the next Python instruction.
+    """
+    is_free = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    if is_free and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
+        with _alarm(seconds):
+            yield
+    else:
+        with _watching(threading.get_ident(), seconds):
+            yield
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    is_over = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if not is_over:
+            raise TimeLimitError(f"it takes more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    try:
+        yield
+    finally:
+        is_over = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _watching(thread: int, seconds: float) -> Iterator[None]:
+    is_over, lock = threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        if is_over.wait(seconds):
+            return
+        while True:
+            with lock:  # never after the block
+                if is_over.is_set():
+                    return
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TimeLimitError))
+            is_over.wait(AGAIN)
+
+    watcher = threading.Thread(target=watch, name="tcompile time limit", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        with lock:
+            is_over.set()
+        watcher.join()
