@@ -74,7 +74,7 @@ _SETTINGS = (
     _Setting("the precision of float32 matmuls", torch.get_float32_matmul_precision,
              torch.set_float32_matmul_precision),
     _Setting("anomaly detection", torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    _Setting("torch._dynamo.config", dynamo_settings, set_dynamo_settings),
+    _Setting("the settings of TorchDynamo", dynamo_settings, set_dynamo_settings),
 )  # fmt: skip
 
 
