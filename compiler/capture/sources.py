@@ -225,8 +225,10 @@ def package_folders_on_path() -> list[str]:
 
 
 def is_standard(file: str) -> bool:
-    """Whether a file belongs to the standard library."""
-    return is_installed(file) and "site-packages" not in file and "dist-packages" not in file
+    """Whether a file belongs to the standard library. A torch built from a clone is outside site-packages."""
+    if not is_installed(file) or "site-packages" in file or "dist-packages" in file:
+        return False
+    return file.startswith("<frozen ") or not Path(file).resolve().is_relative_to(torch_folder())
 
 
 @lru_cache(maxsize=1024)

@@ -8,15 +8,19 @@ import io
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from compiler.calls.explored import Explored
+from compiler.capture import sources
 from compiler.engine import explore
 from compiler.record import Site, XRay
 from compiler.record.options import Options
+from compiler.xray import outside
+from compiler.xray.outside import OutsideError, inside_the_process
 from compiler.xray.search import find_sites
 from tests.compiler.broken import MODERN, function
 from tests.compiler.xray.programs import NAMES, answers, module
@@ -280,3 +284,18 @@ def test_programs_are_fast_and_of_realistic_size() -> None:
     for name in NAMES:
         lines = len(inspect.getsource(module(name)).splitlines())
         assert 40 <= lines <= 90, (name, lines)
+
+
+def test_torch_may_make_its_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "clone/torch/cache_dir_utils.py"
+    monkeypatch.setattr(sources, "torch_folder", lambda: own.parent)
+    monkeypatch.setattr(outside, "_TORCH", str(own.parent))
+    sources.is_installed.cache_clear()
+    names: dict[str, Any] = {}
+    code = "import os\ndef make(path):\n    os.makedirs(path)\n"
+    exec(compile(code, own, "exec"), names)
+    with inside_the_process():
+        names["make"](tmp_path / "cache")
+        with pytest.raises(OutsideError, match="makes the folder"):
+            (tmp_path / "other").mkdir()
+    assert (tmp_path / "cache").is_dir()
