@@ -141,7 +141,8 @@ export class Rainbow {
   /** What a node of a graph is coloured by: its lines, and none for one that came from no line. @param {string} id */
   partsOf(id) {
     const lines = this.links.numbersOf([id]).flatMap((number) => this.linesOf(number));
-    return lines.map((line) => ({ label: this.links.entities[line].label, hue: this.hues.get(line) ?? 0 }));
+    const labelOf = (/** @type {number} */ line) => `${this.links.entities[line].attrs.line}  ${this.links.entities[line].label}`;
+    return lines.map((line) => ({ label: labelOf(line), hue: this.hues.get(line) ?? 0 }));
   }
 
   /** A line, and its share of a stripe. @param {number} line @param {number} all what the whole stripe weighs */
