@@ -39,6 +39,8 @@ from explorer.render.text import document_finding
 ENDS = {"plain": "plain Python", "skipped": "plain Python, all of the function", "error": "an error"}
 """Outcome of a break -> words for what follows it, if no graph does."""
 TORCHS_WORDS = 1_000
+MAP = "frame_map"
+"""Id of the artifact with the map of the program."""
 
 
 def breaks_finding(record: Record) -> Finding | None:
@@ -78,6 +80,7 @@ def break_card(group: Sequence[GraphBreak], number: int, total: int, lines: Sour
     parts += [Text(words, "why") for words in (first_call_words(found), cost_words(found)) if words]
     labels = ("change", *["or"] * len(found.suggestions))
     parts += [change_part(item, label, lines) for label, item in zip(labels, found.suggestions, strict=False)]
+    parts.append(Only(("view",), (Text((Link("Show it on the map", open=MAP),), "again"),)))
     parts.append(torchs_words(found))
     return Card(
         title=f"Graph break {number} of {total}",

@@ -14,11 +14,14 @@ from compiler.capture.function_names import function_name
 from compiler.record import Entity, Frame, GraphBreak, Record
 from compiler.record.plain_text import one_line, pluralize, size_text
 from explorer.findings.breaks import break_id
+from explorer.findings.program_map import program_chart
 from explorer.reading.cause import closest_failure, culprit_code, users_place
 from explorer.reading.provenance import place_text
 from explorer.reading.shapes import seconds_text
 from explorer.reading.source_lines import SourceLines
+from explorer.render.document import payload
 from explorer.render.finding import Finding, LinkedText
+from explorer.render.text import add_part
 
 STAGE = "frame_map"
 MANY = 3
@@ -33,7 +36,12 @@ def frame_map_finding(record: Record) -> Finding | None:
     whole = len(record.frames) == 1 and record.frames[0].outcome == "compiled"
     if not record.frames or (whole and not record.breaks):
         return None
-    return Finding(FrameMap(record).as_text().artifact(STAGE, "frame map"), "graph")
+    text = FrameMap(record).as_text()
+    chart = program_chart(record, STAGE, {entity.id for entity in text.entities})
+    text.add(f"\n{chart.table.caption}:\n")
+    add_part(text, chart, {})
+    artifact = text.artifact(STAGE, "frame map")
+    return Finding(artifact, "view", "program_map", payload([chart]), (chart,))
 
 
 @dataclass

@@ -229,6 +229,8 @@ def opened_first(record: Record) -> list[str]:
     if record.versus is not None:
         pairs = [artifact for artifact in record.of_stage("kernels") if "pair" in artifact.attrs]
         return [name for artifact in pairs[:1] for name in (artifact.id, str(artifact.attrs["pair"]))]
+    if record.xray is not None and record.of_stage("frame_map"):
+        return ["frame_map"]
     return ["chain_rule", "autograd"] if record.of_stage("chain_rule") else []
 
 

@@ -56,6 +56,8 @@ export class Explorer {
     this.frame = 0;
     /** Whether the user has done anything in this view. */
     this.touched = false;
+    /** What the record asked to be opened first, so far. */
+    this.first = "";
     /** What is to be brought up to date before the next frame. @type {Set<Part>} */
     this.due = new Set();
     this.stopping = new AbortController();
@@ -108,6 +110,9 @@ export class Explorer {
   manifestChanged() {
     this.title?.replaceChildren(h(this.page ? "h1" : "b", {}, this.store.manifest.title || "tcompile"));
     this.explored?.replaceChildren(...exploredCall(this.store));
+    const first = this.store.manifest.first.join();
+    if (this.stagePanes.length && first !== this.first) this.openStage(first, false); // what the user asked for has come
+    this.first = first;
     if (!this.touched) this.openFirst();
     this.soon("stages", "panes", "inspector");
   }

@@ -52,10 +52,9 @@ def test_a_graph_is_selected_in_the_legend(open_page: OpenPage) -> None:
     expect(view.stage.locator(".tc-choose option:checked")).to_have_text("Captured 1/0")
 
 
-def test_frame_map_opens_as_graph_linked_to_lines(open_page: OpenPage, page: Page) -> None:
+def test_frame_map_as_graph_is_linked_to_lines(open_page: OpenPage, page: Page) -> None:
     view = open_page(looping())
-    view.chip("frame_map").click()
-    expect(view.stage.locator(".tc-modes [aria-pressed=true]")).to_have_text("Graph")
+    view.open_stage("frame_map", "Graph")
     view.stage.locator("canvas").first.focus()
     page.keyboard.press("l")
     view.stage.get_by_role("option", name="plain Python: loops").click()

@@ -161,12 +161,12 @@ def test_plain_part_links_to_its_lines() -> None:
     assert call in plain.origins
 
 
-def test_frame_map_is_drawable_and_opens_as_graph() -> None:
+def test_frame_map_is_drawable_and_opens_as_map() -> None:
     drawn = Run(thirty()).drawing("frame_map").source
     assert drawn.count("<B>break: ") == BREAKS
     assert "31 graphs of 61 ops" in drawn
     stage = next(stage for stage in Payload(thirty()).manifest()["stages"] if stage["name"] == "frame_map")
-    assert (stage["artifacts"][0]["opens"], stage["count"]) == ("graph", 31)
+    assert (stage["artifacts"][0]["opens"], stage["count"]) == ("view", 31)
 
 
 def test_single_frame_record_has_no_frame_map() -> None:

@@ -1,0 +1,295 @@
+"""The program of a record by call tree and source: the lines of each function in each place where it is called.
+
+The program is a row of cells in the order of its source, with the lines of a called function before the line that calls
+it. Each function of the call tree is a range of these cells.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from compiler.capture.function_names import function_name
+from compiler.record import Frame, GraphBreak, Record, Site, Span
+from explorer.reading.cause import users_span
+from explorer.reading.source_lines import Place, SourceLines
+from explorer.reading.source_marks import drop_callers, function_in, function_of, rows_of_lines
+
+MOST_FUNCTIONS = 400
+"""Maximum number of functions of a map; lines of further functions count as lines that call them."""
+Key = tuple[str, int, int, str]
+"""A function: its source artifact (or file, if that is not shown), first and last row, name."""
+
+
+@dataclass
+class Gap:
+    """A break in one place: the observed breaks there, the x-ray's site, and its site that is left with all fixes."""
+
+    span: Span | None
+    breaks: list[GraphBreak] = field(default_factory=list)
+    site: Site | None = None
+    left: Site | None = None
+
+
+@dataclass
+class Line:
+    """A line of a function in one place of the call tree: its graphs, and whether it is known to be plain Python."""
+
+    graphs: dict[str, int] = field(default_factory=dict)
+    plain: bool = False
+    gaps: dict[tuple[int, int, str], Gap] = field(default_factory=dict)
+    calls: dict[Key, Function] = field(default_factory=dict)
+
+
+@dataclass
+class Function:
+    """A function in one place of the call tree; `row` is the row of the line that calls it."""
+
+    key: Key
+    parent: Function | None = None
+    row: int = 0
+    lines: dict[int, Line] = field(default_factory=dict)
+    frames: list[Frame] = field(default_factory=list)
+
+    def line(self, row: int) -> Line:
+        return self.lines.setdefault(row, Line())
+
+    def around(self) -> Iterator[Function]:
+        """The function and its callers, innermost first."""
+        yield self
+        if self.parent is not None:
+            yield from self.parent.around()
+
+    @property
+    def root(self) -> Function:
+        """The outermost caller."""
+        return self.parent.root if self.parent else self
+
+
+Spot = tuple[Function, int]
+Range = tuple[Function, int, int]
+"""A function, its first cell and the cell after its last."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A line, or a break (`gap`), of a function. `graphs` maps its captured graphs to their number of ops there."""
+
+    function: Function
+    row: int
+    graphs: tuple[tuple[str, int], ...] = ()
+    plain: bool = False
+    gap: Gap | None = None
+
+
+def cells_of(tree: CallTree) -> tuple[list[Cell], list[Range]]:
+    """The cells of a call tree, and the range of each function, outermost first."""
+    cells: list[Cell] = []
+    ranges: list[Range] = []
+    for root in tree.roots.values():
+        _add_cells(root, cells, ranges)
+    return cells, ranges
+
+
+def _add_cells(function: Function, cells: list[Cell], ranges: list[Range]) -> None:
+    place, start = len(ranges), len(cells)
+    ranges.append((function, start, start))
+    for row, line in sorted(function.lines.items()):
+        for called in line.calls.values():
+            _add_cells(called, cells, ranges)
+        if line.graphs or line.plain:
+            cells.append(Cell(function, row, tuple(line.graphs.items()), line.plain))
+        cells += [Cell(function, row, gap=gap) for _, gap in sorted(line.gaps.items(), key=lambda item: item[0])]
+    ranges[place] = (function, start, len(cells))
+
+
+class CallTree:
+    """The functions of a record's program, in each place where they are called, with their lines.
+
+    Functions of torch and of the standard library count as the line that calls them. A recursive call counts as the
+    function itself.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.lines = SourceLines(record)
+        self.roots: dict[Key, Function] = {}
+        self._frames = {frame.id: frame for frame in record.frames}
+        self._breaks = {found.id: found for found in record.breaks}
+        self._texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
+        self._numbers = {artifact.id: artifact.attrs.get("numbers") for artifact in record.of_stage("source")}
+        self._inner = {
+            artifact.id for artifact in record.of_stage("source") if _is_inner(artifact.title, artifact.attrs)
+        }
+        self._spots: dict[str, Spot] = {}
+        self._count = 0
+        for frame in record.frames:
+            self._add_frame(frame)
+        self._add_graphs()
+        for found in record.breaks:
+            self._add_break(found)
+        for site in record.xray.sites if record.xray else ():
+            gap = self._gap_of_site(site)
+            gap.site = gap.site or site
+        for site in (record.xray.left or ()) if record.xray else ():
+            self._gap_of_site(site).left = site
+
+    # What is on the lines
+
+    def _add_frame(self, frame: Frame) -> None:
+        function, row = self._spot(frame)
+        function.frames.append(frame)
+        for line in frame.plain:
+            place = self.lines.place(frame.file, line)
+            if place is not None and place[0] not in self._inner:
+                function.line(place[1]).plain = True
+        nothing = not (frame.graphs or frame.plain or any(found.frame == frame.id for found in self.record.breaks))
+        if nothing and frame.outcome != "compiled":
+            function.line(row or function.key[1]).plain = True
+
+    def _add_graphs(self) -> None:
+        rows = rows_of_lines(self.record)
+        frames = {name: frame for frame in self.record.frames for name in frame.graphs}
+        for artifact in self.record.of_stage("captured"):
+            frame = frames.get(artifact.id)
+            start = self._spot(frame) if frame else self._root(("", 0, 0, f"graph {artifact.graph}"))
+            own = function_of(frame, self.lines, self._texts)
+            for entity in artifact.entities:
+                if entity.kind == "call":
+                    stack = drop_callers([rows[name] for name in entity.origins if name in rows], own)
+                    function, row = self._walk(start, stack)
+                    graphs = function.line(row or function.key[1]).graphs
+                    graphs[artifact.graph] = graphs.get(artifact.graph, 0) + 1
+
+    def _add_break(self, found: GraphBreak) -> None:
+        frame = self._frames.get(found.frame)
+        if frame is None:
+            return
+        start = self._spot(frame)
+        self._gap(start, found.chain, users_span(found)).breaks.append(found)
+        if found.unread is not None:
+            self._add_unread(start[0], *found.unread)
+
+    def _add_unread(self, function: Function, low: int, high: int) -> None:
+        """Mark lines that TorchDynamo did not read as plain Python, if they have code and are in no graph."""
+        artifact, first, last, _ = function.key
+        text = self._texts.get(artifact, "").splitlines()
+        for row in range(first + 1, min(last, len(text)) + 1):
+            code = text[row - 1].strip()
+            if low <= self.number(artifact, row) <= high and code and not code.startswith(("#", ")", "]", "}")):
+                line = function.line(row)
+                line.plain = not line.graphs
+
+    def number(self, artifact: str, row: int) -> int:
+        """The number in its file of the line in a row of a source artifact."""
+        numbers = self._numbers.get(artifact)
+        return int(numbers[row - 1]) if numbers and row <= len(numbers) else row
+
+    def _gap_of_site(self, site: Site) -> Gap:
+        """The gap of a site; its chain of calls leads from the explored function."""
+        place = self.lines.place(site.chain[0].file, site.chain[0].line) if site.chain else None
+        key = self._key(place) if place else (site.file, site.line, site.line, site.function)
+        root = self.roots.get(key) or next(iter(self.roots.values()), None)
+        return self._gap((root, 0) if root else self._root(key), site.chain, site.span)
+
+    def _gap(self, start: Spot, chain: Sequence[Span], span: Span | None) -> Gap:
+        """The gap of a break whose chain of calls leads from `start` to it."""
+        places = [self.lines.place(each.file, each.line) for each in chain]
+        function, row = self._walk(start, [place for place in places if place])
+        row = row or function.key[1]
+        self._mark_way(function, row)
+        key = (span.end_line, span.end_column, span.code) if span else (0, 0, "")
+        return function.line(row).gaps.setdefault(key, Gap(span))
+
+    def _mark_way(self, function: Function, row: int) -> None:
+        """Mark the lines that lead to a break as plain Python, unless they are in a graph."""
+        for each, at in way(Cell(function, row)):
+            line = each.line(at)
+            line.plain = line.plain or not line.graphs
+
+    # Where it is
+
+    def _spot(self, frame: Frame) -> Spot:
+        """The function of a frame in its place, and the row in it for code that is not the user's."""
+        if frame.id not in self._spots:
+            self._spots[frame.id] = Function(self._frame_key(frame)), 0  # where callers in a circle end
+            self._spots[frame.id] = self._find(frame)
+        return self._spots[frame.id]
+
+    def _find(self, frame: Frame) -> Spot:
+        broken = self._breaks.get(frame.resumes)
+        if broken is not None and broken.frame in self._frames:
+            return self._spot(self._frames[broken.frame])
+        caller = self._frames.get(frame.caller)
+        if caller is None:
+            return self._root(self._frame_key(frame))
+        span = frame.called_at
+        spot = self._calling(self._spot(caller), self.lines.place(span.file, span.line) if span else None)
+        key = self._frame_key(frame)
+        return spot if key[0] in self._inner else (self._called(*spot, key), 0)
+
+    def _calling(self, spot: Spot, place: Place | None) -> Spot:
+        """The function with the line `place`, at or below `spot`; `spot` itself if there is none."""
+        if place is None or place[0] in self._inner:
+            return spot
+        key = self._key(place)
+        found = next((each for each in _below(spot[0]) if each.key == key), None)
+        return (found or self._called(*spot, key), place[1])
+
+    def _root(self, key: Key) -> Spot:
+        return self.roots.setdefault(key, Function(key)), 0
+
+    def _walk(self, start: Spot, places: Iterable[Place]) -> Spot:
+        """Follow a chain of calls from `start`; functions of torch and the standard library are left out."""
+        function, at = start
+        for artifact, row in places:
+            if artifact in self._inner:
+                continue
+            function = self._called(function, at, self._key((artifact, row)))
+            at = row if function.key[1] <= row <= function.key[2] else at
+        return function, at
+
+    def _called(self, function: Function, row: int, key: Key) -> Function:
+        """The function `key`, as called by `function`; the function itself, or its caller, if it is recursive."""
+        again = next((each for each in function.around() if each.key == key), None)
+        if again is not None:
+            return again
+        calls = function.line(row or function.key[1]).calls
+        if key not in calls:
+            if self._count >= MOST_FUNCTIONS:
+                return function
+            self._count += 1
+            calls[key] = Function(key, function, row or function.key[1])
+        return calls[key]
+
+    def _key(self, place: Place) -> Key:
+        artifact, row = place
+        count = len(self._texts[artifact].splitlines())
+        found = function_in(self._texts[artifact], row) if row <= count else None
+        return (artifact, *found) if found else (artifact, 1, max(count, row), "")
+
+    def _frame_key(self, frame: Frame) -> Key:
+        place = self.lines.place(frame.file, frame.line)
+        return self._key(place) if place else (frame.file, frame.line, frame.line, function_name(frame.function))
+
+
+def way(cell: Cell) -> Iterator[tuple[Function, int]]:
+    """The function of a cell and its callers, innermost first, each with the row in it."""
+    row = cell.row
+    for function in cell.function.around():
+        yield function, row
+        row = function.row
+
+
+def _below(function: Function) -> Iterator[Function]:
+    yield function
+    for line in function.lines.values():
+        for called in line.calls.values():
+            yield from _below(called)
+
+
+def _is_inner(title: str, attrs: dict[str, object]) -> bool:
+    """Whether a source file belongs to torch or to the standard library."""
+    first = title.replace("\\", "/").partition("/")[0].removesuffix(".py")
+    return bool(attrs.get("installed")) and (first == "torch" or first in sys.stdlib_module_names)

@@ -1,0 +1,240 @@
+"""The map of a program as a chart for the view, and as a table with bars of letters for text and static HTML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from compiler.record import Fix, GraphBreak, Record
+from compiler.record.plain_text import one_line, pluralize, size_text
+from explorer.findings.breaks import break_id
+from explorer.findings.call_tree import CallTree, Cell, Function, Gap, cells_of
+from explorer.findings.map_states import ABSENT, BREAK, GRAPHS, HIDDEN, PLAIN, State, states_of
+from explorer.findings.timing.heat import heats
+from explorer.findings.xray import site_id
+from explorer.reading.provenance import place_text
+from explorer.reading.shapes import seconds_text
+from explorer.reading.source_lines import SourceLines
+from explorer.render.document import Chart, Row, Table, Words
+from explorer.render.places import line_link
+
+WIDTH = 64
+"""Maximum number of characters of a bar in text."""
+MANY = 24
+"""Number of functions above which those without breaks and plain Python begin closed."""
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SIGNS = {ABSENT: "", PLAIN: "░", BREAK: "│", HIDDEN: "┊"}
+LEGEND = (
+    "A letter is a line of code, and names its graph; ░ is a line in plain Python, │ a break, "
+    "┊ a break that shows only when others are gone"
+)
+
+
+def program_chart(record: Record, prefix: str, known: Collection[str]) -> Chart:
+    """Chart of the map of a record's program. Graphs and functions have entities whose ids begin with `prefix`, if
+    these are `known`.
+    """
+    return _ProgramChart(record, prefix, known).chart()
+
+
+class _ProgramChart:
+    """The map of a record: its cells, functions and states, and the ids of what they stand for."""
+
+    def __init__(self, record: Record, prefix: str, known: Collection[str]) -> None:
+        self.record, self.prefix, self.known = record, prefix, known
+        self.tree = CallTree(record)
+        self.lines = SourceLines(record)
+        self.cells, self.ranges = cells_of(self.tree)
+        self.states = states_of(self.cells, record)
+        self.titles = {artifact.id: artifact.title for artifact in record.of_stage("source")}
+        self.installed = {each.id for each in record.of_stage("source") if each.attrs.get("installed")}
+        self.artifacts = {artifact.graph: artifact.id for artifact in record.of_stage("captured")}
+
+    def chart(self) -> Chart:
+        """The data of the view, and the table that other renderers show."""
+        data = {
+            "cells": [*self._cells()],
+            "functions": [self._function(*each) for each in self.ranges],
+            "states": [self._state(number, state) for number, state in enumerate(self.states)],
+            "timed": bool(self.record.line_times),
+        }
+        return Chart("program_map", data, self._table())
+
+    # Cells
+
+    def _cells(self) -> Iterator[dict[str, Any]]:
+        lines = Counter(self._line(cell) for cell in self.cells if cell.gap is None)
+        own = {heat.line: heat.own_seconds("compiled") or heat.own_seconds("eager") for heat in heats(self.record)}
+        for cell in self.cells:
+            line = self._line(cell)
+            if cell.gap is not None:
+                ids = self._gap_ids(cell.gap) or [line]
+                lost = sum(max(found.lost_seconds or 0.0, 0.0) for found in cell.gap.breaks)
+                yield {"line": self._number(cell), "ids": ids, "seconds": lost, "gap": gap_words(cell.gap)}
+                continue
+            graphs = [(graph, ops, f"{self.prefix}.{self.artifacts.get(graph, '')}") for graph, ops in cell.graphs]
+            yield {
+                "line": self._number(cell),
+                "ids": [line] if line else [],
+                "seconds": own.get(line, 0.0) / lines[line],
+                "graphs": [graph for graph, _, _ in graphs],
+                "ops": sum(ops for _, ops, _ in graphs),
+                "parts": [part for _, _, part in graphs if part in self.known],
+            }
+
+    def _gap_ids(self, gap: Gap) -> list[str]:
+        return [*([site_id(gap.site)] if gap.site else []), *map(break_id, gap.breaks)]
+
+    def _number(self, cell: Cell) -> int:
+        return self.tree.number(cell.function.key[0], cell.row)
+
+    def _line(self, cell: Cell) -> str:
+        return self.lines.id_of(self.titles.get(cell.function.key[0], ""), self._number(cell))
+
+    # Functions
+
+    def _function(self, function: Function, start: int, end: int) -> dict[str, Any]:
+        artifact, first, _, name = function.key
+        title, number = self.titles.get(artifact, artifact), self.tree.number(artifact, first)
+        return {
+            "name": name or title,
+            "place": msgspec.to_builtins(line_link(title, number, self.lines)),
+            "depth": len(list(function.around())) - 1,
+            "from": start,
+            "to": end,
+            "ids": self._function_ids(function),
+            "open": self._is_open(function, start, end),
+            "why": next((one_line(each.reason) for each in function.frames if each.outcome != "compiled"), ""),
+        }
+
+    def _is_open(self, function: Function, start: int, end: int) -> bool:
+        """Whether the functions that a function calls are shown first: not those of packages, or of many, in which all
+        is well.
+        """
+        found = {state for each in self.states for state in each.cells[start:end]}
+        is_calm = not found & {PLAIN, BREAK, HIDDEN}
+        is_package = function.key[0] in self.installed and function.parent is not None
+        return not (is_calm and (is_package or (function.parent is not None and len(self.ranges) > MANY)))
+
+    def _function_ids(self, function: Function) -> list[str]:
+        codes = (frame.id if frame.code < 0 else str(frame.code) for frame in function.frames)
+        return [name for name in dict.fromkeys(f"{self.prefix}.{code}" for code in codes) if name in self.known]
+
+    # States
+
+    def _state(self, number: int, state: State) -> dict[str, Any]:
+        return {"cells": state.cells, "title": self._title(number), "words": [*self._state_words(number, state)]}
+
+    def _title(self, number: int) -> str:
+        last = len(self.states) - 1
+        if not number:
+            return "as it is"
+        return f"all {pluralize(last, 'fix', 'fixes')}" if number == last else f"{number} of {last} fixes"
+
+    def _state_words(self, number: int, state: State) -> Iterator[str]:
+        """What the state is: its counts, the fix that it adds, and whether it was captured."""
+        counts = [self._graph_words(number, state), pluralize(state.cells.count(BREAK), "break")]
+        if hidden := state.cells.count(HIDDEN):
+            counts.append(f"{hidden} more behind {'it' if state.cells.count(BREAK) == 1 else 'them'}")
+        yield f"{', '.join(counts)}, {pluralize(state.cells.count(PLAIN), 'line')} in plain Python."
+        if state.site is not None:
+            fix = next(each for each in self._fixes if each.site == state.site.id)
+            place = place_text(state.site.file, state.site.line)
+            words = fix.suggestion.text.removeprefix("Or ") if fix.suggestion else fix.words
+            yield f"Fix {number} at {place}, {fix.state}: {words}"
+        if not state.is_captured:
+            yield "Inferred from the trial of each fix: this state was not captured."
+        elif number:
+            yield self._last_words()
+        elif hint := self._hint():
+            yield hint
+
+    def _hint(self) -> str:
+        """What to do to see behind the breaks, or with fixes; "" if the map shows both or there are no breaks."""
+        xray = self.record.xray
+        if xray is None:
+            return "`run.xray()` looks behind the breaks." if self.record.breaks else ""
+        if xray.left is None:
+            return "`run.xray().try_fixes()` adds the program with fixes." if xray.sites else ""
+        return "" if len(self.states) > 1 else "No fixes were found that work together."
+
+    def _last_words(self) -> str:
+        """How the program with all fixes is known."""
+        xray = self.record.xray
+        if xray is not None and xray.left_problems:
+            return "Captured with all fixes, but not to its end: more breaks may follow."
+        if xray is not None and xray.left:
+            return "The breaks were captured with all fixes; which lines share a graph is inferred."
+        return "Captured with all fixes."
+
+    def _graph_words(self, number: int, state: State) -> str:
+        """The number of graphs; as it is, also the number of times they were compiled, if that is more."""
+        count = len({cell for cell in state.cells if cell >= GRAPHS})
+        compiled = len(self.record.of_stage("captured"))
+        again = f" ({compiled} compilations)" if not number and compiled > count else ""
+        return f"{pluralize(count, 'graph')}{again}"
+
+    @property
+    def _fixes(self) -> Sequence[Fix]:
+        return self.record.xray.fixes if self.record.xray else ()
+
+    # As a table
+
+    def _table(self) -> Table:
+        shown = [self.states[0], self.states[-1]] if len(self.states) > 1 else [self.states[0]]
+        head = ("function", "place", *(self._title(self.states.index(state)) for state in shown))
+        return Table(head, tuple(self._rows(shown)), caption=LEGEND, label="Map of the program")
+
+    def _rows(self, shown: Sequence[State]) -> Iterator[Row]:
+        """A row for each function that is shown first."""
+        closed = 0
+        for each in self.ranges:
+            found = self._function(*each)
+            _, start, end = each
+            if start < closed:
+                continue
+            closed = 0 if found["open"] else end
+            inside = sum(start <= other[1] < other[2] <= end for other in self.ranges) - 1
+            more = f" and {pluralize(inside, 'function')} inside" if inside and not found["open"] else ""
+            bars: tuple[Words, ...] = tuple(_bar(state, start, end) for state in shown)
+            name = "  " * found["depth"] + str(found["name"]) + more
+            yield Row((name, found["place"]["words"], *bars), tuple(found["ids"]))
+
+
+def _graphs(states: Sequence[State]) -> set[int]:
+    return {cell for state in states for cell in state.cells if cell >= GRAPHS}
+
+
+def _bar(state: State, start: int, end: int) -> str:
+    """The cells of a function as characters, below those of its callers; long bars are shortened."""
+    numbers = sorted(_graphs([state]))
+    signs = [_SIGNS.get(cell) if cell < GRAPHS else _LETTERS[numbers.index(cell) % 26] for cell in state.cells]
+    own = [" " if not start <= at < end else sign or "" for at, sign in enumerate(signs) if sign]
+    if len(own) <= WIDTH:
+        return "".join(own).rstrip()
+    parts = [own[at * len(own) // WIDTH : (at + 1) * len(own) // WIDTH] for at in range(WIDTH)]
+    return "".join(next((sign for sign in part if sign in "│┊"), part[0]) for part in parts).rstrip()
+
+
+def gap_words(gap: Gap) -> str:
+    """A break in words: the code, the reason, and what it costs."""
+    first = next(iter(gap.breaks), None)
+    known = gap.site or gap.left
+    what = (known.what or known.kind) if known else (first.what or first.kind) if first else ""
+    code = f"`{one_line(gap.span.code)}`" if gap.span and gap.span.code else ""
+    reason = what if code and what.startswith(code) else f"{code}: {what}" if code else what
+    return "; ".join((one_line(reason).removesuffix("."), *gap_costs(gap.breaks)))
+
+
+def gap_costs(breaks: Sequence[GraphBreak]) -> Iterator[str]:
+    """What the breaks in one place cost: time if it was measured, and tensors handed back to Python."""
+    if lost := sum(found.lost_seconds or 0.0 for found in breaks):
+        yield f"{'costs' if lost > 0 else 'saves'} {seconds_text(abs(lost))} a call"
+    if crossing := sum(found.crossing for found in breaks):
+        size = sum(found.crossing_bytes for found in breaks)
+        yield f"{pluralize(crossing, 'tensor')}{f' ({size_text(size)})' if size else ''} handed back to Python"
+    if any(found.outcome in ("plain", "skipped") for found in breaks):
+        yield "leaves lines around it to plain Python"

@@ -1,0 +1,279 @@
+// The map of a program: each function of the call tree as a strip of its lines. Graphs are coloured runs, breaks are gaps,
+// plain Python is hatched. As it is, and with as many fixes as the slider says.
+
+import { sentence } from "./document.js";
+import { DocumentView } from "./document_view.js";
+import { counted, h, icon, modes, secondsInWords } from "./dom.js";
+
+/** @typedef {import("./document.js").Part} Part */
+/** @typedef {import("./document.js").Place} Place */
+/**
+ * @typedef {{line: number, ids: string[], seconds: number, gap?: string, graphs?: string[], ops?: number, parts?: string[]}} Cell
+ * @typedef {{name: string, place: Part, depth: number, from: number, to: number, ids: string[], open: boolean, why: string}} Fn
+ * @typedef {{cells: number[], title: string, words: string[]}} State
+ * @typedef {{cells: Cell[], functions: Fn[], states: State[], timed: boolean}} MapData
+ * Cells of one function that look alike: a part of a graph, plain Python, or one break.
+ * @typedef {{look: number, from: number, to: number}} Run
+ */
+
+/** What a cell is; as in explorer/findings/map_states.py. */
+const [ABSENT, PLAIN, BREAK, HIDDEN, GRAPHS] = [-1, 0, 1, 2, 3];
+const COLOURS = 6;
+/** The room of a break whose cost is not measured, as a part of that of a line. */
+const GAP = 0.7;
+/** @type {Record<number, string>} */
+const LOOKS = { [PLAIN]: "tc-map-plain", [BREAK]: "tc-map-break", [HIDDEN]: "tc-map-hidden" };
+
+export class ProgramMapView extends DocumentView {
+  /** @param {HTMLElement} body @returns {import("./document.js").Charts} */
+  begin(body) {
+    body.classList.add("tc-map-body");
+    return { program_map: (data, place) => (this.map = new ProgramMap(data, place, this)).root };
+  }
+
+  mark() {
+    super.mark();
+    this.map?.mark(this.primary, this.lit);
+  }
+
+  /** @param {Set<string>} linked */
+  preview(linked) {
+    super.preview(linked);
+    for (const { element, ids } of this.map?.pieces ?? []) element.classList.toggle("tc-previewed", ids.some((id) => linked.has(id)));
+  }
+
+  /** @param {Set<string>} primary @param {Set<string>} linked @param {boolean} reveal */
+  select(primary, linked, reveal) {
+    super.select(primary, linked, reveal);
+    if (reveal) this.reveal(this.map?.pieces.find(({ ids }) => ids.some((id) => primary.has(id)))?.element);
+  }
+
+  /** @param {string} wanted */
+  matching(wanted) {
+    return [...this.items].filter(([, row]) => row.textContent?.toLowerCase().includes(wanted)).map(([id]) => id);
+  }
+
+  focus() {
+    this.map?.pieces.find(({ element }) => element.tabIndex === 0)?.element.focus({ preventScroll: true });
+  }
+}
+
+class ProgramMap {
+  /** @param {MapData} data @param {Place} place @param {ProgramMapView} view */
+  constructor(data, place, view) {
+    this.data = data;
+    this.place = place;
+    this.view = view;
+    this.at = data.states.length - 1;
+    this.byTime = data.timed;
+    this.closed = new Set(data.functions.filter(({ open }) => !open));
+    /** What can be chosen, and the entities that light it up. @type {{element: HTMLElement, ids: string[], parts: string[], column: number, row: number}[]} */
+    this.pieces = [];
+    this.tools = h("div", { class: "tc-map-tools" });
+    this.words = h("div", { class: "tc-map-words", role: "status" });
+    this.table = h("table", { class: "tc-map-table", "aria-label": "Map of the program: the functions and their lines" });
+    this.table.addEventListener("keydown", (event) => this.pressed(event));
+    this.root = h("div", { class: data.states.length > 1 ? "tc-map" : "tc-map tc-map-single" }, this.tools, this.words, this.table);
+    this.drawTools();
+    this.draw();
+  }
+
+  // Tools
+
+  drawTools() {
+    const { states, timed } = this.data;
+    const last = states.length - 1;
+    const input = h("input", { type: "range", min: "0", max: String(last), value: String(this.at), "aria-label": "Fixes", "aria-valuetext": states[this.at].title });
+    input.addEventListener("input", () => {
+      this.at = Number(input.value);
+      input.setAttribute("aria-valuetext", states[this.at].title);
+      this.draw();
+    });
+    const slider = h("div", { class: "tc-map-slider" }, h("span", {}, "as it is"), input, h("span", {}, states[last].title));
+    const units = modes("Widths", ["by time", "by lines"], this.byTime ? 0 : 1, (at) => {
+      this.byTime = at === 0;
+      this.drawTools();
+      this.draw();
+      this.tools.querySelectorAll("button")[at].focus();
+    });
+    const keys = [["tc-g0", "graph"], ["tc-map-plain", "plain Python"], ["tc-map-break", "break"]];
+    if (states.some(({ cells }) => cells.includes(HIDDEN))) keys.push(["tc-map-hidden", "break behind another"]);
+    const legend = keys.map(([name, words]) => h("span", { class: "tc-map-key" }, h("i", { class: `tc-map-run ${name}` }), words));
+    const unit = timed ? units : h("span", { class: "tc-why" }, "as wide as their lines of code");
+    this.tools.replaceChildren(...(last > 0 ? [slider] : []), h("div", { class: "tc-map-legend" }, ...legend, unit));
+  }
+
+  /** The columns: the state as it is, and the chosen one if there are several. */
+  get columns() {
+    return this.data.states.length > 1 ? [0, this.at] : [0];
+  }
+
+  // The table
+
+  draw() {
+    const { functions, states } = this.data;
+    const had = this.pieces.findIndex(({ element }) => element === document.activeElement);
+    this.pieces = [];
+    this.view.items.clear();
+    this.most = Math.max(...states.map((state) => this.width(state, 0, state.cells.length)), 1e-12);
+    const heads = this.columns.map((at, column) => h("th", { scope: "col" }, column ? states[at].title : "as it is"));
+    const rows = functions.flatMap((fn, row) => (this.isShown(fn) ? [this.row(fn, row)] : []));
+    const body = h("tbody", {}, ...rows);
+    const head = h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "function"), ...heads));
+    this.table.replaceChildren(...(this.columns.length > 1 ? [head] : []), body);
+    const said = this.columns.map((at) => h("p", {}, h("b", {}, states[at].title), ": ", ...states[at].words.flatMap((each) => [...sentence(each, this.place), " "])));
+    this.words.replaceChildren(...said);
+    const first = this.pieces[Math.max(had, 0)] ?? this.pieces[0];
+    if (first) first.element.tabIndex = 0;
+    if (had >= 0) first?.element.focus({ preventScroll: true });
+    this.view.mark();
+  }
+
+  /** Whether all functions around one are open. @param {Fn} fn */
+  isShown(fn) {
+    return ![...this.closed].some((outer) => outer !== fn && outer.from <= fn.from && fn.to <= outer.to && outer.depth < fn.depth);
+  }
+
+  /** @param {Fn} fn @param {number} row */
+  row(fn, row) {
+    const { functions } = this.data;
+    const isOpen = !this.closed.has(fn);
+    const toggle = () => {
+      if (isOpen) this.closed.add(fn);
+      else this.closed.delete(fn);
+      this.draw();
+      /** @type {HTMLElement | null} */ (this.table.querySelector(`[data-row="${row}"]`))?.focus();
+    };
+    const calls = (functions[row + 1]?.depth ?? 0) > fn.depth;
+    const title = isOpen ? `Hide what ${fn.name} calls` : `Show what ${fn.name} calls`;
+    const fold = calls ? h("button", { class: "tc-map-fold", type: "button", title, "aria-label": title, "aria-expanded": String(isOpen), "data-row": row, onclick: toggle }, icon(isOpen ? "down" : "right")) : h("span", { class: "tc-map-fold" });
+    const select = () => this.view.callbacks.onSelect(fn.ids.length ? fn.ids : this.idsOf(fn.from, fn.to), false);
+    const name = h("button", { class: "tc-map-name", type: "button", title: fn.why || fn.name, onclick: select }, fn.name);
+    const indent = { paddingLeft: `${14 * fn.depth}px` };
+    const head = h("th", { scope: "row" }, h("div", { class: "tc-map-fn", style: indent }, fold, name, ...sentence(fn.place, this.place)));
+    const cells = this.columns.map((at, column) => h("td", { "data-title": fn.depth ? "" : this.data.states[at].title }, h("div", { class: "tc-map-strip", role: "group", "aria-label": `${fn.name}, ${this.data.states[at].title}` }, ...this.strip(fn, at, row, column))));
+    const element = h("tr", {}, head, ...cells);
+    this.view.items.set(fn.ids[0] ?? `map ${row}`, element);
+    return element;
+  }
+
+  // A strip
+
+  /** How much room a cell takes: by lines always the same, by time none for a break that is gone. @param {State} state @param {number} at */
+  weight(state, at) {
+    const { seconds, gap } = this.data.cells[at];
+    if (this.byTime) return state.cells[at] === ABSENT ? 0 : seconds;
+    return gap === undefined ? 1 : GAP;
+  }
+
+  /** @param {State} state @param {number} from @param {number} to */
+  width(state, from, to) {
+    let sum = 0;
+    for (let at = from; at < to; at++) sum += this.weight(state, at);
+    return sum;
+  }
+
+  /** What looks alike in a row, a break that is gone like what is before it. @param {State} state @param {number} from @param {number} to @returns {Run[]} */
+  runs(state, from, to) {
+    /** @type {Run[]} */
+    const runs = [];
+    for (let at = from; at < to; at++) {
+      const look = state.cells[at];
+      const last = runs.at(-1);
+      const joins = last && last.look !== BREAK && last.look !== HIDDEN;
+      if (joins && (look === last.look || look === ABSENT)) last.to = at + 1;
+      else if (look !== ABSENT) runs.push({ look, from: at, to: at + 1 });
+    }
+    return runs;
+  }
+
+  /** @param {Fn} fn @param {number} number of the state @param {number} row @param {number} column */
+  strip(fn, number, row, column) {
+    const state = this.data.states[number];
+    return this.runs(state, fn.from, fn.to).map((run) => {
+      const { look, from, to } = run;
+      const percent = (/** @type {number} */ amount) => `${(100 * amount) / /** @type {number} */ (this.most)}%`;
+      const words = this.runWords(run, number);
+      const ids = this.idsOf(from, to);
+      const parts = number ? [] : [...new Set(this.data.cells.slice(from, to).flatMap((cell) => cell.parts ?? []))];
+      const chosen = parts.length ? parts : ids;
+      const style = { left: percent(this.width(state, 0, from)), width: percent(this.width(state, from, to)) };
+      const cost = look === BREAK && this.byTime ? this.data.cells[from].seconds : 0;
+      const element = h("button", { class: `tc-map-run ${LOOKS[look] ?? `tc-g${(look - GRAPHS) % COLOURS}`}`, type: "button", tabIndex: -1, title: words, "aria-label": words, style }, cost ? secondsInWords(cost) : "");
+      element.addEventListener("click", (event) => this.view.callbacks.onSelect(chosen, event.ctrlKey || event.metaKey));
+      element.addEventListener("pointerenter", () => this.view.callbacks.onHover(chosen));
+      element.addEventListener("focus", () => this.focused(element, chosen));
+      this.pieces.push({ element, ids, parts, column, row });
+      return element;
+    });
+  }
+
+  /** The entities of some cells. @param {number} from @param {number} to */
+  idsOf(from, to) {
+    return [...new Set(this.data.cells.slice(from, to).flatMap(({ ids }) => ids))].filter(Boolean);
+  }
+
+  /** @param {Run} run @param {number} number of the state */
+  runWords({ look, from, to }, number) {
+    const cells = this.data.cells.slice(from, to).filter(({ gap }) => gap === undefined);
+    if (look === BREAK) return `Line ${this.data.cells[from].line}: break at ${this.data.cells[from].gap}`;
+    if (look === HIDDEN) return `Line ${this.data.cells[from].line}: break that shows only when others are gone, ${this.data.cells[from].gap}`;
+    const seconds = cells.reduce((sum, cell) => sum + cell.seconds, 0);
+    const time = seconds ? `, ${secondsInWords(seconds)}` : "";
+    const lines = cells.length > 1 ? `${counted(cells.length, "line")}, ${cells[0].line} to ${cells[cells.length - 1].line}` : `line ${cells[0].line}`;
+    if (look === PLAIN) return `Plain Python: ${lines}${time}`;
+    const graphs = [...new Set(cells.flatMap((cell) => cell.graphs ?? []))];
+    const ops = cells.reduce((sum, cell) => sum + (cell.ops ?? 0), 0);
+    const name = number === 0 ? `Graph ${graphs.join(", ")}` : "In one graph";
+    return `${name}: ${lines}${number === 0 ? `, ${counted(ops, "op")}` : ""}${time}`;
+  }
+
+  /** @param {Set<string>} primary @param {Set<string>} lit */
+  mark(primary, lit) {
+    for (const { element, ids, parts } of this.pieces) {
+      const chosen = [...ids, ...parts].some((id) => primary.has(id));
+      element.classList.toggle("tc-primary", chosen);
+      element.classList.toggle("tc-linked", !chosen && ids.some((id) => lit.has(id)));
+      element.setAttribute("aria-pressed", String(chosen));
+    }
+  }
+
+  // Keys
+
+  /** One piece can be reached with Tab: the last that had the focus. @param {HTMLElement} element @param {string[]} ids */
+  focused(element, ids) {
+    for (const piece of this.pieces) piece.element.tabIndex = piece.element === element ? 0 : -1;
+    this.view.callbacks.onHover(ids);
+  }
+
+  /** Arrows go along a strip and to the strips around it. @param {KeyboardEvent} event */
+  pressed(event) {
+    const here = this.pieces.find(({ element }) => element === event.target);
+    if (!here || event.altKey || event.ctrlKey || event.metaKey) return;
+    const strip = this.pieces.filter(({ row, column }) => row === here.row && column === here.column);
+    const all = this.pieces;
+    /** @type {Record<string, () => ProgramMap["pieces"][0] | undefined>} */
+    const places = {
+      ArrowLeft: () => all[all.indexOf(here) - 1],
+      ArrowRight: () => all[all.indexOf(here) + 1],
+      ArrowUp: () => this.beyond(here, -1),
+      ArrowDown: () => this.beyond(here, 1),
+      Home: () => strip[0],
+      End: () => strip.at(-1),
+    };
+    const to = places[event.key]?.();
+    if (!(event.key in places)) return;
+    to?.element.focus();
+    event.preventDefault();
+  }
+
+  /** The nearest piece in the strip below or above. @param {ProgramMap["pieces"][0]} here @param {number} step */
+  beyond(here, step) {
+    const column = this.pieces.filter((piece) => piece.column === here.column);
+    const rows = [...new Set(column.map(({ row }) => row))];
+    const wanted = rows[rows.indexOf(here.row) + step];
+    const middle = (/** @type {HTMLElement} */ element) => element.offsetLeft + element.offsetWidth / 2;
+    const far = (/** @type {ProgramMap["pieces"][0]} */ { element }) => Math.abs(middle(element) - middle(here.element));
+    return column.filter(({ row }) => row === wanted).sort((one, two) => far(one) - far(two))[0];
+  }
+}

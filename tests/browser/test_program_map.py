@@ -1,0 +1,40 @@
+"""The map of a program: before and with fixes, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage
+from tests.browser.waiting import wait_until
+from tests.explorer.findings.test_program_map import mended
+
+
+def test_map_opens_first_and_shows_fixes_one_by_one(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mended())
+    expect(view.stage.locator(".tc-map-fn")).to_have_count(2)
+    before, after = view.stage.locator(".tc-map-table tbody tr").first.locator(".tc-map-strip").all()
+    assert before.get_attribute("aria-label") == "f, as it is"
+    expect(before.locator(".tc-map-break")).to_have_count(2)
+    expect(after.locator(".tc-map-run")).to_have_count(1)
+    slider = view.stage.get_by_role("slider", name="Fixes")
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(slider).to_have_attribute("aria-valuetext", "1 of 2 fixes")
+    expect(after.locator(".tc-map-break")).to_have_count(1)
+    expect(view.stage.locator(".tc-map-words")).to_contain_text("this state was not captured")
+
+
+def test_break_on_the_map_selects_its_card_and_line(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mended())
+    view.stage.locator(".tc-map-strip .tc-map-run").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(view.root.locator(".tc-inspector h3")).to_have_text("Site 1 of 2")
+    wait_until(lambda: any('print("y")' in line for line in view.marked(view.source)))
+    view.line(view.source, "y = x.sin()").locator(".tc-number").click()
+    run = view.stage.locator(".tc-map-strip .tc-map-run").first
+    expect(run).to_have_attribute("aria-pressed", "true")
+    run.click()
+    expect(run).to_have_attribute("aria-pressed", "true")
+    wait_until(lambda: any("y = x.sin()" in line for line in view.marked(view.source)))
