@@ -1,4 +1,5 @@
-"""Take the README's pictures in JupyterLab: a tour, GPT-2 as a graph, a kernel with its machine code, graph breaks.
+"""Take the README's pictures in JupyterLab: a tour, GPT-2 as a graph, a kernel with its machine code, graph breaks, and
+the map of a program after an x-ray.
 
     .venv/bin/python -m build_tools.take_screenshot [PICTURE ...]
 
@@ -74,6 +75,57 @@ model = Classifier().eval()""",
     """%%tcompile -o run --stages captured
 result = model(torch.randn(8, 16))""",
 )
+XRAY = (
+    """%load_ext tcompile
+import logging
+
+import torch
+from torch import nn
+
+log = logging.getLogger("classifier")
+
+
+def scaled(h):
+    print("activations:", h.shape)
+    return h / h.max().item()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.inner = nn.Linear(32, 32)
+
+    def forward(self, h):
+        return h + torch.relu(self.inner(self.norm(h)))
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(16, 32)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        h = torch.relu(self.embed(x))
+        h = scaled(h)
+        for block in self.blocks:
+            h = block(h)
+            print("norm:", h.norm().item())
+        if h.mean() > 0.1:
+            h = h * 2
+        else:
+            h = h - 1
+        return self.head(h).sum(0)
+
+
+torch.manual_seed(0)
+model = Classifier().eval()""",
+    """%%tcompile -o run --stages captured
+result = model(torch.randn(8, 16))""",
+    "run.xray().try_fixes();",
+)
 TOUR = (
     "%load_ext tcompile\nimport torch",
     """%%tcompile -o run
@@ -123,6 +175,14 @@ def breaks(_: NotebookPage, view: ExplorerView) -> None:
     card.click(position={"x": 8, "y": 8})
     card.evaluate("card => { card.closest('.tc-scroll').scrollTop = card.offsetTop - 12; }")
     view.source.locator(".tc-scroll").evaluate("source => { source.scrollTop = 180; }")
+
+
+def xray_map(notebook: NotebookPage, view: ExplorerView) -> None:
+    """The map that opens after an x-ray: as it is and with all fixes, with a break selected."""
+    notebook.run_cell(2)
+    expect(view.stage.locator(".tc-map-strip")).not_to_have_count(0, timeout=COMPILE_MS)
+    view.stage.locator(".tc-map-strip .tc-map-break").nth(1).click()
+    view.source.locator(".tc-scroll").evaluate("source => { source.scrollTop = 160; }")
 
 
 class Film:
@@ -205,7 +265,7 @@ def take(
 
 with tempfile.TemporaryDirectory() as root, running_server("lab", Path(root)) as lab, sync_playwright() as driver:
     chrome = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-    wanted = sys.argv[1:] or ["tour", "screenshot", "machine_code", "graph_breaks"]
+    wanted = sys.argv[1:] or ["tour", "screenshot", "machine_code", "graph_breaks", "xray_map"]
     if "tour" in wanted:
         tour(chrome, lab)
     if "screenshot" in wanted:
@@ -214,4 +274,6 @@ with tempfile.TemporaryDirectory() as root, running_server("lab", Path(root)) as
         take(chrome, lab, "machine_code", KERNEL, kernel)
     if "graph_breaks" in wanted:
         take(chrome, lab, "graph_breaks", BREAKS, breaks, {"width": 1400, "height": 900})
+    if "xray_map" in wanted:
+        take(chrome, lab, "xray_map", XRAY, xray_map)
     chrome.close()

@@ -6,6 +6,7 @@ it. Each function of the call tree is a range of these cells.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -74,12 +75,13 @@ Range = tuple[Function, int, int]
 
 @dataclass(frozen=True)
 class Cell:
-    """A line, or a break (`gap`), of a function. `graphs` maps its captured graphs to their number of ops there."""
+    """A line, or a break (`gap`), of a function. A line in several graphs is several cells: `graphs` are the compilations
+    of one code object, each with its number of ops.
+    """
 
     function: Function
     row: int
     graphs: tuple[tuple[str, int], ...] = ()
-    plain: bool = False
     gap: Gap | None = None
 
 
@@ -98,10 +100,27 @@ def _add_cells(function: Function, cells: list[Cell], ranges: list[Range]) -> No
     for row, line in sorted(function.lines.items()):
         for called in line.calls.values():
             _add_cells(called, cells, ranges)
-        if line.graphs or line.plain:
-            cells.append(Cell(function, row, tuple(line.graphs.items()), line.plain))
-        cells += [Cell(function, row, gap=gap) for _, gap in sorted(line.gaps.items(), key=lambda item: item[0])]
+        cells += line_cells(function, row, line)
     ranges[place] = (function, start, len(cells))
+
+
+def line_cells(function: Function, row: int, line: Line) -> Iterator[Cell]:
+    """A cell for each graph of a line, for it as plain Python, and for each break, in the order in which they run."""
+    graphs: dict[int, list[tuple[str, int]]] = {}
+    for graph, ops in line.graphs.items():
+        graphs.setdefault(code_of(graph), []).append((graph, ops))
+    parts = [Cell(function, row, tuple(each)) for each in graphs.values()]
+    if line.plain and not parts:
+        parts = [Cell(function, row)]
+    gaps = [Cell(function, row, gap=gap) for _, gap in sorted(line.gaps.items(), key=lambda item: item[0])]
+    for each in itertools.zip_longest(parts, gaps):
+        yield from filter(None, each)
+
+
+def code_of(graph: str) -> int:
+    """The code object that a graph was captured from: 3 for `3/1`."""
+    digits = graph.partition("/")[0]
+    return int(digits) if digits.isdigit() else -1
 
 
 class CallTree:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compiler.record import Record, Site
-from explorer.findings.call_tree import Cell, Function, Gap, way
+from explorer.findings.call_tree import Cell, Function, Gap, code_of, way
 
 ABSENT, PLAIN, BREAK, HIDDEN, GRAPHS = -1, 0, 1, 2, 3
 """A break that is gone, plain Python, a break, a break that shows only when others are gone. GRAPHS and above are
@@ -38,7 +38,7 @@ def states_of(cells: Sequence[Cell], record: Record) -> list[State]:
 class _States:
     def __init__(self, cells: Sequence[Cell], record: Record) -> None:
         self.cells, self.xray = cells, record.xray
-        codes = sorted({_code_of(cell) for cell in cells if cell.graphs})
+        codes = sorted({_code(cell) for cell in cells if cell.graphs})
         self._codes = {code: GRAPHS + number for number, code in enumerate(codes)}
         self._with_ops = {function.key for cell in cells if cell.graphs for function in cell.function.around()}
         self._texts = {artifact.id: artifact.text.splitlines() for artifact in record.of_stage("source")}
@@ -60,7 +60,7 @@ class _States:
     def _observed(self, cell: Cell) -> int:
         if cell.gap is not None:
             return BREAK if cell.gap.breaks else HIDDEN if cell.gap.site else ABSENT
-        return self._codes[_code_of(cell)] if cell.graphs else PLAIN
+        return self._codes[_code(cell)] if cell.graphs else PLAIN
 
     def _infer(self, stays: Sequence[bool]) -> tuple[int, ...]:
         """The state of each cell if only some breaks stay: lines between two of them are in one graph."""
@@ -73,7 +73,7 @@ class _States:
             if cell.gap is None:
                 runs_plain = self._is_evicted(cell, plain) or (id(cell.function), cell.row) in broken
                 new = GRAPHS + len(self._codes) + at
-                states.append(self._codes[_code_of(cell)] if cell.graphs else PLAIN if runs_plain else new)
+                states.append(self._codes[_code(cell)] if cell.graphs else PLAIN if runs_plain else new)
                 continue
             is_behind = not cell.gap.breaks and any(id(function) in evicted for function in cell.function.around())
             states.append(ABSENT if not stays[at] else HIDDEN if is_behind else BREAK)
@@ -140,7 +140,6 @@ def _find(joined: dict[int, int], state: int) -> int:
     return state
 
 
-def _code_of(cell: Cell) -> int:
-    """The code object of a cell's first graph: 3 for `3/1`; -1 without a graph."""
-    digits = cell.graphs[0][0].partition("/")[0] if cell.graphs else ""
-    return int(digits) if digits.isdigit() else -1
+def _code(cell: Cell) -> int:
+    """The code object of a cell's graph; -1 without a graph."""
+    return code_of(cell.graphs[0][0]) if cell.graphs else -1

@@ -172,7 +172,7 @@ class _ProgramChart:
 
     def _graph_words(self, number: int, state: State) -> str:
         """The number of graphs; as it is, also the number of times they were compiled, if that is more."""
-        count = len({cell for cell in state.cells if cell >= GRAPHS})
+        count = len(_graphs([state]))
         compiled = len(self.record.of_stage("captured"))
         again = f" ({compiled} compilations)" if not number and compiled > count else ""
         return f"{pluralize(count, 'graph')}{again}"

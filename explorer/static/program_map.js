@@ -66,6 +66,9 @@ class ProgramMap {
     this.view = view;
     this.at = data.states.length - 1;
     this.byTime = data.timed;
+    /** Where each cell begins, by state, and the widest of the states. @type {number[][]} */
+    this.starts = [];
+    this.most = 1;
     this.closed = new Set(data.functions.filter(({ open }) => !open));
     /** What can be chosen, and the entities that light it up. @type {{element: HTMLElement, ids: string[], parts: string[], column: number, row: number}[]} */
     this.pieces = [];
@@ -99,8 +102,8 @@ class ProgramMap {
     const keys = [["tc-g0", "graph"], ["tc-map-plain", "plain Python"], ["tc-map-break", "break"]];
     if (states.some(({ cells }) => cells.includes(HIDDEN))) keys.push(["tc-map-hidden", "break behind another"]);
     const legend = keys.map(([name, words]) => h("span", { class: "tc-map-key" }, h("i", { class: `tc-map-run ${name}` }), words));
-    const unit = timed ? units : h("span", { class: "tc-why" }, "as wide as their lines of code");
-    this.tools.replaceChildren(...(last > 0 ? [slider] : []), h("div", { class: "tc-map-legend" }, ...legend, unit));
+    const unit = this.byTime ? (last ? "width: time without fixes" : "") : "width: lines of code";
+    this.tools.replaceChildren(...(last > 0 ? [slider] : []), h("div", { class: "tc-map-legend" }, ...legend, timed ? units : "", h("span", {}, unit)));
   }
 
   /** The columns: the state as it is, and the chosen one if there are several. */
@@ -115,7 +118,8 @@ class ProgramMap {
     const had = this.pieces.findIndex(({ element }) => element === document.activeElement);
     this.pieces = [];
     this.view.items.clear();
-    this.most = Math.max(...states.map((state) => this.width(state, 0, state.cells.length)), 1e-12);
+    this.starts = states.map((state) => this.edges(state));
+    this.most = Math.max(...this.starts.map((edges) => edges[edges.length - 1]), 1e-12);
     const heads = this.columns.map((at, column) => h("th", { scope: "col" }, column ? states[at].title : "as it is"));
     const rows = functions.flatMap((fn, row) => (this.isShown(fn) ? [this.row(fn, row)] : []));
     const body = h("tbody", {}, ...rows);
@@ -166,11 +170,10 @@ class ProgramMap {
     return gap === undefined ? 1 : GAP;
   }
 
-  /** @param {State} state @param {number} from @param {number} to */
-  width(state, from, to) {
-    let sum = 0;
-    for (let at = from; at < to; at++) sum += this.weight(state, at);
-    return sum;
+  /** Where each cell begins, and where the last ends. @param {State} state */
+  edges(state) {
+    let end = 0;
+    return [0, ...state.cells.map((_, at) => (end += this.weight(state, at)))];
   }
 
   /** What looks alike in a row, a break that is gone like what is before it. @param {State} state @param {number} from @param {number} to @returns {Run[]} */
@@ -189,15 +192,15 @@ class ProgramMap {
 
   /** @param {Fn} fn @param {number} number of the state @param {number} row @param {number} column */
   strip(fn, number, row, column) {
-    const state = this.data.states[number];
-    return this.runs(state, fn.from, fn.to).map((run) => {
+    const edges = this.starts[number];
+    const percent = (/** @type {number} */ amount) => `${(100 * amount) / this.most}%`;
+    return this.runs(this.data.states[number], fn.from, fn.to).map((run) => {
       const { look, from, to } = run;
-      const percent = (/** @type {number} */ amount) => `${(100 * amount) / /** @type {number} */ (this.most)}%`;
       const words = this.runWords(run, number);
       const ids = this.idsOf(from, to);
       const parts = number ? [] : [...new Set(this.data.cells.slice(from, to).flatMap((cell) => cell.parts ?? []))];
       const chosen = parts.length ? parts : ids;
-      const style = { left: percent(this.width(state, 0, from)), width: percent(this.width(state, from, to)) };
+      const style = { left: percent(edges[from]), width: percent(edges[to] - edges[from]) };
       const cost = look === BREAK && this.byTime ? this.data.cells[from].seconds : 0;
       const element = h("button", { class: `tc-map-run ${LOOKS[look] ?? `tc-g${(look - GRAPHS) % COLOURS}`}`, type: "button", tabIndex: -1, title: words, "aria-label": words, style }, cost ? secondsInWords(cost) : "");
       element.addEventListener("click", (event) => this.view.callbacks.onSelect(chosen, event.ctrlKey || event.metaKey));
