@@ -75,8 +75,8 @@ Range = tuple[Function, int, int]
 
 @dataclass(frozen=True)
 class Cell:
-    """A line, or a break (`gap`), of a function. A line in several graphs is several cells: `graphs` are the compilations
-    of one code object, each with its number of ops.
+    """A line, or a break (`gap`), of a function. A line in several graphs is several cells: `graphs` are those of one
+    code object, each with its number of ops.
     """
 
     function: Function
