@@ -16,11 +16,13 @@ from explorer.findings import capture_text
 from explorer.reading.stages import stage_key
 from explorer.run import files, text
 from explorer.run.compiling import KernelCompiler
+from explorer.run.patch import Patch, write_files
 
 if TYPE_CHECKING:
     from explorer.run.run import Run
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+NO_FIX = "No fix that was tried works here; the cards say why."
 
 _EXPLORE = """\
 Call a function or a model of a Python file under torch.compile, and show every stage it went through.
@@ -28,6 +30,18 @@ Call a function or a model of a Python file under torch.compile, and show every 
 examples:
   tcompile explore model.py:model --input "randn(8, 64)" --html run.html
   tcompile explore attention.py:attend --input "randn(2, 8, 64)" --input "causal=True" --mode max-autotune
+"""
+
+
+_XRAY = """\
+Find all graph breaks of a function or a model, also those behind others, and try fixes.
+
+The fixes that work together are printed as a diff. Nothing is changed unless --write asks for it.
+
+examples:
+  tcompile xray model.py:model --input "randn(8, 64)" -o xray.html
+  tcompile xray model.py:model --input "randn(8, 64)" --patch fix.patch && git apply fix.patch
+  tcompile xray model.py:model --input "randn(8, 64)" --write
 """
 
 
@@ -67,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="tcompile", description="See every stage of torch.compile on your own code.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_explore(commands)
+    _add_xray(commands)
     _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)
@@ -81,9 +96,31 @@ def _add_explore(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.set_defaults(command=_explore)
+    _add_call(command, "--html")
+
+
+def _add_xray(commands: Any) -> None:
+    command = commands.add_parser(
+        "xray", help="find all graph breaks of a function or model in a file, and try fixes",
+        description=_XRAY, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    command.set_defaults(command=_xray)
+    _add_call(command, "-o", "--output", "--html")
+    command.add_argument("--sites-only", action="store_true", help="find the breaks, and try no fixes")
+    command.add_argument("--patch", type=_output(".patch", ".diff"), metavar="PATH", help="save the diff")
+    command.add_argument(
+        "--write", action="store_true", help="change the files: shows the diff, asks, and keeps each as FILE.py.orig"
+    )
+    command.add_argument("--yes", action="store_true", help="with --write: do not ask")
+
+
+def _add_call(command: Any, *page: str) -> None:
+    """Add the code to call, its inputs, the files to save (`page` are the flags for a page), and the options."""
     command.add_argument("code", metavar="FILE.py:NAME", help="a function, an nn.Module object, or a module class")
     _add_inputs(command)
-    command.add_argument("--html", type=_output(".html"), metavar="PATH", help="save a page to explore in a browser")
+    command.add_argument(
+        *page, dest="html", type=_output(".html"), metavar="PATH", help="save a page to explore in a browser"
+    )
     command.add_argument("--json", type=_output(".json"), metavar="PATH", help="save the record as data")
     group = command.add_argument_group("options of the exploration")
     for flag, settings in OPTIONS.items():
@@ -138,13 +175,13 @@ def _add_report(commands: Any) -> None:
     command.add_argument("-o", "--output", type=_output(".html"), help="where to (FILE.html)")
 
 
-def _output(suffix: str) -> Any:
-    """An argparse type: a path with this suffix in an existing folder, checked before any work is done."""
+def _output(*suffixes: str) -> Any:
+    """An argparse type: a path with such a suffix in an existing folder, checked before any work is done."""
 
     def path_to_write(value: str) -> Path:
         path = Path(value)
-        if path.suffix.lower() != suffix:
-            raise argparse.ArgumentTypeError(f"{value!r} does not end in {suffix}")
+        if path.suffix.lower() not in suffixes:
+            raise argparse.ArgumentTypeError(f"{value!r} does not end in {' or '.join(suffixes)}")
         if not path.absolute().parent.is_dir():
             raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
         return path
@@ -153,26 +190,68 @@ def _output(suffix: str) -> Any:
 
 
 def _explore(args: argparse.Namespace) -> None:
+    if (run := _explored(args, _options(args))) is not None:
+        _report_run(run, args)
+
+
+def _explored(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
+    """Explore the call of the arguments; None if the user's code raises, after its traceback was printed."""
     import torch
 
     from explorer.entry import call_inputs, user_code
     from explorer.entry.explore import explore_call
 
-    options = _options(args)
     torch.manual_seed(args.seed)
     try:
         function, path = user_code.load(args.code)
         inputs = call_inputs.parse(args.inputs)
         user_code.check_call(function, args.code.rpartition(":")[2], inputs.args, inputs.kwargs)
         site = user_code.line_of_name(function, args.code, path)
-        run = user_code.run_user_code(
+        return user_code.run_user_code(
             path, lambda: explore_call(function, inputs.args, inputs.kwargs, options, site=site)
         )
     except user_code.UserError as error:
         traceback.print_exception(type(error.cause), error.cause, error.trace)
         args.failed = True
+        return None
+
+
+def _xray(args: argparse.Namespace) -> None:
+    if args.sites_only and (args.patch or args.write):
+        raise UsageError("--sites-only tries no fixes, so there is nothing for --patch or --write")
+    if args.write and not (args.yes or sys.stdin.isatty()):
+        raise UsageError("--write asks before it changes files, and there is nobody to ask here: add --yes")
+    run = _explored(args, {"stages": "captured"} | _options(args))
+    if run is None:
         return
-    _report_run(run, args)
+    found = run.xray(_show_progress if sys.stderr.isatty() else None)
+    patch = Patch("") if args.sites_only else found.patch()
+    _show_progress("")
+    print(found)
+    if not args.sites_only:
+        print(f"\n{patch.rstrip() or NO_FIX}")
+    _save(run, args)
+    if patch and args.patch:
+        files.replace_file(args.patch, patch.encoded())
+        print(f"wrote {args.patch}")
+    if patch and args.write:
+        _write(patch, args)
+
+
+def _show_progress(words: str) -> None:
+    """Replace the line of progress in a terminal; "" removes it."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[2K{words}", end="…" if words else "", file=sys.stderr, flush=True)
+
+
+def _write(patch: Patch, args: argparse.Namespace) -> None:
+    """Change the user's files by a patch, after asking."""
+    names = ", ".join(file.name for file in patch.files)
+    if not args.yes and input(f"Change {names}? [y/N] ").strip().lower() not in ("y", "yes"):
+        print("Nothing was written.")
+        return
+    for file, backup in zip(patch.files, write_files(patch.files), strict=True):
+        print(f"wrote {file.name}; as it was: {backup}")
 
 
 def _decompose(args: argparse.Namespace) -> None:
@@ -197,6 +276,10 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _report_run(run: Run, args: argparse.Namespace) -> None:
     print(run)
+    _save(run, args)
+
+
+def _save(run: Run, args: argparse.Namespace) -> None:
     for path in filter(None, (args.json, args.html)):
         run.save(path)
         print(f"\nwrote {path}", end="")

@@ -83,6 +83,7 @@ class Trials:
         """
         with apart.forget_compilations(lambda _seconds: None):
             fixes = [self._best(site) for site in self.search.sites]
+            self.search.hear("trying the fixes together")
             found = [self._choose_together(fixes, candidates) for candidates in _selections(fixes)]
         tried = [replace(each, left=self.search.sites_after(each.change)) for each in found]
         return min(tried, key=lambda each: (bool(each.left.problems), len(each.left.sites)))
@@ -100,6 +101,8 @@ class Trials:
 
     def _best(self, site: Site) -> Fix:
         """The first verified fix of a site, or else the best one that was tried."""
+        number = self.search.sites.index(site) + 1
+        self.search.hear(f"trying fixes for site {number} of {len(self.search.sites)}")
         call = self.search.call_of(site)
         if call is None:
             return Fix(

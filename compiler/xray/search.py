@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from compiler.capture.sources import SourceBook, importable_path, is_installed, 
 from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
 from compiler.record import GraphBreak, Record, Site, Span, XRay
-from compiler.record.plain_text import one_line
+from compiler.record.plain_text import one_line, pluralize
 from compiler.torch_api import apart, dynamo, fx
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.module_calls import without_compiled_call
@@ -43,6 +43,8 @@ MOST_CAPTURES = 120
 SECONDS = 60.0
 """Maximum duration of each run of the call, as a program may never end when it is repeated."""
 _TORCH = str(Path(torch.__file__).parent)
+Hear = Callable[[str], None]
+"""Told of progress, in words."""
 
 
 def find_sites(call: Call, record: Record) -> XRay:
@@ -50,12 +52,12 @@ def find_sites(call: Call, record: Record) -> XRay:
     return search_sites(call, record).found
 
 
-def search_sites(call: Call, record: Record) -> Search:
-    """Search for the sites of a call; the search object can also be used to try fixes."""
+def search_sites(call: Call, record: Record, hear: Hear = lambda _words: None) -> Search:
+    """Search for the sites of a call; the search object can also be used to try fixes. `hear` is told of progress."""
     start = time.perf_counter()
     functions = all_functions()
     files = files_by_name(record, [path for path in functions if not is_installed(path)])
-    search = Search(call, record, SourceBook({path: name for name, path in files.items()}), functions)
+    search = Search(call, record, SourceBook({path: name for name, path in files.items()}), functions, hear)
     search.run()
     search.seconds = time.perf_counter() - start
     return search
@@ -69,6 +71,7 @@ class Search:
     record: Record
     book: SourceBook
     functions: Mapping[str, Sequence[FunctionType]]
+    hear: Hear = lambda _words: None
     sites: list[Site] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     consequences: list[Span] = field(default_factory=list)
@@ -119,6 +122,7 @@ class Search:
 
     def _go_on(self, bench: Bench) -> bool:
         """Capture once more; return whether another break was found that can be passed."""
+        self.hear(f"{pluralize(len(self.sites), 'site')} found")
         noted = self._note_values(bench)
         if noted is None:
             return False

@@ -63,6 +63,8 @@ class TcompileMagics(Magics):
     @exploration_options
     @argument("--fn", metavar="NAME", type=strip_quotes, default="",
               help="Compile what the cell calls by this name, anywhere in it: model, model.encoder, layers[0].")
+    @argument("--xray", action="store_true",
+              help="Then find all graph breaks, also those behind others, and try fixes: run.xray(), run.patch().")
     @argument("-o", "--output", metavar="NAME", type=strip_quotes, default="_tc",
               help="Keep the result, a Run, under this name; default: _tc.")
     @argument("--no-widget", action="store_true",
@@ -174,7 +176,7 @@ class TcompileMagics(Magics):
             if notebook_cell and output.widget is not None:
                 self._shown.add(notebook_cell, execution, run, output.widget)
 
-        return Session(cell, self._options(args), output, keep)
+        return Session(cell, self._options(args), output, keep, with_xray=args.xray)
 
     def _place(self) -> tuple[str, int]:
         """The id of the running notebook cell ("" if the front end does not send it), and its execution count."""

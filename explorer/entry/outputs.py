@@ -38,6 +38,12 @@ class Output:
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
         """Called when a stage starts, makes progress or ends; `known` returns the record so far."""
 
+    def show(self, run: Run) -> None:
+        """Called with the finished exploration, if something that takes time follows."""
+
+    def hear_progress(self, words: str) -> None:
+        """Called with the progress of an x-ray."""
+
     def end(self, run: Run) -> None:
         """Called when the cell has finished or failed."""
         if run.record.artifacts or run.record.problems:
@@ -75,6 +81,16 @@ class NotebookOutput(Output):
         """Whether an update is due; always after a graph's last stage, as the user's code may then run for long."""
         is_last = event.kind == "artifact" and event.stage in LAST_STAGES
         return is_last or time.monotonic() - self._updated > UPDATE_SECONDS
+
+    def show(self, run: Run) -> None:
+        if self.widget is not None:
+            self.widget.update(run.record)
+
+    def hear_progress(self, words: str) -> None:
+        if self.widget is not None:
+            self.widget.hear_progress(words, "xray")
+        elif self._static is not None:
+            self._static.update(_note(f"X-ray: {words}…"), raw=True)
 
     def end(self, run: Run) -> None:
         if self._static is not None:
@@ -122,6 +138,12 @@ class GuardedOutput(Output):
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
         if self._error is None:
             self._guard(lambda: self._output.hear(event, known))
+
+    def show(self, run: Run) -> None:
+        self._guard(lambda: self._output.show(run))
+
+    def hear_progress(self, words: str) -> None:
+        self._guard(lambda: self._output.hear_progress(words))
 
     def end(self, run: Run) -> None:
         self._guard(lambda: self._output.end(run))

@@ -19,13 +19,19 @@ from explorer.run.run import Run
 
 
 class Session:
-    """Context manager for one run of a cell (`run_cell`); `keep` receives the `Run`, also if the cell fails."""
+    """Context manager for one run of a cell (`run_cell`); `keep` receives the `Run`, also if the cell fails.
 
-    def __init__(self, cell: Cell, options: Options, output: Output, keep: Callable[[Run], None]) -> None:
+    `with_xray` finds all sites of graph breaks at the end, and tries fixes.
+    """
+
+    def __init__(
+        self, cell: Cell, options: Options, output: Output, keep: Callable[[Run], None], *, with_xray: bool = False
+    ) -> None:
         self._cell = cell
         self._output = output
         self._keep = keep
         self._options = options
+        self._with_xray = with_xray
         self._value: Any = None
         self._exploration = Exploration(options, listener=self._hear)
         self._choice: Choice = cell.choice(self._compile)
@@ -55,7 +61,21 @@ class Session:
             )
             self._choice.calls = {}
             self._keep(run)
-            self._output.end(run)
+            try:
+                if self._with_xray and error is None:
+                    self._xray(run)
+            finally:
+                self._output.end(run)
+
+    def _xray(self, run: Run) -> None:
+        """X-ray the explored call. What prevents it becomes a problem of the record, as the cell itself has run well."""
+        self._output.show(run)
+        try:
+            run.xray(self._output.hear_progress).try_fixes()
+        except Exception as error:  # noqa: BLE001 - torch may raise anything for the repeated call
+            reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            problem = Problem("xray", reason)
+            run.compiler.grow(lambda record: record.with_fields(problems=(*record.problems, problem)))
 
     def run_cell(self) -> Any:
         """Run the cell; return the value of its last expression, or None."""

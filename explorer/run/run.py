@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -188,7 +188,7 @@ class Run(RecordHolder):
         """One row per graph break: place, cause, graphs around it, fix, torch's message."""
         return _tables().breaks(self.record)
 
-    def xray(self) -> XRayed:
+    def xray(self, listener: Callable[[str], None] | None = None) -> XRayed:
         """Find all sites of graph breaks, including those hidden behind others.
 
         print(run.xray())       # also `.sites` and `.table`; `run["xray"]` from then on
@@ -196,8 +196,10 @@ class Run(RecordHolder):
         The call is captured repeatedly. Each time, the expressions that broke are replaced by their values, until
         nothing breaks. The user's objects and the RNG state are restored. A site that writes files, starts processes or
         uses the network is only explained, not run. The result is kept in the record: later calls return the same.
-        Raises ValueError for a run without a call, unless its record has the sites.
+        `listener` is told of progress, in words, now and when fixes are tried. Raises ValueError for a run without a
+        call, unless its record has the sites.
         """
+        self._xrayed.listener = listener
         return self._xrayed.find_sites()
 
     def patch(self, sites: Sequence[str | int] | None = None) -> Patch:

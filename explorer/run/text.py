@@ -41,7 +41,7 @@ def summary(record: Record, width: int = WIDTH) -> str:
     parts = [heading(record), _stages(record)]
     parts += [_kernels(record), document_text(versus_document(record)), "\n".join(timing_lines(record, width))]
     parts += [heat_text(record), "\n".join(check_lines(record, width))]
-    parts += [_breaks(record), _recompiles(record), _plain_python(record), _problems(record)]
+    parts += [_breaks(record), _xray(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
 
@@ -151,6 +151,20 @@ def _breaks(record: Record) -> str:
     times = Counter(_break_line(found) for found in record.breaks)
     lines = [f"  {line}{_times(count)}{advice[line]}" for line, count in times.items()]
     return _titled_section(break_count(record.breaks), lines, "print(run.cards)")
+
+
+def _xray(record: Record) -> str:
+    """The sites that the x-ray found, and how their fixes did."""
+    if record.xray is None:
+        return ""
+    tried = {fix.site: f"\n    fix: {fix.state}" for fix in record.xray.fixes}
+    lines = [
+        f"  {place_text(site.file, site.line)}  {site.what or site.kind}{tried.get(site.id, '')}"
+        for site in record.xray.sites
+    ]
+    patch = ["  the fixes that work together: print(run.patch())"] if record.xray.patch else []
+    count = f"x-ray: {pluralize(len(lines), 'site')}"
+    return "\n".join([_titled_section(count, lines, "print(run.xray())") or f"{count}: no graph breaks", *patch])
 
 
 def _break_line(found: GraphBreak) -> str:

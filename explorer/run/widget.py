@@ -77,11 +77,11 @@ class Explorer(anywidget.AnyWidget):
         self.compiler.replace(record)
         self._show(record, {}, running, words)
 
-    def hear_progress(self, progress: object) -> None:
-        """Show the progress of a measurement; "" ends the display."""
+    def hear_progress(self, progress: object, stage: str = "timing") -> None:
+        """Show the progress of a measurement, or of another stage; "" ends the display."""
         words = str(progress)
         with self._one_message():
-            self.running = self._runs("timing" if words else "", words)
+            self.running = self._runs(stage if words else "", words)
 
     def _on_progress(self, record: Record, progress: dict[str, Any]) -> None:
         if record is self._payload.record:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class XRayed:
 
     def __init__(self, compiler: KernelCompiler, call: Call | None) -> None:
         self._compiler, self._call = compiler, call
+        self.listener: Callable[[str], None] | None = None
         self._search: Search | None = None
         self._patches: dict[frozenset[str], Patch] = {}
 
@@ -55,8 +56,12 @@ class XRayed:
         if self._search is None:
             from compiler.xray.search import search_sites
 
-            self._search = search_sites(self._call, self._compiler.record)
+            self._search = search_sites(self._call, self._compiler.record, self._hear)
         return self._search
+
+    def _hear(self, words: str) -> None:
+        if self.listener is not None:
+            self.listener(words)
 
     def _keep(self, found: XRay) -> XRay:
         self._compiler.grow(lambda record: record.with_fields(xray=found))
