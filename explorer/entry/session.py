@@ -68,7 +68,7 @@ class Session:
                 self._output.end(run)
 
     def _xray(self, run: Run) -> None:
-        """X-ray the explored call. What prevents it becomes a problem of the record, as the cell itself has run well."""
+        """X-ray the explored call. An error becomes a problem of the record, because the cell itself has run."""
         self._output.show(run)
         try:
             run.xray(self._output.hear_progress).try_fixes()

@@ -23,6 +23,7 @@ from explorer.render.document import (
     Fold,
     Items,
     Link,
+    Make,
     Only,
     Parts,
     Section,
@@ -41,6 +42,12 @@ ENDS = {"plain": "plain Python", "skipped": "plain Python, all of the function",
 TORCHS_WORDS = 1_000
 MAP = "frame_map"
 """Id of the artifact with the map of the program."""
+_ALL_SITES = Make(
+    "xray",
+    "X-ray: find all breaks, also behind these, and try fixes",
+    "A break may hide others: `run.xray()` finds them all, and `run.patch()` has fixes that were tried. Call them "
+    "before saving, and the page has them.",
+)
 
 
 def breaks_finding(record: Record) -> Finding | None:
@@ -50,6 +57,8 @@ def breaks_finding(record: Record) -> Finding | None:
         return None
     lines, graphs = SourceLines(record), Graphs(record)
     document: list[Parts] = [*break_cards(record)]
+    if record.breaks and record.xray is None:
+        document.insert(0, Only(("view",), (_ALL_SITES,)))
     if told:
         title = notes_title(record)
         document.append(Section((Items(tuple(note_words(note, lines) for note in told)),), title, "notes"))

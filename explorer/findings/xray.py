@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Fix, Record, Site, ValueOrigin, XRay
 from compiler.record.plain_text import one_line, pluralize
 from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
-from explorer.render.document import Card, Document, Fold, Items, Parts, Section, Text, Words
+from explorer.render.document import Card, Document, Fold, Items, Make, Only, Parts, Section, Text, Words
 from explorer.render.finding import Finding
 from explorer.render.places import change_part, line_link, way
 from explorer.render.text import document_finding
+
+VIEW = "xray"
+_TRY_FIXES = Make("xray", "Try fixes", "`run.xray().try_fixes()` tries a fix for each site, and all of them together.")
 
 
 def xray_finding(record: Record) -> Finding | None:
@@ -23,7 +29,34 @@ def xray_finding(record: Record) -> Finding | None:
     lines = SourceLines(record)
     entities = {site_id(site): _site_entity(site, lines) for site in found.sites}
     count = pluralize(len(found.sites), "site")
-    return document_finding("xray", "x-ray", xray_document(found, lines), entities, count)
+    made = document_finding("xray", "x-ray", xray_document(found, lines), entities, count, VIEW)
+    return replace(made, data={**made.data, **_handover(found)})
+
+
+def _handover(found: XRay) -> dict[str, Any]:
+    """The fixes that the view offers to choose, and their patch as it was tried; {} if none was tried."""
+    if found.left is None:
+        return {}
+    sites = {site.id: site for site in found.sites}
+    fixes = [
+        {
+            "id": fix.site,
+            "place": place_text(sites[fix.site].file, sites[fix.site].line),
+            "code": one_line(sites[fix.site].span.code),
+            "state": fix.state,
+            "together": fix.together,
+        }
+        for fix in found.fixes
+        if fix.suggestion is not None and (fix.suggestion.rewrite or fix.suggestion.settings)
+    ]
+    return {"fixes": fixes, "patch": {"text": found.patch, "promise": promise_in(found.patch), "problem": ""}}
+
+
+def promise_in(patch: str) -> list[str]:
+    """The sentences above a diff that say what it promises."""
+    return [
+        line.removeprefix("# ") for line in itertools.takewhile(lambda line: line.startswith("# "), patch.splitlines())
+    ]
 
 
 def site_id(site: Site) -> str:
@@ -39,7 +72,8 @@ def _site_entity(site: Site, lines: SourceLines) -> Entity:
 
 def xray_document(found: XRay, lines: SourceLines) -> Document:
     """A summary, a card for each site, and notes on the search."""
-    document: list[Parts] = [Text(count_words(found), "lead"), *site_cards(found, lines)]
+    untried = () if found.left is not None or not found.sites else (Only(("view",), (_TRY_FIXES,)),)
+    document: list[Parts] = [Text(count_words(found), "lead"), *untried, *site_cards(found, lines)]
     if notes := tuple(search_notes(found)):
         document.append(Section((Items(notes),), "What else there is to know:", "notes"))
     return document

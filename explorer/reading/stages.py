@@ -11,13 +11,17 @@ from compiler.record import MACHINE_STAGES, Artifact, Record, ordered_stages, st
 
 @dataclass(frozen=True, slots=True)
 class StageWords:
-    """Title and description of a stage. Its ribbon chip counts entities of `kinds`, or lines if there are no kinds."""
+    """Title and description of a stage. Its ribbon chip counts entities of `kinds`, or lines if there are no kinds.
+
+    `ask` is the label of the button that makes a stage which is made on request.
+    """
 
     title: str
     about: str
     group: str
     kinds: frozenset[str] = frozenset()
     unit: str = "lines"
+    ask: str = ""
 
 
 _CALLS = frozenset({"call"})
@@ -48,6 +52,7 @@ STAGE_WORDS: dict[str, StageWords] = {
         _FINDINGS,
         frozenset({"site"}),
         "sites",
+        "Find all graph breaks, and try fixes",
     ),
     "guards": StageWords(
         "Guards", "What is checked before compiled code is used again.", _FINDINGS, frozenset({"guard"}), "guards"
@@ -89,6 +94,7 @@ STAGE_WORDS: dict[str, StageWords] = {
         _GRAPHS,
         frozenset({"output"}),
         "graphs",
+        "Click to generate",
     ),
     "post_grad": StageWords(
         "Post-grad", "The graphs after Inductor's passes, as they are lowered.", _GRAPHS, _CALLS, "ops"

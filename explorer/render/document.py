@@ -206,6 +206,14 @@ class Choice(Part, frozen=True):
     style: Literal["buttons", "menu"] = "buttons"
 
 
+class Make(Part, frozen=True):
+    """A button for the view that has Python make a stage; where it can't, `words` on how to get it."""
+
+    stage: str
+    button: str
+    words: str
+
+
 class Only(Part, frozen=True):
     """Parts for some media only: `media` has some of "text", "html" and "view"."""
 
@@ -245,7 +253,7 @@ class Card(Part, frozen=True):
 
 
 Parts: TypeAlias = (
-    "Text | Code | Way | Flow | Change | Items | Table | Chart | Picture | Fold | Choice | Only | Section | Card"
+    "Text | Code | Way | Flow | Change | Items | Table | Chart | Picture | Fold | Choice | Make | Only | Section | Card"
 )
 Document: TypeAlias = Sequence[Parts]
 

@@ -6,13 +6,14 @@ A `Run` and its widget share one `KernelCompiler`, so that each sees what the ot
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from compiler.record import MACHINE_STAGES, Kernel, Problem, Record
 from explorer.findings import KnownFindings
+from explorer.run.patch import Patch
 
 
 def triton_kernels(record: Record) -> tuple[Kernel, ...]:
@@ -62,6 +63,7 @@ class KernelCompiler:
         self.makers: dict[str, Maker] = {}
         self.known = KnownFindings()
         self.tree: Callable[[str], str] | None = None  # text of an entity's call at each level, if its graph was kept
+        self.patch: Callable[[Sequence[str]], Patch] | None = None  # the patch of chosen sites, if there is a call
 
     @property
     def record(self) -> Record:
@@ -90,6 +92,10 @@ class KernelCompiler:
 
     def listen(self, listener: Callable[[Record, dict[str, Any]], None]) -> None:
         self._listeners.append(listener)
+
+    def tell_making(self, stage: str, words: str) -> None:
+        """Tell the listeners how far the making of a lazy stage is."""
+        self._tell({"done": 0, "total": 1, "stage": stage, "words": words})
 
     def forget(self, listener: Callable[[Record, dict[str, Any]], None]) -> None:
         if listener in self._listeners:

@@ -146,7 +146,7 @@ class Payload:
             "problems": [_problem(item, self.record) for item in self.record.problems if item.stage == name],
             "artifacts": [self._artifact(artifact) for artifact in artifacts],
             "pending": self.pending.get(name, 0) or self.makes.get(name, 0),
-            "makes": name in self.makes,
+            "makes": words.ask if name in self.makes else "",
             "list": list_of_kernels(self.record) if name == "kernels" else None,
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -13,10 +13,12 @@ import traitlets
 from IPython.core.getipython import get_ipython
 
 from compiler.record import MACHINE_STAGES, Problem, Record
+from explorer.findings.xray import promise_in
 from explorer.kernel_lab.cell import NoSuchKernelError, cell_text
 from explorer.reading.stages import stage_words
 from explorer.run import frontend
 from explorer.run.compiling import KernelCompiler, RecordHolder
+from explorer.run.patch import Patch
 from explorer.run.payload import Payload
 from explorer.run.payload_part import Part
 
@@ -141,6 +143,8 @@ class Explorer(anywidget.AnyWidget):
             "cancel": self.compiler.cancel,
             "switch": lambda: self._switch(message["callee"]),
             "lab": lambda: self._send_lab_cell(message["kernel"]),
+            "patch": lambda: self._send_patch(message["fixes"]),
+            "new_cell": lambda: self._send_patched_cell(message["fixes"]),
             "version": self._send_version,
             "state": self._send_again,
         }.get(message.get("type", ""))
@@ -184,10 +188,34 @@ class Explorer(anywidget.AnyWidget):
         name = min(shown, key=lambda name: name.startswith("_"), default="_tc")
         record = shown[name].record if shown else self.compiler.record
         try:
-            text = cell_text(record, kernel, name)
+            self._send_cell(cell_text(record, kernel, name), "edit the kernel, and run it")
         except NoSuchKernelError as error:
-            text = f"# {error}"
-        self.send({"type": "lab", "text": text})
+            self._send_cell(problem=str(error))
+
+    def _send_cell(self, text: str = "", words: str = "", problem: str = "") -> None:
+        """Send the text of a new cell and what to do with it, or the reason why there is none."""
+        self.send({"type": "cell", "text": text, "words": words, "problem": problem})
+
+    def _send_patch(self, fixes: Sequence[str]) -> None:
+        """Try fixes together, and send their patch, or the reason why there is none."""
+        answer: dict[str, Any] = {"text": "", "promise": [], "problem": ""}
+        try:
+            patch = self._patch_of(fixes)
+            answer |= {"text": str(patch), "promise": promise_in(patch)}
+        except ValueError as error:
+            answer["problem"] = str(error)
+        self.send({"type": "patch", "fixes": fixes, **answer})
+
+    def _send_patched_cell(self, fixes: Sequence[str]) -> None:
+        try:
+            self._send_cell(self._patch_of(fixes).cell(), "the patched code; run it")
+        except ValueError as error:
+            self._send_cell(problem=str(error))
+
+    def _patch_of(self, fixes: Sequence[str]) -> Patch:
+        if self.compiler.patch is None:
+            raise ValueError("this run has no call to try fixes on: it was loaded from a file")
+        return self.compiler.patch(fixes)
 
     def _switch(self, callee: str) -> None:
         """Explore another call of the cell, and assign the new run to the variables that hold this one."""

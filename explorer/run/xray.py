@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
-from compiler.record import Fix, Site, XRay
+from compiler.record import Fix, Record, Site, XRay
 from explorer.findings.xray import promises, search_notes, site_cards, xray_document
 from explorer.reading.source_lines import SourceLines
 from explorer.render.text import card_texts, document_text
-from explorer.run.compiling import KernelCompiler
+from explorer.run.compiling import KernelCompiler, Maker
 from explorer.run.patch import Patch, cell_texts, patch_of
 
 if TYPE_CHECKING:
@@ -37,8 +37,20 @@ class XRayed:
     def __init__(self, compiler: KernelCompiler, call: Call | None) -> None:
         self._compiler, self._call = compiler, call
         self.listener: Callable[[str], None] | None = None
+        compiler.patch = self.patch if call is not None else None
+        compiler.makers["xray"] = Maker(self._count_to_do, lambda _record: self._make())
         self._search: Search | None = None
         self._patches: dict[frozenset[str], Patch] = {}
+
+    def _count_to_do(self, record: Record) -> int:
+        """1 if the live view can offer the x-ray, or to try fixes; else 0."""
+        done = record.xray is not None and record.xray.left is not None
+        return int(self._call is not None and bool(record.breaks) and not done)
+
+    def _make(self) -> Record:
+        self.listener = lambda words: self._compiler.tell_making("xray", words)
+        self.try_fixes()
+        return self._compiler.record
 
     def find_sites(self) -> XRayed:
         """Search for the sites unless the record has them; return this x-ray. Raises ValueError without a call."""

@@ -34,6 +34,7 @@ const PARTS = {
   choice: choicePart,
   section: (part, place) => [h("section", { class: part.style ? `tc-${part.style}` : "tc-section", "aria-label": part.heading || null }, part.heading ? h("h4", {}, part.heading) : null, ...elements(part.parts, place))],
   card: (part, place) => [cardPart(part, place)],
+  make: (part, place) => [makePart(part, place)],
 };
 
 /** @param {Part[]} parts @param {Place} place @returns {Node[]} */
@@ -165,6 +166,13 @@ function wayPart({ steps }, place) {
     ),
   );
   return [snippet(meant.code, place), steps.length > 1 ? h("ol", { class: "tc-chain-of-calls", "aria-label": "Calls that lead there" }, ...items) : null];
+}
+
+/** A button that has Python make a stage; on a page, the words on how to get it. @param {Part} make @param {Place} place */
+function makePart({ stage, button, words }, { actions }) {
+  const { make } = actions;
+  if (!make) return h("p", { class: "tc-why" }, ...prose(words));
+  return h("p", {}, h("button", { class: "tc-button tc-text tc-main-button", type: "button", onclick: () => make(stage) }, button));
 }
 
 /** What is before a cut, what crosses it, and where it goes on. @param {Part} flow @param {Place} place */

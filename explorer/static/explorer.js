@@ -3,6 +3,8 @@
 import { copyText, h, iconButton } from "./dom.js";
 import { Inspector } from "./inspector.js";
 import { showKeys } from "./keys.js";
+import { startCompiling } from "./machine_code.js";
+import { insertCell } from "./new_cell.js";
 import { Pane } from "./pane.js";
 import { Ribbon } from "./ribbon.js";
 import { splitter } from "./splitter.js";
@@ -33,7 +35,9 @@ export class Explorer {
       compare: (first, second) => this.freePane().compareAs(first, second),
       preview: (ids) => this.hover(ids),
       clear: () => this.clear(),
-      openLab: store.kernel ? (kernel) => this.askForLab(kernel) : null,
+      openLab: store.kernel ? (kernel) => this.askForCell(() => store.kernel?.lab(kernel)) : null,
+      make: store.kernel ? (stage) => this.make(stage) : null,
+      newCell: store.kernel ? (fixes) => this.askForCell(() => store.kernel?.newCell(fixes)) : null,
     };
     this.host = {
       actions: this.actions,
@@ -102,7 +106,8 @@ export class Explorer {
     else if (what === "compiling") this.allPanes().forEach((pane) => pane.showCompiling());
     else if (what === "words") return;
     else if (what === "rainbow") this.showColours();
-    else if (what === "lab") this.openLab(from);
+    else if (what === "cell") this.openCell();
+    else if (what === "patch") return;
     else if (what === "selection") this.selectionChanged(from);
     else this.soon("panes", "inspector", "ribbon");
   }
@@ -309,19 +314,29 @@ export class Explorer {
     if (this.source.view instanceof TextView) this.source.view.showRow(row);
   }
 
-  /** Ask Python for a cell to edit and run a kernel in. @param {string} kernel */
-  askForLab(kernel) {
-    this.wantsLab = true;
-    this.store.kernel?.lab(kernel);
+  /** Ask Python for the text of a new cell. @param {() => void} ask */
+  askForCell(ask) {
+    this.wantsCell = true;
+    ask();
   }
 
-  /** Jupyter has no way to add a cell from here: its text goes to the clipboard. @param {string} text */
-  async openLab(text) {
-    if (!this.wantsLab) return;
-    this.wantsLab = false;
-    if (text.startsWith("# ")) return this.notify(text.slice(2));
+  /** Put the text into a new cell; where the front end has no way for that, it goes to the clipboard. */
+  async openCell() {
+    const { text, words, problem } = this.store.cell;
+    if (!this.wantsCell) return;
+    this.wantsCell = false;
+    if (problem) return this.notify(problem);
+    if (await insertCell(this.root, text)) return this.notify(`In a new cell below: ${words}.`);
     await copyText(text);
-    this.notify("Copied: paste it into a new cell, edit the kernel, and run it.");
+    this.notify(`Copied: paste it into a new cell, ${words}.`);
+  }
+
+  /** Have Python make a stage, and open it. @param {string} name */
+  make(name) {
+    const stage = this.store.stage(name);
+    if (!stage) return this.notify("This needs the call: wait until the cell has run. A run from a file has none.");
+    if (stage.pending) startCompiling(this.store, stage);
+    this.openStage(name, false);
   }
 
   /** Say something for a few seconds. @param {string} words */

@@ -11,11 +11,13 @@ import { frameName } from "./source_marks.js";
 /** @typedef {import("./store.js").BreakInfo} BreakInfo */
 /**
  * What can be done from here: select an entity or a row and open its artifact, open an artifact, a stage or the
- * comparison of two artifacts, preview links, clear the selection.
+ * comparison of two artifacts, preview links, clear the selection; with a kernel, also open the kernel lab, make a
+ * stage, put chosen fixes into a new cell.
  * @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void,
  *   open: (artifact: string) => void, openStage: (stage: string) => void,
  *   compare: (first: string, second: string) => void,
- *   preview: (ids: string[]) => void, clear: () => void, openLab: ((kernel: string) => void) | null}} Actions
+ *   preview: (ids: string[]) => void, clear: () => void, openLab: ((kernel: string) => void) | null,
+ *   make: ((stage: string) => void) | null, newCell: ((fixes: string[]) => void) | null}} Actions
  */
 
 /** Attributes with a place of their own, so not listed again. */

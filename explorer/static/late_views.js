@@ -6,6 +6,7 @@ import { MemoryView } from "./memory_view.js";
 import { ProgramMapView } from "./program_map.js";
 import { StepsView } from "./steps_view.js";
 import { TimingView } from "./timing_view.js";
+import { XrayView } from "./xray_view.js";
 
 /** @type {import("./views.js").Views} */
-export const LATE_VIEWS = { chain_rule: ChainView, memory_chart: MemoryView, program_map: ProgramMapView, steps: StepsView, times: TimingView };
+export const LATE_VIEWS = { chain_rule: ChainView, memory_chart: MemoryView, program_map: ProgramMapView, steps: StepsView, times: TimingView, xray: XrayView };

@@ -15,13 +15,13 @@ export function startCompiling(store, stage) {
 
 /** @param {Store} store @param {StageInfo} stage @param {() => void} read @returns {HTMLElement} */
 export function pendingCard(store, stage, read) {
-  const words = stage.makes ? "Click to generate" : `Compile ${counted(stage.pending, "kernel")}`;
+  const words = stage.makes || `Compile ${counted(stage.pending, "kernel")}`;
   if (!store.kernel) return onPage(stage);
   if (store.compiling.confirm && !stage.makes) return confirmCard(store, store.compiling.confirm, read);
   if (store.compiling.total) return compilingCard(store);
   const compile = h("button", { class: "tc-button tc-text tc-main-button", type: "button" }, words);
   compile.addEventListener("click", () => startCompiling(store, stage));
-  const missing = `${stage.title}: not ${stage.makes ? "generated" : "compiled"} yet.`;
+  const missing = stage.makes ? `${stage.title}: ${stage.about}` : `${stage.title}: not compiled yet.`;
   return h("div", { class: "tc-pending" }, h("p", {}, missing), compile);
 }
 
@@ -98,9 +98,9 @@ function compilingCard(store) {
 }
 
 /** Bring a card up to date in place. @param {Element} card @param {Store} store */
-export function showProgress(card, { compiling: { done = 0, total = 0, waiting = false, stage = "" } }) {
+export function showProgress(card, { compiling: { done = 0, total = 0, waiting = false, stage = "", words: said = "" } }) {
   const [words, bar] = [card.querySelector("p"), card.querySelector("progress")];
-  if (stage && words) words.textContent = waiting ? "Waiting for Python" : `Tracing ${counted(total, "graph")} at every level`;
+  if (stage && words) words.textContent = waiting ? "Waiting for Python" : said || `Tracing ${counted(total, "graph")} at every level`;
   if (stage) return bar?.removeAttribute("value");
   const kernels = counted(total, "kernel");
   if (words) words.textContent = waiting ? `Waiting for Python to compile ${kernels}` : `Compiling: ${done} of ${kernels}`;

@@ -104,7 +104,7 @@ export class Ribbon {
   /** @param {StageInfo} stage */
   tooltip(stage) {
     const problems = stage.problems.map((problem) => `\n⚠ ${problem.reason}`).join("");
-    const pending = stage.pending ? `\nNot ${making(stage)} yet: ${counted(stage.pending, stage.makes ? "graph" : "kernel")}.` : "";
+    const pending = stage.pending ? `\nNot ${making(stage)} yet${stage.makes ? "" : `: ${counted(stage.pending, "kernel")}`}.` : "";
     return `${stage.about}${problems}${pending}\nrun["${stage.name}"]. Click to open, Shift-click to open to the side.`;
   }
 

@@ -15,7 +15,7 @@ import { Rainbow } from "./rainbow.js";
  * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List
  * @typedef {{stage: string, reason: string, hint: string, graph: string, card: string}} Problem
  * @typedef {{name: string, title: string, about: string, group: string, count: number, sides?: number[], unit: string,
- *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number, makes: boolean,
+ *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number, makes: string,
  *   list: List | null}} StageInfo
  * @typedef {{id: string, frame: string, kind: string, reason: string, file: string, line: number, function: string,
  *   code: string, what: string, explanation: string, hints: string[], gb_id: string, stack: string[]}} BreakInfo
@@ -33,10 +33,11 @@ import { Rainbow } from "./rainbow.js";
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
  *   numbers: Record<string, number>}} Decision
  * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
- * @typedef {{done?: number, total?: number, waiting?: boolean, stage?: string,
+ * @typedef {{done?: number, total?: number, waiting?: boolean, stage?: string, words?: string,
  *   confirm?: {kernels: string[], count: number}}} Compiling
  * What can be asked of Python, where there is one.
  * @typedef {{compile: () => void, trust: () => void, make: (stage: string) => void, tree: (id: string) => void, cancel: () => void, views: () => void, lab: (kernel: string) => void,
+ *   patch: (fixes: string[]) => void, newCell: (fixes: string[]) => void,
  *   switchTo: (callee: string) => void}} Kernel
  * What words in a text mean: name, one line, address.
  * @typedef {Record<string, [string, string, string]>} Words
@@ -94,6 +95,10 @@ export class Store {
     this.artifacts = new Map();
     /** Calls at each level of decomposition, as text, by id. @type {Map<string, string>} */
     this.trees = new Map();
+    /** What sets of fixes give, by their sorted ids. @type {Map<string, {text: string, promise: string[], problem: string}>} */
+    this.patches = new Map();
+    /** The text of a new cell, and what to do with it. */
+    this.cell = { text: "", words: "", problem: "" };
     /** @type {Running} */
     this.running = {};
     this.runningSince = 0;
@@ -126,7 +131,7 @@ export class Store {
   }
 
   /**
-   * @param {string} what "manifest", "running", "compiling", "lab", "selection", "rainbow", or the name of a part
+   * @param {string} what "manifest", "running", "compiling", "cell", "patch", "selection", "rainbow", or the name of a part
    * @param {string} [artifact]
    */
   tell(what, artifact = "") {

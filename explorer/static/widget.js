@@ -49,6 +49,8 @@ function connected(model) {
     cancel: () => model.send({ type: "cancel" }),
     views: once(() => model.send({ type: "views" })),
     lab: (kernel) => model.send({ type: "lab", kernel }),
+    patch: (fixes) => model.send({ type: "patch", fixes }),
+    newCell: (fixes) => model.send({ type: "new_cell", fixes }),
     switchTo: (callee) => model.send({ type: "switch", callee }),
   });
   /** @param {string[]} key @param {DataView<ArrayBuffer>} data */
@@ -59,7 +61,8 @@ function connected(model) {
     if (message.type === "part") receive(message.key, buffers[0]);
     else if (message.type === "tree") store.tell("tree", (store.trees.set(message.id, message.text), message.id));
     else if (message.type === "confirm") store.setCompiling({ confirm: message });
-    else if (message.type === "lab") store.tell("lab", message.text);
+    else if (message.type === "cell") store.tell("cell", ((store.cell = message), ""));
+    else if (message.type === "patch") store.tell("patch", (store.patches.set(message.fixes.join(), message), ""));
     else if (message.type === "views") takeViews(message.module).then(() => store.tell("views"));
   });
   model.on("change:parts", receiveSent);

@@ -83,6 +83,13 @@ class NotebookPage:
         )
         return "".join(_text(output) for output in outputs)
 
+    def source(self, index: int) -> str:
+        """The text of a cell."""
+        return self.page.evaluate(f"i => {PANEL}.content.widgets[i].model.sharedModel.getSource()", index)
+
+    def delete_cell(self, index: int) -> None:
+        self.page.evaluate(f"i => {PANEL}.content.model.sharedModel.deleteCell(i)", index)
+
     def cells(self) -> list[str]:
         """The ids of the cells, in order. They are the model's: JupyterLab draws only cells near the window."""
         return self.page.evaluate(f"() => Array.from({PANEL}.content.model.cells, cell => cell.id)")

@@ -140,7 +140,7 @@ def test_live_view_computes_levels_when_opened() -> None:
     def chip() -> dict[str, Any]:
         return next(stage for stage in widget.manifest["stages"] if stage["name"] == "decomposed")
 
-    assert (chip()["pending"], chip()["makes"], chip()["artifacts"]) == (1, True, [])
+    assert (chip()["pending"], chip()["makes"], chip()["artifacts"]) == (1, "Click to generate", [])
     heard: list[dict[str, Any]] = []
     widget.observe(lambda change: heard.append(change["new"]), names="compiling")
     widget._on_message(widget, {"type": "make", "stage": "decomposed"}, [])

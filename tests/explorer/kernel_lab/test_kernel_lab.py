@@ -99,8 +99,8 @@ def cell_from_view(run: Run, kernel: str) -> str:
     with mock.patch.object(widget, "send") as send:
         widget._on_message(widget, {"type": "lab", "kernel": kernel}, [])
     (message,) = (call.args[0] for call in send.call_args_list)
-    assert message["type"] == "lab"
-    return str(message["text"])
+    assert message["type"] == "cell"
+    return str(message["text"] or f"# {message['problem']}")
 
 
 def line_of(cell: str, code: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,3 +69,29 @@ def test_loaded_run_without_tried_fixes_says_so() -> None:
 def test_run_without_a_call_has_no_xray() -> None:
     with pytest.raises(ValueError, match="no call to x-ray"):
         Run(small_record()).xray()
+
+
+def test_live_view_makes_the_xray_and_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tcompile.explore(looped, torch.ones(4), stages="captured")
+    widget = run.widget()
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(widget, "send", lambda message, **_: sent.append(message))
+
+    def chip() -> dict[str, Any]:
+        return next(stage for stage in widget.manifest["stages"] if stage["name"] == "xray")
+
+    heard: list[dict[str, Any]] = []
+    widget.observe(lambda change: heard.append(change["new"]), names="compiling")
+    assert (chip()["pending"], chip()["makes"]) == (1, "Find all graph breaks, and try fixes")
+    widget._on_message(widget, {"type": "make", "stage": "xray"}, [])
+    assert {"trying fixes for site 1 of 2", "1 site found"} <= {each.get("words") for each in heard}
+    assert heard[-1] == {}
+    assert (chip()["pending"], chip()["count"], chip()["unit"]) == (0, 2, "sites")
+    assert run.record.xray is not None
+    widget._on_message(widget, {"type": "patch", "fixes": ["site[1]"]}, [])
+    assert sent[-1]["text"] == str(run.patch(sites=[1]))
+    assert sent[-1]["promise"][0].startswith("Fixes for 1 of 2 sites: test_xray.py:")
+    widget._on_message(widget, {"type": "patch", "fixes": ["site[9]"]}, [])
+    assert sent[-1]["problem"].startswith("there is no site 'site[9]'")
+    widget._on_message(widget, {"type": "new_cell", "fixes": ["site[1]"]}, [])
+    assert sent[-1]["problem"].startswith("the fixes edit no cell, but ")
