@@ -87,14 +87,10 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outerm
     """
     if not places:
         return Advice()
-    context = _CONTEXT.search(facts.message)
-    words = context[1].strip() if context else facts.message
-    kind = kind_in_rules(facts.kind, facts.message)
 
     def case(place: Place) -> Case:
         index = places.index(place)
-        inlined = index > 0 or not outermost
-        return case_of(kind, words, place, span_of(place, book), len(places) - 1 - index, inlined)
+        return _case(facts, place, book, len(places) - 1 - index, index > 0 or not outermost)
 
     own = next((place for place in reversed(places) if not is_installed(place.file)), None)
     if own is places[-1]:
@@ -111,6 +107,19 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outerm
     if own is None or not found.what:
         return found
     return replace(found, what=f"{quoted_code(span_of(own, book).code)} leads to this: {found.what}")
+
+
+def _case(facts: BreakFacts, place: Place, book: SourceBook, depth: int, inlined: bool) -> Case:
+    context = _CONTEXT.search(facts.message)
+    words = context[1].strip() if context else facts.message
+    kind = kind_in_rules(facts.kind, facts.message)
+    return case_of(kind, words, place, span_of(place, book), depth, inlined)
+
+
+def rewrites_at(facts: BreakFacts, place: Place, book: SourceBook) -> tuple[Suggestion, ...]:
+    """Suggestions with a rewrite for a place that is not the user's, where `graph_break` has none."""
+    suggestions = advise(_case(facts, place, book, 0, inlined=True)).suggestions
+    return tuple(item for item in suggestions if item.rewrite)
 
 
 def _without_rewrite(item: Suggestion) -> Suggestion:

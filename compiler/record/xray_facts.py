@@ -26,7 +26,7 @@ class Site:
 
     `as_it_is` is whether TorchDynamo reported the break in the unchanged program; else `behind` is the id of the site
     that hid it. `passed` is whether the x-ray could continue after it; `note` says why not, or which expression was
-    replaced.
+    replaced. `report` is the text of an issue for the authors of an installed package that breaks; "" for other code.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Site:
     suggestions: tuple[Suggestion, ...] = ()
     passed: bool = True
     note: str = ""
+    report: str = ""
 
     @property
     def function(self) -> str:

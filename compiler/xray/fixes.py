@@ -27,8 +27,8 @@ from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.outside import STOPS, Heard, unheard
-from compiler.xray.search import Bench, Search, repeatable
-from compiler.xray.substitution import Change, Edit, Noted, Program, Spot
+from compiler.xray.search import Bench, Search, edit_of, repeatable
+from compiler.xray.substitution import Change, Noted, Program, Spot
 
 SEEDS = 3
 """Number of sets of random inputs on which a change is compared, besides the call's own inputs."""
@@ -281,9 +281,7 @@ def change_of(search: Search, suggestion: Suggestion | None) -> Change:
         return Change()
     if not suggestion.rewrite:
         return Change(settings=suggestion.settings)
-    end = max(suggestion.end_line, suggestion.line)
-    edit = Edit(search.book.path(suggestion.file), suggestion.line, end, suggestion.rewrite)
-    return Change((edit,), suggestion.settings)
+    return Change((edit_of(suggestion, search.book),), suggestion.settings)
 
 
 def _break_words(span: Span, kind: str) -> str:

@@ -10,9 +10,13 @@ import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 from compiler.capture.sources import is_cell
-from compiler.xray.search import Search
+from compiler.torch_api.traced_lines import Place
+from compiler.xray.library import Code, Override, is_upstream, override_at
+from compiler.xray.search import Search, own_files
 from compiler.xray.substitution import Change, Edit, edit_lines, parse_edited
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -41,25 +45,35 @@ class EditedFile:
 
 
 def edited_files(change: Change, search: Search, cells: Mapping[str, str] | None = None) -> tuple[EditedFile, ...]:
-    """The files that a change edits; its settings become statements after the imports of the first one.
+    """The files that a change edits. Settings, and edits of packages, become statements after the imports of one.
 
     `cells` has the text of notebook cells as the user wrote it, by path: the text that Python ran has no magics.
     """
-    edits = list(change.edits)
-    file = next(_files_of(edits, search), "")
-    if change.settings and file:
-        edits.append(_settings_edit(file, change.settings, edits))
+    edits = [edit for edit in change.edits if not is_upstream(edit.file)]
+    file = next(iter([*own_files(search), *(edit.file for edit in edits)]), "")
+    code = sum(_overrides(change, search, file), _settings_code(change.settings, search.names_in(file)))
+    if file and code.statements:
+        edits.append(_insertion(file, code, edits))
     return tuple(
         _edited_file(path, search.book.name(path), [edit for edit in edits if edit.file == path], cells or {})
         for path in dict.fromkeys(edit.file for edit in edits)
     )
 
 
-def _files_of(edits: Sequence[Edit], search: Search) -> Iterator[str]:
-    """The files that a change's settings can be written to: first those of the user's functions, outermost first."""
-    own = (search.book.path(span.file) for site in search.sites for span in site.chain if not span.installed)
-    yield from filter(None, own)
-    yield from (edit.file for edit in edits)
+def _overrides(change: Change, search: Search, file: str) -> Iterator[Code]:
+    """Code for a file of the user in place of the edits of installed packages."""
+    edits: dict[FunctionType, tuple[Override, list[Edit]]] = {}
+    for edit in change.edits:
+        place = Place(edit.file, "", edit.line, edit.line, None, None)
+        found = override_at(place, search.functions.get(edit.file, ())) if is_upstream(edit.file) else None
+        if found is not None:
+            edits.setdefault(found.function, (found, []))[1].append(edit)
+    for override, own in edits.values():
+        yield override.code(own, search.names_in(file)) or Code()
+
+
+def _settings_code(settings: Sequence[str], known: Mapping[str, Any]) -> Code:
+    return Code(() if "torch" in known or not settings else ("import torch._dynamo",), tuple(settings))
 
 
 def _edited_file(path: str, name: str, edits: Sequence[Edit], cells: Mapping[str, str]) -> EditedFile:
@@ -105,16 +119,14 @@ def edit_text(text: str, edits: Sequence[Edit]) -> str:
     return mark + "".join(edit_lines(lines_of(text.removeprefix(mark)), edits)[0])
 
 
-def _settings_edit(file: str, settings: Sequence[str], edits: list[Edit]) -> Edit:
-    """An edit that inserts settings after the last import at the top of a file, or before its first statement.
+def _insertion(file: str, code: Code, edits: list[Edit]) -> Edit:
+    """An edit that inserts code after the last import at the top of a file, or before its first statement.
 
     It replaces the edit of the line that it extends, if there is one.
     """
     lines, body = linecache.getlines(file), parse_edited(file).body
     top = itertools.takewhile(lambda node: not isinstance(node, _DEFINITIONS), body)
     imports = [node for node in top if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.asname or alias.name for node in imports for alias in node.names}
-    statements = list(settings) if "torch" in names else ["import torch._dynamo", *settings]
     if imports:
         first, last = imports[-1].lineno, imports[-1].end_lineno or imports[-1].lineno
     else:
@@ -124,7 +136,8 @@ def _settings_edit(file: str, settings: Sequence[str], edits: list[Edit]) -> Edi
         edits.remove(same)
         first, last = same.line, same.end_line
     kept = same.text if same is not None else "".join(lines[first - 1 : last]).rstrip("\n")
-    return Edit(file, first, last, "\n".join([kept, "", *statements] if imports else [*statements, "", kept]))
+    new = "\n".join([*code.imports, "", *code.statements])
+    return Edit(file, first, last, f"{kept}\n{new}" if imports else f"{new.lstrip()}\n\n{kept}")
 
 
 def _first_line(body: Sequence[ast.stmt]) -> int:

@@ -21,11 +21,11 @@ from compiler.calls.call import Call
 from compiler.calls.process_state import preserve_process
 from compiler.calls.state import Restore, State, roots_of, same_random_numbers
 from compiler.calls.versions import files_by_name
-from compiler.capture.breaks import graph_break, span_of
+from compiler.capture.breaks import graph_break, rewrites_at, span_of
 from compiler.capture.sources import SourceBook, importable_path, is_installed, is_standard
 from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
-from compiler.record import GraphBreak, Record, Site, Span, XRay
+from compiler.record import GraphBreak, Record, Site, Span, Suggestion, XRay
 from compiler.record.plain_text import one_line, pluralize
 from compiler.torch_api import apart, dynamo, fx
 from compiler.torch_api.dynamo import BreakFacts
@@ -33,9 +33,10 @@ from compiler.torch_api.module_calls import without_compiled_call
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
+from compiler.xray.library import in_your_code, is_upstream, override_at, report_text
 from compiler.xray.origins import branch, origins
 from compiler.xray.outside import STOPS, Heard, OutsideError, inside_the_process, unheard
-from compiler.xray.substitution import Change, Kind, Noted, Program, Spot, StandIn, all_functions
+from compiler.xray.substitution import Change, Edit, Kind, Noted, Program, Spot, StandIn, all_functions
 from compiler.xray.time_limit import TimeLimitError, time_limit
 
 MOST_CAPTURES = 120
@@ -225,8 +226,26 @@ class Search:
             reason=found.reason, chain=found.chain, branch=branch(place),
             origins=origins([*own[:-1], place], node[-1], self.book) if node else (),
             as_it_is=seen is not None, behind="" if seen is not None else self._site_hiding(span),
-            suggestions=found.suggestions,
+            suggestions=(*self._overrides(facts, place), *found.suggestions), report=self._report(found, place, span),
         ))  # fmt: skip
+
+    def _overrides(self, facts: BreakFacts, place: Place) -> tuple[Suggestion, ...]:
+        """Suggestions for a line of an installed package whose function the user's code can replace."""
+        own = [each.file for each in facts.places if not is_installed(each.file)] or own_files(self)
+        override = override_at(place, self.functions.get(place.file, ())) if is_upstream(place.file) and own else None
+        if override is None:
+            return ()
+        found = ((item, edit_of(item, self.book)) for item in rewrites_at(facts, place, self.book))
+        return tuple(
+            in_your_code(item, override) for item, edit in found if override.code([edit], self.names_in(own[0]))
+        )
+
+    def names_in(self, file: str) -> Mapping[str, Any]:
+        """The global names of a file's module."""
+        return next((each.__globals__ for each in self.functions.get(file, ())), {})
+
+    def _report(self, found: GraphBreak, place: Place, span: Span) -> str:
+        return report_text(found, span, self.record.environment) if is_upstream(place.file) else ""
 
     def _add_unreached(self) -> None:
         """Add the exploration's breaks that the search did not find.
@@ -430,6 +449,18 @@ def _positions(error: BaseException) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield file and position (line, column) of each frame of an error's traceback, outermost first."""
     for frame in traceback.extract_tb(error.__traceback__):
         yield frame.filename, (frame.lineno or 0, frame.colno or 0)
+
+
+def own_files(search: Search) -> list[str]:
+    """The user's files that an edit can be made in for code elsewhere: of the functions called, then of the call."""
+    called = (search.book.path(span.file) for site in search.sites for span in site.chain if not span.installed)
+    sites = (frame.file for frame in reversed(search.call.site))
+    return [file for file in dict.fromkeys((*called, *sites)) if file and linecache.getlines(file)]
+
+
+def edit_of(item: Suggestion, book: SourceBook) -> Edit:
+    """The edit that a suggestion with a rewrite makes."""
+    return Edit(book.path(item.file), item.line, max(item.end_line, item.line), item.rewrite)
 
 
 def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:

@@ -12,7 +12,7 @@ from compiler.record import Entity, Fix, Record, Site, ValueOrigin, XRay
 from compiler.record.plain_text import one_line, pluralize
 from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
-from explorer.render.document import Card, Document, Fold, Items, Make, Only, Parts, Section, Text, Words
+from explorer.render.document import Card, Code, Document, Fold, Items, Make, Only, Parts, Section, Text, Words
 from explorer.render.finding import Finding
 from explorer.render.places import change_part, line_link, way
 from explorer.render.text import document_finding
@@ -97,6 +97,10 @@ def _card(site: Site, number: int, found: XRay, lines: SourceLines, fix: Fix | N
     suggestions = sorted(site.suggestions, key=lambda item: fix is None or item != fix.suggestion)
     labels = ("change", *["or"] * len(suggestions))
     parts += [change_part(item, label, lines) for label, item in zip(labels, suggestions, strict=False)]
+    if site.report and not (fix is not None and fix.together):
+        report = Code(tuple(site.report.splitlines()), copy=site.report, language="")
+        words = "This is upstream: it is not in your code. `run.xray().reports` has the text for an issue."
+        parts += [Text(words, "why"), Fold("Text for an issue", (report,))]
     if site.note:
         parts.append(Text(f"{site.note[:1].upper()}{site.note[1:]}.", "again"))
     parts.append(Fold(f"In torch's words: {site.kind}", (Text(one_line(site.reason)),)))

@@ -100,6 +100,12 @@ class XRayed:
         return self.try_fixes().found.left or ()
 
     @property
+    def reports(self) -> tuple[str, ...]:
+        """Texts of issues for the authors of installed packages: one for each site there without a fix that works."""
+        mended = {fix.site for fix in self.fixes if fix.together}
+        return tuple(site.report for site in self.sites if site.report and site.id not in mended)
+
+    @property
     def cards(self) -> list[str]:
         """The card of each site as text."""
         return card_texts(site_cards(self.found, SourceLines(self._compiler.record)))

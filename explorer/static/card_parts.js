@@ -33,10 +33,11 @@ export function rewriteOf(before, after) {
   return withCopy(h("pre", { class: "tc-snippet tc-rewrite" }, ...rows), after.join("\n"), "Copy the new lines");
 }
 
-/** Statements to run. @param {string[]} lines */
-export function statements(lines) {
-  const code = h("pre", { class: "tc-snippet" }, ...lines.map((text) => h("div", {}, pythonLine(text))));
-  return withCopy(code, lines.join("\n"), "Copy the setting");
+/** Lines to copy: statements to run, or text. @param {string[]} lines @param {string} [language] */
+export function statements(lines, language = "python") {
+  const isPython = language === "python";
+  const rows = lines.map((text) => h("div", {}, isPython ? pythonLine(text) : text || "\u00a0"));
+  return withCopy(h("pre", { class: "tc-snippet" }, ...rows), lines.join("\n"), isPython ? "Copy the setting" : "Copy the text");
 }
 
 /** @param {HTMLElement} code @param {string} text @param {string} title */

@@ -147,7 +147,7 @@ function capital(words) {
 /** @param {Part} code @param {Place} place */
 function snippet({ lines = [], marks, language = "python", copy, source, label = "" }, place) {
   if (source) return place.view?.code(source, label) ?? null;
-  if (copy) return statements(lines);
+  if (copy) return statements(lines, language);
   if (language !== "python") return h("pre", { class: "tc-snippet" }, lines.join("\n"));
   return h("pre", { class: "tc-snippet" }, ...lines.map((/** @type {string} */ line, /** @type {number} */ row) => h("div", {}, pythonLine(line, marks?.[row]))));
 }

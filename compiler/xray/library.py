@@ -1,0 +1,197 @@
+"""Sites in installed packages, which users do not edit: overrides in the user's own code, and texts for a report.
+
+A fix for a line of a package is tried on the package's own function, in memory. Handed over, it is a copy of that
+function in the user's file, and a statement that puts the copy in its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import linecache
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from inspect import getattr_static
+from types import FunctionType, ModuleType
+from typing import Any
+
+from compiler.calls.call import nested_codes
+from compiler.capture.sources import is_installed, torch_folder
+from compiler.capture.suggestions.case import nodes_around
+from compiler.record import Environment, GraphBreak, Span, Suggestion
+from compiler.record.plain_text import one_line
+from compiler.torch_api.traced_lines import Place
+from compiler.xray.substitution import Edit, edit_lines
+
+MOST_HOLDERS = 4
+"""Maximum number of modules in which a function is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines to insert at the top of a file: imports, and statements after them."""
+
+    imports: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+
+    def __add__(self, other: Code) -> Code:
+        gap = ("", "") if self.statements and other.statements else ()
+        imports = tuple(dict.fromkeys((*self.imports, *other.imports)))
+        return Code(imports, (*self.statements, *gap, *other.statements))
+
+
+@dataclass(frozen=True)
+class Override:
+    """A function of a package that the user's code can replace, and the names under which the package holds it."""
+
+    function: FunctionType
+    definition: ast.FunctionDef
+    holders: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the copy: `_norm_forward` for `Norm.forward`."""
+        return "_" + self.function.__qualname__.replace(".", "_").lower().lstrip("_")
+
+    def code(self, edits: Sequence[Edit], known: Mapping[str, Any]) -> Code | None:
+        """Code that defines the edited copy and puts it in place; None if the copy would not mean the same.
+
+        `known` are the names that the user's module has.
+        """
+        module = self.function.__module__
+        text = self._copy(edits)
+        wanted = _globals_of(text)
+        if wanted is None or any(name in known and known[name] is not self._value(name) for name in wanted):
+            return None
+        imported = sorted(name for name in wanted if name not in known and not hasattr(builtins, name))
+        if any(name not in self.function.__globals__ for name in imported):
+            return None
+        first, last = min(edit.line for edit in edits), max(edit.end_line for edit in edits)
+        lines = f"line {first}" if first == last else f"lines {first} to {last}"
+        modules = dict.fromkeys(holder.partition(":")[0] for holder in self.holders)
+        names = [f"from {module} import {', '.join(imported)}"] if imported else []
+        return Code((*(f"import {name}" for name in modules), *names), (
+            f"# {self.function.__qualname__} of {package_words(self.function)}, with {lines} changed for torch.compile",
+            *text.splitlines(),
+            "", "",
+            *(f"{holder.replace(':', '.')} = {self.name}" for holder in self.holders),
+        ))  # fmt: skip
+
+    def _value(self, name: str) -> Any:
+        return self.function.__globals__.get(name, getattr(builtins, name, None))
+
+    def _copy(self, edits: Sequence[Edit]) -> str:
+        """The edited source of the function, under its new name."""
+        file = self.function.__code__.co_filename
+        text, origin = edit_lines(linecache.getlines(file), edits)
+        first, last = self.definition.lineno, self.definition.end_lineno or self.definition.lineno
+        own = [line for line, number in zip(text, origin, strict=True) if first <= number <= last]
+        own[0] = own[0].replace(f"def {self.definition.name}", f"def {self.name}", 1)
+        return textwrap.dedent("".join(own))
+
+
+def override_at(place: Place, functions: Iterable[FunctionType]) -> Override | None:
+    """The package's function around a place, if a copy in the user's code can replace it; None if not.
+
+    A copy can't where the function has a decorator, closure variables (`super()` is one), or text over several lines,
+    whose indentation would change.
+    """
+    around = nodes_around(place)
+    defined = next((node for node in around if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)), None)
+    if not isinstance(defined, ast.FunctionDef) or defined.decorator_list or _is_bound_to_its_place(defined):
+        return None
+    key = (defined.name, defined.lineno)
+    function = next((each for each in functions if (each.__code__.co_name, each.__code__.co_firstlineno) == key), None)
+    if function is None or function.__code__.co_freevars or "<locals>" in function.__qualname__:
+        return None
+    holders = tuple(_holders(function))
+    return Override(function, defined, holders) if 0 < len(holders) <= MOST_HOLDERS else None
+
+
+def _is_bound_to_its_place(defined: ast.FunctionDef) -> bool:
+    """Whether a function writes globals, has names that Python changes in a class, or text over several lines."""
+    for node in ast.walk(defined):
+        if isinstance(node, ast.Global):
+            return True
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if name.startswith("__") and not name.endswith("__"):
+            return True
+        if not isinstance(node, ast.JoinedStr | ast.Constant) or node is _docstring(defined):
+            continue
+        if node.lineno != node.end_lineno:
+            return True
+    return False
+
+
+def _docstring(defined: ast.FunctionDef) -> ast.expr | None:
+    first = defined.body[0]
+    return first.value if isinstance(first, ast.Expr) else None
+
+
+def _holders(function: FunctionType) -> Iterator[str]:
+    """Where the package holds a function, as `module:name`: in its class, or in each module that imported it."""
+    module, (*owners, name) = sys.modules.get(function.__module__), function.__qualname__.split(".")
+    if owners:
+        owner: Any = module
+        for each in owners:
+            owner = getattr(owner, each, None)
+        if owner is not None and getattr_static(owner, name, None) is function:
+            yield f"{function.__module__}:{function.__qualname__}"
+        return
+    for other in list(sys.modules.values()):
+        if isinstance(other, ModuleType) and is_installed(getattr(other, "__file__", None) or "<none>"):
+            yield from (f"{other.__name__}:{key}" for key, value in list(vars(other).items()) if value is function)
+
+
+def _globals_of(text: str) -> set[str] | None:
+    """The global names that a function reads; None if its text is no Python."""
+    try:
+        codes = list(nested_codes(compile(text, "<tcompile copy>", "exec", dont_inherit=True)))[1:]
+    except SyntaxError:
+        return None
+    return {str(each.argval) for code in codes for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+
+
+def in_your_code(item: Suggestion, override: Override) -> Suggestion:
+    """A suggestion for a line of a package, with words on where the change is made."""
+    name, package = override.function.__qualname__, package_words(override.function)
+    how = f"The patch makes this change in a copy of `{name}` in your code, which takes the place of that of {package}."
+    return replace(item, text=f"{item.text} {how}")
+
+
+def package_words(function: FunctionType) -> str:
+    """The package of a function and its version: `timm 1.0.9`."""
+    return _with_version(function.__module__.partition(".")[0])
+
+
+def _with_version(package: str) -> str:
+    names = metadata.packages_distributions().get(package, [package])
+    try:
+        return f"{package} {metadata.version(names[0])}"
+    except metadata.PackageNotFoundError:
+        return package
+
+
+def is_upstream(file: str) -> bool:
+    """Whether a file is of an installed package other than torch."""
+    return is_installed(file) and not file.startswith(f"{torch_folder()}/")
+
+
+def report_text(found: GraphBreak, span: Span, environment: Environment) -> str:
+    """The text of an issue for the authors of the package that a break is in."""
+    package = _with_version(span.file.partition("/")[0].removesuffix(".py"))
+    chain = [f"  {each.file}:{each.line} in {each.function}" for each in found.chain]
+    versions = filter(None, (f"torch {environment.torch}" if environment.torch else "", package,
+                             f"Python {environment.python}" if environment.python else ""))  # fmt: skip
+    return "\n".join([
+        f"torch.compile breaks the graph in {span.function} ({span.file}:{span.line})", "",
+        *(f"    {line}" for line in span.code.splitlines()), "",
+        one_line(found.what or found.kind), "",
+        "torch says:", f"  {found.kind}", *([f"  {one_line(found.explanation)}"] if found.explanation else []), "",
+        "Called through:", *chain, "",
+        f"Versions: {', '.join(versions)}",
+    ])  # fmt: skip
