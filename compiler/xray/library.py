@@ -190,7 +190,6 @@ def report_text(found: GraphBreak, span: Span, environment: Environment) -> str:
     return "\n".join([
         f"torch.compile breaks the graph in {span.function} ({span.file}:{span.line})", "",
         *(f"    {line}" for line in span.code.splitlines()), "",
-        one_line(found.what or found.kind), "",
         "torch says:", f"  {found.kind}", *([f"  {one_line(found.explanation)}"] if found.explanation else []), "",
         "Called through:", *chain, "",
         f"Versions: {', '.join(versions)}",

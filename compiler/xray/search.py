@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import io
 import linecache
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType
@@ -381,7 +382,7 @@ class Bench:
         """First break of the call with values in place of spots; None if the call is captured as one graph."""
         self.restore()
         try:
-            with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process():
+            with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process(), _muted():
                 return dynamo.break_of_call(self._function, self.call.args, self.call.kwargs)
         finally:
             self.restore()
@@ -461,6 +462,14 @@ def own_files(search: Search) -> list[str]:
 def edit_of(item: Suggestion, book: SourceBook) -> Edit:
     """The edit that a suggestion with a rewrite makes."""
     return Edit(book.path(item.file), item.line, max(item.end_line, item.line), item.rewrite)
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    """Discard output. The streams have the type of a terminal's, which TorchDynamo sees in code that uses them."""
+    out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(error):
+        yield
 
 
 def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:

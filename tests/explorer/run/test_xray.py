@@ -27,6 +27,7 @@ def test_sites_are_data_a_table_and_cards(capsys: pytest.CaptureFixture[str]) ->
     run = tcompile.explore(looped, torch.ones(4), stages="captured")
     capsys.readouterr()
     found = run.xray()
+    found.try_fixes()
     assert capsys.readouterr().out == ""
     assert [site.span.code for site in found.sites] == ["y.sum().item()", 'print("scale", scale)']
     table = found.table
