@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.record import Artifact, Record, UntrustedError
 from explorer.entry.options import OPTIONS, asked_options, join_values
+from explorer.entry.write_files import write_files
 from explorer.findings import capture_text
 from explorer.reading.stages import stage_key
 from explorer.run import files, text
 from explorer.run.compiling import KernelCompiler
-from explorer.run.patch import Patch, write_files
+from explorer.run.patch import Patch
 
 if TYPE_CHECKING:
     from explorer.run.run import Run
@@ -228,7 +229,7 @@ def _xray(args: argparse.Namespace) -> None:
     patch = Patch("") if args.sites_only else found.patch()
     _show_progress("")
     print(found)
-    if not args.sites_only:
+    if not args.sites_only and found.sites:
         print(f"\n{patch.rstrip() or NO_FIX}")
     _save(run, args)
     if patch and args.patch:

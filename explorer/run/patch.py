@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import linecache
-import os
 import re
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
 from compiler.capture.sources import is_cell
-from explorer.run.files import replace_file
 
 if TYPE_CHECKING:
     from compiler.xray.patch import EditedFile
@@ -70,53 +65,6 @@ def diff_of(file: EditedFile) -> str:
     tab = "\t" if " " in file.name else ""  # where a name with spaces ends, for git and patch
     lines = difflib.unified_diff(before, after, f"a/{file.name}{tab}", f"b/{file.name}{tab}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def write_files(files: Sequence[EditedFile]) -> list[Path]:
-    """Write edited files, all or none; return the backups, which are beside them. Mode bits and encoding stay.
-
-    Raises ValueError, before anything is written, if a file has changed since it was read or may not be written, and
-    OSError if writing fails.
-    """
-    new = [(Path(file.path), file.data, file.after.encode(file.encoding)) for file in files if _must_be_the_same(file)]
-    backups = [_back_up(path) for path, _, _ in new]
-    done: list[tuple[Path, bytes]] = []
-    try:
-        for path, before, after in new:
-            replace_file(path, after)
-            done.append((path, before or b""))
-    except BaseException:
-        for path, before in done:
-            replace_file(path, before)
-        for backup in backups:
-            backup.unlink(missing_ok=True)
-        raise
-    return backups
-
-
-def _must_be_the_same(file: EditedFile) -> bool:
-    """True if a file is as it was when it was read. Raises ValueError if not, or if it may not be written."""
-    if file.is_cell:
-        raise ValueError(f"{file.name} is no file: nothing was written")
-    if file.data is None or Path(file.path).read_bytes() != file.data:
-        raise ValueError(f"{file.name} has changed since it was read: nothing was written. X-ray it again")
-    if not os.access(file.path, os.W_OK):
-        raise ValueError(f"{file.name} may not be written (its mode bits say so): nothing was written")
-    return True
-
-
-def _back_up(path: Path) -> Path:
-    """Copy a file to a new one beside it, with its mode bits: `model.py.orig`, or `model.py.orig2` if that exists."""
-    for number in itertools.count(1):
-        backup = path.with_name(f"{path.name}.orig{number if number > 1 else ''}")
-        try:
-            with backup.open("xb") as stream:
-                stream.write(path.read_bytes())
-        except FileExistsError:
-            continue
-        shutil.copymode(path, backup)
-        return backup
-    raise AssertionError("there is always another number")
 
 
 def cell_texts() -> dict[str, str]:

@@ -12,7 +12,8 @@ import pytest
 
 from compiler.xray.patch import EditedFile
 from explorer import cli
-from explorer.run import files, patch
+from explorer.entry import write_files
+from explorer.run import files
 from tests.explorer.test_cli import wrong
 
 CODE = "import torch\n\n\ndef f(x):\n    y = x / x.sum().item()  # scale\n    return y + 1\n\n\ncount = 3\n"
@@ -92,9 +93,9 @@ def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.Monke
             raise OSError("no space left")
         return files.replace_file(path, data)
 
-    monkeypatch.setattr(patch, "replace_file", fails_once)
+    monkeypatch.setattr(write_files, "replace_file", fails_once)
     with pytest.raises(OSError, match="no space left"):
-        patch.write_files(edited)
+        write_files.write_files(edited)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.py": "before", "b.py": "before"}
 
 
