@@ -110,7 +110,7 @@ class Trials:
             )
         tried: list[Fix] = []
         with repeatable(call) as restore:
-            trial = _Trial(self.search, Bench(call, restore))
+            trial = _Trial(self.search, Bench(call, restore, self.search.limit))
             for suggestion in site.suggestions:
                 tried.append(trial.fix(site, suggestion))
                 if tried[-1].state == "verified":
@@ -147,7 +147,7 @@ class Trials:
         change, mended = self._sum(fixes), {fix.site for fix in fixes}
         for call in (self.search.call, *self.search.call.later):
             with repeatable(call) as restore:
-                if why := _Trial(self.search, Bench(call, restore)).why_not(change, mended):
+                if why := _Trial(self.search, Bench(call, restore, self.search.limit)).why_not(change, mended):
                     return why
         return ""
 

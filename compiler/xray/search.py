@@ -54,12 +54,18 @@ def find_sites(call: Call, record: Record) -> XRay:
     return search_sites(call, record).found
 
 
-def search_sites(call: Call, record: Record, hear: Hear = lambda _words: None) -> Search:
-    """Search for the sites of a call; the search object can also be used to try fixes. `hear` is told of progress."""
+def search_sites(
+    call: Call, record: Record, hear: Hear = lambda _words: None, limit: float = SECONDS
+) -> Search:
+    """Search for the sites of a call; the search object can also be used to try fixes.
+
+    `hear` is told of progress. Each run of the call may take `limit` seconds.
+    """
     start = time.perf_counter()
     functions = all_functions()
     files = files_by_name(record, [path for path in functions if not is_installed(path)])
-    search = Search(call, record, SourceBook({path: name for name, path in files.items()}), functions, hear)
+    book = SourceBook({path: name for name, path in files.items()})
+    search = Search(call, record, book, functions, hear, limit=limit)
     search.run()
     search.seconds = time.perf_counter() - start
     return search
@@ -100,7 +106,9 @@ class Search:
 
     def sites_after(self, change: Change) -> XRay:
         """The sites that remain with a change; line numbers refer to the unchanged files."""
-        again = Search(self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change)
+        again = Search(
+            self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change, limit=self.limit
+        )
         again.run()
         return again.found
 
@@ -261,7 +269,7 @@ class Search:
         noted = Noted()
         for each in (self.call, *self.call.later) if missed else ():
             with repeatable(each) as restore:
-                Bench(each, restore).run_noting(self._program(numbers), noted, frozenset(self.left_out))
+                Bench(each, restore, self.limit).run_noting(self._program(numbers), noted, frozenset(self.left_out))
         for span, item in missed.items():
             if numbers[spots[span]] in noted.values:
                 self.consequences.append(span)

@@ -188,7 +188,7 @@ class Run(RecordHolder):
         """One row per graph break: place, cause, graphs around it, fix, torch's message."""
         return _tables().breaks(self.record)
 
-    def xray(self, listener: Callable[[str], None] | None = None) -> XRayed:
+    def xray(self, listener: Callable[[str], None] | None = None, seconds: float = 60.0) -> XRayed:
         """Find all sites of graph breaks, including those hidden behind others.
 
         print(run.xray())       # also `.sites` and `.table`; `run["xray"]` from then on
@@ -196,11 +196,11 @@ class Run(RecordHolder):
         The call is captured repeatedly. Each time, the expressions that broke are replaced by their values, until
         nothing breaks. The user's objects and the RNG state are restored. A site that writes files, starts processes or
         uses the network is only explained, not run. The result is kept in the record: later calls return the same.
-        `listener` is told of progress, in words, now and when fixes are tried. Raises ValueError for a run without a
-        call, unless its record has the sites.
+        `listener` is told of progress, in words, now and when fixes are tried. Each repetition of the call may take
+        `seconds`. Raises ValueError for a run without a call, unless its record has the sites.
         """
         self._xrayed.listener = listener
-        return self._xrayed.find_sites()
+        return self._xrayed.find_sites(seconds)
 
     def patch(self, sites: Sequence[str | int] | None = None) -> Patch:
         """The fixes of the x-ray's sites that work together, as a unified diff of your files or cell.

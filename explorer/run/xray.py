@@ -40,6 +40,7 @@ class XRayed:
         compiler.patch = self.patch if call is not None else None
         compiler.makers["xray"] = Maker(self._count_to_do, lambda _record: self._make())
         self._search: Search | None = None
+        self._seconds = 60.0
         self._patches: dict[frozenset[str], Patch] = {}
 
     def _count_to_do(self, record: Record) -> int:
@@ -52,8 +53,12 @@ class XRayed:
         self.try_fixes()
         return self._compiler.record
 
-    def find_sites(self) -> XRayed:
-        """Search for the sites unless the record has them; return this x-ray. Raises ValueError without a call."""
+    def find_sites(self, seconds: float = 60.0) -> XRayed:
+        """Search for the sites unless the record has them; return this x-ray. Raises ValueError without a call.
+
+        Each repetition of the call may take `seconds`.
+        """
+        self._seconds = seconds
         _ = self.found
         return self
 
@@ -68,7 +73,7 @@ class XRayed:
         if self._search is None:
             from compiler.xray.search import search_sites
 
-            self._search = search_sites(self._call, self._compiler.record, self._hear)
+            self._search = search_sites(self._call, self._compiler.record, self._hear, self._seconds)
         return self._search
 
     def _hear(self, words: str) -> None:
