@@ -30,6 +30,7 @@ _LEAVES = (str, bytes, int, float, complex, bool, type(None), BuiltinFunctionTyp
            torch.dtype, torch.device, torch.Size)  # fmt: skip
 _CONTAINERS = (dict, list, collections.deque, set, tuple, frozenset)
 _HELD = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
+_ITERATORS = ("builtins", "itertools")
 Restore = Callable[[], None]
 
 
@@ -38,7 +39,7 @@ class State:
     """The saved state of all objects reachable from some roots; `restore` can be called any number of times.
 
     Tensors and arrays of more than `largest` bytes are not copied: their elements are not restored. `consumed` names
-    generators: what a call takes from them can't be put back. `complete` is False if there are too many objects.
+    iterators: what a call takes from them can't be put back. `complete` is False if there are too many objects.
     """
 
     largest: int | None = None
@@ -94,10 +95,10 @@ class State:
             yield from self._save_function(value)
         elif parts := _parts(value):
             yield from ((name, part) for part in parts)
-        elif isinstance(value, Generator):
-            self.consumed.append(name)
         elif restore := _restore_of_generator(value):
             self._restores.append(restore)
+        elif is_builtin_iterator(value):
+            self.consumed.append(name)
         else:
             yield from self._save_object(name, value)
 
@@ -328,6 +329,11 @@ def _restore_of_namespace(value: Any) -> Restore:
                 owner.__setattr__(value, name, item)
 
     return restore
+
+
+def is_builtin_iterator(value: Any) -> bool:
+    """Whether a value is a generator or an iterator of Python's own, which has nothing but its items."""
+    return isinstance(value, Generator) or (hasattr(value, "__next__") and type(value).__module__ in _ITERATORS)
 
 
 def _restore_of_generator(value: Any) -> Restore | None:

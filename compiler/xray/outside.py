@@ -25,6 +25,7 @@ import torch
 
 from compiler.capture.sources import is_installed, is_standard
 from compiler.torch_api.patching import call_instead, replace_attribute
+from compiler.torch_api.saving import call_before_saving
 from compiler.xray.time_limit import TimeLimitError
 
 _CHANGES = {
@@ -40,7 +41,10 @@ _CHANGES = {
 _HARMLESS = (os.devnull, "/dev/stdout", "/dev/stderr")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _HEARD = {"open", *_CHANGES}
-_TORCH = str(Path(torch.__file__).parent)
+_COMPILERS = tuple(
+    str(Path(torch.__file__).parent / name)
+    for name in ("_dynamo", "_inductor", "_functorch", "_logging", "_subclasses", "compiler", "fx")
+)
 _active: list[frozenset[int | None]] = []
 """For each running block, the threads that ran before it, which may go on with what they do."""
 _hooked: list[None] = []
@@ -143,7 +147,7 @@ def unheard(heard: Heard | None = None) -> Iterator[None]:
         inside_the_process(),
         redirect_stdout(stream),
         redirect_stderr(stream),
-        replace_attribute(torch, "save", lambda _: _save),
+        call_before_saving(_refuse_saving),
         replace_attribute(socket.socket, "send", call_instead(_send)),
         replace_attribute(socket.socket, "sendall", call_instead(_send)),
         replace_attribute(builtins, "input", call_instead(_input)),
@@ -192,10 +196,10 @@ def _object_of(event: str, args: tuple[Any, ...]) -> str:
 
 
 def _is_torchs_own(frame: FrameType | None) -> bool:
-    """Whether the innermost frame outside the standard library is torch's, which creates folders for its caches."""
+    """Whether the innermost frame outside the standard library is of torch's compilers, which keep caches in files."""
     while frame is not None and is_standard(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.startswith(_TORCH)
+    return frame is not None and frame.f_code.co_filename.startswith(_COMPILERS)
 
 
 def _is_written(path: Any, mode: Any, flags: Any) -> bool:
@@ -206,9 +210,9 @@ def _is_written(path: Any, mode: Any, flags: Any) -> bool:
     return isinstance(flags, int) and bool(flags & _WRITES)
 
 
-def _save(_value: Any, where: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Replacement for torch.save, which opens files without audit events."""
-    raise OutsideError(f"it writes {where!r}")
+def _refuse_saving(path: str) -> None:
+    if _is_watched():
+        raise OutsideError(f"it writes {path!r}")
 
 
 def _send(original: Callable[..., Any], connection: socket.socket, *args: Any) -> Any:

@@ -44,9 +44,11 @@ MOST_CAPTURES = 120
 """Maximum number of captures: a program needs one for each site, and one for each call without further breaks."""
 SECONDS = 60.0
 """Maximum duration of each run of the call, as a program may never end when it is repeated."""
+UNKNOWN = "it uses the value of code that is not run again"
 _TORCH = str(Path(torch.__file__).parent)
 Hear = Callable[[str], None]
 """Told of progress, in words."""
+_OURS = str(Path(__file__).parents[1])
 
 
 def find_sites(call: Call, record: Record) -> XRay:
@@ -89,6 +91,9 @@ class Search:
     seconds: float = 0.0
     change: Change = field(default_factory=Change)
     limit: float = SECONDS
+    _is_whole: bool = True
+    _trouble: str = ""
+    _raised_at: tuple[str, tuple[int, int]] | None = None
     _numbers: dict[str, int] = field(default_factory=dict)
     _calls: dict[str, Call] = field(default_factory=dict)
 
@@ -100,8 +105,9 @@ class Search:
                 bench = Bench(each, restore, self.limit)
                 while self.captures < MOST_CAPTURES and self._go_on(bench):
                     pass
-        if self.captures >= MOST_CAPTURES:
-            self._tell(f"the search ended after {MOST_CAPTURES} captures: more sites may follow")
+                self._tell_of_runs(bench)
+            if self.captures >= MOST_CAPTURES:
+                self._end_early(f"the search ended after {MOST_CAPTURES} captures: more sites may follow")
         self._add_unreached()
 
     def sites_after(self, change: Change) -> XRay:
@@ -141,20 +147,23 @@ class Search:
             facts = bench.first_break(self._program(self.spots), noted.stand_ins(), frozenset(self.left_out))
         except STOPS as error:  # the user's code, or torch in a capture, may raise anything
             first = next(iter(str(error).splitlines()), "")
-            self._tell(f"the search ended at a {type(error).__name__} of a capture{self._where(error)}: {first}")
+            self._end_early(f"the search ended at a {type(error).__name__} of a capture{self._where(error)}: {first}")
             return False
         if facts is None:
             return False
         steps = list(_steps(facts))
         if not steps:
-            self._tell(f"the search ended at a break without a place: {facts.kind}")
+            self._end_early(f"the search ended at a break without a place: {facts.kind}")
+            return False
+        if "_Empty" in facts.reason or (self._raised_at and steps[0][0].covers(*self._raised_at)):
+            self._end_early(self._trouble or f"the search ended at {self._name(steps[0][1], facts.kind)}: {UNKNOWN}")
             return False
         self._add_site(facts, steps, noted)
         spot = next((spot for spot, _ in steps if spot not in self.spots), None)
         if spot is None:
             is_reached = self.spots[steps[0][0]] in noted.values
             why = "it breaks with a value in its place too" if is_reached else "the repeated call does not come there"
-            self._tell(f"the search ended at {self._name(steps[0][1], facts.kind)}: {why}")
+            self._end_early(f"the search ended at {self._name(steps[0][1], facts.kind)}: {why}")
             return False
         if spot is not steps[0][0]:
             self._mark(f"passed with a value in place of {self._code_at(spot)}")
@@ -173,40 +182,59 @@ class Search:
         """
         noted = Noted()
         why = bench.run_noting(self._program(self.spots), noted, frozenset(self.left_out))
-        self._tell_written(bench.heard)
+        self._trouble, self._raised_at = "", None
         if isinstance(why, OutsideError):
             spot = self._spot_of(why)
             if spot is not None and self.spots[spot] not in self.left_out:
                 self.left_out.add(self.spots[spot])
-                self._mark_spot(spot, f"not run again, as {why}")
+                self._mark_spot(spot, f"not run again, as {why}: an empty object takes the place of its value")
                 return self._note_values(bench)
-        if isinstance(why, TimeLimitError):
-            self._tell(
+            self._trouble = f"the repeated call stops{self._where(why)}, as {why}: what follows is unknown"
+        elif isinstance(why, TimeLimitError):
+            self._end_early(
                 f"the search ended, as the call did not end within {bench.seconds:g} s when it was repeated"
                 f"{self._where(why)}: what follows is unknown"
             )
             return None
-        if isinstance(why, OutsideError):
-            self._tell(f"the repeated call stops{self._where(why)}, as {why}: what follows is unknown")
         elif why is not None:
-            text = f": {first_line}" if (first_line := next(iter(str(why).splitlines()), "")) else ""
-            self._tell(f"the program raises {type(why).__name__} when it is repeated{self._where(why)}{text}")
+            self._trouble = f"the program raises {_words_of(why, self._where(why))}"
+            self._raised_at = next(iter(self._users_positions(why)[-1:]), None)
+        return noted
+
+    def _tell_of_runs(self, bench: Bench) -> None:
+        """Tell about the last run of a call: errors, files that it would write, settings and arguments it changes."""
+        if self._trouble:
+            self._end_early(self._trouble)
+        self._tell_written(bench.heard)
         for name in bench.changed:
             self._tell(f"the call changes {name}: the x-ray sets that back after each run")
-        return noted
+        for name in State.of(bench.roots, largest=0).consumed:
+            self._tell(
+                f"`{name}` is an iterator: what the explored call took from it can't be put back, so sites that need "
+                "its items are missing. With a list in its place, they are found"
+            )
 
     def _spot_of(self, error: BaseException) -> Spot | None:
         """The innermost spot that was running when an error was raised."""
         for file, position in reversed(list(_positions(error))):
-            around = [spot for spot in self.spots if spot.file == file and spot.covers(position)]
+            around = [spot for spot in self.spots if spot.covers(file, position)]
             if around:
                 return max(around, key=lambda spot: (spot.start, [-each for each in spot.end]))
         return None
 
     def _where(self, error: BaseException) -> str:
         """Place of an error in the user's code, in words: ` at file.py:12`; "" if there is none."""
-        own = [place for place in _positions(error) if place[0] in self.functions and not is_installed(place[0])]
+        own = self._users_positions(error)
         return f" at {self.book.name(own[-1][0])}:{own[-1][1][0]}" if own else ""
+
+    @staticmethod
+    def _users_positions(error: BaseException) -> list[tuple[str, tuple[int, int]]]:
+        """File and position of each frame of an error's traceback in the user's code, outermost first."""
+        return [
+            (file, position)
+            for file, position in _positions(error)
+            if not (is_installed(file) or fx.is_dynamo(file) or file.startswith(_OURS))
+        ]
 
     def _tell_written(self, heard: Heard) -> None:
         """Note the sites that would write files; without a site, add a problem."""
@@ -214,9 +242,10 @@ class Search:
             words = f"it writes {each.path!r}; when it is repeated, a file in memory takes its place"
             sites = [site for site in self.sites if self.book.path(site.file) == each.file
                      and site.line <= each.line <= site.span.end_line]  # fmt: skip
-            if sites and not any(site.note for site in sites):
-                self._mark(words, sites[0])
-            elif not sites:
+            site = next((site for site in sites if "open" in site.span.code), next(iter(sites), None))
+            if site and not site.note:
+                self._mark(words, site)
+            elif not site:
                 self._tell(f"at {self.book.name(each.file)}:{each.line} {words}")
 
     def _add_site(self, facts: BreakFacts, steps: Sequence[tuple[Spot, Place]], noted: Noted) -> None:
@@ -229,7 +258,7 @@ class Search:
         identity = f"site[{len(self.sites)}]"
         found = graph_break(identity, "", facts, self.book, outermost=len(own) == 1)
         node = nodes_around(place)
-        seen = next((item for item in self.record.breaks if _users_span(item) == span), None)
+        seen = next((item for item in self.record.breaks if _site_span(item) == span), None)
         self.sites.append(Site(
             id=identity, file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
             reason=found.reason, chain=found.chain, branch=branch(place),
@@ -262,7 +291,7 @@ class Search:
         A break that the repeated calls reach is a consequence of an earlier one; any other is added as a site.
         """
         known = [site.span for site in self.sites]
-        breaks = {_users_span(item): item for item in reversed(self.record.breaks)}
+        breaks = {_site_span(item): item for item in reversed(self.record.breaks)}
         missed = {span: item for span, item in breaks.items() if span and span.end_column and span not in known}
         spots = {span: Spot.of_place(self._place(span)) for span in missed}
         numbers = self.spots | {spot: len(self.spots) + n for n, spot in enumerate(spots.values())}
@@ -271,17 +300,19 @@ class Search:
             with repeatable(each) as restore:
                 Bench(each, restore, self.limit).run_noting(self._program(numbers), noted, frozenset(self.left_out))
         for span, item in missed.items():
-            if numbers[spots[span]] in noted.values:
+            if numbers[spots[span]] not in noted.values:
+                self._add_seen(item, span, "the explored call came here; made again, it does not")
+            elif self._is_whole:
                 self.consequences.append(span)
             else:
-                self._add_seen(item, span)
+                self._add_seen(item, span, "the search ended before it came here")
 
-    def _add_seen(self, found: GraphBreak, span: Span) -> None:
+    def _add_seen(self, found: GraphBreak, span: Span, note: str) -> None:
         """Add a site that only the exploration reached."""
         self.sites.append(Site(
             id=f"site[{len(self.sites)}]", file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
             reason=found.reason, chain=found.chain, branch=branch(self._place(span)), suggestions=found.suggestions,
-            passed=False, note="the explored call came here; made again, in the state that it left, it does not",
+            passed=False, note=note,
         ))  # fmt: skip
 
     def _is_again(self, spot: Spot, kind: str, noted: Noted) -> bool:
@@ -297,7 +328,7 @@ class Search:
         evicting = [item for item in self.record.breaks if item.unread is not None or item.outcome != "resumed"]
         covering = [item for item in evicting if item.unread and item.file == span.file
                     and item.unread[0] <= span.line <= item.unread[1]]  # fmt: skip
-        spans = [_users_span(item) for item in (covering or evicting)]
+        spans = [_site_span(item) for item in (covering or evicting)]
         return next((site.id for site in reversed(self.sites) if site.span in spans),
                     self.sites[-1].id if self.sites else "")  # fmt: skip
 
@@ -314,7 +345,9 @@ class Search:
             self._mark(note, site)
 
     def _place(self, span: Span) -> Place:
-        path = self.book.path(span.file)
+        path = self.book.path(span.file) or next(
+            (path for path in self.functions if is_installed(path) and importable_path(path) == span.file), ""
+        )
         first, last = linecache.getline(path, span.line), linecache.getline(path, span.end_line)
         columns = len(first[: span.column].encode()), len(last[: span.end_column].encode())
         return Place(path, span.function, span.line, span.end_line, *columns)
@@ -326,6 +359,11 @@ class Search:
         """The code at a spot, in one line, and the number of its line."""
         place = Place(spot.file, "", spot.start[0], spot.end[0], spot.start[1], spot.end[1])
         return f"`{one_line(span_of(place, self.book).code)}` in line {place.line}"
+
+    def _end_early(self, problem: str) -> None:
+        """Tell why the search of a call ended before all of its sites were found."""
+        self._is_whole = False
+        self._tell(problem)
 
     def _tell(self, problem: str) -> None:
         if problem not in self.problems:
@@ -440,11 +478,16 @@ def _is_of_site(place: Place) -> bool:
     """Whether a place can be a site: in the user's code or a package that uses torch, but not in torch itself."""
     if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file):
         return False
-    return not is_installed(place.file) or _uses_torch(importable_path(place.file).split("/")[0].removesuffix(".py"))
+    return not is_installed(place.file) or _is_package_with_torch(importable_path(place.file))
+
+
+def _is_package_with_torch(file: str) -> bool:
+    """Whether a file is of a package that uses torch. In others, such as PIL, each call breaks inside of it."""
+    package = file.split("/", maxsplit=1)[0].removesuffix(".py")
+    return package != "torch" and _uses_torch(package)
 
 
 def _uses_torch(package: str) -> bool:
-    """Whether an imported package uses torch. In others, such as PIL, each call breaks at once, inside of it."""
     modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == package]
     return any(getattr(value, "__name__", "").split(".")[0] == "torch" or _is_torchs(value)
                for module in modules for value in list(vars(module).values()))  # fmt: skip
@@ -452,6 +495,11 @@ def _uses_torch(package: str) -> bool:
 
 def _is_torchs(value: Any) -> bool:
     return isinstance(value, type | FunctionType) and str(value.__module__).split(".")[0] == "torch"
+
+
+def _words_of(error: BaseException, where: str) -> str:
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__} when it is repeated{where}" + (f": {first}" if first else "")
 
 
 def _positions(error: BaseException) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -508,6 +556,7 @@ def _kind(facts: BreakFacts, node: ast.expr, statement: ast.stmt) -> Kind:
     return "truth" if facts.kind in BRANCH else "value"
 
 
-def _users_span(found: GraphBreak) -> Span | None:
-    own = [span for span in found.chain if not span.installed]
+def _site_span(found: GraphBreak) -> Span | None:
+    """The place of an exploration's break, as a site: the innermost one in the user's code or a package with torch."""
+    own = [span for span in found.chain if not span.installed or _is_package_with_torch(span.file)]
     return own[-1] if own else None

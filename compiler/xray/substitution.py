@@ -16,12 +16,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from types import CodeType, FunctionType
 from typing import Any, Literal
 
 import torch
 
 from compiler.calls.call import nested_codes
+from compiler.calls.state import is_builtin_iterator
 from compiler.capture.sources import is_installed
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.settings import with_settings
@@ -29,9 +31,12 @@ from compiler.torch_api.traced_lines import Place
 
 PREFIX = "_tcompile_value_"
 NOTE, TRUTH, ENTER = "_tcompile_note", "_tcompile_truth", "_tcompile_enter"
+EMPTY = "_tcompile_empty"
 _NOTES = {"value": NOTE, "truth": TRUTH, "context": ENTER}
 _CONSTANTS = (type(None), bool, int, float, str, bytes)
 _LONGEST_INT = 2**62
+MOST_ITEMS = 10_000
+"""Maximum number of recorded items of an iterator, which may have no end."""
 
 Kind = Literal["value", "truth", "context", "statement"]
 """The thing recorded at a spot: its value, its truth value, the value that a `with` binds, or that a statement ran."""
@@ -63,9 +68,9 @@ class Spot:
             return False
         return (node.lineno, node.col_offset) == self.start and (node.end_lineno, node.end_col_offset) == self.end
 
-    def covers(self, position: tuple[int, int]) -> bool:
-        """Whether a position (line, column) is in this spot."""
-        return self.start <= position < self.end
+    def covers(self, file: str, position: tuple[int, int]) -> bool:
+        """Whether a position (line, column) of a file is in this spot."""
+        return self.file == file and self.start <= position < self.end
 
     def is_inside(self, other: Spot) -> bool:
         """Whether this spot is inside another one."""
@@ -116,10 +121,10 @@ class Noted:
 
     def note(self, number: int, value: Any) -> Any:
         """Record a value and return it; an iterator, which recording consumes, is replaced by an equal one."""
-        if hasattr(value, "__next__"):
-            value = list(value)
-            self.values.setdefault(number, []).append(list(value))
-            return iter(value)
+        if is_builtin_iterator(value):
+            first = list(islice(value, MOST_ITEMS))
+            self.values.setdefault(number, []).append(list(first))
+            return chain(first, value) if len(first) == MOST_ITEMS else iter(first)
         self.values.setdefault(number, []).append(_copy_of(value))
         return value
 
@@ -145,6 +150,45 @@ class Noted:
     def stand_ins(self) -> dict[int, StandIn]:
         """The replacement for each spot that was reached, by number."""
         return {number: _stand_in(values) for number, values in self.values.items()}
+
+
+class _Empty:
+    """The value of an expression that is not run: any attribute, item and call of it is empty too."""
+
+    def __getattr__(self, name: str) -> _Empty:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> _Empty:
+        return self
+
+    def __getitem__(self, _key: Any) -> _Empty:
+        return self
+
+    def __setitem__(self, _key: Any, _value: Any) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __int__(self) -> int:
+        return 0
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __str__(self) -> str:
+        return ""
+
+    def __enter__(self) -> _Empty:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +275,7 @@ class _Replace(ast.NodeTransformer):
 
     def _expression(self, node: ast.expr, number: int, kind: Kind) -> ast.expr | None:
         if number in self.left_out:
-            return ast.Constant(None)
+            return ast.Name(EMPTY, ast.Load())
         if self.stand_ins is None:
             return ast.Call(ast.Name(_NOTES[kind], ast.Load()), [ast.Constant(number), node], [])
         if number not in self.stand_ins:
@@ -313,6 +357,7 @@ class Program:
     def _with_changes(
         self, stand_ins: Mapping[int, StandIn] | None, left_out: frozenset[int], names: Mapping[str, Any]
     ) -> Iterator[None]:
+        names = {**names, EMPTY: _Empty()}
         files = dict.fromkeys([*(spot.file for spot in self.spots), *(edit.file for edit in self.edits)])
         codes: dict[CodeKey, CodeType] = {}
         for file in files:
