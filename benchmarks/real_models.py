@@ -2,6 +2,7 @@
 
 python -m benchmarks.real_models                 every study, each in a separate process
 python -m benchmarks.real_models mixtral --cards one of them, with its cards; before and after each change
+python -m benchmarks.real_models --xray          sites of each study as it is, and the counts after the x-ray's patch
 
 Each study is a notebook cell, run by `%%tcompile` in IPython as a user would. `--compare` runs the same cell under
 torch.compile alone, and compares the lines of breaks and recompilations with those that TORCH_LOGS names.
@@ -36,9 +37,10 @@ def main() -> None:
     parser.add_argument("--cards", action="store_true", help="print the cards too")
     parser.add_argument("--compare", action="store_true", help="compare with the logs of torch.compile alone")
     parser.add_argument("--all-stages", action="store_true", help="explore down to the kernels, not the capture alone")
+    parser.add_argument("--xray", action="store_true", help="x-ray each study as it is, and apply the patch")
     asked = parser.parse_args()
     if asked.study:
-        for row in explored(STUDIES[asked.study], asked):
+        for row in x_rayed(STUDIES[asked.study]) if asked.xray else explored(STUDIES[asked.study], asked):
             print(json.dumps(row))
         return
     for name in STUDIES:
@@ -48,7 +50,7 @@ def main() -> None:
 
 def in_process(name: str, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one study, from a separate process, because of its peak memory and compilation caches."""
-    flags = [f"--{flag}" for flag in ("compare", "all-stages") if getattr(asked, flag.replace("-", "_"))]
+    flags = [f"--{flag}" for flag in ("compare", "all-stages", "xray") if getattr(asked, flag.replace("-", "_"))]
     command = [sys.executable, "-m", "benchmarks.real_models", name, *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"study"')]
@@ -78,6 +80,39 @@ def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]
             print(run.cards if before is None else before.diff(run).capture, end="\n\n")
         before = before or run
         yield row
+
+
+def x_rayed(study: Study) -> Iterator[dict[str, Any]]:
+    """One row: the sites of a study as it is, the fixes that work together, and counts before and after the patch.
+
+    Edits of the cell are made in its text. Edits of installed packages are made in the process, not in their files.
+    """
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from compiler.xray.fixes import Trials
+    from compiler.xray.patch import edited_files
+    from compiler.xray.substitution import Program, all_functions
+
+    shell = InteractiveShell.instance()
+    quiet(shell, f"%load_ext tcompile\n{study.setup}")
+    variant = study.variants[0]
+    magic = f"%%tcompile --stages captured {variant.line}\n"
+    quiet(shell, magic + study.cell)
+    run = shell.user_ns["_tc"]
+    xray = run.xray()
+    tried = Trials(xray._searched()).run()
+    fixes = [fix.state for fix in tried.fixes]
+    row = {"study": study.name, "before": numbers(run), "sites": len(xray.sites), "captures": xray.found.captures,
+           "seconds": round(xray.found.seconds, 1), "verified": fixes.count("verified"),
+           "together": sum(fix.together for fix in tried.fixes), "left": len(tried.left.sites),
+           "problems": [*xray.found.problems, *tried.left.problems]}  # fmt: skip
+    cells = [file for file in edited_files(tried.change, xray._searched()) if file.is_cell]
+    quiet(shell, study.setup)
+    library = [edit for edit in tried.change.edits if edit.file not in {cell.path for cell in cells}]
+    program = Program(all_functions(), edits=tuple(library))
+    with program.with_stand_ins({}), tried.change.apply_settings():
+        quiet(shell, magic + (cells[0].after if cells else study.cell))
+    yield row | {"after": numbers(shell.user_ns["_tc"]), "kinds": [site.kind for site in tried.left.sites]}
 
 
 def numbers(run: Any) -> dict[str, Any]:

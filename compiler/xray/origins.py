@@ -66,22 +66,60 @@ def _header(node: ast.stmt, line: int) -> str:
 
 
 def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AST, int]]:
-    """Yield the last assignment before a use, or the caller's argument: its place, value, and depth in the chain."""
+    """Yield the assignments, or the caller's argument, that may have set a name: place, value, depth in the chain."""
     place = places[use.depth]
     function = _function(place)
     if function is None:
         return
     assigned = [found for found in _assignments(function, use.name) if found[0].lineno <= use.line]
+    assigned = [found for found in assigned if not _excludes(function, found[0].lineno, use.line)]
     before = [found for found in assigned if (found[0].end_lineno or 0) < use.line] or assigned
-    if before:
-        target, value = max(before, key=lambda found: found[0].lineno)
+    for target, value in sorted(before, key=lambda found: found[0].lineno, reverse=True):
         yield _place(place, target), value, use.depth
-    elif not isinstance(function, ast.Lambda) and use.depth > 0:
+        if not _is_conditional(function, target.lineno, use.line):
+            return
+    if not isinstance(function, ast.Lambda) and use.depth > 0:
         caller = places[use.depth - 1]
         call = nodes_around(caller)[-1:]
         passed = _argument_of(function.args, use.name, call[0]) if call and isinstance(call[0], ast.Call) else None
         if passed is not None:
             yield _place(caller, passed), passed, use.depth - 1
+
+
+def _arms(node: ast.AST) -> list[Sequence[ast.stmt]]:
+    """The blocks of a statement of which some may not run."""
+    if isinstance(node, ast.If | ast.For | ast.While):
+        return [node.body, node.orelse]
+    if isinstance(node, ast.Try):
+        return [node.body, *(handler.body for handler in node.handlers), node.orelse]
+    return [case.body for case in node.cases] if isinstance(node, ast.Match) else []
+
+
+def _is_in(line: int, block: Sequence[ast.stmt]) -> bool:
+    return bool(block) and block[0].lineno <= line <= (block[-1].end_lineno or 0)
+
+
+def _is_conditional(function: ast.AST, line: int, use: int) -> bool:
+    """Whether an assignment is in a block that may not run before the use of its name."""
+    arms = (arm for node in _own_nodes(function) for arm in _arms(node))
+    return any(_is_in(line, arm) and not _is_in(use, arm) for arm in arms)
+
+
+def _excludes(function: ast.AST, line: int, use: int) -> bool:
+    """Whether two lines are in blocks of a condition of which only one runs."""
+    branches = (_arms(node) for node in _own_nodes(function) if isinstance(node, ast.If | ast.Match))
+    return any(_is_in(line, one) and _is_in(use, other) for arms in branches for one in arms for other in arms
+               if one is not other)  # fmt: skip
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function without those of functions and classes defined in it."""
+    todo = list(ast.iter_child_nodes(function))
+    while todo:
+        node = todo.pop(0)
+        yield node
+        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            todo.extend(ast.iter_child_nodes(node))
 
 
 def _argument_of(parameters: ast.arguments, name: str, call: ast.Call) -> ast.expr | None:
@@ -97,23 +135,21 @@ def _argument_of(parameters: ast.arguments, name: str, call: ast.Call) -> ast.ex
 
 
 def _assignments(function: ast.AST, name: str) -> Iterator[tuple[ast.stmt | ast.expr, ast.AST]]:
-    """Yield statements that assign to a name, with the expression of the value."""
-    for node in ast.walk(function):
+    """Yield statements and loops that set a name, with the expression of the value."""
+    for node in _own_nodes(function):
         match node:
-            case ast.Assign(targets=targets, value=value):
-                named = targets
+            case ast.Assign(targets=targets, value=value) if any(_is_named(target, name) for target in targets):
+                yield node, value
             case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
                 yield from [(node, node)] if _is_named(target, name) else []
-                continue
-            case ast.NamedExpr(target=target, value=value):
-                named = [target]
-            case _:
-                continue
-        if any(_is_named(target, name) for target in named):
-            yield node, value
-    for node in ast.walk(function):
-        if isinstance(node, ast.For) and _is_named(node.target, name):
-            yield node, node.iter
+            case ast.NamedExpr(target=target, value=value) if _is_named(target, name):
+                yield node, value
+            case ast.For(target=target, iter=value) if _is_named(target, name):
+                yield node, value
+            case ast.comprehension(target=target, iter=value) if _is_named(target, name):
+                yield value, value
+            case ast.withitem(context_expr=value, optional_vars=ast.expr() as target) if _is_named(target, name):
+                yield value, value
 
 
 def _is_named(target: ast.expr, name: str) -> bool:

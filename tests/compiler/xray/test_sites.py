@@ -6,6 +6,8 @@ import contextlib
 import inspect
 import io
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ from compiler.record import Site, XRay
 from compiler.record.options import Options
 from compiler.xray import outside
 from compiler.xray.outside import OutsideError, inside_the_process
-from compiler.xray.search import find_sites
+from compiler.xray.search import find_sites, search_sites
 from tests.compiler.broken import MODERN, function
 from tests.compiler.xray.programs import NAMES, answers, module
 
@@ -106,6 +108,30 @@ def test_origins_lead_through_the_caller() -> None:
     assert ("k", "k = id(y)") in told
 
 
+EITHER = """
+def f(x, flag):
+    y = x + 1
+    if flag:
+        y = y * 2
+        z = 1
+    else:
+        z = y * 3
+        print(z, y)
+    with torch.no_grad() as mode:
+        print([float(t) for t in x], mode)
+    return y
+"""
+
+
+def test_origins_are_assignments_that_may_have_run() -> None:
+    first, number, second = x_ray_code(EITHER, X, False).sites
+    assert text(first) == "print(z, y)"
+    assert [origin.span.code for origin in first.origins] == ["z = y * 3", "y = x + 1"]
+    assert text(number) == "float(t)"
+    assert [(origin.name, origin.span.code) for origin in number.origins] == [("t", "x")]
+    assert ("mode", "torch.no_grad()") in [(origin.name, origin.span.code) for origin in second.origins]
+
+
 BRANCHES = """
 def f(x, flag):
     if flag:
@@ -185,8 +211,8 @@ def test_what_writes_is_explained_and_not_run_again(code: str, tmp_path: Any) ->
     found = find_sites(done.call, done.record)
     assert not path.exists()
     assert any("writes" in note for note in (*found.problems, *(site.note for site in found.sites)))
-    if code is SAVES:
-        assert "y.sum().item()" in [text(site) for site in found.sites]
+    assert "y.sum().item()" in [text(site) for site in found.sites]
+    assert not found.problems
 
 
 RAISES = """
@@ -237,6 +263,60 @@ def test_call_is_repeated_from_the_state_before_it() -> None:
     assert not any(site.note for site in found.sites)
     assert not found.problems
     assert (owner.index, type(owner).count, names["steps"]) == state == (4, 1, 1)
+
+
+NEVER_ENDS = """
+import itertools
+calls = itertools.count()
+def f(x):
+    y = x * x.sum().item()
+    again = next(calls)
+    while again:
+        try:
+            again += 1
+        except BaseException:
+            pass
+    return y
+"""
+
+
+def test_call_that_never_ends_is_stopped() -> None:
+    done = explored(function(NEVER_ENDS), [(X,)])
+    assert done.call is not None
+    search = search_sites(done.call, done.record, limit=0.3)
+    assert [text(site) for site in search.sites if site.note == "the search ended before it came here"]
+    assert any("did not end within 0.3 s" in problem for problem in search.problems)
+    assert not search.found.consequences
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+SETTINGS = """
+def f(x, items):
+    torch.set_num_threads(threads)
+    os.environ["TCOMPILE_TEST"] = str(random.random())
+    for item in items:
+        x = x * item
+    return x * x.sum().item()
+"""
+
+
+def test_changed_settings_and_used_iterators_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TCOMPILE_TEST", "")
+    threads = torch.get_num_threads()
+    code = f"import os\nthreads = {threads + 1}\n{SETTINGS}"
+    try:
+        done = explored(function(code), [(X, (n for n in (1, 2)))])
+        torch.set_num_threads(threads)
+        environment = dict(os.environ)
+        assert done.call is not None
+        problems = find_sites(done.call, done.record).problems
+        assert torch.get_num_threads() == threads
+        assert dict(os.environ) == environment
+    finally:
+        torch.set_num_threads(threads)
+    assert any("changes environment variables" in problem for problem in problems)
+    assert any("changes torch's number of threads" in problem for problem in problems)
+    assert any("`args[1]` is an iterator" in problem for problem in problems)
 
 
 FOLLOWS = """
