@@ -56,9 +56,7 @@ def find_sites(call: Call, record: Record) -> XRay:
     return search_sites(call, record).found
 
 
-def search_sites(
-    call: Call, record: Record, hear: Hear = lambda _words: None, limit: float = SECONDS
-) -> Search:
+def search_sites(call: Call, record: Record, hear: Hear = lambda _words: None, limit: float = SECONDS) -> Search:
     """Search for the sites of a call; the search object can also be used to try fixes.
 
     `hear` is told of progress. Each run of the call may take `limit` seconds.
