@@ -97,9 +97,9 @@ class Heard:
         self.written.append(Written(os.fspath(path), place.f_code.co_filename, place.f_lineno))
         keeps = "w" not in mode and Path(path).exists()
         content = original(path, "rb").read() if keeps else b""
-        memory = io.BytesIO(content) if "b" in mode else io.StringIO(content.decode(errors="replace"))
+        memory = _BytesInMemory(content) if "b" in mode else _TextInMemory(content.decode(errors="replace"))
         memory.seek(0, os.SEEK_END if "a" in mode else os.SEEK_SET)
-        memory.name = path
+        memory.name, memory.heard = os.fspath(path), self
         return memory
 
     def clear(self) -> None:
@@ -123,6 +123,26 @@ class Heard:
     def is_enabled(original: Callable[..., bool], logger: logging.Logger, level: int) -> bool:
         """Whether a logger emits a message: always, except for torch's loggers, which keep their levels."""
         return original(logger, level) if logger.name.startswith("torch") else True
+
+
+class _InMemory:
+    """A file in memory; when it is closed, what it holds is recorded as output."""
+
+    name: str | bytes = ""
+    heard: Heard | None = None
+
+    def close(self) -> None:
+        if self.heard is not None and not self.closed:  # type: ignore[attr-defined]
+            self.heard.said.append((f"wrote {self.name!r}", repr(self.getvalue())))  # type: ignore[attr-defined]
+        super().close()  # type: ignore[misc]
+
+
+class _TextInMemory(_InMemory, io.StringIO):
+    """A text file in memory."""
+
+
+class _BytesInMemory(_InMemory, io.BytesIO):
+    """A binary file in memory."""
 
 
 class _Stream(io.TextIOBase):

@@ -474,7 +474,7 @@ def repeatable(call: Call) -> Iterator[Restore]:
 
 def _is_of_site(place: Place) -> bool:
     """Whether a place can be a site: in the user's code or a package that uses torch, but not in torch itself."""
-    if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, "<frozen")) or is_standard(place.file):
+    if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, _OURS, "<frozen")) or is_standard(place.file):
         return False
     return not is_installed(place.file) or _is_package_with_torch(importable_path(place.file))
 
