@@ -41,7 +41,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.study:
         for row in x_rayed(STUDIES[asked.study]) if asked.xray else explored(STUDIES[asked.study], asked):
-            print(json.dumps(row))
+            print(json.dumps(row), flush=True)
         return
     for name in STUDIES:
         for row in in_process(name, asked):
@@ -83,7 +83,7 @@ def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]
 
 
 def x_rayed(study: Study) -> Iterator[dict[str, Any]]:
-    """One row: the sites of a study as it is, the fixes that work together, and counts before and after the patch.
+    """Two rows: the sites of a study as it is; also the fixes that work together, and counts after the patch.
 
     Edits of the cell are made in its text. Edits of installed packages are made in the process, not in their files.
     """
@@ -100,12 +100,12 @@ def x_rayed(study: Study) -> Iterator[dict[str, Any]]:
     quiet(shell, magic + study.cell)
     run = shell.user_ns["_tc"]
     xray = run.xray()
-    tried = Trials(xray._searched()).run()
-    fixes = [fix.state for fix in tried.fixes]
     row = {"study": study.name, "before": numbers(run), "sites": len(xray.sites), "captures": xray.found.captures,
-           "seconds": round(xray.found.seconds, 1), "verified": fixes.count("verified"),
-           "together": sum(fix.together for fix in tried.fixes), "left": len(tried.left.sites),
-           "problems": [*xray.found.problems, *tried.left.problems]}  # fmt: skip
+           "seconds": round(xray.found.seconds, 1), "problems": xray.found.problems}  # fmt: skip
+    yield row
+    tried = Trials(xray._searched()).run()
+    row |= {"verified": [fix.state for fix in tried.fixes].count("verified"), "left": len(tried.left.sites),
+            "together": sum(fix.together for fix in tried.fixes), "left_problems": tried.left.problems}  # fmt: skip
     cells = [file for file in edited_files(tried.change, xray._searched()) if file.is_cell]
     quiet(shell, study.setup)
     library = [edit for edit in tried.change.edits if edit.file not in {cell.path for cell in cells}]
