@@ -19,7 +19,8 @@ from explorer.reading.cause import closest_failure, culprit_code, users_place
 from explorer.reading.provenance import place_text
 from explorer.reading.shapes import seconds_text
 from explorer.reading.source_lines import SourceLines
-from explorer.render.document import payload
+from explorer.render.document import Code as CodePart
+from explorer.render.document import Only, payload
 from explorer.render.finding import Finding, LinkedText
 from explorer.render.text import add_part
 
@@ -37,11 +38,12 @@ def frame_map_finding(record: Record) -> Finding | None:
     if not record.frames or (whole and not record.breaks):
         return None
     text = FrameMap(record).as_text()
+    tree = tuple("\n".join(text.blocks).splitlines())
     chart = program_chart(record, STAGE, {entity.id for entity in text.entities})
     text.add(f"\n{chart.table.caption}:\n")
     add_part(text, chart, {})
-    artifact = text.artifact(STAGE, "frame map")
-    return Finding(artifact, "view", "program_map", payload([chart]), (chart,))
+    document = (chart, Only(("html",), (CodePart(tree, language=""),)))
+    return Finding(text.artifact(STAGE, "frame map"), "view", "program_map", payload(document), document)
 
 
 @dataclass

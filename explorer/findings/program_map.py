@@ -15,10 +15,11 @@ from explorer.findings.call_tree import CallTree, Cell, Function, Gap, cells_of
 from explorer.findings.map_states import ABSENT, BREAK, GRAPHS, HIDDEN, PLAIN, State, states_of
 from explorer.findings.timing.heat import heats
 from explorer.findings.xray import site_id
+from explorer.reading.plain_text import columns
 from explorer.reading.provenance import place_text
 from explorer.reading.shapes import seconds_text
 from explorer.reading.source_lines import SourceLines
-from explorer.render.document import Chart, Row, Table, Words
+from explorer.render.document import Chart, Row, Table, Words, plain
 from explorer.render.places import line_link
 
 WIDTH = 64
@@ -185,23 +186,26 @@ class _ProgramChart:
 
     def _table(self) -> Table:
         shown = [self.states[0], self.states[-1]] if len(self.states) > 1 else [self.states[0]]
-        head = ("function", "place", *(self._title(self.states.index(state)) for state in shown))
-        return Table(head, tuple(self._rows(shown)), caption=LEGEND, label="Map of the program")
+        titles = [self._title(self.states.index(state)) for state in shown]
+        rows = [Row(("function", "place", *titles)), *self._rows(shown)]
+        lines = columns([tuple(map(plain, row.cells)) for row in rows])
+        worded = tuple(msgspec.structs.replace(row, words=line) for row, line in zip(rows, lines, strict=True))
+        return Table((), worded, caption=LEGEND, label="Map of the program")
 
     def _rows(self, shown: Sequence[State]) -> Iterator[Row]:
         """A row for each function that is shown first."""
         closed = 0
-        for each in self.ranges:
-            found = self._function(*each)
-            _, start, end = each
+        for function, start, end in self.ranges:
             if start < closed:
                 continue
+            found = self._function(function, start, end)
             closed = 0 if found["open"] else end
             inside = sum(start <= other[1] < other[2] <= end for other in self.ranges) - 1
             more = f" and {pluralize(inside, 'function')} inside" if inside and not found["open"] else ""
             bars: tuple[Words, ...] = tuple(_bar(state, start, end) for state in shown)
-            name = "  " * found["depth"] + str(found["name"]) + more
-            yield Row((name, found["place"]["words"], *bars), tuple(found["ids"]))
+            yield Row(
+                ("  " * found["depth"] + found["name"] + more, found["place"]["words"], *bars), tuple(found["ids"])
+            )
 
 
 def _graphs(states: Sequence[State]) -> set[int]:

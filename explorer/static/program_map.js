@@ -65,6 +65,7 @@ class ProgramMap {
     this.place = place;
     this.view = view;
     this.at = data.states.length - 1;
+    this.columns = [0];
     this.byTime = data.timed;
     /** Where each cell begins, by state, and the widest of the states. @type {number[][]} */
     this.starts = [];
@@ -106,16 +107,11 @@ class ProgramMap {
     this.tools.replaceChildren(...(last > 0 ? [slider] : []), h("div", { class: "tc-map-legend" }, ...legend, timed ? units : "", h("span", {}, unit)));
   }
 
-  /** The columns: the state as it is, and the chosen one if there are several. */
-  get columns() {
-    return this.data.states.length > 1 ? [0, this.at] : [0];
-  }
-
   // The table
 
   draw() {
     const { functions, states } = this.data;
-    const had = this.pieces.findIndex(({ element }) => element === document.activeElement);
+    this.columns = states.length > 1 ? [0, this.at] : [0];
     this.pieces = [];
     this.view.items.clear();
     this.starts = states.map((state) => this.edges(state));
@@ -127,9 +123,7 @@ class ProgramMap {
     this.table.replaceChildren(...(this.columns.length > 1 ? [head] : []), body);
     const said = this.columns.map((at) => h("p", {}, h("b", {}, states[at].title), ": ", ...states[at].words.flatMap((each) => [...sentence(each, this.place), " "])));
     this.words.replaceChildren(...said);
-    const first = this.pieces[Math.max(had, 0)] ?? this.pieces[0];
-    if (first) first.element.tabIndex = 0;
-    if (had >= 0) first?.element.focus({ preventScroll: true });
+    if (this.pieces.length) this.pieces[0].element.tabIndex = 0;
     this.view.mark();
   }
 
@@ -150,30 +144,23 @@ class ProgramMap {
     };
     const calls = (functions[row + 1]?.depth ?? 0) > fn.depth;
     const title = isOpen ? `Hide what ${fn.name} calls` : `Show what ${fn.name} calls`;
-    const fold = calls ? h("button", { class: "tc-map-fold", type: "button", title, "aria-label": title, "aria-expanded": String(isOpen), "data-row": row, onclick: toggle }, icon(isOpen ? "down" : "right")) : h("span", { class: "tc-map-fold" });
+    const fold = h("button", { class: "tc-map-fold", type: "button", title, "aria-label": title, "aria-expanded": String(isOpen), "data-row": row, onclick: toggle }, icon(isOpen ? "down" : "right"));
     const select = () => this.view.callbacks.onSelect(fn.ids.length ? fn.ids : this.idsOf(fn.from, fn.to), false);
     const name = h("button", { class: "tc-map-name", type: "button", title: fn.why || fn.name, onclick: select }, fn.name);
-    const indent = { paddingLeft: `${14 * fn.depth}px` };
-    const head = h("th", { scope: "row" }, h("div", { class: "tc-map-fn", style: indent }, fold, name, ...sentence(fn.place, this.place)));
+    const around = h("div", { class: "tc-map-fn", style: { paddingLeft: `${14 * fn.depth}px` } }, calls ? fold : h("span", { class: "tc-map-fold" }), name, ...sentence(fn.place, this.place));
     const cells = this.columns.map((at, column) => h("td", { "data-title": fn.depth ? "" : this.data.states[at].title }, h("div", { class: "tc-map-strip", role: "group", "aria-label": `${fn.name}, ${this.data.states[at].title}` }, ...this.strip(fn, at, row, column))));
-    const element = h("tr", {}, head, ...cells);
+    const element = h("tr", {}, h("th", { scope: "row" }, around), ...cells);
     this.view.items.set(fn.ids[0] ?? `map ${row}`, element);
     return element;
   }
 
   // A strip
 
-  /** How much room a cell takes: by lines always the same, by time none for a break that is gone. @param {State} state @param {number} at */
-  weight(state, at) {
-    const { seconds, gap } = this.data.cells[at];
-    if (this.byTime) return state.cells[at] === ABSENT ? 0 : seconds;
-    return gap === undefined ? 1 : GAP;
-  }
-
-  /** Where each cell begins, and where the last ends. @param {State} state */
+  /** Where each cell begins, and where the last ends: by time, a break that is gone takes no room. @param {State} state */
   edges(state) {
     let end = 0;
-    return [0, ...state.cells.map((_, at) => (end += this.weight(state, at)))];
+    const widths = this.data.cells.map(({ seconds, gap }, at) => (this.byTime ? (state.cells[at] === ABSENT ? 0 : seconds) : gap === undefined ? 1 : GAP));
+    return [0, ...widths.map((width) => (end += width))];
   }
 
   /** What looks alike in a row, a break that is gone like what is before it. @param {State} state @param {number} from @param {number} to @returns {Run[]} */
@@ -218,17 +205,16 @@ class ProgramMap {
 
   /** @param {Run} run @param {number} number of the state */
   runWords({ look, from, to }, number) {
-    const cells = this.data.cells.slice(from, to).filter(({ gap }) => gap === undefined);
-    if (look === BREAK) return `Line ${this.data.cells[from].line}: break at ${this.data.cells[from].gap}`;
-    if (look === HIDDEN) return `Line ${this.data.cells[from].line}: break that shows only when others are gone, ${this.data.cells[from].gap}`;
-    const seconds = cells.reduce((sum, cell) => sum + cell.seconds, 0);
-    const time = seconds ? `, ${secondsInWords(seconds)}` : "";
-    const lines = cells.length > 1 ? `${counted(cells.length, "line")}, ${cells[0].line} to ${cells[cells.length - 1].line}` : `line ${cells[0].line}`;
-    if (look === PLAIN) return `Plain Python: ${lines}${time}`;
-    const graphs = [...new Set(cells.flatMap((cell) => cell.graphs ?? []))];
-    const ops = cells.reduce((sum, cell) => sum + (cell.ops ?? 0), 0);
-    const name = number === 0 ? `Graph ${graphs.join(", ")}` : "In one graph";
-    return `${name}: ${lines}${number === 0 ? `, ${counted(ops, "op")}` : ""}${time}`;
+    const { line, gap } = this.data.cells[from];
+    if (gap !== undefined) return `Line ${line}: break ${look === HIDDEN ? "that shows only when others are gone, " : ""}at ${gap}`;
+    const cells = this.data.cells.slice(from, to).filter((cell) => cell.gap === undefined);
+    const sum = (/** @type {(cell: Cell) => number} */ of) => cells.reduce((total, cell) => total + of(cell), 0);
+    const lines = cells.length > 1 ? `${counted(cells.length, "line")}, ${line} to ${cells[cells.length - 1].line}` : `line ${line}`;
+    const ops = number ? "" : `, ${counted(sum((cell) => cell.ops ?? 0), "op")}`;
+    const time = sum(({ seconds }) => seconds);
+    const graphs = [...new Set(cells.flatMap((cell) => cell.graphs ?? []))].join(", ");
+    const name = look === PLAIN ? "Plain Python" : number ? "In one graph" : `Graph ${graphs}`;
+    return `${name}: ${lines}${look === PLAIN ? "" : ops}${time ? `, ${secondsInWords(time)}` : ""}`;
   }
 
   /** @param {Set<string>} primary @param {Set<string>} lit */
@@ -264,9 +250,8 @@ class ProgramMap {
       Home: () => strip[0],
       End: () => strip.at(-1),
     };
-    const to = places[event.key]?.();
     if (!(event.key in places)) return;
-    to?.element.focus();
+    places[event.key]()?.element.focus();
     event.preventDefault();
   }
 
