@@ -18,7 +18,7 @@ from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 
 _TAG = re.compile(r"# ac_graph_id: (\d+)(?: - (\w+))? *(?:Backward of forward node: )?")
-"""torch's comment on a checkpointed node; torch 2.15 adds the last part in a backward, also to recomputed nodes."""
+"""torch's comment on a checkpointed node. Since torch 2.14 a backward has the last part, also on recomputed nodes."""
 _SELECTIVE = "its context_fn lets this be recomputed ({policy})"
 _PLAIN = "it saves the inputs of its function alone"
 

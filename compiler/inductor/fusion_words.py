@@ -54,6 +54,11 @@ REASONS: Final[dict[str, str]] = {
     "them at its end",
     "reduction fusion does not preserve strict reduction ordering": "both are reductions, and one has to add in eager "
     "mode's order (config.numerics)",
+    # torch 2.14 says "sum" for the same two
+    "reduction fusion does not preserve strict sum ordering": "both are reductions, and one has to add in eager "
+    "mode's order (config.numerics)",
+    "template fusion does not preserve strict sum ordering": "the second has to add in eager mode's order, "
+    "which a template does not keep (config.numerics)",
     "template fusion does not preserve strict reduction ordering": "the second has to add in eager mode's order, "
     "which a template does not keep (config.numerics)",
     # Limits on fusion that keep kernels fast
