@@ -88,7 +88,7 @@ def _set(call: Any) -> None:
 def is_skipped_by_compile(module: Module) -> bool:
     """Whether `module.compile()` has no effect, because TorchDynamo skips forwards of PyTorch's own modules.
 
-    From torch 2.15 on they are compiled.
+    From torch 2.14 on they are compiled.
     """
     if hasattr(OptimizedModule, "_should_wrap_module_call_impl"):
         return False

@@ -15,6 +15,7 @@ from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.passes.context import Thresholds
 from compiler.backend.passes.cost import SLOWEST, access_slowdown
 from compiler.backend.pipeline import run
+from tests.compiler.broken import TORCH
 
 LAST = torch.channels_last
 
@@ -63,6 +64,7 @@ class Case:
     walks: int  # passes over all elements of the pictures, summed over all kernels
 
 
+MANY_LAST = "groups of many channels last"
 CASES = {
     "rows as they lie": Case(pictures(16, 64, 64, 64), False, 1, 2),
     "long rows as they lie": Case(pictures(32, 32, 128, 128), False, 1, 2),
@@ -75,7 +77,7 @@ CASES = {
     "small, channels last": Case(pictures(16, 64, 16, 16, last=True), False, 1, 2),
     "channels last": Case(pictures(64, 64, 64, 64, last=True), False, 2, 3),
     "long rows, channels last": Case(pictures(32, 64, 128, 128, last=True), False, 3, 3),
-    "groups of many channels last": Case(pictures(64, 512, 16, 16, last=True), False, 1, 2),
+    MANY_LAST: Case(pictures(64, 512, 16, 16, last=True), False, 1, 2),
     "small, channels last, crossing": Case(pictures(16, 64, 16, 16, last=True), True, 1, 2),
     "channels last, crossing": Case(pictures(64, 64, 64, 64, last=True), True, 2, 3),
     "groups of many channels, crossing": Case(pictures(64, 512, 16, 16), True, 1, 2),
@@ -83,7 +85,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+MADE_CONTIGUOUS = pytest.mark.skipif(
+    "2.14" <= TORCH < "2.15", reason="torch 2.14's group_norm makes its input contiguous, on any device"
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MADE_CONTIGUOUS) if name == MANY_LAST else name for name in CASES]
+)
 def test_rows_are_reread_if_cheaper_than_short_runs(name: str) -> None:
     case = CASES[name]
     call = opened(case.x, case.crosses)
@@ -113,6 +122,7 @@ def test_recomputed_value_is_read_in_tiles() -> None:
     assert of_points(call) == [(64, 64)]
 
 
+@MADE_CONTIGUOUS
 def test_rows_along_reads_write_short_runs() -> None:
     call = opened(pictures(64, 512, 16, 16, last=True), True)
     moved = 64 * 512 * 16 * 16 * 2
@@ -122,6 +132,7 @@ def test_rows_along_reads_write_short_runs() -> None:
     )
 
 
+@MADE_CONTIGUOUS
 def test_short_run_channels_split_into_parts() -> None:
     call = opened(pictures(32, 64, 128, 128, last=True), False)
     assert decided(call)["split"] == (

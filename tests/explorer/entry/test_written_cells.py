@@ -250,7 +250,7 @@ COMPILED = [
     Written("decorator", "@torch.compile(backend='aot_eager')\ndef h(v):\n    return model(v).sum()\nloss = h(x)\nloss.backward()", ""),
     Written("model.compile()", "model.compile(backend='aot_eager')\nmodel(x).sum().backward()", ""),
     Written("a compiled step", "fast = torch.compile(model, backend='aot_eager')\nfor _ in range(2):\n    opt.zero_grad()\n    criterion(fast(x), y).backward()\n    opt.step()", ""),
-    Written("Sequential.compile()", "G.compile(backend='aot_eager')\nG(torch.randn(6, 2)).sum().backward()", "" if TORCH >= "2.15" else "G"),
+    Written("Sequential.compile()", "G.compile(backend='aot_eager')\nG(torch.randn(6, 2)).sum().backward()", "" if TORCH >= "2.14" else "G"),
     Written("the wrong one called", "fast = torch.compile(model)\nmodel.eval()(x)", "model.eval()"),
 ]  # fmt: skip
 
@@ -347,10 +347,10 @@ def test_warm_model_is_called_again_on_copies(cells: Comparison) -> None:
 
 
 def test_inplace_compile_of_a_sequential_is_reported(cells: Comparison) -> None:
-    """Before 2.15, torch skips the forward of its own containers; following the hint compiles it."""
+    """Before 2.14, torch skips the forward of its own containers; following the hint compiles it."""
     cells.magic("G.compile(); G(torch.randn(2, 2))", "--stages captured")
     record = cells.shell.user_ns["_tc"].record
-    if TORCH < "2.15":
+    if TORCH < "2.14":
         problem = record.problems[0]
         assert problem.reason.startswith("G.compile() compiles nothing: the forward of Sequential is PyTorch's own")
         cells.magic(f"{problem.hint.removeprefix('write ')}\nG(torch.randn(2, 2))", "--stages captured")
@@ -364,7 +364,7 @@ def test_warm_sequential_is_called_again_on_copies(cells: Comparison) -> None:
     cells.printed("G.compile(backend='eager')\nG(torch.randn(2, 2))")
     cells.printed("%%tcompile --stages captured\nG(torch.randn(2, 2))")
     record = cells.shell.user_ns["_tc"].record
-    said = "G was compiled before this cell" if TORCH >= "2.15" else "G.compile() compiles nothing"
+    said = "G was compiled before this cell" if TORCH >= "2.14" else "G.compile() compiles nothing"
     assert record.problems[0].reason.startswith(said)
     assert record["captured"].text
 
