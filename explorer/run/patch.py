@@ -8,8 +8,6 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.getipython import get_ipython
-
 from compiler.capture.sources import is_cell
 
 if TYPE_CHECKING:
@@ -69,6 +67,8 @@ def diff_of(file: EditedFile) -> str:
 
 def cell_texts() -> dict[str, str]:
     """The notebook's cells as the user wrote them, by the file name of their code; {} outside of IPython."""
+    from IPython.core.getipython import get_ipython
+
     shell = get_ipython()
     history: Any = getattr(shell, "history_manager", None)
     written = [] if history is None else [str(text) for text in reversed(history.input_hist_raw)]

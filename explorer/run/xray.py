@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.getipython import get_ipython
-
 from compiler.record import Fix, Record, Site, XRay
 from explorer.findings.xray import promises, search_notes, site_cards, xray_document
 from explorer.reading.source_lines import SourceLines
@@ -189,6 +187,8 @@ class XRayed:
         """
         if self._call is None:
             raise ValueError(NO_CALL)
+        from IPython.core.getipython import get_ipython
+
         shell = get_ipython()
         if shell is None:
             raise RuntimeError("a new cell needs a notebook or IPython: print(run.patch()) shows the fixes anywhere")
