@@ -68,7 +68,7 @@ class Override:
         if wanted is None or any(name in known and known[name] is not self._value(name) for name in wanted):
             return None
         imported = sorted(name for name in wanted if name not in known and not hasattr(builtins, name))
-        if any(name not in self.function.__globals__ for name in imported):
+        if any(name not in self.function.__globals__ for name in imported) or self._is_held_elsewhere(known):
             return None
         first, last = min(edit.line for edit in edits), max(edit.end_line for edit in edits)
         lines = f"line {first}" if first == last else f"lines {first} to {last}"
@@ -79,7 +79,13 @@ class Override:
             *text.splitlines(),
             "", "",
             *(f"{holder.replace(':', '.')} = {self.name}" for holder in self.holders),
+            *(f"{name} = {self.name}" for name, value in known.items() if value is self.function),
         ))  # fmt: skip
+
+    def _is_held_elsewhere(self, known: Mapping[str, Any]) -> bool:
+        """Whether another module of the user has the function, by an import of its own."""
+        others = (vars(module) for module in _modules() if not is_installed(vars(module).get("__file__") or "<none>"))
+        return any(value is self.function for own in others if own is not known for value in list(own.values()))
 
     def _value(self, name: str) -> Any:
         return self.function.__globals__.get(name, getattr(builtins, name, None))
@@ -142,9 +148,16 @@ def _holders(function: FunctionType) -> Iterator[str]:
         if owner is not None and getattr_static(owner, name, None) is function:
             yield f"{function.__module__}:{function.__qualname__}"
         return
-    for other in list(sys.modules.values()):
-        if isinstance(other, ModuleType) and is_installed(getattr(other, "__file__", None) or "<none>"):
+    for other in _modules():
+        if is_installed(vars(other).get("__file__") or "<none>"):
             yield from (f"{other.__name__}:{key}" for key, value in list(vars(other).items()) if value is function)
+
+
+def _modules() -> Iterator[ModuleType]:
+    """The imported modules that have a file, and the notebook's."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and (name == "__main__" or isinstance(vars(module).get("__file__"), str)):
+            yield module
 
 
 def _globals_of(text: str) -> set[str] | None:

@@ -120,6 +120,9 @@ def test_package_code_is_overridden_in_the_users_file(folder: Path, tmp_path: Pa
     assert found.reports == ()
     (edited,) = patch.files
     assert edited.name == "own_model.py"
+    assert "alien.Norm.forward = _norm_forward" in edited.after
+    assert "alien.helper = _helper\nhelper = _helper" in edited.after
+    assert "torch._dynamo.config" not in edited.after
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "fix.patch").write_bytes(patch.encoded())
     subprocess.run(["git", "apply", "fix.patch"], check=True, cwd=copy)
