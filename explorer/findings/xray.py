@@ -74,6 +74,9 @@ def xray_document(found: XRay, lines: SourceLines) -> Document:
     """A summary, a card for each site, and notes on the search."""
     untried = () if found.left is not None or not found.sites else (Only(("view",), (_TRY_FIXES,)),)
     document: list[Parts] = [Text(count_words(found), "lead"), *untried, *site_cards(found, lines)]
+    if found.patch:
+        patch = Fold("Patch: run.patch()", (Code(tuple(found.patch.splitlines()), language=""),))
+        document.insert(1, Only(("html",), (patch,)))
     if notes := tuple(search_notes(found)):
         document.append(Section((Items(notes),), "What else there is to know:", "notes"))
     return document

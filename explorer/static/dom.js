@@ -146,9 +146,14 @@ function nameOfControl(element) {
   return element.getAttribute("aria-label") ?? element.textContent;
 }
 
+/** @param {string} text @returns {Promise<boolean>} false where the browser does not allow it */
+async function written(text) {
+  return navigator.clipboard.writeText(text).then(() => true, () => false);
+}
+
 /** Put text on the clipboard, also on pages that are not a secure context. @param {string} text */
 export async function copyText(text) {
-  if (navigator.clipboard && window.isSecureContext) return navigator.clipboard.writeText(text);
+  if (navigator.clipboard && window.isSecureContext && (await written(text))) return;
   const area = h("textarea", { value: text, class: "tc-offscreen" });
   document.body.append(area);
   area.select();

@@ -9,10 +9,12 @@ const [TIMES, PAUSE] = [40, 50];
  */
 export async function insertCell(element, text) {
   const [cell, panel] = [element.closest(".jp-Cell"), element.closest(".jp-NotebookPanel")];
-  const insert = panel?.querySelector('[data-jp-item-name="insert"] :is(button, jp-button)');
+  const insert = panel?.querySelector('[data-command="notebook:insert-cell-below"], [data-jp-item-name="insert"] :is(button, jp-button)');
   if (!cell || !panel || !(insert instanceof HTMLElement)) return false;
   const before = new Set(panel.querySelectorAll(".jp-Cell"));
-  insert.click(); // adds it below the active cell, which this one is: the click that led here was in it
+  // Some versions of the button hear clicks, others mouse presses, all of them this key. It adds below the active cell,
+  // which this one is: the click that led here was in it.
+  insert.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
   for (let time = 0; time < TIMES; time++) {
     await new Promise((done) => setTimeout(done, PAUSE));
     const made = [...panel.querySelectorAll(".jp-Cell")].find((each) => !before.has(each));

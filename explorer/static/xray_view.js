@@ -83,7 +83,7 @@ class PatchBox {
         else this.ticked.delete(id);
         this.fill();
       });
-      return h("label", { class: "tc-tick" }, box, h("span", {}, place), h("code", {}, code), h("span", { class: "tc-where" }, state));
+      return h("label", { class: "tc-fix-choice" }, box, h("span", {}, place), h("code", {}, code), h("span", { class: "tc-where" }, state));
     });
     return h("fieldset", {}, h("legend", {}, "Fixes in it"), ...rows);
   }

@@ -46,6 +46,9 @@ def test_fixes_are_ticked_tried_and_put_into_a_new_cell(
     notebook.run_cell(1)
     view = ExplorerView(notebook.output(1))
     view.root.get_by_role("button", name="X-ray: find all breaks").click(timeout=WIDGET_MS)
+    expect(view.chip("xray")).to_contain_text("2 sites", timeout=WIDGET_MS)
+    expect(view.root.get_by_role("slider")).to_be_visible(timeout=WIDGET_MS)
+    view.chip("xray").click()
     patch = view.stage.get_by_role("region", name="Patch")
     expect(patch.get_by_role("status")).to_contain_text("No site is left.", timeout=WIDGET_MS)
     for theme in ("Light", "Dark"):
