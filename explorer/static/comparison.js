@@ -1,4 +1,4 @@
-// Two artifacts as one text: lines of the first alone, of the second alone, and of both.
+// Two texts compared: as one, with lines of the first alone, of the second alone, and of both; or side by side.
 
 import { compareLines, differingPart } from "./compare.js";
 import { placeRows, withoutPlaces } from "./language.js";
@@ -16,13 +16,7 @@ const CONTEXT = 3;
  */
 export function comparison(left, right) {
   const [before, after] = [left.lines ?? [], right.lines ?? []];
-  const [first, second] = [comparable(left), comparable(right)];
-  const pairs = compareLines(first.texts, second.texts).map((pair) => ({
-    ...pair,
-    left: first.rows[pair.left] ?? -1,
-    right: second.rows[pair.right] ?? -1,
-  }));
-  const rows = unified(pairs);
+  const rows = unified(pairsOf(left, right));
   const artifact = {
     info: { ...right.info, title: `${left.info.title} compared with ${right.info.title}` },
     lines: rows.map((row) => (row.sign === "-" ? before[row.line] : after[row.line])),
@@ -37,6 +31,65 @@ export function comparison(left, right) {
     stops: rows.flatMap((row, at) => (row.sign && !rows[at - 1]?.sign ? [at] : [])),
   };
   return { artifact, looks };
+}
+
+/**
+ * Both as texts of equally many lines: what is the same, or stands in place of the other, is on lines of one number.
+ * @param {Artifact} left @param {Artifact} right
+ * @returns {{artifact: Artifact, looks: Looks}[]} what two text views show
+ */
+export function sideBySide(left, right) {
+  const pairs = pairsOf(left, right);
+  const [before, after] = [masked(left), masked(right)];
+  const parts = pairs.map((pair) => differingPart(before[pair.left] ?? "", after[pair.right] ?? ""));
+  const folded = equalRuns(pairs.map(({ same }) => ({ sign: same ? "" : "+" })));
+  const stops = pairs.flatMap(({ same }, at) => (!same && pairs[at - 1]?.same !== false ? [at] : []));
+  /** @param {Artifact} text @param {"left" | "right"} side @param {string} style @param {"leftTo" | "rightTo"} to */
+  const column = (text, side, style, to) => {
+    const rows = pairs.map((pair) => pair[side]);
+    const differ = pairs.flatMap((pair, at) => (pair.same || Math.min(pair.left, pair.right) < 0 ? [] : [at]));
+    /** @type {Looks} */
+    const looks = {
+      classes: pairs.map(({ same }, at) => (same ? "" : rows[at] < 0 ? "tc-filler" : style)),
+      labels: rows.map((row) => (row < 0 ? "" : String(text.numbers?.[row] ?? row + 1))),
+      emphasis: new Map(differ.map((at) => [at, [parts[at].from, parts[at][to]]])),
+      folded: new Map(folded),
+      stops,
+    };
+    const ids = rows.map((row) => text.rows.get(row) ?? []);
+    return { artifact: { info: text.info, lines: rows.map((row) => text.lines?.[row] ?? ""), ...byRow(ids), have: {} }, looks };
+  };
+  return [column(left, "left", "tc-removed", "leftTo"), column(right, "right", "tc-added", "rightTo")];
+}
+
+/**
+ * A text that can be compared: an artifact, or a kernel in one.
+ * @param {import("./store.js").Store} store @param {string} id @returns {Artifact | undefined}
+ */
+export function textNamed(store, id) {
+  const whole = store.artifacts.get(id) ?? store.artifactOf(id);
+  const rows = whole?.rowsOf.get(id);
+  if (!whole || !rows?.length) return whole;
+  const [first, last] = [Math.min(...rows), Math.max(...rows)];
+  const at = [...Array(last - first + 1).keys()];
+  return {
+    info: { ...whole.info, id: store.links.entity(id)?.label ?? id, title: whole.info.id },
+    lines: whole.lines?.slice(first, last + 1),
+    numbers: at.map((row) => whole.numbers?.[first + row] ?? first + row + 1),
+    ...byRow(at.map((row) => (whole.rows.get(first + row) ?? []).filter((one) => one !== id))),
+    entities: whole.entities,
+    have: whole.have,
+  };
+}
+
+/** Which lines are the same, with the rows of both texts. @param {Artifact} left @param {Artifact} right */
+function pairsOf(left, right) {
+  const [first, second] = [comparable(left), comparable(right)];
+  return compareLines(first.texts, second.texts).map((pair) => ({
+    ...pair,
+    left: first.rows[pair.left] ?? -1,
+    right: second.rows[pair.right] ?? -1,
+  }));
 }
 
 /**
@@ -76,17 +129,19 @@ function unified(pairs) {
 
 /** The entities on each row, of either side. @param {Row[]} rows @param {Artifact} left @param {Artifact} right */
 function entitiesOf(rows, left, right) {
-  /** @type {Map<number, string[]>} */
-  const ids = new Map();
-  /** @type {Map<string, number[]>} */
-  const rowsOf = new Map();
-  rows.forEach((row, at) => {
+  return byRow(rows.map((row) => {
     const first = row.sign === "+" ? [] : (left.rows.get(row.sign ? row.line : row.other) ?? []);
     const second = row.sign === "-" ? [] : (right.rows.get(row.line) ?? []);
-    ids.set(at, [...first, ...second]);
-    for (const id of [...first, ...second]) rowsOf.set(id, [...(rowsOf.get(id) ?? []), at]);
-  });
-  return { rows: ids, rowsOf };
+    return [...first, ...second];
+  }));
+}
+
+/** @param {string[][]} ids of each row */
+function byRow(ids) {
+  /** @type {Map<string, number[]>} */
+  const rowsOf = new Map();
+  ids.forEach((some, at) => some.forEach((id) => rowsOf.set(id, [...(rowsOf.get(id) ?? []), at])));
+  return { rows: new Map(ids.entries()), rowsOf };
 }
 
 /** Line numbers of both sides, and the sign. @param {Row} row @param {Artifact} left @param {Artifact} right */
@@ -110,7 +165,7 @@ function emphasis(rows, before, after) {
   return parts;
 }
 
-/** Long runs of equal lines, but for some around each difference. @param {Row[]} rows @returns {Map<number, number>} */
+/** Long runs of equal lines, but for some around each difference. @param {{sign: string}[]} rows @returns {Map<number, number>} */
 function equalRuns(rows) {
   const runs = new Map();
   for (let at = 0; at < rows.length; at++) {

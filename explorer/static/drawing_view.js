@@ -1,7 +1,8 @@
 // One artifact as a graph: GraphView with the tools around it.
 
-import { h, iconButton } from "./dom.js";
+import { h } from "./dom.js";
 import { GraphView } from "./graph.js";
+import { saveButtons, textButton, zoomButtons } from "./picture.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
 
@@ -19,6 +20,7 @@ export class DrawingView {
   /** @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} artifact */
   constructor(root, callbacks, artifact) {
     this.artifact = artifact;
+    this.callbacks = callbacks;
     this.canvas = h("div", { class: "tc-drawing" });
     root.replaceChildren(this.tools(), this.canvas);
     this.graph = new GraphView(this.canvas, {
@@ -50,15 +52,21 @@ export class DrawingView {
       },
       ...overlays.map(([value, text]) => h("option", { value }, text)),
     );
-    /** @param {string} text @param {string} title @param {() => void} onclick */
-    const button = (text, title, onclick) =>
-      h("button", { class: "tc-button tc-text", type: "button", title, onclick }, text);
+    const picture = {
+      zoom: (/** @type {number} */ factor) => this.graph.zoom(factor),
+      fit: () => this.graph.fit(),
+      actualSize: () => this.graph.actualSize(),
+      size: () => this.graph.size(),
+      paint: (/** @type {CanvasRenderingContext2D} */ context) => this.graph.paintAll(context),
+      title: this.artifact.info.id,
+    };
     return h(
       "div",
       { class: "tc-drawing-tools", role: "toolbar", "aria-label": "Graph" },
-      iconButton("fit", "Fit the graph into the pane", () => this.graph.fit()),
-      button("open all", "Open every module group", () => this.graph.openAll()),
-      button("close all", "Close every module group", () => this.graph.closeAll()),
+      zoomButtons(picture),
+      textButton("open all", "Open every module group", () => this.graph.openAll()),
+      textButton("close all", "Close every module group", () => this.graph.closeAll()),
+      saveButtons(picture, this.callbacks.withTools),
       overlay,
     );
   }
@@ -78,6 +86,11 @@ export class DrawingView {
   /** @param {Set<string>} linked */
   preview(linked) {
     this.graph.setPreview(linked.size ? linked : null);
+  }
+
+  /** @param {number} row of its text */
+  showRow(row) {
+    this.graph.focus(this.artifact.rows.get(row)?.at(-1) ?? "");
   }
 
   /** @param {number} direction @returns {[number, number]} */

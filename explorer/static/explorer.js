@@ -1,6 +1,8 @@
 // The whole of it: the ribbon on top, source and stages in panes, the inspector, and what joins them.
 
 import { copyText, h, iconButton } from "./dom.js";
+import { addressOf, History, placeOf } from "./places.js";
+import { SearchBar } from "./search_bar.js";
 import { Inspector } from "./inspector.js";
 import { showKeys } from "./keys.js";
 import { startCompiling } from "./machine_code.js";
@@ -13,6 +15,7 @@ import { TextView } from "./text_view.js";
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {"stages" | "panes" | "ribbon" | "inspector"} Part of the view; stages are the ribbon's chips, made anew */
+/** A page has a theme of its own. `keep` is told the address of each place where the reader is. @typedef {{page?: boolean, keep?: (address: string) => void}} Options */
 
 /** Below this width, in points, panes are stacked; below the second the inspector goes under the panes. */
 const NARROW = 760;
@@ -21,11 +24,15 @@ const MEDIUM = 1120;
 const LARGE_GRAPH = 30;
 
 export class Explorer {
-  /** @param {HTMLElement} root @param {Store} store @param {{page?: boolean}} [options] */
+  /** @param {HTMLElement} root @param {Store} store @param {Options} [options] */
   constructor(root, store, options = {}) {
     this.root = root;
     this.store = store;
     this.page = options.page ?? false;
+    this.keep = options.keep ?? (() => {});
+    this.history = new History();
+    /** Whether the user has done something since the last step of the history. */
+    this.acted = false;
     /** @type {import("./inspector.js").Actions} */
     this.actions = {
       goTo: (id) => this.goTo(id),
@@ -45,6 +52,8 @@ export class Explorer {
       hover: this.hover.bind(this),
       showBreaks: this.showBreaks.bind(this),
       changed: () => this.soon("ribbon"),
+      rendered: (/** @type {Pane} */ pane) => pane === this.searched && this.search.query && this.search.refind(),
+      search: (/** @type {Pane} */ pane) => this.searchIn(pane),
       activate: (/** @type {Pane} */ pane) => {
         this.active = pane;
       },
@@ -53,10 +62,13 @@ export class Explorer {
     };
     this.ribbon = new Ribbon(store, (stage, beside) => this.openStage(stage, beside));
     this.inspector = new Inspector(store, this.actions);
+    this.search = new SearchBar(store, () => this.searched.content ?? null, (line) => this.showLine(line), () => this.soon("ribbon"));
     this.source = new Pane(store, this.host, true);
     /** @type {Pane[]} */
     this.stagePanes = [];
     this.active = this.source;
+    /** The pane in which what is found lights up. */
+    this.searched = this.source;
     this.frame = 0;
     /** Whether the user has done anything in this view. */
     this.touched = false;
@@ -73,8 +85,11 @@ export class Explorer {
   build() {
     this.title = h("div", { class: "tc-title" });
     this.tools = h("div", { class: "tc-tools" });
+    this.moves = [iconButton("back", "Back (Alt+←)", () => this.go(-1)), iconButton("forward", "Forward (Alt+→)", () => this.go(1))];
+    this.tools.append(...this.moves);
     if (this.page) this.tools.append(iconButton("theme", "Light or dark", () => this.toggleTheme()));
     this.colours = iconButton("rainbow", "Colour by source line (r)", () => this.toggleColours());
+    if (document.fullscreenEnabled) this.tools.append(iconButton("full", "Full screen (F)", () => this.toggleFullScreen()));
     this.tools.append(
       this.colours,
       iconButton("panel", "Show or hide the inspector (i)", () => this.toggleInspector()),
@@ -85,10 +100,11 @@ export class Explorer {
     this.root.classList.add("tcompile");
     this.explored = h("div", { class: "tc-explored" });
     const top = h("div", { class: "tc-top" }, this.title, this.ribbon.root, this.tools);
-    this.root.append(top, this.explored, this.main);
+    this.root.append(top, this.explored, this.search.root, this.main);
     const { signal } = this.stopping;
     for (const name of ["pointerdown", "keydown", "wheel"]) {
-      this.root.addEventListener(name, () => (this.touched = true), { signal, capture: true, passive: true });
+      const act = () => (this.touched = this.acted = true);
+      this.root.addEventListener(name, act, { signal, capture: true, passive: true });
     }
     this.root.addEventListener("keydown", (event) => this.pressed(event), { signal });
     window.addEventListener("keydown", (event) => this.keepFromJupyter(event), { signal, capture: true });
@@ -190,6 +206,102 @@ export class Explorer {
     if (this.due.delete("stages")) this.ribbon.render(open);
     else if (marks) this.ribbon.mark(open);
     if (this.due.delete("inspector")) this.inspector.render();
+    this.notePlace();
+  }
+
+  // Where the reader is
+
+  /** @returns {string[]} what breaks are selected by, in their order */
+  breakIds() {
+    return this.store.manifest.breaks.map(({ id }) => `breaks.${id}`);
+  }
+
+  /** Note where the reader is: a step of the history if they did something, else part of the last one. */
+  notePlace() {
+    const panes = this.allPanes().map((pane) => pane.where()).filter(({ name }) => name);
+    const place = { panes, select: [...this.store.primary], find: this.search.query };
+    this.history.note(place, this.acted);
+    this.acted = false;
+    this.moves?.forEach((button, at) => (button.disabled = !this.history.leads(2 * at - 1)));
+    if (this.touched) this.keep(addressOf(place, this.breakIds()));
+  }
+
+  /** @param {number} steps back or forward in the history */
+  go(steps) {
+    const place = this.history.move(steps);
+    this.acted = false;
+    if (place) this.showPlace(place);
+  }
+
+  /** Show what an address names; what it names wrongly is left out, and told. @param {string} address */
+  goToAddress(address) {
+    const place = placeOf(address, this.breakIds());
+    if (!place) return this.notify("The address after # can't be read, and is ignored.");
+    this.showPlace(place);
+    if (place.find) this.searchIn(this.active, place.find);
+    this.whenLinked(() => {
+      const names = [...place.panes.flatMap(({ name, other }) => [name, other || name]), ...place.select];
+      const wrong = names.find((name) => !this.has(name));
+      if (wrong) this.notify(`This record has no ${wrong}: that part of the address is ignored.`);
+    });
+  }
+
+  /** Whether there is a stage, an artifact or an entity of that name. @param {string} name */
+  has(name) {
+    return Boolean(this.store.stage(name) ?? this.store.artifacts.get(name) ?? this.store.links.entity(name));
+  }
+
+  /** @param {import("./places.js").Place} place */
+  showPlace({ panes, select }) {
+    const isSource = (/** @type {string} */ name) => this.isHome(name) || this.isHome(this.store.stage(name)?.artifacts[0]?.id ?? "");
+    const stages = panes.filter(({ name }) => !isSource(name));
+    const show = () => {
+      panes.filter(({ name }) => isSource(name)).forEach((shown) => this.source.showPlace(shown));
+      for (const [at, shown] of stages.entries()) {
+        const pane = this.stagePanes[at] ?? this.addPane();
+        if (this.has(shown.name) && (!shown.other || this.has(shown.other))) pane.showPlace(shown);
+      }
+    };
+    for (const pane of panes.length ? this.stagePanes.slice(stages.length) : []) this.close(pane);
+    show();
+    this.touched = true;
+    this.whenLinked(() => {
+      this.store.select(select.filter((id) => this.store.links.entity(id)));
+      show();
+    });
+  }
+
+  /** Once the entities of all artifacts are there: links lead through all of them. @param {() => void} then */
+  whenLinked(then) {
+    const all = () => [...this.store.artifacts.values()].every(({ info, entities }) => entities || !info.parts.entities);
+    if (all()) return then();
+    const stop = this.store.listen((what) => {
+      if (what !== "entities" || !all()) return;
+      stop();
+      then();
+    });
+  }
+
+  /** Show a line that was found, where its text is open, else in the pane used last. @param {import("./hits.js").Line} line */
+  showLine({ artifact, row }) {
+    const open = this.allPanes().find((pane) => pane.artifact === artifact && pane.mode !== "diff");
+    const pane = open ?? (this.isHome(artifact) ? this.source : this.stagePane());
+    this.active = this.searched = this.cleared(pane);
+    pane.showRow(artifact, row);
+    this.search.refind();
+    this.soon("ribbon");
+  }
+
+  /** Search all stages, and a pane. @param {Pane} pane @param {string} [query] */
+  searchIn(pane, query) {
+    this.searched = this.cleared(pane);
+    this.search.start(query);
+  }
+
+  /** A pane, once no other one shows what was found in it. @param {Pane} pane */
+  cleared(pane) {
+    if (pane !== this.searched) this.searched.content?.find("");
+    return pane;
   }
 
   // Panes
@@ -273,6 +385,7 @@ export class Explorer {
     pane.destroy();
     this.closedAll = !this.stagePanes.length;
     this.active = this.stagePanes[0] ?? this.source;
+    if (this.searched === pane) this.searched = this.active;
     this.soon("ribbon");
   }
 
@@ -356,13 +469,19 @@ export class Explorer {
 
   /** @param {KeyboardEvent} event */
   pressed(event) {
-    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey) return;
     if (event.target instanceof Element && event.target.closest("input, select, textarea, dialog")) return;
+    const steps = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.altKey && steps) {
+      event.preventDefault();
+      this.go(steps);
+    }
+    if (event.altKey) return;
     /** @type {Record<string, () => void>} */
     const actions = {
       "[": () => this.stepStage(-1),
       "]": () => this.stepStage(1),
-      "/": () => this.active.searchBar.open(),
+      "/": () => this.searchIn(this.active),
       "?": () => showKeys(this.root),
       i: () => this.toggleInspector(),
       n: () => this.active.header.step(1),
@@ -370,6 +489,7 @@ export class Explorer {
       g: () => this.toggleGraph(),
       r: () => this.toggleColours(),
       o: () => this.cyclePanes(),
+      F: () => this.toggleFullScreen(),
       "\\": () => this.split(this.stagePane()),
       Escape: () => this.clear(),
     };
@@ -430,6 +550,11 @@ export class Explorer {
     for (const pane of this.allPanes()) pane.showColours();
   }
 
+  toggleFullScreen() {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else this.root.requestFullscreen().catch(() => this.notify("This browser keeps the view from filling the screen."));
+  }
+
   fitWidth() {
     const width = this.root.clientWidth;
     this.root.classList.toggle("tc-narrow", width < NARROW);
@@ -466,6 +591,7 @@ export class Explorer {
     this.themeObserver?.disconnect();
     cancelAnimationFrame(this.frame);
     this.ribbon.destroy();
+    this.search.destroy();
     for (const pane of this.allPanes()) pane.destroy();
     this.root.replaceChildren();
   }

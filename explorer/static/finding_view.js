@@ -145,6 +145,11 @@ export class FindingView {
     this.scroller.scrollTop += box.top - frame.top - Math.max((frame.height - box.height) / 3, 8);
   }
 
+  /** @param {number} row of its text */
+  showRow(row) {
+    this.reveal(this.elementOf(this.artifact.rows.get(row)?.at(-1) ?? ""));
+  }
+
   /** @param {number} direction @returns {[number, number]} */
   stepLinked(direction) {
     if (!this.linked.length) return [0, 0];

@@ -16,12 +16,13 @@ import { HEADER, Scene } from "./graph_scene.js";
  */
 
 const MARGIN = 24;
-const LEGIBLE = 0.7;
-const COMFORTABLE = 0.85;
+/** The smallest letters, of chips and of shapes, are then nine or ten pixels high. */
+const LEGIBLE = 0.92;
+const COMFORTABLE = 1;
 const CLOSEST = 3;
 const MOST_TRACED = 60;
 const KEYS =
-  "Arrow keys move along edges, Enter opens or closes a group, L lists the nodes, F fits, plus and minus zoom.";
+  "Arrow keys move along edges, Enter opens or closes a group, L lists the nodes, F fits, plus and minus zoom, 1 shows the actual size.";
 
 /** @returns {Marks} */
 function noMarks() {
@@ -187,6 +188,23 @@ export class GraphView {
     camera.left = (camera.width - scene.width * camera.scale) / 2;
     camera.top = (camera.height - scene.height * camera.scale) / 2;
     this.paintSoon();
+  }
+
+  actualSize() {
+    this.zoom(1 / this.camera.scale);
+  }
+
+  /** All of the graph, with a margin. @returns {[number, number]} */
+  size() {
+    return [Math.ceil(this.scene.width + 2 * MARGIN), Math.ceil(this.scene.height + 2 * MARGIN)];
+  }
+
+  /** Paint all of it: with what is selected, without what is pointed at. @param {CanvasRenderingContext2D} context */
+  paintAll(context) {
+    const [width, height] = this.size();
+    const camera = { scale: 1, left: MARGIN, top: MARGIN, width, height, ratio: 1 };
+    const marks = { ...this.marks, preview: new Map(), previewIds: new Set(), cursor: null, hover: null };
+    new Painter(context, this.scene, this.theme, this.colouring, camera, marks).paint();
   }
 
   themeChanged() {
@@ -438,6 +456,7 @@ export class GraphView {
     this.frame = 0;
     if (!this.camera.width) return;
     if (this.camera.ratio !== (window.devicePixelRatio || 1)) return this.resize();
+    this.context.setTransform(this.camera.ratio, 0, 0, this.camera.ratio, 0, 0);
     new Painter(this.context, this.scene, this.theme, this.colouring, this.camera, this.marks).paint();
   }
 }

@@ -3,6 +3,7 @@
 import { sightOf } from "./graph_paint.js";
 import { HEADER, headerBox } from "./graph_scene.js";
 import { chipName, shapeInWords } from "./graph_model.js";
+import { ZOOM_STEP } from "./picture.js";
 
 /**
  * @typedef {import("./graph.js").GraphView} GraphView
@@ -11,7 +12,6 @@ import { chipName, shapeInWords } from "./graph_model.js";
  * @typedef {{item: Item, chip: Chip | null} | null} Hit
  */
 
-const STEP = 1.25;
 const DRAG = 4;
 const HANDLE = 22;
 
@@ -148,11 +148,12 @@ export class GraphInput {
     const cursor = view.marks.cursor;
     /** @type {Record<string, () => void>} */
     const actions = {
-      "+": () => view.zoom(STEP),
-      "=": () => view.zoom(STEP),
-      "-": () => view.zoom(1 / STEP),
+      "+": () => view.zoom(ZOOM_STEP),
+      "=": () => view.zoom(ZOOM_STEP),
+      "-": () => view.zoom(1 / ZOOM_STEP),
       f: () => view.fit(),
       0: () => view.fit(),
+      1: () => view.actualSize(),
       l: () => view.list.focus(),
       Enter: () => this.enter(cursor),
       Backspace: () => cursor?.home.item && view.toggleGroup(cursor.home.item.key),

@@ -63,7 +63,6 @@ export class Painter {
 
   paint() {
     const { context, camera, theme } = this;
-    context.setTransform(camera.ratio, 0, 0, camera.ratio, 0, 0);
     context.fillStyle = theme.bg;
     context.fillRect(0, 0, camera.width, camera.height);
     context.translate(camera.left, camera.top);

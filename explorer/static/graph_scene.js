@@ -4,6 +4,7 @@
 import { layout } from "./layout.js";
 import { counted } from "./dom.js";
 import { chipName, opName, ownName, shapeInWords } from "./graph_model.js";
+import { shortName } from "./names.js";
 
 /**
  * @typedef {import("./graph_model.js").Entity} Entity
@@ -155,15 +156,13 @@ export class Scene {
   /** The text, cut in its middle if it is wider than that. @param {string} text @param {string} font @param {number} width */
   clip(text, font, width) {
     if (this.measure(text, font) <= width) return text;
-    const cut = (/** @type {number} */ kept) =>
-      `${text.slice(0, Math.ceil(kept * 0.6))}…${text.slice(text.length - Math.floor(kept * 0.4))}`;
     let [fits, over] = [0, text.length];
     while (over - fits > 1) {
       const middle = (fits + over) >> 1;
-      if (this.measure(cut(middle), font) <= width) fits = middle;
+      if (this.measure(shortName(text, middle), font) <= width) fits = middle;
       else over = middle;
     }
-    return cut(fits);
+    return shortName(text, fits);
   }
 
   /** @param {Item} item */

@@ -29,3 +29,45 @@ export function firstIn(hits, row) {
   }
   return low;
 }
+
+/**
+ * A line in which something was found: of which artifact, its row and number, and where in it.
+ * @typedef {{artifact: string, title: string, row: number, number: number, text: string, column: number}} Line
+ * @typedef {{stage: import("./store.js").StageInfo, count: number, lines: Line[]}} StageLines
+ */
+
+/** So many lines of a stage are listed; all are counted. */
+const MOST_LISTED = 5;
+/** So much of a line is shown before what was found in it, and after. */
+const BEFORE = 40;
+const AFTER = 200;
+
+/**
+ * The lines of each stage that hold a text, as far as texts have arrived.
+ * @param {import("./store.js").StageInfo[]} stages @param {Map<string, import("./store.js").Artifact>} artifacts
+ * @param {string} query @returns {StageLines[]} stages in which it is
+ */
+export function findInStages(stages, artifacts, query) {
+  const exact = query !== query.toLowerCase();
+  return stages.flatMap((stage) => {
+    /** @type {Line[]} */
+    const found = [];
+    let count = 0;
+    for (const { id, title } of stage.artifacts) {
+      const { lines = [], numbers } = artifacts.get(id) ?? {};
+      lines.forEach((text, row) => {
+        const column = (exact ? text : text.toLowerCase()).indexOf(query);
+        if (column < 0 || ++count > MOST_LISTED) return;
+        found.push({ artifact: id, title, row, number: numbers?.[row] || row + 1, text, column });
+      });
+    }
+    return count ? [{ stage, count, lines: found }] : [];
+  });
+}
+
+/** A line before, at and after what was found in it. @param {Line} line @param {number} length @returns {[string, string, string]} */
+export function excerpt({ text, column }, length) {
+  const start = Math.min(text.length - text.trimStart().length, column);
+  const [from, end] = [Math.max(start, column - BEFORE), column + length];
+  return [(from > start ? "…" : "") + text.slice(from, column), text.slice(column, end), text.slice(end, end + AFTER)];
+}

@@ -61,6 +61,7 @@ export class Inspector {
     if (card) return [card, this.chain(entity)];
     return [
       this.heading(entity, ids),
+      this.comparison(ids),
       facts(tensorFacts(entity)),
       this.kernelFacts(entity),
       this.codeOf(entity),
@@ -88,6 +89,14 @@ export class Inspector {
       target && target !== entity.label ? h("code", { class: "tc-target" }, target) : null,
       where,
     );
+  }
+
+  /** Two kernels that are selected can be compared. @param {string[]} ids */
+  comparison(ids) {
+    const isKernel = (/** @type {string} */ id) => this.store.links.entity(id)?.kind === "kernel";
+    if (ids.length !== 2 || !ids.every(isKernel)) return h("div");
+    const onclick = () => this.actions.compare(ids[0], ids[1]);
+    return h("div", {}, h("button", { class: "tc-lab", type: "button", onclick }, "Compare the two kernels"));
   }
 
   /** What stands in the corner of a card. @param {string[]} ids */

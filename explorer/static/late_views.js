@@ -2,11 +2,24 @@
 // A saved page has them from the start. They may import from any module of the core; the core imports none of them.
 
 import { ChainView } from "./chain_view.js";
+import { ComparisonView } from "./comparison_view.js";
 import { MemoryView } from "./memory_view.js";
+import { savePicture } from "./picture_file.js";
 import { ProgramMapView } from "./program_map.js";
 import { StepsView } from "./steps_view.js";
 import { TimingView } from "./timing_view.js";
+import { TOOLS } from "./views.js";
 import { XrayView } from "./xray_view.js";
 
+TOOLS.savePicture = savePicture;
+
 /** @type {import("./views.js").Views} */
-export const LATE_VIEWS = { chain_rule: ChainView, memory_chart: MemoryView, program_map: ProgramMapView, steps: StepsView, times: TimingView, xray: XrayView };
+export const LATE_VIEWS = {
+  chain_rule: ChainView,
+  comparison: ComparisonView,
+  memory_chart: MemoryView,
+  program_map: ProgramMapView,
+  steps: StepsView,
+  times: TimingView,
+  xray: XrayView,
+};

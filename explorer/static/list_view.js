@@ -1,6 +1,7 @@
 // The list of a stage, sortable, over the code of what is chosen in it.
 
 import { bytesInWords, h, secondsInWords } from "./dom.js";
+import { nameElement } from "./names.js";
 import { splitter } from "./splitter.js";
 
 /** @typedef {import("./store.js").List} List */
@@ -80,7 +81,7 @@ export class ListView {
         onpointerenter: () => this.callbacks.onHover([id]),
         onfocus: () => this.callbacks.onHover([id]),
       },
-      ...cells.map((cell, index) => cellOf(cell, this.list.columns[index].unit)),
+      ...cells.map((cell, index) => cellOf(cell, this.list.columns[index].unit, !index)),
     );
     this.rows.set(id, element);
     return element;
@@ -160,10 +161,10 @@ export function cellText(value, unit) {
   return unit ? `${value} ${unit === "percent" ? "%" : unit}` : value.toLocaleString("en");
 }
 
-/** @param {Cell} value @param {string} unit */
-function cellOf(value, unit) {
+/** @param {Cell} value @param {string} unit @param {boolean} isName */
+function cellOf(value, unit, isName) {
   const text = cellText(value, unit);
-  return h("td", { class: typeof value === "number" ? "tc-numeric" : "", title: text }, h("bdi", {}, text));
+  return h("td", { class: typeof value === "number" ? "tc-numeric" : "", title: text }, isName ? nameElement(text) : text);
 }
 
 /** Scroll a list, and nothing else, to one of its rows. @param {HTMLElement} scroller @param {HTMLElement} row */

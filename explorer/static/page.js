@@ -20,11 +20,21 @@ function followSystem() {
   follow();
 }
 
-/** @param {any} manifest @returns {any} the manifest, to begin with the stage that the address names: `run.html#ptx` */
-function openedByAddress(manifest) {
-  const wanted = decodeURIComponent(window.location.hash.slice(1));
-  const isStage = manifest.stages.some((/** @type {{name: string}} */ { name }) => name === wanted);
-  return isStage ? { ...manifest, first: [wanted] } : manifest;
+/** In milliseconds: browsers refuse to change the address more often. */
+const ADDRESS_EVERY = 400;
+
+/** The page's address follows the reader, who can share it, or load the page again. @param {Explorer} explorer */
+function followAddress(explorer) {
+  let timer = 0;
+  explorer.keep = (address) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      if (decodeURI(window.location.hash) !== decodeURI(`#${address}`)) window.history.replaceState(null, "", `#${address}`);
+    }, ADDRESS_EVERY);
+  };
+  const go = () => window.location.hash.length > 1 && explorer.goToAddress(window.location.hash.slice(1));
+  window.addEventListener("hashchange", go);
+  go();
 }
 
 async function openPage() {
@@ -43,9 +53,10 @@ async function openPage() {
     if (block) store.receive(artifact, part, block.dataset.digest ?? "", bytesOf(block));
   });
   const root = /** @type {HTMLElement} */ (document.getElementById("tcompile"));
-  new Explorer(root, store, { page: true });
+  const explorer = new Explorer(root, store, { page: true });
   const manifest = find("", "manifest");
-  if (manifest) store.setManifest(openedByAddress(await decompress(bytesOf(manifest))));
+  if (manifest) store.setManifest(await decompress(bytesOf(manifest)));
+  followAddress(explorer);
 }
 
 openPage();

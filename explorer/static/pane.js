@@ -1,17 +1,15 @@
 // A pane: an artifact as text or as a graph, or two of them compared.
 
-import { comparison } from "./comparison.js";
-import { counted, focusedNear, h, icon } from "./dom.js";
+import { focusedNear, h, icon } from "./dom.js";
 import { DrawingView } from "./drawing_view.js";
 import { ListView } from "./list_view.js";
 import { compileHint, pendingCard, showProgress, startCompiling } from "./machine_code.js";
 import { bracketed, PaneHeader } from "./pane_header.js";
-import { SearchBar } from "./search_bar.js";
 import { heatLegend } from "./source_heat.js";
 import { legendOf } from "./source_marks.js";
 import { SourceView } from "./source_view.js";
 import { TextView } from "./text_view.js";
-import { VIEWS } from "./views.js";
+import { TOOLS, VIEWS } from "./views.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Artifact} Artifact */
@@ -22,10 +20,13 @@ import { VIEWS } from "./views.js";
 /**
  * What a pane asks of the explorer around it.
  * @typedef {{select: (ids: string[], add: boolean, pane: string) => void, hover: (ids: string[]) => void,
- *   showBreaks: (items: import("./store.js").BreakInfo[]) => void, changed: () => void,
+ *   showBreaks: (items: import("./store.js").BreakInfo[]) => void, changed: () => void, rendered: (pane: Pane) => void,
  *   actions: import("./inspector.js").Actions,
- *   activate: (pane: Pane) => void, split: (pane: Pane) => void, close: (pane: Pane) => void}} PaneHost
+ *   search: (pane: Pane) => void, activate: (pane: Pane) => void, split: (pane: Pane) => void, close: (pane: Pane) => void}} PaneHost
  */
+
+/** Two texts have room side by side in a pane of this width, in points. */
+const WIDE = 560;
 
 let panes = 0;
 
@@ -38,6 +39,10 @@ export class Pane {
     this.home = home;
     this.artifact = "";
     this.other = "";
+    /** The two texts that are compared: artifacts, or kernels in them. @type {[string, string]} */
+    this.compared = ["", ""];
+    /** Whether they stand side by side; `null` for where there is room. @type {boolean | null} */
+    this.isArranged = null;
     this.stage = "";
     /** Which side it is for, in a record of two: that of what it showed last, "" if it has shown none of either. */
     this.side = "";
@@ -54,14 +59,15 @@ export class Pane {
     this.key = "";
     /** By source file, the rows whose calls are opened. @type {Map<string, Set<string>>} */
     this.opened = new Map();
-    this.searchBar = new SearchBar(() => this.content);
+    /** The row of a text to bring into sight once it is there; -1 for none. */
+    this.row = -1;
     this.legend = h("div", { class: "tc-legend" });
     this.body = h("div", { class: "tc-pane-body" });
     this.root = h("section", { class: home ? "tc-pane tc-home" : "tc-pane", tabIndex: -1 });
     this.root.addEventListener("focusin", () => host.activate(this));
     this.root.addEventListener("pointerdown", () => host.activate(this));
     this.header = new PaneHeader(this);
-    this.root.append(this.header.root, this.searchBar.root, this.legend, this.body);
+    this.root.append(this.header.root, this.legend, this.body);
   }
 
   // What to show
@@ -94,9 +100,39 @@ export class Pane {
     return modes.filter(([, has]) => has).map(([mode]) => mode);
   }
 
-  /** What is searched and gone through: the text under a list, else the view itself. */
+  /** What is searched and gone through: the text under a list, the second of two texts, else the view itself. */
   get content() {
-    return this.view instanceof ListView ? this.view.text : this.view;
+    return this.view && "text" in this.view ? this.view.text : this.view;
+  }
+
+  /** What it shows, as an address names it. @returns {import("./places.js").Shown} */
+  where() {
+    const { artifacts, manifest } = this.store;
+    const info = artifacts.get(this.artifact)?.info;
+    const alone = this.home ? this.artifact === manifest.home[0] : this.store.stage(this.stage)?.artifacts.length === 1;
+    const [other, name] = this.mode === "diff" ? this.compared : ["", info && !alone ? this.artifact : this.stage];
+    return { name, mode: !info || other || this.mode === (info.opens || "text") ? "" : this.mode, other };
+  }
+
+  /** Show what an address names. @param {import("./places.js").Shown} shown */
+  showPlace({ name, mode, other }) {
+    const stage = this.store.stage(name);
+    const artifact = stage ? (this.home ? this.store.manifest.home[0] : stage.artifacts[0]?.id) : name;
+    if (other) this.compareAs(other, name);
+    else if (artifact) this.show(artifact, /** @type {Mode} */ (mode || this.store.artifacts.get(artifact)?.info.opens || "text"));
+    else this.showStage(name);
+  }
+
+  /** Bring a line of a text into sight, as text unless it is shown otherwise already. @param {string} artifact @param {number} row */
+  showRow(artifact, row) {
+    this.row = row;
+    if (artifact === this.artifact && this.mode !== "diff") this.goToRow();
+    else this.show(artifact, this.modesOf(artifact).includes("list") ? "list" : "text");
+  }
+
+  goToRow() {
+    if (this.row >= 0 && this.content) this.content.showRow?.(this.row);
+    if (this.content) this.row = -1;
   }
 
   /**
@@ -144,12 +180,8 @@ export class Pane {
   /** Compare with another artifact. @param {string} [other] */
   compare(other = this.counterpart()) {
     if (!other) return;
-    if (this.store.artifacts.get(this.artifact)?.info.pair === other) {
-      [other, this.artifact] = this.inOrder(other, this.artifact);
-    }
-    this.other = other;
-    this.mode = "diff";
-    this.refresh();
+    const isPair = this.store.artifacts.get(this.artifact)?.info.pair === other;
+    this.compareAs(...(isPair ? this.inOrder(other, this.artifact) : /** @type {[string, string]} */ ([other, this.artifact])));
   }
 
   /** Two artifacts in the order of the record: the first side before the second. @param {string} a @param {string} b */
@@ -158,10 +190,19 @@ export class Pane {
     return /** @type {[string, string]} */ (all.indexOf(a) < all.indexOf(b) ? [a, b] : [b, a]);
   }
 
-  /** @param {string} other @param {string} artifact */
-  compareAs(other, artifact) {
-    this.artifact = artifact;
-    this.compare(other);
+  /** Compare two texts: artifacts, or kernels in them. @param {string} first @param {string} second */
+  compareAs(first, second) {
+    const owner = (/** @type {string} */ id) => (this.store.artifacts.has(id) ? id : this.store.links.owner(id));
+    this.compared = [first, second];
+    [this.other, this.artifact] = this.compared.map(owner);
+    this.mode = "diff";
+    this.refresh();
+  }
+
+  /** @param {boolean} beside whether the two texts stand side by side */
+  arrange(beside) {
+    this.isArranged = beside;
+    this.refresh();
   }
 
   /** What the shown artifact is most naturally compared with: the one before it of the same graph and direction. */
@@ -235,12 +276,13 @@ export class Pane {
     const { total, confirm } = this.store.compiling;
     const absent = [stage?.pending, Boolean(stage?.pending && total), stage?.pending && confirm];
     const list = this.mode === "list" ? [stage?.list, Boolean(total), confirm] : 0;
-    const known = this.mode !== "view" || (this.store.artifacts.get(this.artifact)?.info.view ?? "") in VIEWS;
-    return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list, known]);
+    const known = this.viewName in VIEWS;
+    const compared = this.mode === "diff" && [this.compared, this.isBeside];
+    return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list, known, compared]);
   }
 
   renderBody() {
-    const what = this.shown().join() + this.mode;
+    const what = (this.mode === "diff" ? this.compared : this.shown()).join() + this.mode;
     const again = what === this.what;
     const scroll = this.body.querySelector(".tc-scroll")?.scrollTop ?? 0;
     const holder = focusedNear(this.root);
@@ -257,6 +299,8 @@ export class Pane {
     if (again) this.body.querySelector(".tc-scroll")?.scrollTo(0, scroll);
     this.view.select(this.store.primary, this.store.linked, !again);
     if (!again && !this.store.primary.size) this.startReading();
+    this.goToRow();
+    this.host.rendered(this);
   }
 
   /** Nothing is selected: the text starts where there is something to read. */
@@ -285,7 +329,7 @@ export class Pane {
       if (this.mode === "view") this.store.need(artifact.info.id, "view");
       else if (this.mode !== "graph") this.store.need(artifact.info.id, "text");
     }
-    if (this.mode === "view" && !this.knowsView()) return false;
+    if (!this.knowsView()) return false;
     const other = this.store.artifacts.get(this.beside());
     if (other?.info.view) this.store.need(other.info.id, "view");
     if (other?.info.view && !other.view) return false;
@@ -293,11 +337,28 @@ export class Pane {
     return artifacts.every((artifact) => artifact?.entities && artifact[needed]);
   }
 
+  /** Which of the views by name it is, "" for a text or a drawing. */
+  get viewName() {
+    if (this.mode === "diff") return "comparison";
+    return this.mode === "view" ? (this.store.artifacts.get(this.artifact)?.info.view ?? "") : "";
+  }
+
   /** Whether the script of the view is there; asks for it where it is not. */
   knowsView() {
-    const known = (this.store.artifacts.get(this.artifact)?.info.view ?? "") in VIEWS;
+    const known = !this.viewName || this.viewName in VIEWS;
     if (!known) this.store.kernel?.views();
     return known;
+  }
+
+  /** @param {() => void} then is called once the late views are there */
+  withTools(then) {
+    if (TOOLS.savePicture) return then();
+    const stop = this.store.listen((what) => {
+      if (what !== "views") return;
+      stop();
+      then();
+    });
+    this.store.kernel?.views();
   }
 
   /** @returns {View} */
@@ -306,11 +367,16 @@ export class Pane {
       onSelect: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, this.name),
       onHover: (/** @type {string[]} */ ids) => this.host.hover(ids),
       onChoose: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, ""),
+      withTools: (/** @type {() => void} */ then) => this.withTools(then),
       words: () => this.store.wordsOf(this.artifact),
       actions: this.host.actions,
     };
-    const [first, second] = this.shown().map((id) => /** @type {Artifact} */ (this.store.artifacts.get(id)));
-    if (this.mode === "diff") return this.makeComparison(callbacks, first, second);
+    const first = /** @type {Artifact} */ (this.store.artifacts.get(this.artifact));
+    if (this.mode === "diff") {
+      const view = new VIEWS.comparison(this.body, callbacks, first, this.store, this.compared, this.isBeside);
+      this.legend.replaceChildren(...(view.legend ?? []));
+      return view;
+    }
     if (this.mode === "graph") return new DrawingView(this.body, callbacks, first);
     if (this.mode === "view") return new VIEWS[first.info.view](this.body, callbacks, first, this.store);
     const { manifest } = this.store;
@@ -341,20 +407,9 @@ export class Pane {
     this.host.select(captured.filter(({ kind }) => kind === "call").map(({ id }) => id), false, "");
   }
 
-  /** @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} left @param {Artifact} right */
-  makeComparison(callbacks, left, right) {
-    const { artifact, looks } = comparison(left, right);
-    const changed = looks.classes?.filter(Boolean).length ?? 0;
-    /** @param {Artifact} side @param {string} sign @param {string} style */
-    const name = ({ info: { id, title, side } }, sign, style) =>
-      h("span", { class: `tc-legend-item ${style}` }, sign, h("b", {}, side || id), h("small", {}, title));
-    const count = h(
-      "span",
-      { class: "tc-legend-item" },
-      changed ? `${counted(changed, "line")} differ` : "no difference",
-    );
-    this.legend.replaceChildren(name(left, "−", "tc-removed"), name(right, "+", "tc-added"), count);
-    return new TextView(this.body, callbacks, artifact, looks);
+  /** Whether two texts that are compared stand side by side. */
+  get isBeside() {
+    return this.isArranged ?? this.body.clientWidth >= WIDE;
   }
 
   // The selection

@@ -1,12 +1,17 @@
 // The bar on top of a pane: what it shows, how, how much of the selection is in it, and its tools.
 
-import { h, iconButton, replaceKeepingFocus } from "./dom.js";
+import { h, iconButton, modes, replaceKeepingFocus } from "./dom.js";
+import { shortName } from "./names.js";
 import { TextView } from "./text_view.js";
 
 /** @typedef {import("./pane.js").Pane} Pane */
 /** @typedef {import("./pane.js").Mode} Mode */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {import("./store.js").ArtifactInfo} ArtifactInfo */
+
+/** So many characters of a name are offered to choose from; of two that are compared, so many. */
+const LONGEST = 44;
+const LONGEST_OF_TWO = 26;
 
 export class PaneHeader {
   /** @param {Pane} pane */
@@ -20,16 +25,18 @@ export class PaneHeader {
   /** Draw what has changed; a list that someone has just opened must not be replaced for nothing. */
   render() {
     this.renderLinks();
-    const { artifact, stage, other, mode, content: view, store, home } = this.pane;
+    const { artifact, stage, compared, mode, isBeside, content: view, store, home } = this.pane;
     const folds = view instanceof TextView && view.folds.size > 0;
     const places = view instanceof TextView && view.places.size > 0;
-    const key = JSON.stringify([artifact, artifact || stage, other, mode, home, Boolean(view), folds, places, [...store.artifacts.keys()]]);
+    const known = [...store.artifacts].map(([id, { entities }]) => [id, mode === "diff" && Boolean(entities)]);
+    const key = JSON.stringify([artifact, artifact || stage, mode === "diff" && [compared, isBeside], mode, home, Boolean(view), folds, places, known]);
     if (key === this.key) return;
     this.key = key;
     const info = store.artifacts.get(artifact)?.info;
     const children = [...this.choosers(), this.links, this.tools(Boolean(info), folds, places)];
-    const modes = info ? this.pane.modesOf(artifact) : [];
-    if (modes.length > 1) children.splice(-2, 0, this.modes(modes));
+    const ways = info ? this.pane.modesOf(artifact) : [];
+    if (mode === "diff") children.splice(-2, 0, this.arrangements(isBeside));
+    if (ways.length > 1) children.splice(-2, 0, this.modes(ways));
     if (info?.level && mode !== "diff") children.splice(1, 0, this.levels(info));
     replaceKeepingFocus(this.root, children, this.pane.root);
   }
@@ -39,9 +46,9 @@ export class PaneHeader {
     const { pane } = this;
     if (pane.mode !== "diff") return [this.chooser(pane.artifact, (id) => pane.show(id))];
     return [
-      this.chooser(pane.other, (id) => pane.compareAs(id, pane.artifact)),
+      this.chooser(pane.compared[0], (id) => pane.compareAs(id, pane.compared[1])),
       h("span", { class: "tc-versus" }, "→"),
-      this.chooser(pane.artifact, (id) => pane.compareAs(pane.other, id)),
+      this.chooser(pane.compared[1], (id) => pane.compareAs(pane.compared[0], id)),
     ];
   }
 
@@ -53,7 +60,9 @@ export class PaneHeader {
     const offered = stages.filter((stage) => stage.artifacts.length > 0 && (!home || stage.artifacts.some(isHome)));
     const select = h("select", { class: "tc-choose", "aria-label": "What this pane shows" });
     if (!current) select.append(h("option", { value: "" }, store.stage(this.pane.stage)?.title ?? ""));
-    select.append(...offered.map((stage) => optionsOf(stage, home)));
+    const comparing = this.pane.mode === "diff";
+    const kernels = (/** @type {string} */ id) => (comparing ? kernelsOf(store.artifacts.get(id)) : []);
+    select.append(...offered.map((stage) => optionsOf(stage, home, kernels, comparing ? LONGEST_OF_TWO : LONGEST)));
     select.addEventListener("change", () => choose(select.value));
     select.value = current;
     return select;
@@ -72,14 +81,15 @@ export class PaneHeader {
     return h("div", { class: "tc-modes", role: "group", "aria-label": "Level of decomposition" }, ...buttons);
   }
 
-  /** @param {Mode[]} modes */
-  modes(modes) {
-    const buttons = modes.map((mode) => {
-      const onclick = () => this.pane.show(this.pane.artifact, mode);
-      const name = { view: "View", text: "Text", list: "List", graph: "Graph", diff: "" }[mode];
-      return h("button", { type: "button", "aria-pressed": String(this.pane.mode === mode), onclick }, name);
-    });
-    return h("div", { class: "tc-modes", role: "group", "aria-label": "View" }, ...buttons);
+  /** @param {Mode[]} ways of showing the artifact */
+  modes(ways) {
+    const names = ways.map((mode) => ({ view: "View", text: "Text", list: "List", graph: "Graph", diff: "" })[mode]);
+    return modes("View", names, ways.indexOf(this.pane.mode), (at) => this.pane.show(this.pane.artifact, ways[at]));
+  }
+
+  /** @param {boolean} isBeside whether the two texts that are compared stand side by side */
+  arrangements(isBeside) {
+    return modes("Arrangement", ["Side by side", "Unified"], isBeside ? 0 : 1, (at) => this.pane.arrange(at === 0));
   }
 
   /** How much of the selection is in this pane, or that there are differences, and going through them. */
@@ -107,7 +117,7 @@ export class PaneHeader {
   tools(shows, folds, places) {
     const { pane } = this;
     const tools = h("div", { class: "tc-pane-tools" });
-    if (shows) tools.append(iconButton("search", "Search (/)", () => pane.searchBar.open()));
+    if (shows) tools.append(iconButton("search", "Search (/)", () => pane.host.search(pane)));
     if (folds) tools.append(iconButton("fold", "Fold or unfold long blocks", () => pane.toggleFolds()));
     if (places) tools.append(this.placesButton());
     if (shows && !pane.home) tools.append(this.compareButton());
@@ -151,17 +161,30 @@ export class PaneHeader {
   }
 }
 
-/** The artifacts of a stage, to choose from. @param {StageInfo} stage @param {boolean} home */
-function optionsOf(stage, home) {
+/**
+ * The artifacts of a stage, and kernels in them, to choose from.
+ * @param {StageInfo} stage @param {boolean} home @param {(id: string) => import("./store.js").Entity[]} kernels
+ * @param {number} longest name
+ */
+function optionsOf(stage, home, kernels, longest) {
   const group = h("optgroup", { label: stage.title });
   for (const { id, title, side } of stage.artifacts) {
     const told = title.toLowerCase() === stage.title.toLowerCase();
     const several = stage.artifacts.filter((artifact) => artifact.side === side).length > 1;
     const which = bracketed(id) || (several && !told ? title : "");
     const name = (side && `${side}: `) + (home ? title : `${stage.title} ${which}`.trim());
-    group.append(h("option", { value: id, title }, name));
+    group.append(h("option", { value: id, title: name }, shortName(name, longest)));
+    for (const { id: kernel, label } of kernels(id)) {
+      group.append(h("option", { value: kernel, title: label }, `\u2003${shortName(label, longest)}`));
+    }
   }
   return group;
+}
+
+/** The kernels in a text that holds several. @param {import("./store.js").Artifact | undefined} artifact */
+function kernelsOf(artifact) {
+  const kernels = (artifact?.entities ?? []).filter(({ id, kind }) => kind === "kernel" && artifact?.rowsOf.has(id));
+  return kernels.length > 1 ? kernels : [];
 }
 
 /** What tells an artifact from the others of its stage: `0/0 forward` of `ir[0/0 forward]`. @param {string} id */

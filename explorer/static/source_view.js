@@ -125,7 +125,7 @@ export class SourceView extends TextView {
   pressed(event) {
     const call = this.callsAt.get(this.cursor);
     const wants = { ArrowRight: call && !call.open, ArrowLeft: call?.open }[event.key];
-    if (wants && !this.folded.has(this.cursor)) {
+    if (wants && !event.altKey && !this.folded.has(this.cursor)) {
       this.toggleCall(this.cursor);
       event.preventDefault();
     } else super.pressed(event);

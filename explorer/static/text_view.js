@@ -26,9 +26,9 @@ import { VirtualRows } from "./virtual_rows.js";
  */
 /**
  * What the pane around a view listens to, and gives. `ids` is empty where a line holds nothing. `onChoose` is for what
- * is chosen in a list: the text beside it goes there.
+ * is chosen in a list: the text beside it goes there. `withTools` calls back once the late views are there.
  * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void,
- *   onChoose?: (ids: string[], add: boolean) => void, words?: () => import("./store.js").Words,
+ *   onChoose?: (ids: string[], add: boolean) => void, withTools: (then: () => void) => void, words?: () => import("./store.js").Words,
  *   actions: import("./inspector.js").Actions}} Callbacks
  */
 
@@ -110,7 +110,8 @@ export class TextView {
     this.previewed = new Set();
     this.hits = [];
     const last = artifact.numbers?.reduce((most, number) => Math.max(most, number), 0) ?? this.lines.length;
-    this.digits = looks.labels ? 11 : String(last || this.lines.length).length;
+    const widest = looks.labels?.reduce((most, label) => Math.max(most, label.trimEnd().length), 1);
+    this.digits = widest ?? String(last || this.lines.length).length;
   }
 
   makeScroller() {
@@ -401,11 +402,12 @@ export class TextView {
 
   /** @param {KeyboardEvent} event */
   pressed(event) {
+    if (event.altKey) return;
     const page = Math.max(this.rows.inSight()[1] - this.rows.inSight()[0] - 2, 1);
     /** @type {Record<string, number>} */
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
-    if (event.key in steps && !event.altKey) this.moveCursor(steps[event.key]);
-    else if (event.key === "e" && !event.ctrlKey && !event.metaKey && !event.altKey) this.explain();
+    if (event.key in steps) this.moveCursor(steps[event.key]);
+    else if (event.key === "e" && !event.ctrlKey && !event.metaKey) this.explain();
     else if (event.key === "ArrowLeft" && this.folds.has(this.cursor)) this.setFold(true);
     else if (event.key === "ArrowRight" && this.folded.has(this.cursor)) this.setFold(false);
     else if (event.key === "Enter" || event.key === " ") {

@@ -7,14 +7,20 @@ import { DocumentView } from "./document_view.js";
  * @typedef {{select: (primary: Set<string>, linked: Set<string>, reveal: boolean) => void,
  *   preview: (linked: Set<string>) => void, stepLinked: (direction: number) => [number, number],
  *   find: (query: string) => import("./search_bar.js").Found,
- *   stepHit: (direction: number) => import("./search_bar.js").Found, focus: () => void, themeChanged: () => void,
- *   destroy: () => void}} View
+ *   stepHit: (direction: number) => import("./search_bar.js").Found, showRow?: (row: number) => void, focus: () => void, themeChanged: () => void,
+ *   destroy: () => void, text?: import("./text_view.js").TextView, legend?: HTMLElement[]}} View
  */
 
 /**
  * @typedef {Record<string, new (root: HTMLElement, callbacks: import("./text_view.js").Callbacks,
- *   artifact: import("./store.js").Artifact, store: import("./store.js").Store) => View>} Views
+ *   artifact: import("./store.js").Artifact, store: import("./store.js").Store, ...more: any[]) => View>} Views
  */
+
+/**
+ * What else is there with the late views.
+ * @type {{savePicture?: (picture: import("./picture.js").Picture, kind: "svg" | "png") => Promise<void>}}
+ */
+export const TOOLS = {};
 
 /** @type {Views} */
 export const VIEWS = { document: DocumentView };

@@ -26,11 +26,12 @@ export default () => {
       store = connected(model);
       return keptUpToDate(store, model);
     },
-    /** @param {{model: Model, el: HTMLElement}} context */
-    render({ el }) {
+    /** The page may have been loaded again: the model still knows where the reader was. @param {{model: Model, el: HTMLElement}} context */
+    render({ model, el }) {
       const root = document.createElement("div");
       el.append(root);
-      const explorer = new Explorer(root, store);
+      const explorer = new Explorer(root, store, { keep: (address) => keepAddress(model, address) });
+      if (model.get("place")) explorer.goToAddress(model.get("place"));
       return () => {
         explorer.destroy();
         root.remove();
@@ -115,6 +116,13 @@ async function takeViews(module) {
   const { default: made } = await import(address);
   URL.revokeObjectURL(address);
   Object.assign(VIEWS, made(CORE));
+}
+
+/** @param {Model} model @param {string} address of where the reader is */
+function keepAddress(model, address) {
+  if (address === model.get("place")) return;
+  model.set("place", address);
+  model.save_changes();
 }
 
 /** @param {Store} store @param {Model} model */

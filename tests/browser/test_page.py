@@ -199,7 +199,7 @@ def test_search_counts_and_steps_through_matches(open_page: OpenPage, page: Page
     view.stage.locator(".tc-scroll").focus()
     page.keyboard.press("/")
     page.keyboard.type("fused_96(")
-    count = view.stage.locator(".tc-search-count")
+    count = view.root.locator(".tc-search-count").first
     expect(count).to_have_text("1 of 20")
     page.keyboard.press("Enter")
     expect(count).to_have_text("2 of 20")
@@ -209,7 +209,7 @@ def test_search_counts_and_steps_through_matches(open_page: OpenPage, page: Page
     expect(count).to_have_text("20 of 20")
     page.keyboard.press("Escape")
     expect(view.stage.locator(".tc-hit")).to_have_count(0)
-    expect(view.stage.locator(".tc-search")).to_be_hidden()
+    expect(view.root.locator(".tc-search")).to_be_hidden()
 
 
 def test_scrolling_50000_lines_renders_only_visible_lines(
@@ -324,9 +324,10 @@ def test_graph_is_searchable_and_its_groups_toggle(open_page: OpenPage, page: Pa
     canvas.focus()
     page.keyboard.press("/")
     page.keyboard.type("addmm")
-    expect(view.stage.locator(".tc-search-count")).to_have_text("1 of 3")
+    count = view.root.locator(".tc-search-count").first
+    expect(count).to_have_text("1 of 3")
     page.keyboard.press("Enter")
-    expect(view.stage.locator(".tc-search-count")).to_have_text("2 of 3")
+    expect(count).to_have_text("2 of 3")
 
 
 def test_second_stage_opens_to_the_side_and_closes(open_page: OpenPage) -> None:

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { comparison } from "../../../explorer/static/comparison.js";
+import { comparison, sideBySide, textNamed } from "../../../explorer/static/comparison.js";
 
 const artifact = (id, lines, rows = {}) => ({
   info: { id, title: id, language: "python" },
@@ -63,4 +63,27 @@ test("addresses and places in the source are no differences", () => {
   assert.deepEqual(looks.classes, ["", "tc-removed", "tc-added", "tc-added"]);
   const same = comparison(left, sass("c", "    /*0040*/  MOV R1 ;", "    /*0050*/  FADD R1 ;"));
   assert.deepEqual(same.looks.stops, []);
+});
+
+test("side by side, both texts have equally many lines, and what is the same is beside itself", () => {
+  const [left, right] = sideBySide(artifact("a", [...SAME, "old 1", "y"], { 20: ["a.old"] }), artifact("b", [...SAME, "old 2", "z", "y"]));
+  assert.deepEqual(left.artifact.lines.slice(-3), ["old 1", "", "y"]);
+  assert.deepEqual(right.artifact.lines.slice(-3), ["old 2", "z", "y"]);
+  assert.deepEqual(left.looks.classes.slice(-3), ["tc-removed", "tc-filler", ""]);
+  assert.deepEqual(right.looks.classes.slice(-3), ["tc-added", "tc-added", ""]);
+  assert.deepEqual(left.looks.labels.slice(-3), ["21", "", "22"]);
+  assert.deepEqual([...left.looks.emphasis], [[20, [4, 5]]]);
+  assert.deepEqual([left.looks.stops, right.looks.stops], [[20], [20]]);
+  assert.deepEqual([...left.looks.folded], [...right.looks.folded]);
+  assert.deepEqual(left.artifact.rowsOf.get("a.old"), [20]);
+});
+
+test("a kernel in a text is a text of its own, with its lines' numbers", () => {
+  const whole = artifact("k", ["import", "@jit", "def k0", "call"], { 1: ["k.k0"], 2: ["k.k0", "k.k0.L2"] });
+  whole.rowsOf = new Map([["k.k0", [1, 2]]]);
+  const store = { artifacts: new Map([["k", whole]]), artifactOf: () => whole, links: { entity: () => ({ label: "k0" }) } };
+  const kernel = textNamed(store, "k.k0");
+  assert.deepEqual([kernel.lines, kernel.numbers, kernel.info.id], [["@jit", "def k0"], [2, 3], "k0"]);
+  assert.deepEqual([...kernel.rowsOf], [["k.k0.L2", [1]]]);
+  assert.equal(textNamed(store, "k"), whole);
 });

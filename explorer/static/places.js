@@ -1,0 +1,96 @@
+// Where the reader is: what the panes show, what is selected, what is looked for. Such a place is a step of the history,
+// and as text it is the part of a page's address after `#`, e.g. `break=3&panes=breaks,source`.
+
+/**
+ * What a pane shows: an artifact, or the stage that it is alone in; how, "" for as usual; and what it is compared with.
+ * @typedef {{name: string, mode: string, other: string}} Shown
+ * @typedef {{panes: Shown[], select: string[], find: string}} Place
+ */
+
+/** A longer selection is left out of an address: browsers and mail programs cut it off. */
+const LONGEST = 1500;
+const MOST_PANES = 4;
+const MOST_STEPS = 200;
+
+/** What has a meaning in an address, or is changed by browsers; brackets and slashes stay legible. */
+const SPECIAL = /[%,&=#:~+"<>`\s\u0080-\uffff]+/g;
+
+/** @param {string} text */
+function escape(text) {
+  return text.replace(SPECIAL, (some) => encodeURIComponent(some).replaceAll("~", "%7E"));
+}
+
+/**
+ * @param {Place} place @param {string[]} breaks the ids of all breaks: one that is selected alone has its number
+ * @returns {string} without the `#`; "" for a place that says nothing
+ */
+export function addressOf({ panes, select, find }, breaks) {
+  const shown = panes.map(({ name, mode, other }) => (other && `${escape(other)}~`) + escape(name) + (mode && `:${mode}`));
+  const number = select.length === 1 ? breaks.indexOf(select[0]) + 1 : 0;
+  const ids = select.map(escape).join(",");
+  const parts = [
+    number ? `break=${number}` : ids.length <= LONGEST && ids && `select=${ids}`,
+    shown.length > 0 && `panes=${shown.join(",")}`,
+    find && `find=${escape(find)}`,
+  ];
+  return parts.filter(Boolean).join("&");
+}
+
+/**
+ * Read an address, or a stage alone (`run.html#kernels`).
+ * @param {string} text @param {string[]} breaks @returns {Place | null} null for none that can be read
+ */
+export function placeOf(text, breaks) {
+  const unescape = (/** @type {string} */ part) => decodeURIComponent(part.replaceAll("+", " "));
+  const listed = (/** @type {string} */ part) => (part ? part.split(",") : []);
+  const parts = text.includes("=") ? text.split("&").map((part) => part.split("=")) : [["panes", text]];
+  const { break: number, panes = "", select = "", find = "", ...others } = Object.fromEntries(parts);
+  /** @type {(string | undefined)[]} */
+  const chosen = number === undefined ? listed(select) : [breaks[Number(number) - 1]];
+  const shown = listed(panes).map((pane) => /^(?:([^~]+)~)?([^:~]+)(?::([a-z]+))?$/.exec(pane));
+  const isRead = parts.every(({ length }) => length === 2) && !chosen.includes(undefined) && !shown.includes(null);
+  if (!isRead || Object.keys(others).length || shown.length > MOST_PANES) return null;
+  try {
+    return {
+      panes: shown.map((pane) => ({ name: unescape(pane?.[2] ?? ""), mode: pane?.[3] ?? "", other: unescape(pane?.[1] ?? "") })),
+      select: chosen.map((id = "") => (number === undefined ? unescape(id) : id)),
+      find: unescape(find),
+    };
+  } catch {
+    return null; // an escape that stands for no character: anybody may have typed it
+  }
+}
+
+/** The places where the reader was, with a way back and forward. */
+export class History {
+  constructor() {
+    /** @type {Place[]} */
+    this.places = [];
+    this.at = -1;
+  }
+
+  /**
+   * Note where the reader is. What is looked for is no step of its own, nor is what follows from the last step by itself.
+   * @param {Place} place @param {boolean} isStep whether the reader did something
+   */
+  note(place, isStep) {
+    const key = ({ panes, select } = place) => JSON.stringify([panes, select]);
+    const moves = this.at < 0 || (isStep && key() !== key(this.places[this.at]));
+    if (moves) this.places.splice(++this.at, Infinity, place);
+    else this.places[this.at] = place;
+    if (this.places.length > MOST_STEPS) this.places.shift();
+    this.at = Math.min(this.at, this.places.length - 1);
+  }
+
+  /** @param {number} steps back or forward @returns {Place | undefined} where that leads */
+  move(steps) {
+    const place = this.places[this.at + steps];
+    if (place) this.at += steps;
+    return place;
+  }
+
+  /** @param {number} steps */
+  leads(steps) {
+    return this.at + steps in this.places;
+  }
+}
