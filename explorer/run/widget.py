@@ -47,8 +47,8 @@ class Explorer(anywidget.AnyWidget):
     kernel can't answer requests while a cell runs, so new parts are sent unasked, and as state, which a front end finds
     once it has loaded. `version` counts the messages: a front end that missed one, because Jupyter drops messages of a
     cell that prints much, requests the state. `place` is what the view shows, so that it shows it again after the
-    browser's page is reloaded; a saved page shows it with the same text after `#`. `compiler` holds the record, and
-    compiles its kernels when a stage that needs them is opened.
+    browser's page is reloaded. `compiler` holds the record, and compiles its kernels when a stage that needs them is
+    opened.
     """
 
     _esm = frontend.widget_module()
@@ -60,7 +60,7 @@ class Explorer(anywidget.AnyWidget):
     compiling = traitlets.Dict().tag(sync=True)
     parts: traitlets.List[Any] = traitlets.List().tag(sync=True)
     version = traitlets.Int().tag(sync=True)
-    place = traitlets.Unicode().tag(sync=True)
+    place = traitlets.Dict().tag(sync=True)
 
     def __init__(self, record: Record | KernelCompiler, running: str = "") -> None:
         self.compiler = record if isinstance(record, KernelCompiler) else KernelCompiler(record)

@@ -1,7 +1,7 @@
 // The whole of it: the ribbon on top, source and stages in panes, the inspector, and what joins them.
 
 import { copyText, h, iconButton } from "./dom.js";
-import { addressOf, History, placeOf } from "./places.js";
+import { History } from "./history.js";
 import { SearchBar } from "./search_bar.js";
 import { Inspector } from "./inspector.js";
 import { showKeys } from "./keys.js";
@@ -14,8 +14,9 @@ import { TextView } from "./text_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
+/** @typedef {import("./history.js").Place} Place */
 /** @typedef {"stages" | "panes" | "ribbon" | "inspector"} Part of the view; stages are the ribbon's chips, made anew */
-/** A page has a theme of its own. `keep` is told the address of each place where the reader is. @typedef {{page?: boolean, keep?: (address: string) => void}} Options */
+/** A page has a theme of its own. `keep` is told each place where the reader is. @typedef {{page?: boolean, keep?: (place: Place) => void}} Options */
 
 /** Below this width, in points, panes are stacked; below the second the inspector goes under the panes. */
 const NARROW = 760;
@@ -211,11 +212,6 @@ export class Explorer {
 
   // Where the reader is
 
-  /** @returns {string[]} what breaks are selected by, in their order */
-  breakIds() {
-    return this.store.manifest.breaks.map(({ id }) => `breaks.${id}`);
-  }
-
   /** Note where the reader is: a step of the history if they did something, else part of the last one. */
   notePlace() {
     const panes = this.allPanes().map((pane) => pane.where()).filter(({ name }) => name);
@@ -223,7 +219,7 @@ export class Explorer {
     this.history.note(place, this.acted);
     this.acted = false;
     this.moves?.forEach((button, at) => (button.disabled = !this.history.leads(2 * at - 1)));
-    if (this.touched) this.keep(addressOf(place, this.breakIds()));
+    if (this.touched) this.keep(place);
   }
 
   /** @param {number} steps back or forward in the history */
@@ -233,10 +229,8 @@ export class Explorer {
     if (place) this.showPlace(place);
   }
 
-  /** Show what an address names; what it names wrongly is left out, and told. @param {string} address */
-  goToAddress(address) {
-    const place = placeOf(address, this.breakIds());
-    if (!place) return this.notify("The address after # can't be read, and is ignored.");
+  /** Show a place that was kept, or written by hand: what the record does not have is left out, and told. @param {Place} place */
+  openPlace(place) {
     this.showPlace(place);
     if (place.find) this.searchIn(this.active, place.find);
     this.whenLinked(() => {
@@ -251,7 +245,7 @@ export class Explorer {
     return Boolean(this.store.stage(name) ?? this.store.artifacts.get(name) ?? this.store.links.entity(name));
   }
 
-  /** @param {import("./places.js").Place} place */
+  /** @param {Place} place */
   showPlace({ panes, select }) {
     const isSource = (/** @type {string} */ name) => this.isHome(name) || this.isHome(this.store.stage(name)?.artifacts[0]?.id ?? "");
     const stages = panes.filter(({ name }) => !isSource(name));

@@ -2,6 +2,7 @@
 
 import { Explorer } from "./explorer.js";
 import { LATE_VIEWS } from "./late_views.js";
+import { addressOf, placeOf } from "./places.js";
 import { decompress, Store } from "./store.js";
 import { VIEWS } from "./views.js";
 
@@ -25,14 +26,18 @@ const ADDRESS_EVERY = 400;
 
 /** The page's address follows the reader, who can share it, or load the page again. @param {Explorer} explorer */
 function followAddress(explorer) {
+  const breaks = explorer.store.manifest.breaks.map(({ id }) => `breaks.${id}`);
   let timer = 0;
-  explorer.keep = (address) => {
+  explorer.keep = (place) => {
     clearTimeout(timer);
-    timer = setTimeout(() => {
-      if (decodeURI(window.location.hash) !== decodeURI(`#${address}`)) window.history.replaceState(null, "", `#${address}`);
-    }, ADDRESS_EVERY);
+    timer = setTimeout(() => window.history.replaceState(null, "", `#${addressOf(place, breaks)}`), ADDRESS_EVERY);
   };
-  const go = () => window.location.hash.length > 1 && explorer.goToAddress(window.location.hash.slice(1));
+  const go = () => {
+    const address = window.location.hash.slice(1);
+    const place = placeOf(address, breaks);
+    if (!place) explorer.notify("The address after # can't be read, and is ignored.");
+    else if (address) explorer.openPlace(place);
+  };
   window.addEventListener("hashchange", go);
   go();
 }

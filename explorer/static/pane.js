@@ -105,7 +105,7 @@ export class Pane {
     return this.view && "text" in this.view ? this.view.text : this.view;
   }
 
-  /** What it shows, as an address names it. @returns {import("./places.js").Shown} */
+  /** What it shows, as an address names it. @returns {import("./history.js").Shown} */
   where() {
     const { artifacts, manifest } = this.store;
     const info = artifacts.get(this.artifact)?.info;
@@ -114,7 +114,7 @@ export class Pane {
     return { name, mode: !info || other || this.mode === (info.opens || "text") ? "" : this.mode, other };
   }
 
-  /** Show what an address names. @param {import("./places.js").Shown} shown */
+  /** Show what an address names. @param {import("./history.js").Shown} shown */
   showPlace({ name, mode, other }) {
     const stage = this.store.stage(name);
     const artifact = stage ? (this.home ? this.store.manifest.home[0] : stage.artifacts[0]?.id) : name;

@@ -1,16 +1,10 @@
-// Where the reader is: what the panes show, what is selected, what is looked for. Such a place is a step of the history,
-// and as text it is the part of a page's address after `#`, e.g. `break=3&panes=breaks,source`.
+// Places as the part of a page's address after `#`, e.g. `break=3&panes=breaks,source`.
 
-/**
- * What a pane shows: an artifact, or the stage that it is alone in; how, "" for as usual; and what it is compared with.
- * @typedef {{name: string, mode: string, other: string}} Shown
- * @typedef {{panes: Shown[], select: string[], find: string}} Place
- */
+/** @typedef {import("./history.js").Place} Place */
 
 /** A longer selection is left out of an address: browsers and mail programs cut it off. */
 const LONGEST = 1500;
 const MOST_PANES = 4;
-const MOST_STEPS = 200;
 
 /** What has a meaning in an address, or is changed by browsers; brackets and slashes stay legible. */
 const SPECIAL = /[%,&=#:~+"<>`\s\u0080-\uffff]+/g;
@@ -58,39 +52,5 @@ export function placeOf(text, breaks) {
     };
   } catch {
     return null; // an escape that stands for no character: anybody may have typed it
-  }
-}
-
-/** The places where the reader was, with a way back and forward. */
-export class History {
-  constructor() {
-    /** @type {Place[]} */
-    this.places = [];
-    this.at = -1;
-  }
-
-  /**
-   * Note where the reader is. What is looked for is no step of its own, nor is what follows from the last step by itself.
-   * @param {Place} place @param {boolean} isStep whether the reader did something
-   */
-  note(place, isStep) {
-    const key = ({ panes, select } = place) => JSON.stringify([panes, select]);
-    const moves = this.at < 0 || (isStep && key() !== key(this.places[this.at]));
-    if (moves) this.places.splice(++this.at, Infinity, place);
-    else this.places[this.at] = place;
-    if (this.places.length > MOST_STEPS) this.places.shift();
-    this.at = Math.min(this.at, this.places.length - 1);
-  }
-
-  /** @param {number} steps back or forward @returns {Place | undefined} where that leads */
-  move(steps) {
-    const place = this.places[this.at + steps];
-    if (place) this.at += steps;
-    return place;
-  }
-
-  /** @param {number} steps */
-  leads(steps) {
-    return this.at + steps in this.places;
   }
 }

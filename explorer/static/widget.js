@@ -30,8 +30,8 @@ export default () => {
     render({ model, el }) {
       const root = document.createElement("div");
       el.append(root);
-      const explorer = new Explorer(root, store, { keep: (address) => keepAddress(model, address) });
-      if (model.get("place")) explorer.goToAddress(model.get("place"));
+      const explorer = new Explorer(root, store, { keep: (place) => keepPlace(model, place) });
+      if (model.get("place").panes) explorer.openPlace(model.get("place"));
       return () => {
         explorer.destroy();
         root.remove();
@@ -118,10 +118,10 @@ async function takeViews(module) {
   Object.assign(VIEWS, made(CORE));
 }
 
-/** @param {Model} model @param {string} address of where the reader is */
-function keepAddress(model, address) {
-  if (address === model.get("place")) return;
-  model.set("place", address);
+/** @param {Model} model @param {import("./history.js").Place} place */
+function keepPlace(model, place) {
+  if (JSON.stringify(place) === JSON.stringify(model.get("place"))) return;
+  model.set("place", place);
   model.save_changes();
 }
 

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { addressOf, History, placeOf } from "../../../explorer/static/places.js";
+import { History } from "../../../explorer/static/history.js";
+import { addressOf, placeOf } from "../../../explorer/static/places.js";
 
 const BREAKS = ["breaks.a", "breaks.b", "breaks.c"];
 const shown = (name, mode = "", other = "") => ({ name, mode, other });
