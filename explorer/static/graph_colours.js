@@ -82,7 +82,7 @@ export function readTheme(root) {
 }
 
 /** Turns any CSS colour, over another if it lets light through, into `#rrggbb`, by painting it. */
-function colourReader() {
+export function colourReader() {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = 1;
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d", { willReadFrequently: true }));

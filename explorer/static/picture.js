@@ -4,15 +4,15 @@ import { h, iconButton } from "./dom.js";
 import { TOOLS } from "./views.js";
 
 /**
- * What a picture offers: `zoom` by a factor, `fit` into the view, `actualSize`; and to save it, `size` in pixels and
- * `paint`, which draws all of it on a context. `title` names the file.
- * @typedef {{zoom: (factor: number) => void, fit: () => void, actualSize: () => void, title: string,
- *   size: () => [number, number], paint: (context: CanvasRenderingContext2D) => void}} Picture
+ * What can be saved as a picture: `size` in pixels, and `paint`, which draws all of it. `title` names the file.
+ * @typedef {{title: string, size: () => [number, number], paint: (context: CanvasRenderingContext2D) => void}} Picture
+ * What can be zoomed, by a factor.
+ * @typedef {{zoom: (factor: number) => void, fit: () => void, actualSize: () => void}} Zoomed
  */
 
 export const ZOOM_STEP = 1.25;
 
-/** @param {Picture} picture @returns {HTMLElement} */
+/** @param {Zoomed} view @returns {HTMLElement} */
 export function zoomButtons({ zoom, fit, actualSize }) {
   return h(
     "span",

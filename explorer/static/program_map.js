@@ -4,6 +4,9 @@
 import { sentence } from "./document.js";
 import { DocumentView } from "./document_view.js";
 import { counted, h, icon, modes, secondsInWords } from "./dom.js";
+import { nameElement } from "./names.js";
+import { elementPicture } from "./paint_element.js";
+import { saveButtons } from "./picture.js";
 
 /** @typedef {import("./document.js").Part} Part */
 /** @typedef {import("./document.js").Place} Place */
@@ -104,7 +107,7 @@ class ProgramMap {
     if (states.some(({ cells }) => cells.includes(HIDDEN))) keys.push(["tc-map-hidden", "break behind another"]);
     const legend = keys.map(([name, words]) => h("span", { class: "tc-map-key" }, h("i", { class: `tc-map-run ${name}` }), words));
     const unit = this.byTime ? (last ? "width: time without fixes" : "") : "width: lines of code";
-    this.tools.replaceChildren(...(last > 0 ? [slider] : []), h("div", { class: "tc-map-legend" }, ...legend, timed ? units : "", h("span", {}, unit)));
+    this.tools.replaceChildren(...(last > 0 ? [slider] : []), h("div", { class: "tc-map-legend" }, ...legend, timed ? units : "", h("span", {}, unit), saveButtons(elementPicture(this.root, this.view.artifact.info.id), this.view.callbacks.withTools)));
   }
 
   // The table
@@ -146,7 +149,7 @@ class ProgramMap {
     const title = isOpen ? `Hide what ${fn.name} calls` : `Show what ${fn.name} calls`;
     const fold = h("button", { class: "tc-map-fold", type: "button", title, "aria-label": title, "aria-expanded": String(isOpen), "data-row": row, onclick: toggle }, icon(isOpen ? "down" : "right"));
     const select = () => this.view.callbacks.onSelect(fn.ids.length ? fn.ids : this.idsOf(fn.from, fn.to), false);
-    const name = h("button", { class: "tc-map-name", type: "button", title: fn.why || fn.name, onclick: select }, fn.name);
+    const name = h("button", { class: "tc-map-name", type: "button", title: fn.why || fn.name, onclick: select }, nameElement(fn.name));
     const around = h("div", { class: "tc-map-fn", style: { paddingLeft: `${14 * fn.depth}px` } }, calls ? fold : h("span", { class: "tc-map-fold" }), name, ...sentence(fn.place, this.place));
     const cells = this.columns.map((at, column) => h("td", { "data-title": fn.depth ? "" : this.data.states[at].title }, h("div", { class: "tc-map-strip", role: "group", "aria-label": `${fn.name}, ${this.data.states[at].title}` }, ...this.strip(fn, at, row, column))));
     const element = h("tr", {}, h("th", { scope: "row" }, around), ...cells);

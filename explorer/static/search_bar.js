@@ -3,6 +3,7 @@
 
 import { counted, h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
 import { excerpt, findInStages } from "./hits.js";
+import { nameElement } from "./names.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./hits.js").Line} Line */
@@ -129,7 +130,7 @@ export class SearchBar {
   row(line, index, query) {
     const [before, hit, after] = excerpt(line, query.length);
     const code = h("span", { class: "tc-line" }, before, h("span", { class: "tc-hit" }, hit), after);
-    const place = h("span", { class: "tc-place" }, `${line.title}:${line.number}`);
+    const place = h("span", { class: "tc-place" }, nameElement(`${line.title}:${line.number}`));
     const onclick = () => {
       this.at = index;
       this.choose();

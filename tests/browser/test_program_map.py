@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage
@@ -22,6 +24,17 @@ def test_map_opens_first_and_shows_fixes_one_by_one(open_page: OpenPage, page: P
     expect(slider).to_have_attribute("aria-valuetext", "1 of 2 fixes")
     expect(after.locator(".tc-map-break")).to_have_count(1)
     expect(view.stage.locator(".tc-map-words")).to_contain_text("this state was not captured")
+
+
+def test_map_is_saved_as_a_picture(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mended())
+    with page.expect_download() as saved:
+        view.stage.get_by_role("button", name="SVG").click()
+    drawn = ElementTree.parse(saved.value.path()).getroot()
+    words = {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"f", "graph", "break"} <= words
+    assert not {"SVG", "PNG"} & words
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}rect"))) > 3
 
 
 def test_break_on_the_map_selects_its_card_and_line(open_page: OpenPage, page: Page) -> None:
