@@ -83,7 +83,7 @@ def test_address_is_written_and_read(open_page: OpenPage, page: Page) -> None:
     visit(page, page.url)
     expect(view.root.locator(".tc-inspector h3")).to_have_text("Graph break 1 of 1")
     expect(view.chip("captured")).to_have_attribute("aria-pressed", "true")
-    visit(page, f"{page.url.partition('#')[0]}#panes=forward,breaks,source&find=sin")
+    visit(page, f"{page.url.partition('#')[0]}#panes=kernels,breaks,source&find=sin")
     expect(view.root.locator(".tc-pane")).to_have_count(3)
     expect(view.root.locator(".tc-search input")).to_have_value("sin")
     expect(view.root.locator(".tc-notice")).to_have_count(0)
