@@ -233,16 +233,11 @@ export class Explorer {
   openPlace(place) {
     this.showPlace(place);
     if (place.find) this.searchIn(this.active, place.find);
-    this.whenLinked(() => {
+    this.store.whenLinked(() => {
       const names = [...place.panes.flatMap(({ name, other }) => [name, other || name]), ...place.select];
-      const wrong = names.find((name) => !this.has(name));
+      const wrong = names.find((name) => !this.store.has(name));
       if (wrong) this.notify(`This record has no ${wrong}: that part of the address is ignored.`);
     });
-  }
-
-  /** Whether there is a stage, an artifact or an entity of that name. @param {string} name */
-  has(name) {
-    return Boolean(this.store.stage(name) ?? this.store.artifacts.get(name) ?? this.store.links.entity(name));
   }
 
   /** @param {Place} place */
@@ -253,26 +248,15 @@ export class Explorer {
       panes.filter(({ name }) => isSource(name)).forEach((shown) => this.source.showPlace(shown));
       for (const [at, shown] of stages.entries()) {
         const pane = this.stagePanes[at] ?? this.addPane();
-        if (this.has(shown.name) && (!shown.other || this.has(shown.other))) pane.showPlace(shown);
+        if (this.store.has(shown.name) && (!shown.other || this.store.has(shown.other))) pane.showPlace(shown);
       }
     };
     for (const pane of panes.length ? this.stagePanes.slice(stages.length) : []) this.close(pane);
     show();
     this.touched = true;
-    this.whenLinked(() => {
+    this.store.whenLinked(() => {
       this.store.select(select.filter((id) => this.store.links.entity(id)));
       show();
-    });
-  }
-
-  /** Once the entities of all artifacts are there: links lead through all of them. @param {() => void} then */
-  whenLinked(then) {
-    const all = () => [...this.store.artifacts.values()].every(({ info, entities }) => entities || !info.parts.entities);
-    if (all()) return then();
-    const stop = this.store.listen((what) => {
-      if (what !== "entities" || !all()) return;
-      stop();
-      then();
     });
   }
 

@@ -271,6 +271,22 @@ export class Store {
     return this.manifest.stages.find((stage) => stage.name === name);
   }
 
+  /** Whether there is a stage, an artifact or an entity of that name. @param {string} name */
+  has(name) {
+    return Boolean(this.stage(name) ?? this.artifacts.get(name) ?? this.links.entity(name));
+  }
+
+  /** Once the entities of all artifacts are there: links lead through all of them. @param {() => void} then */
+  whenLinked(then) {
+    const all = () => [...this.artifacts.values()].every(({ info, entities }) => entities || !info.parts.entities);
+    if (all()) return then();
+    const stop = this.listen((what) => {
+      if (what !== "entities" || !all()) return;
+      stop();
+      then();
+    });
+  }
+
   /** @param {Iterable<string>} ids @param {string} [from] which pane it was selected in: it does not scroll */
   select(ids, from = "") {
     this.primary = new Set(ids);
