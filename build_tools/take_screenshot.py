@@ -167,7 +167,7 @@ def kernel(_: NotebookPage, view: ExplorerView) -> None:
 
 
 def breaks(_: NotebookPage, view: ExplorerView) -> None:
-    """The source by graph, the frame map, and the card of one of the five breaks that notebook 03 removes."""
+    """The source by graph, the frame map, and the card of one of five breaks."""
     view.open_stage("frame_map", "Graph")
     view.chip("breaks").click(modifiers=["Shift"])
     view.root.get_by_label("Show or hide the inspector").click()
