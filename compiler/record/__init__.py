@@ -41,6 +41,7 @@ from compiler.record.options import Options
 from compiler.record.plain_text import did_you_mean
 from compiler.record.xray_facts import Fix as Fix
 from compiler.record.xray_facts import FixState as FixState
+from compiler.record.xray_facts import ProgramCost as ProgramCost
 from compiler.record.xray_facts import Site as Site
 from compiler.record.xray_facts import ValueOrigin as ValueOrigin
 from compiler.record.xray_facts import XRay as XRay

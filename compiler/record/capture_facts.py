@@ -68,7 +68,7 @@ result is the same. "maybe": the edit helps in the tests, and the caveat names p
 class Suggestion:
     """A suggested change. `rewrite` replaces lines `line` to `end_line` of `file` ("" if there is no such text).
     `settings` are statements to run before compilation. `caveat` names possible effects of the edit; it is "" unless
-    the applicability is "maybe".
+    the applicability is "maybe". `definitions` are functions that the rewrite calls, for the start of the module.
     """
 
     text: str
@@ -79,6 +79,7 @@ class Suggestion:
     settings: tuple[str, ...] = ()
     applicability: Applicability = "explanation"
     caveat: str = ""
+    definitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

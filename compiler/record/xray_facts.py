@@ -52,6 +52,16 @@ class Site:
         return self.span.function
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramCost:
+    """What torch.compile makes of a program: numbers of graphs, lines that break, operations and guards."""
+
+    graphs: int
+    breaks: int
+    operations: int
+    guards: int
+
+
 FixState = Literal["verified", "changes when a side effect happens", "moves the break", "no fix known"]
 
 
@@ -59,7 +69,8 @@ FixState = Literal["verified", "changes when a side effect happens", "moves the 
 class Fix:
     """A fix that was tried for a site. `words` describe the result; `moved_to` is the place of a new break.
 
-    `together` is set for the fixes that work together.
+    `also` are changes that are needed with the suggestion, where it alone would only move the break. `together` is set
+    for the fixes that work together. `cost` is the cost of the program with this fix alone.
     """
 
     site: str
@@ -68,6 +79,13 @@ class Fix:
     words: str
     moved_to: Span | None = None
     together: bool = False
+    cost: ProgramCost | None = None
+    also: tuple[Suggestion, ...] = ()
+
+    @property
+    def suggestions(self) -> tuple[Suggestion, ...]:
+        """All changes of the fix."""
+        return (self.suggestion, *self.also) if self.suggestion is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +97,7 @@ class XRay:
 
     `fixes` has the best fix of each site. `patch` is a unified diff of the fixes that work together. `left` are the
     sites that remain with it, None if no fix was tried; `left_problems` are the reasons why there may be more.
+    `cost` is the cost of the program as it is, and `cost_after` with the patch.
     """
 
     sites: tuple[Site, ...]
@@ -90,3 +109,5 @@ class XRay:
     patch: str = ""
     left: tuple[Site, ...] | None = None
     left_problems: tuple[str, ...] = ()
+    cost: ProgramCost | None = None
+    cost_after: ProgramCost | None = None

@@ -133,7 +133,7 @@ class BreakCounter:
     def __init__(self) -> None:
         self.breaks = 0
 
-    def on_break(self, *_: object) -> None:
+    def on_break(self, _key: CompileKey, _facts: BreakFacts) -> None:
         self.breaks += 1
 
     def on_graph(self, _key: CompileKey, _module: GraphModule, run: Function, _bucket: Bucket | None) -> Function:

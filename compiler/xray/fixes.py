@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,19 +21,24 @@ from compiler.calls.state import State
 from compiler.capture.breaks import span_of
 from compiler.capture.suggestions.case import narrow_to_header
 from compiler.numerics.policy.judge import judge
-from compiler.record import Fix, FixState, Site, Span, Suggestion, XRay
+from compiler.record import Fix, FixState, ProgramCost, Site, Span, Suggestion, XRay
 from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
+from compiler.xray.cost import cost_of
+from compiler.xray.operators import CLOCK, operator_suggestions
 from compiler.xray.outside import STOPS, Heard, unheard
 from compiler.xray.search import Bench, Search, edit_of, repeatable
-from compiler.xray.substitution import Change, Noted, Program, Spot
+from compiler.xray.substitution import Change, Definition, Noted, Program, Spot
 
 SEEDS = 3
 """Number of sets of random inputs on which a change is compared, besides the call's own inputs."""
+MOST_MOVES = 2
+"""Number of further suggestions that are tried in a row where each only moves the break."""
 _NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
-_WORST = ("verified", "changes when a side effect happens", "moves the break", "no fix known")
+_WORKING = ("verified", "changes when a side effect happens")
+_WORST = (*_WORKING, "moves the break", "no fix known")
 
 
 @dataclass(frozen=True)
@@ -61,13 +66,17 @@ class Tried:
     change: Change = field(default_factory=Change)
     left: XRay = field(default_factory=lambda: XRay(()))
     why_not: str = ""
+    cost: ProgramCost | None = None
+    cost_after: ProgramCost | None = None
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Lower is better: whether the program with the change can't be searched to its end, and the sites left."""
+        return bool(self.left.problems), len(self.left.sites)
 
 
-def _selections(fixes: Sequence[Fix]) -> list[list[Fix]]:
-    """Sets of fixes to combine: all that work, those without settings (as settings affect all code), and none."""
-    holding = [fix for fix in fixes if fix.state in _WORST[:2]]
-    edits = [fix for fix in holding if fix.suggestion and not fix.suggestion.settings]
-    return [each for each in (holding, edits, []) if each is not edits or len(edits) < len(holding)]
+def _count(fixes: Sequence[Fix], settings: tuple[str, ...]) -> int:
+    return sum(each.settings == settings for fix in fixes for each in fix.suggestions)
 
 
 @dataclass
@@ -77,27 +86,58 @@ class Trials:
     search: Search
 
     def run(self) -> Tried:
-        """Try the fixes of each site alone, then combine those that work; return the best combination.
-
-        A combination after which the search has no problems is preferred, then the one that leaves the fewest sites.
-        """
+        """Try the fixes of each site alone, then combine those that work; return the best combination."""
         with apart.forget_compilations(lambda _seconds: None):
             fixes = [self._best(site) for site in self.search.sites]
             self.search.hear("trying the fixes together")
-            found = [self._choose_together(fixes, candidates) for candidates in _selections(fixes)]
-        tried = [replace(each, left=self.search.sites_after(each.change)) for each in found]
-        return min(tried, key=lambda each: (bool(each.left.problems), len(each.left.sites)))
+            tried = self._combine(fixes)
+        return self._with_costs(tried)
+
+    def _with_costs(self, tried: Tried) -> Tried:
+        """Add the costs of the program as it is, with each working fix, and with all fixes that work together."""
+        costs: dict[tuple[Suggestion, ...], ProgramCost | None] = {}
+        for fix in tried.fixes:
+            if fix.state in _WORKING and fix.suggestions not in costs:
+                costs[fix.suggestions] = cost_of(self.search, self._sum([fix]))
+        fixes = tuple(replace(fix, cost=costs.get(fix.suggestions)) for fix in tried.fixes)
+        before = cost_of(self.search, Change())
+        after = cost_of(self.search, tried.change) if tried.change != Change() else before
+        return replace(tried, fixes=fixes, cost=before, cost_after=after)
+
+    def _combine(self, fixes: Sequence[Fix]) -> Tried:
+        """Combine fixes: all that work if they mend all of their sites, else the edits, and then setting by setting.
+
+        A setting affects all code, so it is kept only if the program then has fewer sites, or fewer problems.
+        """
+        working = [fix for fix in fixes if fix.state in _WORKING]
+        settings = list(dict.fromkeys(each.settings for fix in working for each in fix.suggestions if each.settings))
+        best = self._together(fixes, self._grow([], working))
+        if best.rank == (False, len(fixes) - len(working)) or not settings:
+            return best
+        chosen: list[Fix] = []
+        kept: set[tuple[str, ...]] = {()}
+        for setting in [(), *sorted(settings, key=lambda each: -_count(working, each))]:
+            more = [fix for fix in working if {each.settings for each in fix.suggestions} <= kept | {setting}]
+            grown = self._grow(chosen, [fix for fix in more if fix not in chosen])
+            tried = self._together(fixes, grown)
+            if tried.rank < best.rank or not setting:
+                chosen, kept = grown, kept | {setting}
+            best = min(best, tried, key=lambda each: each.rank)
+        return best
+
+    def _together(self, fixes: Sequence[Fix], chosen: Sequence[Fix], why_not: str = "") -> Tried:
+        """Chosen fixes as a change, with the sites that are left."""
+        marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
+        change = self._sum(chosen)
+        return Tried(marked, change, self.search.sites_after(change), why_not)
 
     def try_together(self, fixes: Sequence[Fix], chosen: Sequence[Fix]) -> Tried:
         """Try chosen fixes together, whether or not each works alone. Raises ValueError if two edit the same line."""
         for first, second in itertools.combinations(chosen, 2):
-            if not change_of(self.search, first.suggestion).fits(change_of(self.search, second.suggestion)):
+            if not self._sum([first]).fits(self._sum([second])):
                 raise ValueError(f"the fixes of {first.site} and {second.site} edit the same line: choose one of them")
-        marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
-        change = self._sum(chosen)
         with apart.forget_compilations(lambda _seconds: None):
-            why_not = self._why_not(chosen)
-            return Tried(marked, change, self.search.sites_after(change), why_not)
+            return self._together(fixes, chosen, self._why_not(chosen))
 
     def _best(self, site: Site) -> Fix:
         """The first verified fix of a site, or else the best one that was tried."""
@@ -110,91 +150,124 @@ class Trials:
             )
         tried: list[Fix] = []
         with repeatable(call) as restore:
-            trial = _Trial(self.search, Bench(call, restore, self.search.limit))
-            for suggestion in site.suggestions:
-                tried.append(trial.fix(site, suggestion))
+            trial = Trial(self.search, Bench(call, restore, self.search.limit))
+            for suggestion in self._suggestions(site):
+                tried.append(trial.try_suggestions(site, (suggestion,)))
                 if tried[-1].state == "verified":
-                    break
-        return min(tried, key=lambda fix: _WORST.index(fix.state), default=_unknown(site))
+                    return tried[-1]
+            best = min(tried, key=_order, default=_unknown(site))
+            return best if best.state in _WORKING else trial.follow(site, tried, MOST_MOVES) or best
 
-    def _choose_together(self, fixes: Sequence[Fix], candidates: Sequence[Fix]) -> Tried:
-        """Combine candidates that work together: all of them, or as many as can be added one by one."""
-        chosen = self._without_overlaps(candidates)
-        if self._why_not(chosen):
-            chosen = self._one_by_one(chosen)
-        marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
-        return Tried(marked, self._sum(chosen))
+    def _suggestions(self, site: Site) -> Iterator[Suggestion]:
+        """The suggestions of a site's card, and then those that run its code as an operator."""
+        yield from site.suggestions
+        yield from operator_suggestions(self.search, site)
 
-    def _without_overlaps(self, fixes: Sequence[Fix]) -> list[Fix]:
-        chosen: list[Fix] = []
-        for fix in fixes:
-            if self._sum(chosen).fits(change_of(self.search, fix.suggestion)):
-                chosen.append(fix)
-        return chosen
+    def _grow(self, chosen: list[Fix], more: Sequence[Fix]) -> list[Fix]:
+        """Add fixes to chosen ones that work together: all of them, or else those of each half that can be added."""
+        fitting = list(chosen)
+        for fix in more:
+            if self._sum(fitting).fits(self._sum([fix])):
+                fitting.append(fix)
+        added = fitting[len(chosen) :]
+        if not added or not self._why_not(fitting):
+            return fitting
+        if len(added) == 1:
+            return chosen
+        half = len(added) // 2
+        return self._grow(self._grow(chosen, added[:half]), added[half:])
 
-    def _one_by_one(self, fixes: Sequence[Fix]) -> list[Fix]:
-        chosen: list[Fix] = []
-        for fix in fixes:
-            if not self._why_not([*chosen, fix]):
-                chosen.append(fix)
-        return chosen
+    def _mended(self, identity: str, suggestion: Suggestion) -> set[str]:
+        site = next(site for site in self.search.sites if site.id == identity)
+        return self.search.sites_mended_by(site, suggestion)
 
     def _sum(self, fixes: Sequence[Fix]) -> Change:
-        return sum((change_of(self.search, fix.suggestion) for fix in fixes), Change())
+        return sum((change_of(self.search, each) for fix in fixes for each in fix.suggestions), Change())
 
     def _why_not(self, fixes: Sequence[Fix]) -> str:
         """Why fixes do not work together in one of the calls; "" if they do."""
-        change, mended = self._sum(fixes), {fix.site for fix in fixes}
+        change = self._sum(fixes)
+        mended = {site for fix in fixes for each in fix.suggestions for site in self._mended(fix.site, each)}
         for call in (self.search.call, *self.search.call.later):
             with repeatable(call) as restore:
-                if why := _Trial(self.search, Bench(call, restore, self.search.limit)).why_not(change, mended):
+                if why := Trial(self.search, Bench(call, restore, self.search.limit)).why_not(change, mended):
                     return why
         return ""
 
 
 @dataclass
-class _Trial:
+class Trial:
     """Tries changes on one bench."""
 
     search: Search
     bench: Bench
     _moved: dict[Spot, int] = field(default_factory=dict)
+    _moved_by: dict[tuple[Suggestion, ...], BreakFacts] = field(default_factory=dict)
 
     def why_not(self, change: Change, mended: set[str]) -> str:
         """Why a change does not mend the `mended` sites: a break that is left, or a difference; "" if it does."""
         try:
             broken = self._break_with(change, mended)
-            return self._difference(change, mended)[0] if broken is None else _break_words(*broken)
+            return self._difference(change, mended)[0] if broken is None else _break_words(*broken[:2])
         except Exception as error:  # noqa: BLE001 - fixes that work alone may raise anything together
             return f"the call raises {type(error).__name__}: {error}".splitlines()[0]
 
-    def fix(self, site: Site, suggestion: Suggestion) -> Fix:
-        """Try one suggestion for a site."""
-        change = change_of(self.search, suggestion)
-        if not (change.edits or change.settings):
-            return Fix(site.id, suggestion, "no fix known", suggestion.text)
+    def follow(self, site: Site, fixes: Sequence[Fix], moves: int) -> Fix | None:
+        """A fix that works: one that moves the break, with further suggestions for the places to which it moves it."""
+        for fix in fixes:
+            change = sum((change_of(self.search, each) for each in fix.suggestions), Change())
+            tried: list[Fix] = []
+            for suggestion in self._suggestions_after(fix):
+                more = change_of(self.search, suggestion)
+                if more != Change() and change.fits(more):
+                    tried.append(self.try_suggestions(site, (*fix.suggestions, suggestion)))
+                    if tried[-1].state in _WORKING:
+                        return tried[-1]
+            if moves > 1 and (found := self.follow(site, tried, moves - 1)):
+                return found
+        return None
+
+    def _suggestions_after(self, fix: Fix) -> list[Suggestion]:
+        """Suggestions for the break that a fix moved."""
+        facts = self._moved_by.get(fix.suggestions)
+        if fix.state != "moves the break" or facts is None:
+            return []
+        moved = self.search.site_of(facts)
+        return [*moved.suggestions, *operator_suggestions(self.search, moved)]
+
+    def try_suggestions(self, site: Site, suggestions: tuple[Suggestion, ...]) -> Fix:
+        """Try suggestions together for a site."""
+        first, also = suggestions[0], suggestions[1:]
+        changes = [change_of(self.search, each) for each in suggestions]
+        change = sum(changes, Change())
+        if changes[0] == Change():
+            return Fix(site.id, first, "no fix known", f"this has to be changed by hand: {first.text}")
+        mended = {each for suggestion in suggestions for each in self.search.sites_mended_by(site, suggestion)}
         try:
-            moved = self._break_with(change, {site.id})
-            why, when = ("", "") if moved else self._difference(change, {site.id})
+            moved = self._break_with(change, mended)
+            why, when = ("", "") if moved else self._difference(change, mended)
         except SyntaxError as error:
-            return Fix(site.id, suggestion, "no fix known", f"the file can't be compiled with it: {error.msg}")
+            return Fix(site.id, first, "no fix known", f"the file can't be compiled with it: {error.msg}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything with the edit
             words = f"with it the call raises {type(error).__name__}: {error}"
-            return Fix(site.id, suggestion, "no fix known", words.splitlines()[0])
+            return Fix(site.id, first, "no fix known", words.splitlines()[0])
         if moved is not None:
-            return _moved_fix(site, suggestion, *moved)
+            self._moved_by[suggestions] = moved[2]
+            return replace(_moved_fix(site, first, *moved[:2]), also=also)
         if why:
-            return Fix(site.id, suggestion, "no fix known", why)
+            return Fix(site.id, first, "no fix known", why)
+        when = when or next((each.caveat for each in suggestions if each.caveat == CLOCK), "")
         state: FixState = "changes when a side effect happens" if when else "verified"
-        return Fix(site.id, suggestion, state, when or "the break is gone, results and side effects are the same")
+        words = when or "the break is gone, results and side effects are the same"
+        return Fix(site.id, first, state, words, also=also)
 
     def _spots(self, mended: set[str]) -> dict[Spot, int]:
         """Spots of all sites except the mended ones."""
         own = {self.search.number_of(site) for site in self.search.sites if site.id in mended}
         return {spot: number for spot, number in self.search.spots.items() if number not in own}
 
-    def _break_with(self, change: Change, mended: set[str]) -> tuple[Span, str] | None:
-        """Place and kind of the break that remains or is caused by a change; None if there is none.
+    def _break_with(self, change: Change, mended: set[str]) -> tuple[Span, str, BreakFacts] | None:
+        """Place, kind and facts of the break that remains or is caused by a change; None if there is none.
 
         All other sites have values in their place. A site on an edited line has moved, and is found again.
         """
@@ -209,11 +282,12 @@ class _Trial:
             place = self._place(facts)
             span, spot = span_of(place, self.search.book), Spot.of_place(place)
             if spot in self._moved or not self._is_other_site(span, facts.kind, mended):
-                return span, facts.kind
+                return span, facts.kind, facts
             self._moved[spot] = len(self.search.spots) + len(self._moved)
 
     def _program(self, change: Change, mended: set[str]) -> Program:
-        return Program(self.search.functions, self._spots(mended) | self._moved, change.edits)
+        spots = self._spots(mended) | self._moved
+        return Program(self.search.functions, spots, change.edits, change.definitions)
 
     def _place(self, facts: BreakFacts) -> Place:
         own = (place for place in reversed(facts.places) if self.search.is_of_site(place))
@@ -244,11 +318,11 @@ class _Trial:
         """Compare one call without and with a change; differences between two unchanged runs (times) are ignored."""
         before = self._outcome(Change(), mended, seed=seed)
         after = self._outcome(change, mended, compiled=compiled, seed=seed)
-        why, when = _compare(before, before, after)
+        why, when = compare_outcomes(before, before, after)
         if why or when:
-            why, when = _compare(before, self._outcome(Change(), mended, seed=seed), after)
+            why, when = compare_outcomes(before, self._outcome(Change(), mended, seed=seed), after)
         if why and compiled:  # compare with a compiled run with all sites replaced: compiling may change random numbers
-            why, when = _compare(before, self._outcome(Change(), set(), compiled=True), after)
+            why, when = compare_outcomes(before, self._outcome(Change(), set(), compiled=True), after)
         return why, when
 
     def _outcome(self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None) -> Outcome:
@@ -275,13 +349,21 @@ class _Trial:
             bench.restore()
 
 
+def _order(fix: Fix) -> tuple[int, bool]:
+    """Sorting key, the best first; of fixes that do not work, one that was tried tells more than words."""
+    is_words = fix.suggestion is None or not (fix.suggestion.rewrite or fix.suggestion.settings)
+    return _WORST.index(fix.state), is_words
+
+
 def change_of(search: Search, suggestion: Suggestion | None) -> Change:
     """Convert a suggestion to a change."""
     if suggestion is None:
         return Change()
     if not suggestion.rewrite:
         return Change(settings=suggestion.settings)
-    return Change((edit_of(suggestion, search.book),), suggestion.settings)
+    edit = edit_of(suggestion, search.book)
+    definitions = (Definition(edit.file, text) for text in suggestion.definitions)
+    return Change((edit,), suggestion.settings, tuple(definitions))
 
 
 def _break_words(span: Span, kind: str) -> str:
@@ -294,7 +376,7 @@ def _moved_fix(site: Site, suggestion: Suggestion, span: Span, kind: str) -> Fix
     return Fix(site.id, suggestion, "moves the break", f"line {span.line} breaks then: {kind}", span)
 
 
-def _compare(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
+def compare_outcomes(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
     """The difference in results or side effects of a changed call `mine`, and a difference in the order of output only.
 
     Each is "" if there is none. `first` and `second` are two runs of the unchanged call; differences between these two
@@ -313,6 +395,15 @@ def _compare(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
     if sorted(_lines(said)) == sorted(_lines(mine_said)):
         return "", "what it prints, logs and warns of comes in another order"
     return "it prints, logs or warns of something else", ""
+
+
+def run_and_hear(call: Callable[[], Any], roots: Sequence[tuple[str, Any]]) -> Outcome:
+    """Run a call and return its results, gradients, output, and the contents of the objects in `roots`."""
+    heard, state = Heard(), State.of(roots)
+    with unheard(heard):
+        value = call()
+        results = results_of(value, _gradients(value, state))
+    return Outcome(results, tuple(heard.said), State.of(roots).values())
 
 
 def _gradients(value: Any, state: State) -> list[torch.Tensor | None]:

@@ -45,15 +45,20 @@ class EditedFile:
 
 
 def edited_files(change: Change, search: Search, cells: Mapping[str, str] | None = None) -> tuple[EditedFile, ...]:
-    """The files that a change edits. Settings, and edits of packages, become statements after the imports of one.
+    """The files that a change edits. Settings, and edits of packages, become statements after the imports of one; new
+    functions after those of their own file.
 
     `cells` has the text of notebook cells as the user wrote it, by path: the text that Python ran has no magics.
     """
     edits = [edit for edit in change.edits if not is_upstream(edit.file)]
     file = next(iter([*own_files(search), *(edit.file for edit in edits)]), "")
-    code = sum(_overrides(change, search, file), _settings_code(change.settings, search.names_in(file)))
-    if file and code.statements:
-        edits.append(_insertion(file, code, edits))
+    for path in dict.fromkeys([file, *(each.file for each in change.definitions)]):
+        known = search.names_in(path)
+        code = _definitions_code([each.text for each in change.definitions if each.file == path], known)
+        if path == file:
+            code = sum(_overrides(change, search, file), _settings_code(change.settings, known)) + code
+        if path and code.statements:
+            edits.append(_insertion(path, code, edits))
     return tuple(
         _edited_file(path, search.book.name(path), [edit for edit in edits if edit.file == path], cells or {})
         for path in dict.fromkeys(edit.file for edit in edits)
@@ -70,6 +75,11 @@ def _overrides(change: Change, search: Search, file: str) -> Iterator[Code]:
             edits.setdefault(found.function, (found, []))[1].append(edit)
     for override, own in edits.values():
         yield override.code(own, search.names_in(file)) or Code()
+
+
+def _definitions_code(texts: Sequence[str], known: Mapping[str, Any]) -> Code:
+    imports = () if "torch" in known or not texts else ("import torch",)
+    return Code(imports, tuple("\n\n\n".join(texts).split("\n")) if texts else ())
 
 
 def _settings_code(settings: Sequence[str], known: Mapping[str, Any]) -> Code:

@@ -122,6 +122,14 @@ class Search:
         consequences = tuple(dict.fromkeys(self.consequences))
         return XRay(tuple(self.sites), consequences, tuple(self.problems), self.captures, self.seconds)
 
+    def sites_mended_by(self, site: Site, suggestion: Suggestion) -> set[str]:
+        """Ids of the sites that a suggestion for a site mends: code that it moves into an operator may have several."""
+        if not suggestion.definitions:
+            return {site.id}
+        first, last = suggestion.line, suggestion.end_line
+        own = (each for each in self.sites if each.file == suggestion.file and first <= each.line <= last)
+        return {site.id, *(each.id for each in own)}
+
     def call_of(self, site: Site) -> Call | None:
         """The call in which a site was found; None if only the exploration reached it."""
         return self._calls.get(site.id)
@@ -171,7 +179,7 @@ class Search:
         return True
 
     def _program(self, spots: Mapping[Spot, int]) -> Program:
-        return Program(self.functions, spots, self.change.edits)
+        return Program(self.functions, spots, self.change.edits, self.change.definitions)
 
     def _note_values(self, bench: Bench) -> Noted | None:
         """Run the program once and record values at the spots; leave out a spot with effects outside the process.
@@ -252,18 +260,26 @@ class Search:
         span = span_of(place, self.book)
         if any(site.span == span for site in self.sites) or self._is_again(steps[0][0], facts.kind, noted):
             return
-        own = facts.places[: facts.places.index(steps[0][1]) + 1]
-        identity = f"site[{len(self.sites)}]"
-        found = graph_break(identity, "", facts, self.book, outermost=len(own) == 1)
-        node = nodes_around(place)
+        site = self._site(f"site[{len(self.sites)}]", facts, steps[0][1])
         seen = next((item for item in self.record.breaks if _site_span(item) == span), None)
-        self.sites.append(Site(
+        behind = "" if seen is not None else self._site_hiding(span)
+        self.sites.append(replace(site, as_it_is=seen is not None, behind=behind))
+
+    def site_of(self, facts: BreakFacts) -> Site:
+        """A site for a break that is none of the program as it is: a change causes it."""
+        places = [place for place in facts.places if self.is_of_site(place)]
+        return self._site("", facts, places[-1] if places else facts.places[-1])
+
+    def _site(self, identity: str, facts: BreakFacts, inner: Place) -> Site:
+        own, place = facts.places[: facts.places.index(inner) + 1], narrow_to_header(inner)
+        found, span = graph_break(identity, "", facts, self.book, outermost=len(own) == 1), span_of(place, self.book)
+        node = nodes_around(place)
+        return Site(
             id=identity, file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
             reason=found.reason, chain=found.chain, branch=branch(place),
             origins=origins([*own[:-1], place], node[-1], self.book) if node else (),
-            as_it_is=seen is not None, behind="" if seen is not None else self._site_hiding(span),
             suggestions=(*self._overrides(facts, place), *found.suggestions), report=self._report(found, place, span),
-        ))  # fmt: skip
+        )  # fmt: skip
 
     def _overrides(self, facts: BreakFacts, place: Place) -> tuple[Suggestion, ...]:
         """Suggestions for a line of an installed package whose function the user's code can replace."""
@@ -291,7 +307,7 @@ class Search:
         known = [site.span for site in self.sites]
         breaks = {_site_span(item): item for item in reversed(self.record.breaks)}
         missed = {span: item for span, item in breaks.items() if span and span.end_column and span not in known}
-        spots = {span: Spot.of_place(self._place(span)) for span in missed}
+        spots = {span: Spot.of_place(self.place_of(span)) for span in missed}
         numbers = self.spots | {spot: len(self.spots) + n for n, spot in enumerate(spots.values())}
         noted = Noted()
         for each in (self.call, *self.call.later) if missed else ():
@@ -309,7 +325,7 @@ class Search:
         """Add a site that only the exploration reached."""
         self.sites.append(Site(
             id=f"site[{len(self.sites)}]", file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
-            reason=found.reason, chain=found.chain, branch=branch(self._place(span)), suggestions=found.suggestions,
+            reason=found.reason, chain=found.chain, branch=branch(self.place_of(span)), suggestions=found.suggestions,
             passed=False, note=note,
         ))  # fmt: skip
 
@@ -342,7 +358,7 @@ class Search:
         for site in [site for site in self.sites if self._numbers.get(site.id) == number]:
             self._mark(note, site)
 
-    def _place(self, span: Span) -> Place:
+    def place_of(self, span: Span) -> Place:
         path = self.book.path(span.file) or next(
             (path for path in self.functions if is_installed(path) and importable_path(path) == span.file), ""
         )
@@ -536,13 +552,13 @@ def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
         around = [node for node in nodes if isinstance(node, ast.stmt)]
         inner = nodes[nodes.index(around[-1]) + 1 :] if around else ()
         for node in reversed([node for node in inner if isinstance(node, ast.expr)]):
-            if _can_be_replaced(node):
+            if can_be_replaced(node):
                 yield Spot.of_node(place.file, node, _kind(facts, node, around[-1])), place
         if around and isinstance(around[-1], ast.Assign | ast.AugAssign | ast.Delete | ast.Expr | ast.Assert):
             yield Spot.of_node(place.file, around[-1], "statement"), place
 
 
-def _can_be_replaced(node: ast.expr) -> bool:
+def can_be_replaced(node: ast.expr) -> bool:
     """Whether a node is a replaceable value, not the target of an assignment, a starred part, a slice or a yield."""
     is_target = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
     return not is_target and not isinstance(node, ast.Starred | ast.Slice | ast.Yield | ast.YieldFrom | ast.Await)

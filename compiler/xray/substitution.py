@@ -25,6 +25,7 @@ import torch
 from compiler.calls.call import nested_codes
 from compiler.calls.state import is_builtin_iterator
 from compiler.capture.sources import is_installed
+from compiler.torch_api.operators import forbid_mutation, forget_operators
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.settings import with_settings
 from compiler.torch_api.traced_lines import Place
@@ -90,16 +91,28 @@ class Edit:
         return self.file == other.file and self.line <= other.end_line and other.line <= self.end_line
 
 
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function to add to a file, after its imports."""
+
+    file: str
+    text: str
+
+
 @dataclass(frozen=True)
 class Change:
-    """A change that should remove breaks: edits of files, and torch settings."""
+    """A change that should remove breaks: edits of files, functions that these call, and torch settings."""
 
     edits: tuple[Edit, ...] = ()
     settings: tuple[str, ...] = ()
+    definitions: tuple[Definition, ...] = ()
 
     def __add__(self, other: Change) -> Change:
-        settings = dict.fromkeys((*self.settings, *other.settings))
-        return Change((*self.edits, *(each for each in other.edits if each not in self.edits)), tuple(settings))
+        return Change(
+            tuple(dict.fromkeys((*self.edits, *other.edits))),
+            tuple(dict.fromkeys((*self.settings, *other.settings))),
+            tuple(dict.fromkeys((*self.definitions, *other.definitions))),
+        )
 
     def fits(self, other: Change) -> bool:
         """Whether both changes can be combined: no line is edited in two different ways."""
@@ -332,11 +345,12 @@ def _is_of_file(node: ast.AST, old: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to change: functions by file, numbers of the spots to replace, and edits of lines."""
+    """A program to change: functions by file, numbers of the spots to replace, edits of lines, and new functions."""
 
     functions: Mapping[str, Sequence[FunctionType]]
     spots: Mapping[Spot, int] = field(default_factory=dict)
     edits: tuple[Edit, ...] = ()
+    definitions: tuple[Definition, ...] = ()
 
     @contextmanager
     def with_notes(self, noted: Noted, left_out: frozenset[int] = frozenset()) -> Iterator[None]:
@@ -364,8 +378,30 @@ class Program:
             own = {spot: number for spot, number in self.spots.items() if spot.file == file}
             edits = [edit for edit in self.edits if edit.file == file]
             codes |= codes_of(file, _Replace(own, stand_ins, left_out).visit(parse_edited(file, edits)))
-        with swap_code([each for file in files for each in self.functions.get(file, ())], codes, names):
+        functions = [each for file in files for each in self.functions.get(file, ())]
+        with swap_code(functions, codes, names), self._with_definitions():
             yield
+
+    @contextmanager
+    def _with_definitions(self) -> Iterator[None]:
+        """Add the new functions to the modules of their files; they and their operators are removed afterwards."""
+        with contextlib.ExitStack() as stack:
+            for each in self.definitions:
+                spaces = {
+                    id(function.__globals__): function.__globals__ for function in self.functions.get(each.file, ())
+                }
+                for space in spaces.values():
+                    names = set(space)
+                    exec(compile(each.text, f"<a function for {each.file}>", "exec", dont_inherit=True), space)
+                    new = set(space) - names
+                    for name in new:
+                        stack.callback(_forget, space, name)
+                    forbid_mutation([space[name] for name in new])
+            yield
+
+
+def _forget(space: dict[str, Any], name: str) -> None:
+    forget_operators([space.pop(name, None)])
 
 
 def parse_edited(file: str, edits: Sequence[Edit] = ()) -> ast.Module:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from compiler.capture.function_names import function_name
-from compiler.record import Entity, Fix, Record, Site, ValueOrigin, XRay
+from compiler.record import Entity, Fix, ProgramCost, Record, Site, ValueOrigin, XRay
 from compiler.record.plain_text import one_line, pluralize
 from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
@@ -77,6 +77,8 @@ def xray_document(found: XRay, lines: SourceLines) -> Document:
     if found.patch:
         patch = Fold("Patch: run.patch()", (Code(tuple(found.patch.splitlines()), language=""),))
         document.insert(1, Only(("html",), (patch,)))
+    if found.cost and found.cost_after and found.patch:
+        document.insert(1, Text(f"With the patch: {cost_words(found.cost, found.cost_after)}."))
     if notes := tuple(search_notes(found)):
         document.append(Section((Items(notes),), "What else there is to know:", "notes"))
     return document
@@ -97,8 +99,11 @@ def _card(site: Site, number: int, found: XRay, lines: SourceLines, fix: Fix | N
         parts.append(Section((Items(rows),), "Where its value comes from:", "origins"))
     if fix is not None:
         parts.append(Text(f"Tried: {fix.state}. {fix.words[:1].upper()}{fix.words[1:]}.".replace("..", "."), "why"))
-    suggestions = sorted(site.suggestions, key=lambda item: fix is None or item != fix.suggestion)
-    labels = ("change", *["or"] * len(suggestions))
+    if fix is not None and fix.cost and found.cost:
+        parts.append(Text(f"With this change alone: {cost_words(found.cost, fix.cost)}."))
+    own = fix.suggestions if fix else ()
+    suggestions = [*own, *(item for item in site.suggestions if item not in own)]
+    labels = ("change", *["and"] * (len(own) - 1), *["or"] * len(suggestions))
     parts += [change_part(item, label, lines) for label, item in zip(labels, suggestions, strict=False)]
     if site.report and not (fix is not None and fix.together):
         report = Code(tuple(site.report.splitlines()), copy=site.report, language="")
@@ -147,6 +152,14 @@ def promises(found: XRay, fixes: Sequence[Fix], left: XRay, why_not: str) -> lis
     rest = ", ".join(dict.fromkeys(place_text(site.file, site.line) for site in left.sites))
     remaining = f"{pluralize(len(left.sites), 'site')} left: {rest}." if rest else "No site is left."
     return [head, same, *exceptions, remaining, *(f"There may be more: {problem}." for problem in left.problems)]
+
+
+def cost_words(before: ProgramCost, after: ProgramCost) -> str:
+    """The numbers that change: `5 graphs become 1, 4 breaks become 0, 90 operations become 92`."""
+    names = ("graphs", "breaks", "operations", "guards")
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in names]
+    changes = [f"{mine:,} {name} become {its:,}" for name, mine, its in pairs if mine != its]
+    return ", ".join(changes) or "the numbers of graphs, breaks, operations and guards stay the same"
 
 
 def count_words(found: XRay) -> str:

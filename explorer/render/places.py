@@ -56,7 +56,7 @@ def change_part(suggestion: Suggestion, label: str, lines: SourceLines) -> Chang
         rewritten_lines(suggestion) if rewrite else "",
         lines.code(suggestion.file, first, last) if rewrite else (),
         tuple(suggestion.rewrite.splitlines()),
-        tuple(suggestion.settings),
+        (*suggestion.settings, *(line for text in suggestion.definitions for line in text.split("\n"))),
     )
 
 

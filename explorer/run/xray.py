@@ -131,7 +131,14 @@ class XRayed:
             from compiler.xray.fixes import Trials
 
             tried = Trials(self._searched()).run()
-            found = replace(self.found, fixes=tried.fixes, left=tried.left.sites, left_problems=tried.left.problems)
+            found = replace(
+                self.found,
+                fixes=tried.fixes,
+                left=tried.left.sites,
+                left_problems=tried.left.problems,
+                cost=tried.cost,
+                cost_after=tried.cost_after,
+            )
             patch = self._patch_of(tried)
             self._patches[_ids_together(tried.fixes)] = patch
             self._keep(replace(found, patch=str(patch)))

@@ -20,6 +20,7 @@ from compiler.record import (
     Kernel,
     Measurement,
     Problem,
+    ProgramCost,
     Recompile,
     Record,
     Site,
@@ -293,9 +294,18 @@ def xrayed_record() -> Record:
     )  # fmt: skip
     fixes = (
         Fix("site[0]", None, "no fix known", "nothing is known that mends it"),
-        Fix("site[1]", mended, "verified", "the break is gone", together=True),
+        Fix("site[1]", mended, "verified", "the break is gone", together=True, cost=ProgramCost(1, 0, 3, 9)),
     )
     patch = (
         "--- a/cell\n+++ b/cell\n@@ -3 +3 @@\n-    return torch.softmax(scores, -1)\n+    return scores.softmax(-1)\n"
     )
-    return small_record().with_fields(xray=XRay((first, second), fixes=fixes, patch=patch, left=(first,)))
+    return small_record().with_fields(
+        xray=XRay(
+            (first, second),
+            fixes=fixes,
+            patch=patch,
+            left=(first,),
+            cost=ProgramCost(2, 1, 3, 12),
+            cost_after=ProgramCost(1, 0, 3, 9),
+        )
+    )

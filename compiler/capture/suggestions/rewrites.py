@@ -6,8 +6,10 @@ A `print` becomes a graph node that prints the same text, including format speci
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Lines, Rewrite
@@ -59,10 +61,14 @@ def without_call(case: Case) -> Lines | None:
 
 def _as_number(case: Case, tensor: ast.expr) -> str:
     """Code for a tensor in place of its number: detached, and reshaped to zero dimensions unless it is a reduction."""
-    text = case.text(tensor)
-    if not isinstance(tensor, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
-        text = f"({text})"
+    text = _in_parentheses(case, tensor)
     return f"{text}.detach()" if is_reduction(tensor) else f"{text}.detach().reshape(())"
+
+
+def _in_parentheses(case: Case, node: ast.expr) -> str:
+    """Code of a node, in parentheses if an attribute can't follow it."""
+    is_one = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return case.text(node) if is_one else f"({case.text(node)})"
 
 
 def without_statement(case: Case) -> Lines | None:
@@ -74,21 +80,82 @@ def without_statement(case: Case) -> Lines | None:
 
 
 def branch_to_where(case: Case) -> Lines | None:
-    """Rewrite `if c: y = a` (`else: y = b`) and `a if c else b` as `torch.where(c, a, b)`."""
-    owner, name = case.statement, ""
-    if isinstance(owner, ast.If) and case.node in _operands(owner.test):
-        choice: ast.If | ast.IfExp | None = owner
-        (name, yes), (other, no) = _choices(owner) or (("", ""), ("", ""))
-        if not name or name != other:
+    """Rewrite a choice by `torch.where`: `a if c else b`, and an `if` whose sides only assign names or only return.
+
+    `if c: y = a` and `y += a` become `y = torch.where(c, a, y)`; `if c: return a` followed by `return b` becomes
+    `return torch.where(c, a, b)`.
+    """
+    owner = case.statement
+    if isinstance(owner, ast.If) and _is_in(case, owner.test):
+        if case.text(owner).startswith("elif"):
             return None
-    else:
-        choices = (node for node in _expressions(case) if isinstance(node, ast.IfExp))
-        choice = found = next((node for node in choices if case.node in _operands(node.test)), None)
-        yes, no = (case.text(found.body), case.text(found.orelse)) if found else ("", "")
+        return _returns_to_where(case, owner) or _assignments_to_where(case, owner)
+    found = (node for node in _expressions(case) if isinstance(node, ast.IfExp))
+    choice = next((node for node in found if _is_in(case, node.test)), None)
     if choice is None or not _can_combine(choice.test):
         return None
-    text = f"torch.where({_condition(case, choice.test)}, {yes}, {no})"
-    return _put(case, choice, f"{name} = {text}" if name else text)
+    condition = _condition(case, choice.test)
+    return _put(case, choice, f"torch.where({condition}, {case.text(choice.body)}, {case.text(choice.orelse)})")
+
+
+def _assignments_to_where(case: Case, owner: ast.If) -> Lines | None:
+    """Rewrite an `if` whose sides only assign names; the condition is computed once, before the assignments."""
+    pairs = _choices(owner)
+    if not pairs or not _can_combine(owner.test):
+        return None
+    condition, indent = _condition(case, owner.test), " " * owner.col_offset
+    if len(pairs) == 1:
+        name, yes, no = pairs[0]
+        return _put(case, owner, f"{name} = torch.where({condition}, {yes}, {no})")
+    taken = {node.id for node in ast.walk(_function_of(case) or owner) if isinstance(node, ast.Name)}
+    test = next(name for name in ("is_so", "is_chosen", "is_taken") if name not in taken)
+    lines = [f"{name} = torch.where({test}, {yes}, {no})" for name, yes, no in pairs]
+    return _put(case, owner, f"\n{indent}".join([f"{test} = {condition}", *lines]))
+
+
+def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
+    """Rewrite `if c: return a` and the `return b` after it, or in its `else`; parts that are equal stay as they are."""
+    after = _statement_after(case, owner)
+    other = owner.orelse[0] if len(owner.orelse) == 1 else after if not owner.orelse else None
+    match owner.body, other:
+        case [ast.Return(value=ast.expr() as yes)], ast.Return(value=ast.expr() as no) if _can_combine(owner.test):
+            text = _chosen(_condition(case, owner.test), yes, no)
+            if text is None:
+                return None
+            first, _, new = _put(case, owner, f"return {text}")
+            return first, other.end_lineno or other.lineno, new
+    return None
+
+
+def _chosen(condition: str, yes: ast.expr, no: ast.expr) -> str | None:
+    """Code that chooses between two values, or part by part between two tuples; None if nothing can be chosen."""
+    if isinstance(yes, ast.Tuple) and isinstance(no, ast.Tuple) and len(yes.elts) == len(no.elts):
+        parts = [_chosen(condition, mine, other) for mine, other in zip(yes.elts, no.elts, strict=True)]
+        return None if None in parts else ", ".join(map(str, parts))
+    if ast.dump(yes) == ast.dump(no):
+        return ast.unparse(yes)
+    if any(isinstance(side, ast.Tuple | ast.List | ast.Dict | ast.Starred) for side in (yes, no)):
+        return None
+    return f"torch.where({condition}, {ast.unparse(yes)}, {ast.unparse(no)})"
+
+
+def _statement_after(case: Case, statement: ast.stmt) -> ast.stmt | None:
+    """The statement that follows in the same block."""
+    function = _function_of(case)
+    for node in ast.walk(function) if function else ():
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and statement in body[:-1]:
+            return body[body.index(statement) + 1]
+    return None
+
+
+def _function_of(case: Case) -> ast.AST | None:
+    return next((node for node in reversed(case.around) if isinstance(node, ast.FunctionDef)), None)
+
+
+def _is_in(case: Case, test: ast.expr) -> bool:
+    """Whether the culprit is a condition, one of its operands, or a number that it compares."""
+    return case.node in _operands(test) or _is_compared(case, test)
 
 
 def _operands(test: ast.expr) -> list[ast.expr]:
@@ -102,11 +169,21 @@ def _can_combine(test: ast.expr) -> bool:
     return not isinstance(test, ast.BoolOp) or is_boolean(test)
 
 
-def _choices(statement: ast.If) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """The single assignment of each branch as (name, value); None if a branch has none or several."""
-    yes = _only_assignment(statement.body)
-    no = _only_assignment(statement.orelse) if statement.orelse else yes and (yes[0], yes[0])
-    return (yes, no) if yes is not None and no is not None else None
+def _choices(statement: ast.If) -> list[tuple[str, str, str]]:
+    """What each side of an `if` assigns, as (name, value, other value); [] if it does anything else.
+
+    No value may read a name that was assigned before it, as it would read the chosen value.
+    """
+    yes, no = _assignments(statement.body), _assignments(statement.orelse)
+    if yes is None or no is None:
+        return []
+    names = list(dict.fromkeys([*yes, *no]))
+    for position, name in enumerate(names):
+        values = [side[name] for side in (yes, no) if name in side]
+        read = {node.id for value in values for node in ast.walk(ast.parse(value)) if isinstance(node, ast.Name)}
+        if read & set(names[:position]):
+            return []
+    return [(name, yes.get(name, name), no.get(name, name)) for name in names]
 
 
 def chooses_alike(case: Case) -> bool:
@@ -115,8 +192,10 @@ def chooses_alike(case: Case) -> bool:
     """
     statement = case.statement
     if isinstance(statement, ast.If):
-        choices = _choices(statement)
-        sides = [ast.parse(value, mode="eval").body for _, value in choices or ()]
+        pairs = _choices(statement)
+        sides = (
+            [ast.parse(value, mode="eval").body for each in pairs[:1] for value in each[1:]] if len(pairs) == 1 else []
+        )
     else:
         choice = next((node for node in _expressions(case) if isinstance(node, ast.IfExp)), None)
         sides = [choice.body, choice.orelse] if choice is not None else []
@@ -132,12 +211,18 @@ def _is_scaled(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _only_assignment(body: list[ast.stmt]) -> tuple[str, str] | None:
-    """Name and value if a block is a single assignment; else None."""
-    match body:
-        case [ast.Assign(targets=[ast.Name(id=name)], value=value)]:
-            return name, ast.unparse(value)
-    return None
+def _assignments(body: list[ast.stmt]) -> dict[str, str] | None:
+    """Values by name if a block only assigns names, each once; else None."""
+    found: dict[str, str] = {}
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in found:
+                found[name] = ast.unparse(value)
+            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value) if name not in found:
+                found[name] = ast.unparse(ast.BinOp(ast.Name(name, ast.Load()), op, value))
+            case _:
+                return None
+    return found
 
 
 def _condition(case: Case, test: ast.expr) -> str:
@@ -151,7 +236,44 @@ def _condition(case: Case, test: ast.expr) -> str:
         sides = [test.left, *test.comparators]
         pairs = (ast.Compare(sides[n], [test.ops[n]], [sides[n + 1]]) for n in range(len(test.ops)))
         return " & ".join(f"({ast.unparse(pair)})" for pair in pairs)
-    return case.text(test)
+    return ast.unparse(_without_number(case, test)) if case.node in list(ast.walk(test)) else case.text(test)
+
+
+def _without_number(case: Case, test: ast.expr) -> ast.expr:
+    """A condition with a tensor in place of the number that the culprit asks for: `x.item() > 1` as `x > 1`."""
+    match case.node:
+        case (
+            ast.Call(func=ast.Attribute(value=tensor, attr="item"), args=[], keywords=[])
+            | ast.Call(func=ast.Name(id="float"), args=[tensor], keywords=[])
+        ):
+            return _Replace(case.node, tensor).visit(copy.deepcopy(test))
+    return test
+
+
+class _Replace(ast.NodeTransformer):
+    """Replaces the node that is at the place of `old`."""
+
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self.old, self.new = ast.dump(old, include_attributes=True), new
+
+    def visit(self, node: ast.AST) -> Any:
+        return self.new if ast.dump(node, include_attributes=True) == self.old else self.generic_visit(node)
+
+
+def select_by_tensor(case: Case) -> Lines | None:
+    """Rewrite `x[i]`, where `i` is a tensor of one number, as `x[i.reshape(1)].squeeze(0)`."""
+    match case.node:
+        case ast.Subscript(value=value, slice=index, ctx=ast.Load()) if not isinstance(index, ast.Slice | ast.Tuple):
+            return _put(case, case.node, f"{case.text(value)}[{_in_parentheses(case, index)}.reshape(1)].squeeze(0)")
+    return None
+
+
+def numbers_by_item(case: Case) -> Lines | None:
+    """Rewrite `x.tolist()` as `[number.item() for number in x]`, which is the same for a tensor of one dimension."""
+    match case.node:
+        case ast.Call(func=ast.Attribute(value=tensor, attr="tolist"), args=[], keywords=[]):
+            return _put(case, case.node, f"[number.item() for number in {case.text(tensor)}]")
+    return None
 
 
 def negation(case: Case) -> Lines | None:
@@ -195,6 +317,55 @@ def checks(case: Case) -> bool:
         case ast.Assert() | ast.If(body=[ast.Raise()], orelse=[]):
             return True
     return False
+
+
+def is_checked_number(case: Case) -> bool:
+    """Whether the statement only checks the number of a tensor: `if loss.item() > 9: raise ...`."""
+    return checks(case) and _is_compared(case, case.statement.test)  # type: ignore[union-attr]
+
+
+def is_choosing_number(case: Case) -> bool:
+    """Whether an `if` or a conditional expression compares the number of a tensor, to choose a value."""
+    tests = [node.test for node in _expressions(case) if isinstance(node, ast.If | ast.IfExp)]
+    return any(_is_compared(case, test) for test in tests) and branch_to_where(case) is not None
+
+
+def _is_compared(case: Case, test: ast.expr) -> bool:
+    parts = [part for part in _operands(test) if isinstance(part, ast.Compare)]
+    return any(case.node in (part.left, *part.comparators) for part in parts)
+
+
+def choose_number(case: Case) -> Lines | None:
+    """Rewrite `1.0 if n < 3 else 0.5`, where `n` is a symbol, as `torch.where` on tensors of one number."""
+    for node in _expressions(case):
+        match node:
+            case ast.IfExp(test=ast.Compare(left=left, ops=[op], comparators=[right]) as test) if case.node is test:
+                yes, no = _number_tensor(node.body), _number_tensor(node.orelse)
+                if yes is None or no is None:
+                    return None
+                tensor = ast.parse(f"torch.scalar_tensor({ast.unparse(left)}, dtype=torch.float64)", mode="eval").body
+                condition = ast.unparse(ast.Compare(tensor, [op], [right]))
+                return _put(case, node, f"torch.where({condition}, {yes}, {no}).item()")
+    return None
+
+
+def _number_tensor(node: ast.expr) -> str | None:
+    """Code for a constant number as a tensor of the same precision."""
+    match node:
+        case ast.Constant(value=float() | int() as value) if not isinstance(value, bool):
+            dtype = "float64" if isinstance(value, float) else "int64"
+            return f"torch.tensor({value!r}, dtype=torch.{dtype})"
+    return None
+
+
+def is_number_choice(case: Case) -> bool:
+    """Whether a conditional expression chooses between two constant numbers."""
+    return choose_number(case) is not None
+
+
+def is_pick(case: Case) -> bool:
+    """Whether the culprit picks an item by one index."""
+    return select_by_tensor(case) is not None
 
 
 def repeats(case: Case) -> bool:

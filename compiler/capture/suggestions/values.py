@@ -23,6 +23,10 @@ NAN_CHECK = (
     "It raises RuntimeError when the graph runs; on a GPU that is a device-side assertion, which ends the use of the "
     "GPU in this process."
 )
+BOTH_SIDES = (
+    "Both sides are computed on every call. They need the same shape and dtype, and neither may fail where the other "
+    "is meant; a gradient through an infinite value of the other side is NaN."
+)
 LOOP_OVER_ALL = "Loop over all that there could be, and leave out what is not wanted with torch.where"
 DYNAMIC_SHAPE = ("Dynamic shape operator", "Dynamic shape operator (no meta kernel)")
 
@@ -88,6 +92,23 @@ RULES: tuple[Rule, ...] = (
         when=uses.is_index,
     ),
     Rule(
+        "{code} asks for the number in a tensor to check it, and the number is not known until the graph runs.",
+        Change("Check it inside the graph.", rewrites.assert_in_graph, caveat=NAN_CHECK),
+        "Or check what the compiled function returns, outside of it.",
+        kinds=ITEM,
+        calls=r".*\.item|float",
+        when=rewrites.is_checked_number,
+    ),
+    Rule(
+        "{code} asks for the number in a tensor to choose by it, and the number is not known until the graph runs.",
+        Change(
+            "Compute both and choose inside the graph with torch.where.", rewrites.branch_to_where, caveat=BOTH_SIDES
+        ),
+        kinds=ITEM,
+        calls=r".*\.item|float",
+        when=rewrites.is_choosing_number,
+    ),
+    Rule(
         "{code} asks for the number in a tensor, which is not known until the graph runs.",
         Change(
             "Stay in tensors: a tensor with one element takes the number's place in arithmetic.",
@@ -112,6 +133,12 @@ RULES: tuple[Rule, ...] = (
             caveat=AS_TENSOR,
             unless=uses.needs_python,
         ),
+        Change(
+            "Or let the graph hold the numbers as symbols.",
+            rewrites.numbers_by_item,
+            settings=(SCALARS,),
+            caveat=f"It is the same for a tensor of one dimension. {AS_SYMBOL}",
+        ),
         "Or call tolist() on what the compiled function returns.",
         kinds=("Tensor.tolist() with non-integer tensor",),
     ),
@@ -120,8 +147,7 @@ RULES: tuple[Rule, ...] = (
         Change(
             "Compute both and choose inside the graph with torch.where.",
             rewrites.branch_to_where,
-            caveat="Both sides are computed on every call. They need the same shape and dtype, and neither may "
-            "fail where the other is meant; a gradient through an infinite value of the other side is NaN.",
+            caveat=BOTH_SIDES,
             safe=rewrites.chooses_alike,
             when=rewrites.branches,
         ),
@@ -180,6 +206,16 @@ RULES: tuple[Rule, ...] = (
         calls=r".*\.tolist",
     ),
     Rule(
+        "{code} picks by the number in a tensor, which is not known until the graph runs.",
+        Change(
+            "Pick inside the graph, by a tensor of one index.",
+            rewrites.select_by_tensor,
+            caveat="It is the same if the index is a tensor of one integer.",
+        ),
+        kinds=("Data dependent operator", "UserError"),
+        when=rewrites.is_pick,
+    ),
+    Rule(
         "{code} gives Python a value that depends on the numbers in a tensor.",
         "Stay in tensors; numbers that Python has to know, pass in as arguments.",
         kinds=("Data dependent operator",),
@@ -207,6 +243,17 @@ RULES: tuple[Rule, ...] = (
         f"{LOOP_OVER_ALL}; or use torch.while_loop.",
         kinds=("UserError",),
         when=uses.is_looped,
+    ),
+    Rule(
+        "The choice by {code} depends on a number that is not known until the graph runs.",
+        Change(
+            "Choose the number inside the graph.",
+            rewrites.choose_number,
+            settings=(SCALARS,),
+            caveat="The chosen number is a symbol too: an `if` on it breaks the graph there.",
+        ),
+        kinds=("UserError",),
+        when=rewrites.is_number_choice,
     ),
     Rule(
         "{code} asks for the value of a data-dependent size or number, which is not known until the graph runs.",

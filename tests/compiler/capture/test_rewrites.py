@@ -91,6 +91,9 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ('assert not torch.isnan(y).any(), "nan in y"',): (MAYBE,),
     ('assert y.sum() > 0 and y.mean() < 99, f"{y}"',): (MAYBE,),
     ("if torch.isnan(y).any():", '    raise ValueError("nan")'): (MAYBE,),
+    ("if y.sum() > 3:", "    return y * 3"): (MAYBE,),
+    ("z = x", "if y.sum() > 3:", "    y += x", "    z = x * 2", "y = y * z"): (MAYBE,),
+    ("if y.sum().item() > 99:", '    raise ValueError("large")'): (MAYBE,),
     ("torch._dynamo.graph_break()",): (EDIT,),
     ("y = copy.deepcopy(y.detach())",): (EDIT,),
 }  # fmt: skip

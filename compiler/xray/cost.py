@@ -1,0 +1,79 @@
+"""The cost of a program with and without a change: graphs, breaks, operations and guards, as counted by torch."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+
+from torch.fx import GraphModule
+
+from compiler.record import ProgramCost
+from compiler.torch_api import dynamo
+from compiler.torch_api.compilations import CompileKey
+from compiler.torch_api.ddp_buckets import Bucket
+from compiler.torch_api.guards import GuardTree
+from compiler.torch_api.patching import Function, call_instead, replace_attribute
+from compiler.xray.outside import STOPS, inside_the_process
+from compiler.xray.search import Bench, Search, repeatable
+from compiler.xray.substitution import Change, Program
+
+
+class _Counter(dynamo.BreakCounter):
+    """Counts what torch.compile makes of a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graphs = self.operations = self.guards = 0
+        self.lines: set[tuple[str, int | None]] = set()
+
+    def on_break(self, _key: CompileKey, facts: dynamo.BreakFacts) -> None:
+        """Count the line of a break once, as torch's log does."""
+        frame = facts.stack[-1] if facts.stack else None
+        self.lines.add((frame.filename, frame.lineno) if frame else ("", None))
+
+    def on_graph(self, key: CompileKey, module: GraphModule, run: Function, bucket: Bucket | None) -> Function:
+        """Count a graph and its operations."""
+        self.graphs += 1
+        self.operations += sum(node.op.startswith("call_") for node in module.graph.nodes)
+        return super().on_graph(key, module, run, bucket)
+
+    def on_guards(self, _key: CompileKey, tree: GuardTree) -> None:
+        """Count the guards of one compilation."""
+        self.guards += len(tree.guards)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Hide output in the block without replacing functions that TorchDynamo traces, as `unheard` does."""
+    unread = io.StringIO()
+    with (
+        inside_the_process(),
+        redirect_stdout(unread),
+        redirect_stderr(unread),
+        replace_attribute(logging.Logger, "callHandlers", call_instead(lambda *_: None)),
+    ):
+        yield
+
+
+def cost_of(search: Search, change: Change) -> ProgramCost | None:
+    """The cost of all calls with a change, compiled in order; None if a call raises or writes outside of the process.
+
+    Nothing is replaced by a value: these are the counts of the program as the user would run it.
+    """
+    counter = _Counter()
+    program = Program(search.functions, {}, change.edits, change.definitions)
+    with ExitStack() as stack:
+        stack.enter_context(dynamo.observe(counter))
+        stack.enter_context(program.with_stand_ins({}))
+        stack.enter_context(change.apply_settings())
+        for call in (search.call, *search.call.later):
+            try:
+                with repeatable(call) as restore, _silent():
+                    bench = Bench(call, restore, search.limit)
+                    with bench.in_its_modes():
+                        bench.call_once(compiled=True)
+            except STOPS:
+                return None
+    return ProgramCost(counter.graphs, len(counter.lines), counter.operations, counter.guards)
