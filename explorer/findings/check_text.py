@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from compiler.record import Check, Record
 from compiler.record.plain_text import one_line, pluralize
-from explorer.reading.plain_text import clip, columns
+from explorer.reading.plain_text import clip_name, columns
 from explorer.reading.shapes import error_text
 from explorer.render.document import Parts, Row, Section, Table, Text
 from explorer.render.finding import Finding
@@ -85,7 +85,7 @@ def _steps(ulps: float | None) -> str:
 
 
 def _table(results: Sequence[Check]) -> list[str]:
-    rows = [HEAD, *((clip(name, 40), *cells) for name, *cells in map(result_cells, results[:SHOWN]))]
+    rows = [HEAD, *((clip_name(name, 40), *cells) for name, *cells in map(result_cells, results[:SHOWN]))]
     used = [place for place in range(len(HEAD)) if any(row[place] for row in rows[1:])]
     shown = columns([[row[place] for place in used] for row in rows], right=range(2, len(used)))
     hidden = len(results) - SHOWN

@@ -21,7 +21,7 @@ from explorer.findings.timing.heat_text import heat_text
 from explorer.findings.timing.text import summary_lines as timing_lines
 from explorer.findings.versus import versus_document
 from explorer.reading.cause import break_reason, recompile_reason, users_place
-from explorer.reading.plain_text import WIDTH, clip, columns, text_lines
+from explorer.reading.plain_text import WIDTH, clip, clip_name, columns, text_lines
 from explorer.reading.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.reading.shapes import seconds_text
 from explorer.reading.sites import break_count, card_number, recompile_count, recompile_groups
@@ -125,7 +125,9 @@ def _kernels(record: Record) -> str:
         return ""
     totals = kernel_totals(record)
     facts = kernel_facts(record)
-    shown = [(clip(name, 40 if facts else 56), *rest, *facts.get(name, ())) for name, *rest in totals[:KERNELS_SHOWN]]
+    shown = [
+        (clip_name(name, 40 if facts else 56), *rest, *facts.get(name, ())) for name, *rest in totals[:KERNELS_SHOWN]
+    ]
     head = ("kernel", "kind", "calls", "bytes", *(("registers", "spills", "occupancy") if facts else ()))
     rows = columns([(*row, *[""] * (len(head) - len(row))) for row in (head, *shown)], right=range(2, 7))
     return "\n".join([*rows, *_more_line(totals, KERNELS_SHOWN, "run.kernels")])

@@ -10,7 +10,7 @@ import pytest
 
 from compiler.record import Artifact, Entity, Frame, Kernel, Record, Timing
 from compiler.record.options import Options
-from explorer.reading.plain_text import text_lines
+from explorer.reading.plain_text import clip_name, text_lines
 from explorer.reading.stages import counts, stage_seconds
 from explorer.run import text
 from tests.explorer.golden import assert_golden
@@ -190,3 +190,10 @@ def test_rendered_bytecode_is_not_counted_as_instructions() -> None:
     listing = Artifact("bytecode[0/0]", "bytecode", "f", "bytecode", "", entities=(instruction,))
     python = Artifact("bytecode[0/0 as Python]", "bytecode", "f", "python", "", entities=(statement,))
     assert counts([listing, python]) == "1 instruction"
+
+
+def test_names_are_clipped_in_their_middle() -> None:
+    name = "triton_poi_fused_add_mul_relu_native_layer_norm_3"
+    assert clip_name(name, 24) == "triton_poi_…_norm_3"
+    assert clip_name(name, len(name)) == name
+    assert all(len(clip_name(name, width)) <= width for width in range(5, len(name)))
