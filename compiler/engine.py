@@ -46,6 +46,7 @@ from compiler.torch_api.supported import warn_of_newer_torch
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
 from compiler.virtual_gpu.gpu import active_driver
+from compiler.xray.changing_values import kind_of
 
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
@@ -308,8 +309,9 @@ class Exploration:
         self._builder.calls = recorder.call_number
         try:
             with _grad_mode(self.options.grad):
-                before = self._state_before(fn, args, kwargs)
-                return self._call_and_keep(Call(fn, compiled, args, kwargs, site=recorder.call_site, before=before))
+                before, number = self._state_before(fn, args, kwargs), recorder.call_number
+                call = Call(fn, compiled, args, kwargs, site=recorder.call_site, before=before, number=number)
+                return self._call_and_keep(call)
         except Exception as error:
             if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):
                 raise
@@ -321,7 +323,7 @@ class Exploration:
         return None if is_late or has_modes() else state_before(fn, args, kwargs)
 
     def _call_and_keep(self, call: Call) -> Any:
-        """Make a call; keep it for repetition if it is the first or triggered a compilation."""
+        """Make a call; keep it for repetition if it is the first, triggered a compilation, or ran uncompiled code."""
         if not self._calls:
             self._calls.append(call)
         known = len(self._builder.frames)
@@ -329,9 +331,14 @@ class Exploration:
             return call.compiled(*call.args, **call.kwargs)
         finally:
             first, *later = self._calls
-            is_new = len(self._builder.frames) > known and call is not first and call.fn is first.fn
-            if is_new and len(later) < MOST_LATER_CALLS:
+            is_new = len(self._builder.frames) > known or (bool(self._builder.breaks) and self._has_new_arguments(call))
+            if is_new and call is not first and call.fn is first.fn and len(later) < MOST_LATER_CALLS:
                 self._calls.append(call)
+
+    def _has_new_arguments(self, call: Call) -> bool:
+        """Whether the arguments differ in sizes or plain values from those of the calls that are kept."""
+        of_call = [kind_of((tuple(each.args), dict(each.kwargs))).aspect("value") for each in (*self._calls, call)]
+        return of_call[-1] not in of_call[:-1]
 
     def _build_on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Have code built if tensors are on a GPU, never for meta tensors. Raises OptionError for another target."""

@@ -72,8 +72,9 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
 class Call:
     """A call: the function, eager and compiled, its arguments, and the modes around it (by default the current ones).
 
-    `later` holds later calls of the same function that triggered a recompilation. `site` is the source line of the
-    call, if known. `before` is the state of the user's objects before the call, if it was saved.
+    `later` holds later calls of the same function that triggered a compilation, or that may trigger one once graph
+    breaks are gone. `site` is the source line of the call, if known. `before` is the state of the user's objects before
+    the call, if it was saved. `number` counts the calls of the function, from 1.
     """
 
     fn: Callable[..., Any]
@@ -84,6 +85,7 @@ class Call:
     later: tuple[Call, ...] = ()
     site: tuple[SourceFrame, ...] = ()
     before: StateBefore | None = None
+    number: int = 1
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """Modules that the call runs, by their name in its code; "" for the called module itself."""

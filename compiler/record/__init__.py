@@ -39,6 +39,8 @@ from compiler.record.measure_facts import Phase as Phase
 from compiler.record.measure_facts import Trial as Trial
 from compiler.record.options import Options
 from compiler.record.plain_text import did_you_mean
+from compiler.record.xray_facts import Cause as Cause
+from compiler.record.xray_facts import CauseFix as CauseFix
 from compiler.record.xray_facts import Fix as Fix
 from compiler.record.xray_facts import FixState as FixState
 from compiler.record.xray_facts import ProgramCost as ProgramCost

@@ -134,7 +134,7 @@ def _check_facts(record: Record, path: str) -> None:
 
 
 def _check_xray(xray: XRay, path: str) -> None:
-    """Check that sites have ids and lines, and that fixes and sites name sites that exist."""
+    """Check that sites and causes have ids and lines, and that fixes and sites name sites that exist."""
     sites = {"sites": xray.sites, "left": xray.left or ()}
     for name, own in sites.items():
         _check_unique((site.id for site in own), f"{path}.{name}")
@@ -143,6 +143,10 @@ def _check_xray(xray: XRay, path: str) -> None:
             here = f"{path}.{name}[{place}]"
             _expect(0 <= site.line <= MOST_LINES, f"Expected a line from 0 to {MOST_LINES:,}", f"{here}.line")
             _expect(site.behind in known, f"Expected the id of a site, got {site.behind!r}", f"{here}.behind")
+    _check_unique((cause.id for cause in xray.causes), f"{path}.causes")
+    for place, cause in enumerate(xray.causes):
+        is_line = 0 <= cause.line <= MOST_LINES
+        _expect(is_line, f"Expected a line from 0 to {MOST_LINES:,}", f"{path}.causes[{place}].line")
     known = {site.id for site in xray.sites}
     for place, fix in enumerate(xray.fixes):
         _expect(fix.site in known, f"Expected the id of a site, got {fix.site!r}", f"{path}.fixes[{place}].site")

@@ -88,6 +88,63 @@ class Fix:
         return (self.suggestion, *self.also) if self.suggestion is not None else ()
 
 
+CauseFixState = Literal["verified", "moves the recompilation", "no fix known"]
+
+
+@dataclass(frozen=True, slots=True)
+class CauseFix:
+    """A change that was tried for a cause of recompilation; `words` describe the result.
+
+    `code` are statements to run before the first call or before compilation, in the form in which they were tried;
+    `edits` are changed lines of the user's files. `before` and `after` are the numbers of compilations of all calls
+    without and with the change, None if the calls could not be made again.
+    """
+
+    state: CauseFixState
+    text: str
+    words: str
+    code: str = ""
+    edits: tuple[Suggestion, ...] = ()
+    before: int | None = None
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A value that changes, so that code is compiled again, and the place in the user's code that owns the change.
+
+    `kind` is the property that changes ("shape", "number", "requires_grad", ...), `what` is one plain sentence, and
+    `reason` are torch's words. `argument` is the name in the first failed guard, `old` and `new` are its values.
+    `functions` were compiled again; `frames` are these compilations, and `calls` the calls in which they were made.
+    `origins` lead from the guarded value to its owner. `as_it_is` is whether the unchanged program is compiled again;
+    if not, it is once its graph breaks are gone. `site` is the id of the graph break whose value changes, or "".
+    """
+
+    id: str
+    file: str
+    line: int
+    span: Span
+    kind: str
+    what: str
+    reason: str
+    argument: str
+    old: str
+    new: str
+    functions: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+    calls: tuple[int, ...] = ()
+    origins: tuple[ValueOrigin, ...] = ()
+    as_it_is: bool = True
+    site: str = ""
+    advice: str = ""
+    fix: CauseFix | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of recompilations."""
+        return len(self.frames)
+
+
 @dataclass(frozen=True, slots=True)
 class XRay:
     """The sites of a call, in the order in which they were found, and fixes that were tried.
@@ -98,6 +155,8 @@ class XRay:
     `fixes` has the best fix of each site. `patch` is a unified diff of the fixes that work together. `left` are the
     sites that remain with it, None if no fix was tried; `left_problems` are the reasons why there may be more.
     `cost` is the cost of the program as it is, and `cost_after` with the patch.
+
+    `causes` are the causes of recompilation, `cause_notes` the reasons why there may be more.
     """
 
     sites: tuple[Site, ...]
@@ -111,3 +170,5 @@ class XRay:
     left_problems: tuple[str, ...] = ()
     cost: ProgramCost | None = None
     cost_after: ProgramCost | None = None
+    causes: tuple[Cause, ...] = ()
+    cause_notes: tuple[str, ...] = ()

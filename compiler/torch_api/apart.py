@@ -22,8 +22,10 @@ GUARD_CHECKS = 200
 
 
 @contextmanager
-def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[None]:
+def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[dynamo.BreakCounter]:
     """At the end of the block, drop its compilations but keep the user's. Compile errors are raised.
+
+    Yields a counter of the block's compilations.
 
     `on_guards` is called for each compilation with the seconds that one check of its guards takes, with warm CPU
     caches.
@@ -35,13 +37,14 @@ def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[None]:
 
     limits = ("recompile_limit", "accumulated_recompile_limit")
     low = [name for name in limits if getattr(dynamo_config, name) < MOST_ENTRIES]
+    counter = dynamo.BreakCounter()
     with (
         set_environment(),  # torch.compile sets environment variables for CUPTI when it uses CUDA graphs
-        dynamo.observe(dynamo.BreakCounter()),
+        dynamo.observe(counter),
         dynamo_config.patch({"suppress_errors": False, **dict.fromkeys(low, MOST_ENTRIES)}),
         replace_attribute(guards, "profile_guard_manager", call_instead(time_checks)),
     ):
-        yield
+        yield counter
 
 
 def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:

@@ -128,13 +128,19 @@ class DynamoObserver(Protocol):
 
 
 class BreakCounter:
-    """An observer for compilations that are not the user's: it only counts graph breaks."""
+    """An observer for compilations that are not the user's: it only counts breaks, compilations and recompilations."""
 
     def __init__(self) -> None:
-        self.breaks = 0
+        self.breaks = self.compilations = self.recompilations = 0
 
     def on_break(self, _key: CompileKey, _facts: BreakFacts) -> None:
         self.breaks += 1
+
+    def on_bytecode(self, *_: object) -> None:
+        self.compilations += 1
+
+    def on_recompile(self, _key: CompileKey, reasons: Sequence[str], _entries: Sequence[EntryFailures]) -> None:
+        self.recompilations += bool(reasons)
 
     def on_graph(self, _key: CompileKey, _module: GraphModule, run: Function, _bucket: Bucket | None) -> Function:
         compiled: Function = run()

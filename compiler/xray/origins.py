@@ -81,7 +81,7 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
     if not isinstance(function, ast.Lambda) and use.depth > 0:
         caller = places[use.depth - 1]
         call = nodes_around(caller)[-1:]
-        passed = _argument_of(function.args, use.name, call[0]) if call and isinstance(call[0], ast.Call) else None
+        passed = argument_of(function.args, use.name, call[0]) if call and isinstance(call[0], ast.Call) else None
         if passed is not None:
             yield _place(caller, passed), passed, use.depth - 1
 
@@ -122,7 +122,7 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             todo.extend(ast.iter_child_nodes(node))
 
 
-def _argument_of(parameters: ast.arguments, name: str, call: ast.Call) -> ast.expr | None:
+def argument_of(parameters: ast.arguments, name: str, call: ast.Call) -> ast.expr | None:
     """The argument of a call for the parameter `name`; None if unknown. `self` and `cls` are not passed by the call."""
     for keyword in call.keywords:
         if keyword.arg == name:

@@ -405,7 +405,7 @@ class Bench:
 
     def call_once(self, *, compiled: bool) -> Any:
         """Make the call, eagerly or compiled; return its value."""
-        function = self._function
+        function = self.function
         if compiled:
             function = dynamo.compile_function(function, dynamo.named_backend("eager"), dynamic=None, fullgraph=False)
         return function(*self.call.args, **self.call.kwargs)
@@ -429,7 +429,7 @@ class Bench:
         try:
             with program.with_notes(noted, left_out), self.in_its_modes(self.changed), unheard(self.heard):
                 self.draw_inputs(seed)
-                self._function(*self.call.args, **self.call.kwargs)
+                self.function(*self.call.args, **self.call.kwargs)
         except STOPS as error:
             return error
         finally:
@@ -443,12 +443,13 @@ class Bench:
         self.restore()
         try:
             with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process(), _muted():
-                return dynamo.break_of_call(self._function, self.call.args, self.call.kwargs)
+                return dynamo.break_of_call(self.function, self.call.args, self.call.kwargs)
         finally:
             self.restore()
 
     @property
-    def _function(self) -> Function:
+    def function(self) -> Function:
+        """The function to call, uncompiled."""
         return dynamo.inner_function(self.call.fn) or self.call.fn
 
     @contextmanager
@@ -456,7 +457,7 @@ class Bench:
         """Run a block in the call's modes, with limited time; restore the process's settings, named in `changed`."""
         with (
             warnings.catch_warnings(),
-            without_compiled_call(self._function),
+            without_compiled_call(self.function),
             self.call.surroundings.restore(),
             preserve_process({} if changed is None else changed),
             time_limit(self.seconds),
@@ -466,13 +467,14 @@ class Bench:
 
 
 @contextmanager
-def repeatable(call: Call) -> Iterator[Restore]:
+def repeatable(call: Call, *later: Call) -> Iterator[Restore]:
     """Yield a function that restores the state before a call; at the end, objects and random state are as they are now.
 
-    If the state before the call was not saved, the call is repeated from the current state.
+    If the state before the call was not saved, the call is repeated from the current state. Objects of the `later`
+    calls are put back at the end too.
     """
     before = call.before
-    state = State.of([*roots_of(call.fn, call.args, call.kwargs), *(before.objects if before else ())])
+    state = State.of([root for each in (call, *later) for root in _objects_of(each)])
     with same_random_numbers() as restore_random:
 
         def restore() -> None:
@@ -486,6 +488,17 @@ def repeatable(call: Call) -> Iterator[Restore]:
         finally:
             state.restore()
             restore_random()
+
+
+def restore_before(call: Call) -> None:
+    """Restore the state before a call, if it was saved."""
+    if call.before is not None:
+        call.before.restore()
+
+
+def _objects_of(call: Call) -> list[tuple[str, Any]]:
+    """Objects from which a call's state is reached, now and before the call."""
+    return [*roots_of(call.fn, call.args, call.kwargs), *(call.before.objects if call.before else ())]
 
 
 def _is_of_site(place: Place) -> bool:

@@ -367,6 +367,14 @@ class Program:
         with self._with_changes(stand_ins, left_out, {**names, f"{PREFIX}manager": nullcontext}):
             yield
 
+    def set_values(self, values: Mapping[int, Sequence[Any]]) -> None:
+        """Set the values that replace the spots in the next run; for use in a block of `with_stand_ins`."""
+        for functions in self.functions.values():
+            for names in {id(each.__globals__): each.__globals__ for each in functions}.values():
+                for number, items in values.items():
+                    if f"{PREFIX}{number}" in names:
+                        names[f"{PREFIX}{number}"] = list(items)
+
     @contextmanager
     def _with_changes(
         self, stand_ins: Mapping[int, StandIn] | None, left_out: frozenset[int], names: Mapping[str, Any]

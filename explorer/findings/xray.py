@@ -1,4 +1,4 @@
-"""All break sites of a program as a document of cards: location, reason, origin of the value, and suggested changes."""
+"""All break sites and causes of recompilation of a program as a document of cards."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Fix, ProgramCost, Record, Site, ValueOrigin, XRay
 from compiler.record.plain_text import one_line, pluralize
+from explorer.findings.cause_cards import cause_cards, cause_entity, cause_id, cause_words
 from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import Card, Code, Document, Fold, Items, Make, Only, Parts, Section, Text, Words
@@ -28,7 +29,9 @@ def xray_finding(record: Record) -> Finding | None:
         return None
     lines = SourceLines(record)
     entities = {site_id(site): _site_entity(site, lines) for site in found.sites}
-    count = pluralize(len(found.sites), "site")
+    entities |= {cause_id(cause): cause_entity(cause, lines) for cause in found.causes}
+    causes = [f"{pluralize(len(found.causes), 'cause')} of recompilation"] if found.causes else []
+    count = ", ".join([pluralize(len(found.sites), "site"), *causes])
     made = document_finding("xray", "x-ray", xray_document(found, lines), entities, count, VIEW)
     return replace(made, data={**made.data, **_handover(found)})
 
@@ -71,9 +74,10 @@ def _site_entity(site: Site, lines: SourceLines) -> Entity:
 
 
 def xray_document(found: XRay, lines: SourceLines) -> Document:
-    """A summary, a card for each site, and notes on the search."""
+    """A summary, a card for each site and each cause of recompilation, and notes on the search."""
     untried = () if found.left is not None or not found.sites else (Only(("view",), (_TRY_FIXES,)),)
     document: list[Parts] = [Text(count_words(found), "lead"), *untried, *site_cards(found, lines)]
+    document += cause_cards(found, lines)
     if found.patch:
         patch = Fold("Patch: run.patch()", (Code(tuple(found.patch.splitlines()), language=""),))
         document.insert(1, Only(("html",), (patch,)))
@@ -166,9 +170,9 @@ def count_words(found: XRay) -> str:
     """Summary in numbers: `10 sites, 6 of them only behind others; 11 captures, 2.3 s`."""
     hidden = sum(not site.as_it_is for site in found.sites)
     behind = f", {hidden} of them only behind others" if hidden else ""
-    return (
-        f"{pluralize(len(found.sites), 'site')}{behind}; {pluralize(found.captures, 'capture')}, {found.seconds:.1f} s"
-    )
+    causes = f"; {words}" if (words := cause_words(found.causes)) else ""
+    captures = f"{pluralize(found.captures, 'capture')}, {found.seconds:.1f} s"
+    return f"{pluralize(len(found.sites), 'site')}{behind}; {captures}{causes}"
 
 
 def search_notes(found: XRay) -> Sequence[str]:
@@ -177,4 +181,4 @@ def search_notes(found: XRay) -> Sequence[str]:
     consequences = [
         f"{place} breaks only because the program broke before: it goes with the others" for place in places
     ]
-    return [*found.problems, *consequences]
+    return [*found.problems, *consequences, *found.cause_notes]

@@ -48,9 +48,9 @@ STAGE_WORDS: dict[str, StageWords] = {
     ),
     "xray": StageWords(
         "X-ray",
-        "All sites that break a graph, also those behind others, and fixes that were tried.",
+        "All sites that break a graph, all causes of recompilation, and fixes that were tried.",
         _FINDINGS,
-        frozenset({"site"}),
+        frozenset({"site", "cause"}),
         "sites",
         "Find all graph breaks, and try fixes",
     ),
@@ -232,6 +232,7 @@ _KINDS = {
     "compiled": ("compiled function", "compiled functions"),
     "accumulate": ("leaf", "leaves"),
     "site": ("site", "sites"),
+    "cause": ("cause", "causes"),
     "outer": ("gradient passed on", "gradients passed on"),
 }
 """Kind of entity -> singular and plural; the main kinds come first."""

@@ -1,4 +1,4 @@
-"""The result of `run.xray()`: all sites of a program's graph breaks, as data, a table and cards."""
+"""The result of `run.xray()`: all graph breaks and causes of recompilation of a program, as data, tables and cards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compiler.record import Fix, Record, Site, XRay
+from compiler.record import Cause, Fix, Record, Site, XRay
+from explorer.findings.cause_cards import cause_promises, cause_row
 from explorer.findings.xray import promises, search_notes, site_cards, xray_document
 from explorer.reading.source_lines import SourceLines
 from explorer.render.text import card_texts, document_text
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from compiler.calls.call import Call
+    from compiler.xray.causes import CauseSearch
     from compiler.xray.fixes import Tried
     from compiler.xray.search import Search
 
@@ -27,7 +29,8 @@ NO_CALL = (
 
 
 class XRayed:
-    """All sites of a program's graph breaks. Prints as cards; `sites` has plain data, `table` is a DataFrame.
+    """All sites of a program's graph breaks, and all causes of recompilation. Prints as cards; `sites` and `causes` are
+    plain data, `table` and `causes_table` are DataFrames.
 
     The results are kept in the run's record, so a saved run has them.
     """
@@ -39,6 +42,7 @@ class XRayed:
         compiler.makers["xray"] = Maker(self._count_to_do, lambda _record: self._make())
         self._search: Search | None = None
         self._seconds = 60.0
+        self._cause_search: CauseSearch | None = None
         self._patches: dict[frozenset[str], Patch] = {}
 
     def _count_to_do(self, record: Record) -> int:
@@ -63,7 +67,20 @@ class XRayed:
     @property
     def found(self) -> XRay:
         """The results as plain data."""
-        return self._compiler.record.xray or self._keep(self._searched().found)
+        return self._compiler.record.xray or self._keep(self._find())
+
+    def _find(self) -> XRay:
+        """Search for sites and causes of recompilation."""
+        sites, causes = self._searched().found, self._searched_causes()
+        return replace(sites, causes=causes.causes, cause_notes=causes.notes)
+
+    def _searched_causes(self) -> CauseSearch:
+        if self._cause_search is None:
+            from compiler.engine import Exploration
+            from compiler.xray.causes import find_causes
+
+            self._cause_search = find_causes(self._searched(), Exploration)
+        return self._cause_search
 
     def _searched(self) -> Search:
         if self._call is None:
@@ -86,6 +103,18 @@ class XRayed:
     def sites(self) -> tuple[Site, ...]:
         """The sites in the order found, each with `file`, `line`, `span`, `kind`, `origins`."""
         return self.found.sites
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The causes of recompilation, each with `file`, `line`, `span`, `kind`, `count`, `calls`, `fix`."""
+        return self.found.causes
+
+    @property
+    def causes_table(self) -> pd.DataFrame:
+        """One row per cause of recompilation: place, old and new value, count, and the change, if tried."""
+        from explorer.reading.data_frames import table_of
+
+        return table_of("causes", [cause_row(cause) for cause in self.causes])
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -124,10 +153,13 @@ class XRayed:
     def try_fixes(self) -> XRayed:
         """Apply the suggestions for each site, alone and together, and compare results and side effects of the call.
 
+        For each cause of recompilation, changes are applied to all calls, and the compilations are counted again.
+
         A fix is "verified" if its break is gone, it causes no new break, and results, gradients, output, logs and
         attributes are the same, also on other inputs. Returns this x-ray, with the fixes in its cards and table.
         """
         if self.found.left is None:
+            from compiler.xray.cause_fixes import CauseTrials
             from compiler.xray.fixes import Trials
 
             tried = Trials(self._searched()).run()
@@ -139,7 +171,10 @@ class XRayed:
                 cost=tried.cost,
                 cost_after=tried.cost_after,
             )
-            patch = self._patch_of(tried)
+            trials = CauseTrials(self._searched_causes())
+            found = replace(found, causes=trials.run())
+            change, added = trials.add_to(tried.change)
+            patch = self._patch_of(replace(tried, change=change), [each for each in found.causes if each.id in added])
             self._patches[_ids_together(tried.fixes)] = patch
             self._keep(replace(found, patch=str(patch)))
         return self
@@ -180,11 +215,14 @@ class XRayed:
                 raise ValueError(f"{fix.site} has no fix to choose: {fix.words}")
         return self._patch_of(Trials(self._searched()).try_together(self.fixes, chosen))
 
-    def _patch_of(self, tried: Tried) -> Patch:
+    def _patch_of(self, tried: Tried, causes: Sequence[Cause] = ()) -> Patch:
+        """The patch of fixes, with changes for causes of recompilation in it."""
         from compiler.xray.patch import edited_files
 
         files = edited_files(tried.change, self._searched(), cell_texts())
-        return patch_of(files, promises(self.found, tried.fixes, tried.left, tried.why_not), not tried.why_not)
+        told = promises(self.found, tried.fixes, tried.left, tried.why_not) if self.sites else []
+        told += cause_promises(causes)
+        return patch_of(files, told, not tried.why_not)
 
     def new_cell(self, sites: Sequence[str | int] | None = None) -> None:
         """Put the patched text of your cell into a new cell below this one; `sites` as for `patch`.

@@ -18,14 +18,15 @@ import torch
 
 from compiler.calls.explored import Explored
 from compiler.capture import sources
-from compiler.engine import explore
-from compiler.record import Site, XRay
+from compiler.engine import Exploration, explore
+from compiler.record import Cause, Site, XRay
 from compiler.record.options import Options
 from compiler.xray import outside
+from compiler.xray.causes import find_causes
 from compiler.xray.outside import OutsideError, inside_the_process
 from compiler.xray.search import find_sites, search_sites
 from tests.compiler.broken import MODERN, function
-from tests.compiler.xray.programs import NAMES, answers, module
+from tests.compiler.xray.programs import FOLDER, NAMES, answers, module
 
 CAPTURED = Options(stages=("captured",), backend="eager")
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -55,7 +56,10 @@ def text(site: Site) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_site_of_a_program_is_found(name: str) -> None:
     fn, calls = module(name).program()
-    found = x_ray(fn, *calls)
+    done = explored(fn, calls)
+    assert done.call is not None
+    search = search_sites(done.call, done.record)
+    found = search.found
     sites = sorted(found.sites, key=lambda site: (site.line, site.span.end_column))
     wanted = answers(name)
     assert sorted(site.line for site in sites) == [line for line, _ in wanted]
@@ -63,6 +67,19 @@ def test_every_site_of_a_program_is_found(name: str) -> None:
         assert any(site.line == line and text(site).startswith(code) for site in sites), (line, code)
     assert not found.problems
     assert len(wanted) >= 5
+    check_causes(name, find_causes(search, Exploration).causes)
+
+
+def check_causes(name: str, causes: Sequence[Cause]) -> None:
+    """Check that the causes of recompilation are those of a program's list, all of them and no others."""
+    lines = (FOLDER / f"{name}.py").read_text().splitlines()
+    told = [(cause.kind, lines[cause.line - 1].strip(), " ".join(cause.span.code.split())) for cause in causes]
+    wanted = list(module(name).CAUSES)
+    for kind, line, code in told:
+        same = [each for each in wanted if each[0] == kind and line.startswith(each[1]) and code.startswith(each[2])]
+        assert same, (kind, line, code)
+        wanted.remove(same[0])
+    assert not wanted
 
 
 BEHIND = """

@@ -42,6 +42,35 @@ def test_sites_are_data_a_table_and_cards(capsys: pytest.CaptureFixture[str]) ->
     assert len(found.cards) == len(found) == 2
 
 
+class Decays(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def forward(self, x):
+        self.scale = self.scale * 0.5
+        return x * self.scale
+
+
+def test_causes_of_recompilation_are_data_a_table_and_cards(tmp_path: Path) -> None:
+    run = tcompile.explore(Decays(), calls=[(torch.ones(4),)] * 3, stages="captured")
+    found = run.xray().try_fixes()
+    (cause,) = found.causes
+    assert (cause.kind, cause.span.code, cause.count) == (
+        "module attribute",
+        "self.scale = self.scale * 0.5",
+        1,
+    )
+    assert cause.fix is not None
+    assert (cause.fix.state, cause.fix.before, cause.fix.after) == ("verified", 2, 1)
+    assert list(found.causes_table["line"]) == [cause.line]
+    assert "Compilations of all calls: 2 before, 1 after." in " ".join(str(found).split())
+    assert "+        self.scale = torch.tensor(1.0)" in str(found.patch())
+    assert "Changes for 1 cause of recompilation" in str(found.patch())
+    loaded = tcompile.load(run.save(tmp_path / "run.json"))
+    assert (loaded.xray().causes, str(loaded.xray())) == (found.causes, str(found))
+
+
 def test_saved_run_has_its_xray(tmp_path: Path) -> None:
     run = tcompile.explore(looped, torch.ones(4), stages="captured")
     assert "xray" not in {artifact.stage for artifact in run._shown.artifacts}

@@ -2,7 +2,7 @@
 
 Each module has `program()`, which returns a function and the arguments of its calls. A comment `# breaks: a | b` names
 the expressions of its line that break a graph, in the order in which they run. `CAUSES` are the causes of
-recompilation, as (cause, argument).
+recompilation, as (kind, beginning of the line, beginning of the code that owns the change).
 """
 
 from __future__ import annotations

@@ -55,4 +55,9 @@ def program():
     return search, [(Decoder(), 2, 2)]
 
 
-CAUSES = (("number", "tokens"),)
+CAUSES = (
+    ("requires_grad", "beams = heapq.nlargest(", "beams = heapq.nlargest("),
+    ("length", "return [(score + value", "[*tokens, index]"),
+    ("number", "pairs = zip(", "values.tolist()"),
+    ("number", "pairs = zip(", "indices.tolist()"),
+)

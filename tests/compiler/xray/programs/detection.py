@@ -65,4 +65,8 @@ def program():
     return head, [(torch.randn(12, 8), names), (torch.randn(7, 8), names)]
 
 
-CAUSES = (("shape", "x"),)
+CAUSES = (
+    ("shape", "order = [index for index", "order = [index"),
+    ("shape", "own = torch.masked_select", "own = torch.masked_select"),
+    ("shape", "def forward(self, x, names)", "x"),
+)

@@ -72,4 +72,11 @@ def program():
     return Pipeline(), [(torch.randn(1, 2, 8, 8), watch), (torch.randn(2, 2, 8, 8), watch)]
 
 
-CAUSES = (("shape", "x"),)
+CAUSES = (
+    ("requires_grad", "x = self.scheduler.step(", "x = self.scheduler.step("),
+    ("number", "index = t.item()", "t.item()"),
+    ("length", "self.seen.append(", "self.seen.append("),
+    ("number", "variance = ", "np.random.standard_normal()"),
+    ("number", "for n, t in enumerate(", "for n, t in enumerate("),
+    ("shape", "def forward(self, x, callback=None)", "x"),
+)

@@ -62,4 +62,10 @@ def program():
     return Model(), [(torch.randn(4, 8),), (torch.randn(2, 8),)]
 
 
-CAUSES = (("shape", "x"),)
+CAUSES = (
+    ("requires_grad", "x = layer(x)", "x = layer(x)"),
+    ("number", "for number, layer in", "for number, layer in"),
+    ("shape", "def forward(self, x)", "x"),
+    ("module attribute", "self.exits[number] += 1", "self.exits[number] += 1"),
+    ("length", "self.requests[name] =", "self.requests[name] ="),
+)

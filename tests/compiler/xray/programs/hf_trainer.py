@@ -67,4 +67,9 @@ def program():
     return trainer, [(batches(8),), (batches(6),)]
 
 
-CAUSES = (("shape", "batches[0][0]"),)
+CAUSES = (
+    ("module attribute", "self.steps += 1", "self.steps += 1"),
+    ("module attribute", "self.total_loss +=", "self.total_loss +="),
+    ("shape", "def forward(self, batches)", "batches"),
+    ("length", "self.events.append(", "self.events.append("),
+)

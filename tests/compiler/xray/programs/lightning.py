@@ -61,4 +61,8 @@ def program():
     return Module(), [data]
 
 
-CAUSES = ()
+CAUSES = (
+    ("requires_grad", "accuracy = ", "accuracy = "),
+    ("string", 'self.log("accuracy"', '"accuracy"'),
+    ("length", "self.metrics.setdefault(", "self.metrics.setdefault("),
+)

@@ -64,4 +64,9 @@ def program():
     return model, [(torch.randn(6, 8),), (torch.randn(9, 8),)]
 
 
-CAUSES = (("shape", "x"),)
+CAUSES = (
+    ("number", "self.history.append(", "counts.tolist()"),
+    ("identity", "self.history.append(", "self.history.append("),
+    ("length", "self.history.append(", "self.history.append("),
+    ("shape", "def forward(self, x)", "x"),
+)

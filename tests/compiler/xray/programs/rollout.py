@@ -67,4 +67,8 @@ def program():
     return Agent(), [(Environment(), torch.zeros(4))]
 
 
-CAUSES = ()
+CAUSES = (
+    ("number", "if random.gauss(", "random.gauss("),
+    ("module attribute", "self.steps += 1", "self.steps += 1"),
+    ("number", "observation, reward, done =", "action.item()"),
+)

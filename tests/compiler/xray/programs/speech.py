@@ -59,4 +59,9 @@ def program():
     return Recogniser(), [first, second]
 
 
-CAUSES = (("shape", "x"),)
+CAUSES = (
+    ("shape", "def forward(self, x, lengths)", "x"),
+    ("shape", "def forward(self, x, lengths)", "lengths"),
+    ("number", "longest = ", "int(lengths.max())"),
+    ("number", "if energy.item()", "energy.item()"),
+)

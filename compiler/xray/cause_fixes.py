@@ -1,0 +1,410 @@
+"""Try changes that end recompilations: apply each to all calls, repeat them, count compilations, compare results.
+
+A change is tried on the user's own objects, which are put back: marks on the tensors of the first call, options and
+settings of torch.compile, arguments and attributes in place of which a tensor is passed, edits of the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from compiler.advise.trial import Result, agreement, results_of
+from compiler.calls.call import Call
+from compiler.capture.recompile_advice import DUCK, UNSPECIALIZED
+from compiler.record import Cause, CauseFix, Suggestion
+from compiler.torch_api import apart, dynamo
+from compiler.torch_api.marks import mark_size, preserve_marks
+from compiler.torch_api.pytrees import tree_leaves
+from compiler.xray.causes import CAPTURE, CauseSearch
+from compiler.xray.outside import STOPS, Heard, unheard
+from compiler.xray.owners import Source, Step, source_of_file
+from compiler.xray.search import Bench, repeatable, restore_before
+from compiler.xray.substitution import Change, Edit, Program
+
+MOST_CANDIDATES = 6
+_SIZES = ("shape", "number of dimensions", "stride", "length")
+_TOLD = {
+    "requires_grad": "code with and without a gradient differs: each needs a compilation, and no change of the "
+    "program keeps its gradients",
+    "dtype": "each dtype needs its own code: convert before the call if one dtype is enough",
+    "device": "each device needs its own code: move the tensors before the call",
+    "grad mode": "training and inference each need code of their own",
+    "autocast": "code with and without autocast differs",
+    "string": "the code takes another branch for each string: each needs a compilation",
+    "flag": "the code takes another branch for each value: each needs a compilation",
+    "training mode": "training and inference each need code of their own",
+    "length": "code is written for one length: keep the container out of the compiled function, or its length fixed",
+    "identity": "the object is created again; create it once, outside of the compiled function",
+    "function": "another function is passed; create it once, outside of the compiled function",
+    "aliasing": "arguments that are one tensor in one call and several in another need two versions",
+    "global": "a global is a constant of the code: pass it as an argument",
+    "closure": "the function is created again: create it once, and pass the value as an argument",
+    "module structure": "the code is for the modules that there were: build the module whole before the first call",
+    "type": "each type needs its own code: pass the same type in every call",
+}
+"""Why a kind of cause has no change to try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A dimension of a tensor argument, by the code that reaches the tensor."""
+
+    path: str
+    dimension: int
+    unbacked: bool = False
+
+    @property
+    def code(self) -> str:
+        function = "decorators.mark_unbacked" if self.unbacked else "mark_dynamic"
+        return f"torch._dynamo.{function}({self.path}, {self.dimension})"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A change to try; `text` is a sentence.
+
+    `tensors` are parameters and `attributes` are attributes whose numbers become tensors; `edits` are for the source.
+    `other` is a change that the calls are run with besides.
+    """
+
+    text: str
+    marks: tuple[Mark, ...] = ()
+    dynamic: bool | None = None
+    settings: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+    contiguous: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    edits: tuple[Suggestion, ...] = ()
+    other: Change = field(default_factory=Change)
+
+    @property
+    def is_of_source(self) -> bool:
+        """Whether the whole change can be written to the user's files."""
+        is_at_call = self.marks or self.dynamic or self.tensors or self.contiguous
+        return not is_at_call and bool(self.settings or self.edits)
+
+    @property
+    def code(self) -> str:
+        """Statements for the user to run, in the form in which they were tried."""
+        lines = [*self.settings, *(mark.code for mark in self.marks)]
+        lines += [f"{name} = torch.tensor({name})" for name in self.tensors]
+        lines += [f"{name} = {name}.contiguous()" for name in self.contiguous]
+        if self.dynamic:
+            lines.append("torch.compile(…, dynamic=True)")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What repeating all calls gave: results by call, output, numbers of compilations; `raised` is "" or the error."""
+
+    results: tuple[tuple[Result, ...], ...] = ()
+    said: tuple[tuple[str, str], ...] = ()
+    compilations: int = 0
+    recompilations: int = 0
+    raised: str = ""
+
+
+@dataclass
+class CauseTrials:
+    """Tries changes for the causes of one search."""
+
+    found: CauseSearch
+    _unchanged: Outcome | None = None
+    _chosen: dict[str, Candidate] = field(default_factory=dict)
+
+    @functools.cached_property
+    def _objects(self) -> list[Any]:
+        return self.found.objects()
+
+    def run(self) -> tuple[Cause, ...]:
+        """The causes, each with the best change that was tried."""
+        return tuple(replace(cause, fix=self.fix(cause)) for cause in self.found.causes)
+
+    def fix(self, cause: Cause) -> CauseFix:
+        """Try the changes for a cause until one is verified; return the best."""
+        tried: list[CauseFix] = []
+        for candidate in list(self._candidates(cause))[:MOST_CANDIDATES]:
+            tried.append(self._try(cause, candidate))
+            if tried[-1].state == "verified":
+                return self._with_fewest_marks(cause, candidate, tried[-1])
+        moves = [each for each in tried if each.state != "no fix known"]
+        return next(iter(moves or tried[:1]), _unknown(cause))
+
+    def _with_fewest_marks(self, cause: Cause, candidate: Candidate, fix: CauseFix) -> CauseFix:
+        """Leave out marks one by one, as long as the change stays verified with as few compilations."""
+        for mark in candidate.marks if len(candidate.marks) > 1 else ():
+            fewer = replace(candidate, marks=tuple(each for each in candidate.marks if each != mark))
+            again = self._try(cause, fewer)
+            if again.state == "verified" and (again.after or 0) <= (fix.after or 0):
+                candidate, fix = fewer, again
+        self._chosen[cause.id] = candidate
+        return fix
+
+    def add_to(self, change: Change) -> tuple[Change, list[str]]:
+        """A change of the source, with the verified changes for causes that can be written to it and hold with it.
+
+        Returns also the ids of these causes.
+        """
+        whole, added = Candidate("", other=change), list[str]()
+        outcome = self._outcome(whole)
+        for identity, candidate in self._chosen.items():
+            if not candidate.is_of_source or not self._change(whole).fits(self._change(candidate)):
+                continue
+            more = replace(
+                whole,
+                settings=tuple(dict.fromkeys((*whole.settings, *candidate.settings))),
+                attributes=(*whole.attributes, *candidate.attributes),
+                edits=(*whole.edits, *candidate.edits),
+            )
+            after = self._outcome(more)
+            if after.raised == outcome.raised and not _difference(outcome, after):
+                whole, outcome = more, after
+                added.append(identity)
+        return self._change(whole), added
+
+    @property
+    def before(self) -> Outcome:
+        """The outcome of the calls without a change."""
+        if self._unchanged is None:
+            self._unchanged = self._outcome(Candidate(""))
+        return self._unchanged
+
+    def _try(self, cause: Cause, candidate: Candidate) -> CauseFix:
+        before, after = self.before, self._outcome(candidate)
+        counts = {"before": before.compilations, "after": after.compilations} if cause.as_it_is else {}
+        told = CauseFix("no fix known", candidate.text, "", candidate.code, candidate.edits, **counts)
+        if after.raised != before.raised:
+            return replace(
+                told, words=f"with it the calls raise {after.raised or 'nothing, where they raised'}", after=None
+            )
+        if words := _difference(before, after):
+            return replace(told, words=words)
+        mine, others = self._left(cause, candidate)
+        if mine:
+            return replace(told, words=f"{mine} of {cause.count} recompilations remain with it")
+        if others and after.recompilations >= before.recompilations and cause.as_it_is:
+            return replace(
+                told, state="moves the recompilation", words=f"then it is compiled again because of {others}"
+            )
+        if cause.as_it_is and after.compilations > before.compilations:
+            return replace(told, words="the calls need more compilations with it")
+        where = "" if cause.as_it_is else ", once the graph breaks are gone"
+        words = f"nothing is compiled again for this{where}, and the results are the same"
+        return replace(told, state="verified", words=words)
+
+    def _left(self, cause: Cause, candidate: Candidate) -> tuple[int, str]:
+        """Number of recompilations that a cause still triggers with a change, and another cause that is new."""
+        with preserve_marks(self._tensors()):
+            record = self._explored(candidate, as_it_is=cause.as_it_is)
+        numbers = [call.number for call in self.found.calls]
+        owner, known = self.found.owners[cause.id], {_key(step) for step in self.found.owners.values()}
+        mine, others = dict[str, None](), ""
+        for found, failure, step in self.found.owned_by(record, numbers) if record else ():
+            if step is not None and _key(step) == _key(owner) and _is_kind(cause, failure.cause):
+                mine[found.frame] = None
+            elif step is not None and _key(step) not in known:
+                others = others or failure.words
+        return len(mine), others
+
+    def _explored(self, candidate: Candidate, *, as_it_is: bool) -> Any:
+        """The record of all calls with a change; None if they fail. Without their breaks, unless `as_it_is`."""
+        options = replace(CAPTURE, dynamic=candidate.dynamic)
+        prepare = lambda call, number: self._prepare(candidate, call, number)  # noqa: E731
+        return self.found.record_with(prepare, options, as_it_is=as_it_is, change=self._change(candidate))[0]
+
+    def _tensors(self) -> list[torch.Tensor]:
+        arguments = [(tuple(call.args), dict(call.kwargs)) for call in self.found.calls]
+        return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+
+    def _change(self, candidate: Candidate) -> Change:
+        path = self.found.search.book.path
+        edits = [Edit(path(each.file), each.line, each.end_line, each.rewrite) for each in candidate.edits]
+        return candidate.other + Change(tuple(edits), candidate.settings)
+
+    def _outcome(self, candidate: Candidate) -> Outcome:
+        """Repeat all calls with a change, by torch.compile alone."""
+        calls, heard, results = self.found.calls, Heard(), list[tuple[Result, ...]]()
+        change, search = self._change(candidate), self.found.search
+        with ExitStack() as stack:
+            stack.enter_context(preserve_marks(self._tensors()))
+            restore = stack.enter_context(repeatable(*calls))
+            counter = stack.enter_context(apart.forget_compilations(lambda _seconds: None))
+            stack.enter_context(change.apply_settings())
+            stack.enter_context(Program(search.functions, {}, change.edits, change.definitions).with_stand_ins({}))
+            restore()
+            dynamic = candidate.dynamic if candidate.dynamic is not None else search.record.options.dynamic
+            function = Bench(calls[0], restore).function
+            compiled = dynamo.compile_function(
+                function, dynamo.named_backend("eager"), dynamic=dynamic, fullgraph=False
+            )
+            try:
+                for number, call in enumerate(calls):
+                    restore_before(call)
+                    args, kwargs = self._prepare(candidate, call, number)
+                    with Bench(call, restore, search.limit).in_its_modes(), unheard(heard):
+                        results.append(tuple(results_of(compiled(*args, **kwargs), ())))
+            except STOPS as error:
+                raised = f"{type(error).__name__}: {error}".splitlines()[0]
+                return Outcome(tuple(results), tuple(heard.said), counter.compilations, counter.recompilations, raised)
+        return Outcome(tuple(results), tuple(heard.said), counter.compilations, counter.recompilations)
+
+    def _prepare(self, candidate: Candidate, call: Call, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Arguments of a call with a change: marks for the first call, tensors in place of numbers."""
+        for attribute in candidate.attributes:
+            self._make_tensors(attribute)
+        args, kwargs = list(call.args), dict(call.kwargs)
+        for where, name in self._names(call):
+            holder: Any = args if isinstance(where, int) else kwargs
+            if name in candidate.tensors and isinstance(holder[where], int | float):
+                holder[where] = torch.tensor(holder[where])
+            if name in candidate.contiguous and isinstance(holder[where], torch.Tensor):
+                holder[where] = holder[where].contiguous()
+            for mark in candidate.marks if number == 0 else ():
+                for path, leaf in leaves(name, holder[where]):
+                    if path == mark.path:
+                        mark_size(leaf, mark.dimension, unbacked=mark.unbacked)
+        return args, kwargs
+
+    def _names(self, call: Call) -> list[tuple[int | str, str]]:
+        """Positions or keywords of a call's arguments, each with the name of its parameter."""
+        names = positional_names(Bench(call, lambda: None).function)
+        return [*enumerate(names[: len(call.args)]), *((name, name) for name in call.kwargs)]
+
+    def _make_tensors(self, attribute: str) -> None:
+        """Replace a number that the user's objects hold as an attribute, or a global, by a tensor."""
+        for value in self._objects:
+            held = vars(value).get(attribute) if hasattr(value, "__dict__") else None
+            if type(held) in (int, float):
+                object.__setattr__(value, attribute, torch.tensor(held))
+        for function in (each for file in self.found.files.values() for each in self.found.search.functions[file]):
+            if type(held := function.__globals__.get(attribute)) in (int, float):
+                function.__globals__[attribute] = torch.tensor(held)
+
+    def _candidates(self, cause: Cause) -> Iterator[Candidate]:
+        owner = self.found.owners[cause.id]
+        parameter = owner.node.arg if isinstance(owner.node, ast.arg) else ""
+        if parameter and cause.kind in _SIZES:
+            yield from self._marks(parameter)
+        if parameter and cause.kind == "stride":
+            yield Candidate(f"Pass `{parameter}` contiguous.", contiguous=(parameter,))
+        if parameter and cause.kind in ("number", "value"):
+            yield Candidate(f"Pass `{parameter}` as a tensor.", tensors=(parameter,))
+        if cause.kind in ("module attribute", "global"):
+            yield from self._of_number(cause, owner)
+        if cause.kind in ("shape", "number", "module attribute"):
+            yield Candidate("Compile with `dynamic=True`.", dynamic=True)
+
+    def _marks(self, parameter: str) -> Iterator[Candidate]:
+        """Changes that declare the sizes that change: of one argument, then of all arguments that own such a cause."""
+        own = self._changing_sizes(parameter)
+        if not own:
+            return
+        yield Candidate(f"Declare the sizes of `{parameter}` that change, before the first call.", own)
+        owners = (self.found.owners[cause.id].node for cause in self.found.causes if cause.kind in _SIZES)
+        names = dict.fromkeys(node.arg for node in owners if isinstance(node, ast.arg))
+        every = tuple(mark for name in names for mark in self._changing_sizes(name))
+        if every != own:
+            yield Candidate("Declare all sizes of the arguments that change, before the first call.", every)
+        told = "Declare the sizes that change, and let sizes that are equal at first differ later."
+        yield Candidate(told, every, settings=(DUCK,))
+
+    def _changing_sizes(self, parameter: str) -> tuple[Mark, ...]:
+        """Marks for the sizes of an argument's tensors that change between calls; unbacked ones for sizes 0 and 1."""
+        sizes: dict[Mark, set[int]] = {}
+        with repeatable(*self.found.calls):
+            for call in self.found.calls:
+                restore_before(call)
+                values = {
+                    name: call.args[where] if isinstance(where, int) else call.kwargs[where]
+                    for where, name in self._names(call)
+                }
+                for path, leaf in leaves(parameter, values.get(parameter)):
+                    for dimension, size in enumerate(leaf.shape):
+                        sizes.setdefault(Mark(path, dimension), set()).add(size)
+        changing = {mark: found for mark, found in sizes.items() if len(found) > 1}
+        return tuple(replace(mark, unbacked=bool(found & {0, 1})) for mark, found in changing.items())
+
+    def _of_number(self, cause: Cause, owner: Step) -> Iterator[Candidate]:
+        """Changes for a number that is held by an object or is a global."""
+        if cause.kind == "module attribute" and cause.new.startswith("the int "):
+            told = "Let torch make ints of modules symbolic"
+            yield Candidate(f"{told}.", settings=(UNSPECIALIZED,))
+            yield Candidate(f"{told}, from the first call on.", dynamic=True, settings=(UNSPECIALIZED,))
+        name = cause.argument.removeprefix("global ").rpartition(".")[2]
+        source = source_of_file(owner.file)
+        if name.isidentifier() and source is not None:
+            edits = tuple(_initial_values(source, owner, name, cause.file))
+            yield Candidate(f"Hold `{name}` in a tensor.", attributes=(name,), edits=edits)
+
+
+def _initial_values(source: Source, owner: Step, attribute: str, file: str) -> Iterator[Suggestion]:
+    """Edits that make the constants that a class or module assigns to a name tensors."""
+    inside = next((each for each in source.around(owner.node) if isinstance(each, ast.ClassDef)), source.tree)
+    for node in ast.walk(inside):
+        match node:
+            case ast.Assign(
+                targets=[ast.Attribute(attr=name) | ast.Name(id=name)],
+                value=ast.Constant(value=int() | float() as value),
+            ):
+                if name == attribute and node.lineno == node.end_lineno:
+                    line = linecache.getline(source.file, node.lineno).rstrip("\n")
+                    start, end = node.value.col_offset, node.value.end_col_offset or 0
+                    data = line.encode()
+                    new = (data[:start] + f"torch.tensor({value!r})".encode() + data[end:]).decode()
+                    yield Suggestion("Hold the number in a tensor.", file, node.lineno, node.lineno, new)
+
+
+def positional_names(function: Any) -> list[str]:
+    """Names of the positional parameters of a function or module, without `self`."""
+    run = type(function).forward if isinstance(function, torch.nn.Module) else function
+    code = getattr(getattr(run, "__func__", run), "__code__", None)
+    names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
+    is_method = run is not function or hasattr(run, "__self__")
+    return names[1:] if is_method else names
+
+
+def leaves(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in a value of lists, tuples and dicts, with the code that reaches them."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from leaves(f"{path}[{number}]", item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(f"{path}[{key!r}]", item)
+
+
+def _key(step: Step) -> tuple[str, int, int]:
+    return step.file, step.node.lineno, step.node.col_offset
+
+
+def _is_kind(cause: Cause, kind: str) -> bool:
+    """Whether a failed guard is of a cause's kind, or follows from it."""
+    families = {"shape": (*_SIZES, "condition on sizes", "equal sizes"), "number": ("number", "condition", "type")}
+    return kind == cause.kind or kind in families.get(cause.kind, ())
+
+
+def _difference(before: Outcome, after: Outcome) -> str:
+    """The difference in results or output; "" if there is none."""
+    for number, (old, new) in enumerate(zip(before.results, after.results, strict=True), 1):
+        verdict, words = agreement(old, new)
+        if verdict == "differs":
+            return f"in call {number}, {words}"
+    return "" if before.said == after.said else "it prints, logs or warns of something else"
+
+
+def _unknown(cause: Cause) -> CauseFix:
+    why = _TOLD.get(cause.kind, "nothing is known that ends it")
+    if cause.site:
+        why = f"the value comes from a graph break: a fix of the break ends it too. Else, {why}"
+    return CauseFix("no fix known", "", why)

@@ -1,0 +1,452 @@
+"""Find the causes of recompilation of all calls: each failed guard is followed back to the place that owns its value.
+
+The program is compiled again as it is (`Record.recompiles`) and, with values in place of all sites, as a program
+without graph breaks: a break may leave code to Python that would be compiled again without it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+from types import FunctionType
+from typing import Any, Protocol
+
+from compiler.calls.call import Call
+from compiler.calls.state import State, roots_of
+from compiler.calls.versions import files_by_name
+from compiler.capture.breaks import span_of
+from compiler.capture.function_names import function_name
+from compiler.capture.guard_words import UNNAMED
+from compiler.capture.sources import is_installed
+from compiler.record import Cause, Frame, GuardFailure, Recompile, Record, Span, ValueOrigin
+from compiler.record.options import Options
+from compiler.torch_api.traced_lines import Place
+from compiler.xray.changing_values import Kinds
+from compiler.xray.outside import STOPS, OutsideError, inside_the_process, unheard
+from compiler.xray.owners import CallSite, Source, Step, Walk, call_to, global_owner, source_of_file
+from compiler.xray.search import Bench, Search, repeatable, restore_before
+from compiler.xray.substitution import PREFIX, Change, Noted, Program, StandIn
+
+ONE_CALL = (
+    "one call was explored, so only recompilations within it can show: give more calls, as in "
+    "tcompile.explore(f, calls=[(a,), (b,)]), or call the function several times in the cell"
+)
+CAPTURE = Options(stages=("captured",), backend="eager")
+_BASE = re.compile(r"(?P<scope>[LG])\['(?P<name>\w+)'\](?P<path>.*)", re.DOTALL)
+_STORES = re.compile(r"\.(?:__dict__|_modules|_parameters|_buffers)\['(\w+)'\]")
+_ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)")
+_STATES = ("grad mode", "autocast", "default dtype", "torch setting")
+_CONDITIONS = ("condition on sizes", "equal sizes")
+_OBJECTS = ("function", "identity", "object")
+_FOLLOW_SHAPES = ("stride", "length")
+"""Causes that a changed shape with the same owner explains."""
+_FAMILIES = {"condition on sizes": "shape", "equal sizes": "shape", "condition": "number"}
+"""Causes that follow from another one; they are the same cause if they have the same owner."""
+_ASPECTS = {
+    **dict.fromkeys(("shape", "number of dimensions", "condition on sizes", "equal sizes", "length"), "shape"),
+    **dict.fromkeys(("module structure", "marking"), "shape"),
+    **{name: name for name in ("stride", "dtype", "device", "requires_grad", "type")},
+    **dict.fromkeys(("function", "closure", "object", "identity", "tensor", "aliasing"), "identity"),
+}
+"""The aspect of values that a cause depends on; for other causes, the value."""
+
+
+class Observing(Protocol):
+    """An exploration: the engine's class, which is above this package."""
+
+    @property
+    def record(self) -> Record: ...
+    def compile(self, fn: Any) -> Callable[..., Any]: ...
+
+
+Explore = Callable[[Options], AbstractContextManager[Observing]]
+Prepare = Callable[[Call, int], tuple[Sequence[Any], Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class CauseSearch:
+    """The causes of recompilation of a search's calls, and what is needed to try changes."""
+
+    search: Search
+    explore: Explore
+    kinds: Kinds
+    files: Mapping[str, str]
+    causes: tuple[Cause, ...] = ()
+    notes: tuple[str, ...] = ()
+    owners: Mapping[str, Step] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return (self.search.call, *self.search.call.later)
+
+    def record_with(
+        self, prepare: Prepare, options: Options = CAPTURE, *, as_it_is: bool = False, change: Change | None = None
+    ) -> tuple[Record | None, str]:
+        """The record of all calls; None and the problem if they fail.
+
+        `prepare` returns the arguments of a call, given with its index. Values are put in place of all sites, unless
+        `as_it_is` is set.
+        """
+        search, calls, change = self.search, self.calls, change or Change()
+        program = Program(search.functions, {} if as_it_is else search.spots, change.edits, change.definitions)
+        left_out = frozenset() if as_it_is else frozenset(search.left_out)
+        with ExitStack() as stack:
+            restore = stack.enter_context(repeatable(*calls))
+            stack.enter_context(change.apply_settings())
+            noted = [_values_of_call(program, call, left_out, search.limit) for call in calls]
+            restore()
+            try:
+                stack.enter_context(program.with_stand_ins(_all_values(noted), left_out))
+                exploration = stack.enter_context(self.explore(options))
+                stack.enter_context(unheard() if as_it_is else inside_the_process())
+                compiled = exploration.compile(Bench(calls[0], restore).function)
+                for number, (call, values) in enumerate(zip(calls, noted, strict=True)):
+                    program.set_values(values.values)
+                    restore_before(call)
+                    args, kwargs = prepare(call, number)
+                    with Bench(call, restore, search.limit).in_its_modes():
+                        compiled(*args, **kwargs)
+            except STOPS as error:
+                return None, f"the calls without their breaks end at a {type(error).__name__}: {error}".splitlines()[0]
+        return exploration.record, ""
+
+    def objects(self) -> list[Any]:
+        """The user's objects that the calls reach."""
+        roots = [root for call in self.calls for root in roots_of(call.fn, call.args, call.kwargs)]
+        return [value for _, value in State.of(roots, largest=0).objects]
+
+    def owned_by(self, record: Record, calls: Sequence[int]) -> Iterator[tuple[Recompile, GuardFailure, Step | None]]:
+        """Yield the failed guards of the closest entry of each recompilation, with the owners of their values."""
+        attribution = _Attribution(record, self, calls)
+        for found in record.recompiles:
+            for failure in _failures(found):
+                yield found, failure, attribution.owner(found, failure)
+
+
+def find_causes(search: Search, explore: Explore) -> CauseSearch:
+    """Find the causes of recompilation of an explored call and its later calls. `search` has found the sites."""
+    kinds, notes = Kinds(), list[str]()
+    files = _users_files(search)
+    calls = (search.call, *search.call.later)
+    if len(calls) == 1:
+        notes.append(ONE_CALL)
+    found = CauseSearch(search, explore, kinds, files)
+    notes += _note_kinds(search, kinds, [*files.values()])
+    collected = _Collection(found)
+    collected.add(search.record, range(1, search.record.calls + 1), as_it_is=True)
+    if len(calls) > 1 and search.sites:
+        hidden, problem = found.record_with(lambda call, _: (call.args, call.kwargs))
+        notes += [problem] if problem else []
+        if hidden is not None:
+            collected.add(hidden, [call.number for call in calls], as_it_is=False)
+    causes, owners = collected.causes()
+    return replace(found, causes=causes, notes=tuple(notes), owners=owners)
+
+
+def _users_files(search: Search) -> dict[str, str]:
+    """Paths of the user's files by name, of those in the record."""
+    return files_by_name(search.record, [path for path in search.functions if not is_installed(path)])
+
+
+def _note_kinds(search: Search, kinds: Kinds, files: Sequence[str]) -> Iterator[str]:
+    """Run all calls eagerly and note the kinds of all values; yield a problem if a call raises."""
+    calls = (search.call, *search.call.later)
+    functions: dict[str, Sequence[FunctionType]] = {file: search.functions.get(file, ()) for file in files}
+    with repeatable(*calls) as restore:
+        restore()
+        for call in calls:
+            kinds.call = call.number
+            bench = Bench(call, restore, search.limit)
+            restore_before(call)
+            try:
+                with kinds.noted(functions), bench.in_its_modes(), unheard():
+                    bench.call_once(compiled=False)
+            except STOPS as error:
+                name = "it" if isinstance(error, OutsideError) else f"it raises {type(error).__name__}:"
+                yield f"call {call.number} could not be made again in full: {name} {error}".splitlines()[0]
+                return
+
+
+def _values_of_call(program: Program, call: Call, left_out: frozenset[int], limit: float) -> Noted:
+    """Make a call eagerly and record the values at the program's spots."""
+    noted = Noted()
+    if program.spots:
+        restore_before(call)
+        Bench(call, lambda: None, limit).run_noting(program, noted, left_out)
+    return noted
+
+
+def _all_values(noted: Sequence[Noted]) -> dict[int, StandIn]:
+    """Values for all spots that any call reaches, as items, so that all calls run the same code."""
+    return {number: StandIn(items=tuple(values)) for each in noted for number, values in each.values.items()}
+
+
+def _failures(found: Recompile) -> list[GuardFailure]:
+    """The guards of the closest entry that failed, without those on values that the x-ray put in place."""
+    own = [each for each in found.failures if each.entry == found.closest]
+    return [each for each in own if PREFIX not in each.source + each.code + each.argument]
+
+
+@dataclass
+class _Group:
+    step: Step
+    recompiles: list[Recompile]
+    failures: list[GuardFailure]
+    calls: list[int]
+    as_it_is: bool
+    steps: Sequence[Step]
+    record: Record
+
+
+@dataclass
+class _Collection:
+    """Groups failed guards by the place and the kind of the change."""
+
+    found: CauseSearch
+    groups: dict[tuple[Any, str], _Group] = field(default_factory=dict)
+
+    def add(self, record: Record, calls: Sequence[int], *, as_it_is: bool) -> None:
+        """Add a record's recompilations; `calls` are the numbers of its calls."""
+        attribution = _Attribution(record, self.found, calls)
+        for found in record.recompiles:
+            for failure in _failures(found):
+                owner = attribution.owner(found, failure)
+                if owner is not None:
+                    call = calls[found.call_number - 1] if 0 < found.call_number <= len(calls) else found.call_number
+                    self._add(owner, found, failure, call, as_it_is, attribution.steps, record)
+
+    def _add(
+        self, owner: Step, found: Recompile, failure: GuardFailure, call: int, as_it_is: bool,
+        steps: Sequence[Step], record: Record,
+    ) -> None:  # fmt: skip
+        family = _FAMILIES.get(failure.cause, failure.cause)
+        if family in _OBJECTS and "___stack" in failure.source:
+            family = "identity"  # torch drops the code with the object, or sees another one: it depends on Python's gc
+        group = self.groups.setdefault(
+            ((owner.file, owner.node), family), _Group(owner, [], [], [], as_it_is, steps, record)
+        )
+        if group.as_it_is != as_it_is:
+            return
+        group.failures.append(failure)
+        if found not in group.recompiles:
+            group.recompiles.append(found)
+            group.calls.append(call)
+
+    def causes(self) -> tuple[tuple[Cause, ...], dict[str, Step]]:
+        """The causes, and the owner of each by its id."""
+        self._merge_into_shapes()
+        named = {f"cause[{n}]": group for n, group in enumerate(self.groups.values())}
+        causes = tuple(self._cause(name, group, family) for (name, group), (_, family) in
+                       zip(named.items(), self.groups, strict=True))  # fmt: skip
+        return causes, {name: group.step for name, group in named.items()}
+
+    def _merge_into_shapes(self) -> None:
+        """Merge changed strides and lengths into the changed shape of the same owner."""
+        for place, family in list(self.groups):
+            shape = self.groups.get((place, "shape"))
+            if family in _FOLLOW_SHAPES and shape is not None:
+                group = self.groups.pop((place, family))
+                new = [n for n, each in enumerate(group.recompiles) if each not in shape.recompiles]
+                shape.recompiles += [group.recompiles[n] for n in new]
+                shape.calls += [group.calls[n] for n in new]
+
+    def _cause(self, identity: str, group: _Group, family: str) -> Cause:
+        book = self.found.search.book
+        span, first = span_of(place_of(group.step), book), group.failures[0]
+        last = group.recompiles[-1]
+        return Cause(
+            id=identity,
+            file=span.file,
+            line=span.line,
+            span=span,
+            kind=family,
+            what=_sentence(first, group, " ".join(span.code.split())),
+            reason="\n".join(group.recompiles[0].reasons),
+            argument=first.argument,
+            old=first.old,
+            new=first.new,
+            functions=tuple(dict.fromkeys(function_name(each.function) for each in group.recompiles)),
+            frames=tuple(each.frame for each in group.recompiles),
+            calls=tuple(dict.fromkeys(group.calls)),
+            origins=tuple(ValueOrigin(step.name, span_of(place_of(step), book)) for step in group.steps),
+            as_it_is=group.as_it_is,
+            site=next((site.id for site in self.found.search.sites if _is_within(site.span, span)), ""),
+            advice=last.advice if last.cause == first.cause else "",
+        )
+
+
+def _sentence(failure: GuardFailure, group: _Group, code: str) -> str:
+    """One sentence on the change; a value on the stack is named by the code that left it there."""
+    words = failure.words.replace(f"`{UNNAMED}", f"`{code}").replace(UNNAMED, f"`{code}`")
+    words = words.replace("requires_grad of", "`requires_grad` of")
+    function = function_name(group.recompiles[0].function)
+    return f"{words[:1].upper()}{words[1:]}, so `{function}` is compiled again."
+
+
+def _is_within(inner: Span, outer: Span) -> bool:
+    if inner.file != outer.file:
+        return False
+    return (outer.line, outer.column) <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= (
+        outer.end_line, outer.end_column)  # fmt: skip
+
+
+def place_of(step: Step) -> Place:
+    """The place of a step; of a loop or a `with`, its header."""
+    node, source = step.node, source_of_file(step.file)
+    function = source.function(node) if source else None
+    name = getattr(function, "name", "<module>") if function is not None else "<module>"
+    end: ast.expr | ast.stmt | ast.arg = node
+    if isinstance(node, ast.For | ast.AsyncFor):
+        end = node.iter
+    elif isinstance(node, ast.With | ast.AsyncWith):
+        end = node.items[-1].optional_vars or node.items[-1].context_expr
+    return Place(step.file, name, node.lineno, end.end_lineno, node.col_offset, end.end_col_offset)
+
+
+class _Attribution:
+    """Finds the owners of the values in a record's failed guards."""
+
+    def __init__(self, record: Record, found: CauseSearch, calls: Sequence[int]) -> None:
+        self.record, self.found, self.calls = record, found, calls
+        self.frames = {frame.id: frame for frame in record.frames}
+        self.breaks = {item.id: item for item in record.breaks}
+        self.paths = files_by_name(record, found.files.values()) | dict(found.files)
+        self.steps: Sequence[Step] = ()
+
+    def owner(self, found: Recompile, failure: GuardFailure) -> Step | None:
+        """The owner of a failed guard's value; None if it has no place in the user's code."""
+        self.steps = ()
+        frame = self.frames.get(found.frame)
+        if frame is None:
+            return None
+        frame = self._users_frame(frame)
+        source = source_of_file(self.paths.get(frame.file, ""))
+        function = source.function_at(function_name(frame.function), frame.line) if source else None
+        if source is None or function is None:
+            return None
+        if failure.cause in _STATES:
+            return self._switch(frame) or Step(source.file, function, function_name(frame.function))
+        walk = self._walk(found, failure, frame)
+        owner = self._follow(walk, source, function, frame, failure)
+        self.steps = tuple(walk.steps)
+        return owner
+
+    def _walk(self, found: Recompile, failure: GuardFailure, frame: Frame) -> Walk:
+        first = self.frames.get(failure.entry, frame)
+        numbers = {self._number(frame) for frame in (first, self.frames[found.frame])} | {self._of(found.call_number)}
+        aspect = _ASPECTS.get(failure.cause, "value")
+        files, sites = list(self.paths.values()), self._sites(frame)
+        return Walk(self.found.kinds, aspect, tuple(sorted(numbers)), files, sites, _sizes(found, failure))
+
+    def _number(self, frame: Frame) -> int:
+        return self._of(frame.call_number)
+
+    def _of(self, number: int) -> int:
+        return self.calls[number - 1] if 0 < number <= len(self.calls) else number
+
+    def _follow(self, walk: Walk, source: Source, function: Any, frame: Frame, failure: GuardFailure) -> Step | None:
+        scope, name, path = _split(failure)
+        if name.startswith("___stack"):
+            return self._left_on_stack(walk, frame, failure)
+        attributes = [each for each in _ATTRIBUTE.findall(_STORES.sub(r".\1", path)) if not each.startswith("__")]
+        for attribute in reversed(attributes):
+            if found := walk.owner_of_attribute(attribute):
+                return found
+        if attributes and scope == "L":
+            return self._guarded(failure) or walk.owner_of_name(source, function, name, frame.line)
+        if scope == "G":
+            return global_owner(source, name, walk)
+        enclosing = [function, *(each for each in source.around(function) if hasattr(each, "args"))]
+        for each in enclosing:
+            if found := walk.owner_of_name(source, each, name, frame.line):
+                return found
+        return self._guarded(failure) or next(iter(walk.steps[-1:]), None)
+
+    def _users_frame(self, frame: Frame) -> Frame:
+        """The frame itself, or the nearest caller in the user's files."""
+        while frame.file not in self.paths and frame.caller in self.frames:
+            frame = self.frames[frame.caller]
+        return frame
+
+    def _sites(self, frame: Frame) -> tuple[CallSite, ...]:
+        """The calls that lead to a frame, outermost first."""
+        sites: list[CallSite] = []
+        while frame.caller in self.frames and (called := frame.called_at) is not None and len(sites) < len(self.frames):
+            caller = self.frames[frame.caller]
+            if frame.resumes and function_name(caller.function) == function_name(frame.function):
+                frame = caller
+                continue
+            source, name = source_of_file(self.paths.get(called.file, "")), function_name(frame.function)
+            call = call_to(source, called.line, name, self.found.kinds) if source else None
+            if source is None or call is None:
+                break
+            sites.append(CallSite(source.file, call))
+            frame = caller
+        return tuple(reversed(sites))
+
+    def _left_on_stack(self, walk: Walk, frame: Frame, failure: GuardFailure) -> Step | None:
+        """The owner of a value on Python's stack after a break: the expression that broke, or the call around it."""
+        found = self.breaks.get(frame.resumes)
+        spans = [span for span in found.chain if span.file in self.paths] if found else []
+        step = self._at(spans[0]) if spans else None
+        source = source_of_file(step.file) if step else None
+        if step is None or source is None or not isinstance(step.node, ast.expr):
+            return step
+        if failure.cause in _OBJECTS:
+            around = (each for each in source.around(step.node) if isinstance(each, ast.Call))
+            return Step(step.file, next(around, step.node), failure.argument)
+        return walk.owner_of_expression(source, step.node, walk.entered_at) or step
+
+    def _at(self, span: Span) -> Step | None:
+        """The outermost expression within a span, or the statement at its line."""
+        source = source_of_file(self.paths.get(span.file, ""))
+        for node in ast.walk(source.tree) if source else ():
+            if isinstance(node, ast.expr) and source and span.end_column:
+                place = span_of(place_of(Step(source.file, node)), self.found.search.book)
+                if (place.line, place.column, place.end_column) == (span.line, span.column, span.end_column):
+                    return Step(source.file, node, span.code)
+        return _statement_at(source, span) if source else None
+
+    def _guarded(self, failure: GuardFailure) -> Step | None:
+        """The line that reads a guarded value."""
+        same = (each for each in self.record.guards if each.frame == failure.entry and each.source == failure.source)
+        found = next((each for each in same if each.file in self.paths and each.line), None)
+        return self._at(Span(found.file, found.line)) if found else None
+
+    def _switch(self, frame: Frame) -> Step | None:
+        """The innermost `with` around the calls that lead to a frame, which may switch torch's state."""
+        for site in reversed(self._sites(frame)):
+            source = source_of_file(site.file)
+            for node in source.around(site.call) if source else ():
+                if isinstance(node, ast.With):
+                    return Step(site.file, node, "")
+        return None
+
+
+def _statement_at(source: Source, span: Span) -> Step | None:
+    """The innermost statement that begins at a span's line."""
+    statements = (node for node in ast.walk(source.tree) if isinstance(node, ast.stmt) and node.lineno == span.line)
+    return next((Step(source.file, node, span.code) for node in reversed(list(statements))), None)
+
+
+def _sizes(found: Recompile, failure: GuardFailure) -> frozenset[int]:
+    """The old and new size or int of a failed guard; for a condition on sizes, the new size in another entry."""
+    if failure.cause not in _CONDITIONS:
+        numbers = (each.removeprefix("the int ") for each in (failure.old, failure.new))
+        return frozenset(int(each) for each in numbers if each.isdigit())
+    same = (each for each in found.failures if each.cause == "shape" and each.argument == failure.argument)
+    return frozenset(int(each.new) for each in same if each.new.isdigit())
+
+
+def _split(failure: GuardFailure) -> tuple[str, str, str]:
+    """Scope ("L" or "G"), name and path of a guard's value."""
+    found = _BASE.search(failure.source) or _BASE.search(failure.code)
+    if found:
+        return found["scope"], found["name"], found["path"]
+    name = re.search(r"[A-Za-z_]\w*", failure.argument.removeprefix("global "))
+    scope = "G" if failure.argument.startswith("global ") else "L"
+    rest = failure.argument.partition(name[0])[2].partition(" and ")[0] if name else ""
+    return scope, name[0] if name else "", rest

@@ -1,0 +1,493 @@
+"""Find the place that owns a changing value: follow a guarded value back through assignments, loops and callers.
+
+An expression owns a change if its value changes and the values in it do not. Whether they change is read from `Kinds`,
+so that an index that changes is not blamed for a shape that does not depend on it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from compiler.xray.changing_values import Kind, Kinds, node_key, parse
+from compiler.xray.origins import argument_of
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_MUTATES = ("append", "appendleft", "extend", "insert", "add", "update", "pop", "popleft", "remove", "clear",
+            "setdefault", "discard")  # fmt: skip
+MOST_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node of a file that a value comes through; `name` is the name that it sets, or the code of an expression."""
+
+    file: str
+    node: ast.stmt | ast.expr | ast.arg
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call from which a function was entered."""
+
+    file: str
+    call: ast.Call
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parsed file, with the parent of each node."""
+
+    file: str
+    tree: ast.Module
+    parents: dict[ast.AST, ast.AST]
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes around a node, innermost first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function(self, node: ast.AST) -> Function | None:
+        return next((each for each in self.around(node) if isinstance(each, _FUNCTIONS)), None)
+
+    def statement(self, node: ast.AST) -> ast.stmt | None:
+        return next((each for each in (node, *self.around(node)) if isinstance(each, ast.stmt)), None)
+
+    def function_at(self, name: str, line: int) -> Function | None:
+        """The innermost function with a name around a line; a decorated function begins at its first decorator."""
+        found = [node for node in ast.walk(self.tree) if isinstance(node, _FUNCTIONS) and _holds(node, line)
+                 and getattr(node, "name", "<lambda>") == name]  # fmt: skip
+        return max(found, key=lambda node: node.lineno, default=None)
+
+
+def _holds(node: Function, line: int) -> bool:
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    return first <= line <= (node.end_lineno or node.lineno)
+
+
+@functools.lru_cache(maxsize=128)
+def source_of_file(file: str) -> Source | None:
+    """Parse a file; None if it has no source or does not parse."""
+    try:
+        tree = parse(file)
+    except SyntaxError:
+        return None
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    return Source(file, tree, parents) if tree.body else None
+
+
+@dataclass
+class Walk:
+    """Follows one changing value back. `calls` are the numbers of the calls between which it changes.
+
+    `files` are the user's files. `entered_at` are the call sites of the frame that failed, outermost first.
+    """
+
+    kinds: Kinds
+    aspect: str
+    calls: tuple[int, ...]
+    files: Sequence[str]
+    entered_at: tuple[CallSite, ...] = ()
+    sizes: frozenset[int] = frozenset()
+    """The old and the new size or int, if one changes."""
+    steps: list[Step] = field(default_factory=list)
+    _seen: set[tuple[ast.AST, int]] = field(default_factory=set)
+
+    def owner_of_name(self, source: Source, function: Function, name: str, line: int) -> Step | None:
+        """The owner of a local variable of a function, as it is at the end of a line."""
+        return self._variable(source, name, function, line, self.entered_at)
+
+    def owner_of_attribute(self, attribute: str, class_name: str = "") -> Step | None:
+        """The statement that changed an attribute in the calls; None if none did."""
+        stores = [each for each in self._stores(attribute) if self._ran(*each)]
+        own = [each for each in stores if class_name and _class_of(*each) == class_name]
+        for source, statement in own or stores:
+            self._add(source, statement, attribute)
+            value = statement.value if _sets_whole_attribute(statement, attribute) else None
+            if value is not None and self._varies(source, value):
+                return self.owner_of_expression(source, value, ()) or self.steps[-1]
+            return self.steps[-1]
+        return None
+
+    def owner_of_expression(self, source: Source, node: ast.expr, sites: tuple[CallSite, ...]) -> Step | None:
+        """The owner of an expression's changing value."""
+        if (node, len(sites)) in self._seen or len(self._seen) > MOST_STEPS:
+            return None
+        self._seen.add((node, len(sites)))
+        if isinstance(node, ast.Name):
+            return self._name(source, node, sites)
+        if isinstance(node, ast.Attribute) and not self._varies(source, node.value):
+            found = self.owner_of_attribute(node.attr, _class_around(source, node))
+            return found or Step(source.file, node, ast.unparse(node))
+        for child in self._changing_parts(source, node):
+            if found := self.owner_of_expression(source, child, sites):
+                return found
+        if isinstance(node, ast.Call) and (found := self._returned(source, node, sites)):
+            return found
+        return Step(source.file, node, " ".join(ast.unparse(node).split()))
+
+    def _changing_parts(self, source: Source, node: ast.expr) -> list[ast.expr]:
+        """Parts of an expression whose values change, those first that may explain the change.
+
+        A part with the old and the new size comes before others. If sizes change, tensors and containers come before
+        numbers, which may only select; if a plain value changes, plain values come first.
+        """
+        parts = [part for part in _parts(node) if self._varies(source, part) or self._is_iterator(source, part)]
+        plain_first = self.aspect == "value"
+        ranks = {
+            part: (not self._has_sizes(source, part), self._is_plain(source, part) != plain_first) for part in parts
+        }
+        best = min((rank[1] for rank in ranks.values()), default=False)
+        return sorted((part for part in parts if ranks[part][1] == best or not ranks[part][0]), key=ranks.__getitem__)
+
+    def _has_sizes(self, source: Source, node: ast.expr) -> bool:
+        """Whether the values of an expression have the old and the new size."""
+        found = {number for kind in self._kinds(source, node) for number in kind.sizes()}
+        return bool(self.sizes) and self.sizes <= found
+
+    def _is_plain(self, source: Source, node: ast.expr) -> bool:
+        return any(kind.is_plain for kind in self._kinds(source, node))
+
+    def _is_iterator(self, source: Source, node: ast.expr) -> bool:
+        """Whether an expression is an iterator over values that may change."""
+        is_iterator = any(kind.is_iterator for kind in self._kinds(source, node))
+        return is_iterator and (isinstance(node, ast.Name) or any(self._varies(source, part) for part in _parts(node)))
+
+    def _kinds(self, source: Source, node: ast.expr) -> list[Kind]:
+        return self.kinds.of(node_key(source.file, node), self.calls)
+
+    def _varies(self, source: Source, node: ast.expr) -> bool:
+        return self.kinds.varies(node_key(source.file, node), self.aspect, self.calls)
+
+    def _add(self, source: Source, node: ast.stmt | ast.expr | ast.arg, name: str) -> None:
+        step = Step(source.file, node, name)
+        if step not in self.steps:
+            self.steps.append(step)
+
+    def _returned(self, source: Source, node: ast.Call, sites: tuple[CallSite, ...]) -> Step | None:
+        """The owner within the user's function that a call runs, if a value that it returns changes."""
+        codes = {kind.code for kind in self._kinds(source, node.func) if kind.code and kind.code[0] in self.files}
+        for file, name, line in codes if len(codes) == 1 else ():
+            callee = source_of_file(file)
+            function = callee.function_at(name.rpartition(".")[2], line) if callee else None
+            for each in ast.walk(function) if function else ():
+                if callee and isinstance(each, ast.Return) and each.value and self._varies(callee, each.value):
+                    return self.owner_of_expression(callee, each.value, (*sites, CallSite(source.file, node)))
+        return None
+
+    def _name(self, source: Source, node: ast.Name, sites: tuple[CallSite, ...]) -> Step | None:
+        for around in source.around(node):
+            if isinstance(around, _COMPREHENSIONS):
+                for part in around.generators:
+                    if _sets(part.target, node.id):
+                        return self._loop(source, part.iter, part.iter, node.id, sites)
+            if isinstance(around, _FUNCTIONS):
+                found = self._variable(source, node.id, around, node.lineno, sites, node)
+                if found is not None or _is_local(source, around, node.id):
+                    return found
+        return self._global(source, node)
+
+    def _variable(
+        self, source: Source, name: str, function: Function, line: int, sites: tuple[CallSite, ...],
+        use: ast.Name | None = None,
+    ) -> Step | None:  # fmt: skip
+        """The owner of a function's variable as it is used at a line, or, without `use`, as it is after the line."""
+        before, later = _reaching(source, function, name, line, use)
+        before, later = ([each for each in found if self._may_have_run(source, each[0])] for found in (before, later))
+        parameter = _parameter_of(function, name)
+        is_between = len(self.calls) > 1
+        if parameter is not None and (
+            not (before or later) or (is_between and self._enters(source, parameter, before, line))
+        ):
+            return self._parameter(source, function, name, sites)
+        reaching = [*before, *later] if is_between else [*later, *before]
+        is_cycle = False
+        for statement, value in reaching:
+            if value is not None and self._changes(source, value, statement):
+                if (value, len(sites)) in self._seen and (statement, value) in later and not is_between:
+                    return Step(source.file, statement, name)  # a loop changes the variable by its own value
+                self._add(source, statement, name)
+                if isinstance(statement, ast.For | ast.AsyncFor):
+                    return self._loop(source, statement, value, name, sites)
+                if found := self.owner_of_expression(source, value, sites):
+                    return found if found.node is not value else Step(source.file, statement, name)
+                is_cycle = True
+        if parameter is not None and self._enters(source, parameter, before, line):
+            return self._parameter(source, function, name, sites)
+        if is_cycle or not reaching:
+            return None
+        changing = (later[-1:] or before[:1])[0][0]
+        self._add(source, changing, name)
+        return Step(source.file, changing, name)
+
+    def _enters(self, source: Source, parameter: ast.arg, before: Sequence[Assigned], line: int) -> bool:
+        """Whether a parameter's value changes and may reach a line."""
+        is_set = any(_dominates(source, statement, line) for statement, _ in before)
+        return not is_set and self.kinds.varies(node_key(source.file, parameter), self.aspect, self.calls)
+
+    def _may_have_run(self, source: Source, statement: ast.stmt | ast.expr) -> bool:
+        """Whether a statement ran in the calls, or holds no expression whose value would tell."""
+        key = (node_key(source.file, node) for node in ast.walk(statement) if isinstance(node, ast.expr))
+        known = [each for each in key if each in self.kinds.keys]
+        return not known or any(self.kinds.of(each, self.calls) for each in known)
+
+    def _changes(self, source: Source, value: ast.expr, statement: ast.stmt | ast.expr) -> bool:
+        is_loop = isinstance(statement, ast.For | ast.AsyncFor)
+        return is_loop or self._varies(source, value) or self._is_iterator(source, value)
+
+    def _loop(
+        self, source: Source, header: ast.stmt | ast.expr, values: ast.expr, name: str, sites: tuple[CallSite, ...]
+    ) -> Step:
+        """The owner of a loop variable: the iterated values if they change between the calls, or else the loop."""
+        if self._varies(source, values) or self._is_iterator(source, values):
+            found = self.owner_of_expression(source, values, sites)
+            if found is not None:
+                return found
+        self._add(source, header, name)
+        return Step(source.file, header, name)
+
+    def _parameter(self, source: Source, function: Function, name: str, sites: tuple[CallSite, ...]) -> Step | None:
+        """The owner of a parameter: that of the caller's argument; the parameter itself for the explored function."""
+        parameter = _parameter_of(function, name)
+        if parameter is None:
+            return None
+        self._add(source, parameter, name)
+        if not sites:
+            return Step(source.file, parameter, name)
+        site, outer = sites[-1], source_of_file(sites[-1].file)
+        passed = argument_of(function.args, name, site.call)
+        if passed is None or outer is None:
+            return Step(site.file, site.call, name)
+        if isinstance(passed, ast.Constant):
+            return Step(site.file, passed, name)
+        return self.owner_of_expression(outer, passed, sites[:-1])
+
+    def _global(self, source: Source, node: ast.Name) -> Step | None:
+        stores = [statement for statement in ast.walk(source.tree)
+                  if isinstance(statement, ast.stmt) and _assigns(statement, node.id)]  # fmt: skip
+        own = [each for each in stores if _names_global(source.function(each), node.id)]
+        found = next(iter([each for each in own if self._ran(source, each)] or own or stores), None)
+        return Step(source.file, found or node, node.id)
+
+    def _stores(self, attribute: str) -> Iterator[tuple[Source, ast.stmt]]:
+        """Yield the statements of the user's files that set or change an attribute of this name."""
+        for file in self.files:
+            source = source_of_file(file)
+            for node in ast.walk(source.tree) if source else ():
+                if source and isinstance(node, ast.stmt) and _changes_attribute(node, attribute):
+                    yield source, node
+
+    def _ran(self, source: Source, statement: ast.stmt) -> bool:
+        """Whether a statement ran in the calls: one of its expressions has a value."""
+        expressions = (node for node in ast.walk(statement) if isinstance(node, ast.expr))
+        return any(self._kinds(source, node) for node in expressions)
+
+
+def global_owner(source: Source, name: str, walk: Walk) -> Step | None:
+    """The owner of a global variable: the statement that sets it."""
+    return walk._global(source, ast.Name(name, ast.Load(), lineno=1, col_offset=0, end_lineno=1, end_col_offset=0))
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """The direct sub-expressions of an expression, without called functions."""
+    match node:
+        case ast.Call(func=func, args=args, keywords=keywords):
+            own = [*args, *(keyword.value for keyword in keywords)]
+            inner = [func.value] if isinstance(func, ast.Attribute) else [func] if isinstance(func, ast.Call) else []
+            found = [*own, *inner]
+        case ast.ListComp(elt=elt, generators=generators) | ast.SetComp(elt=elt, generators=generators):
+            found = [elt, *(each.iter for each in generators)]
+        case ast.GeneratorExp(elt=elt, generators=generators):
+            found = [elt, *(each.iter for each in generators)]
+        case ast.DictComp(key=key, value=value, generators=generators):
+            found = [key, value, *(each.iter for each in generators)]
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            found = [body, orelse, test]
+        case ast.Lambda():
+            found = []
+        case _:
+            found = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+    values = [each.value if isinstance(each, ast.Starred) else each for each in found]
+    tuples = [part for each in values if isinstance(each, ast.Tuple | ast.Slice) for part in _parts(each)]
+    return [*(each for each in values if not isinstance(each, ast.Constant | ast.Slice)), *tuples]
+
+
+Assigned = tuple[ast.stmt | ast.expr, ast.expr | None]
+"""A node that sets a variable, and the value, if it is an expression."""
+
+
+def _reaching(
+    source: Source, function: Function, name: str, line: int, use: ast.Name | None
+) -> tuple[list[Assigned], list[Assigned]]:
+    """The assignments to a variable that may reach a line, latest first: earlier ones, and later ones of a loop."""
+    assigned = sorted(_assignments(source, function, name), key=lambda found: found[0].lineno)
+    inside = source.statement(use) if use is not None else None
+    before = [found for found in assigned if _is_before(found[0], line, inside)]
+    sure = [found for found in before if not isinstance(found[0], ast.Expr) and _dominates(source, found[0], line)]
+    reached = before[before.index(sure[-1]) :] if sure else before
+    loops = [node for node in ast.walk(function) if isinstance(node, _LOOPS) and _covers(node, line)
+             and not (sure and _covers(node, sure[-1][0].lineno))]  # fmt: skip
+    later = [found for found in assigned
+             if found not in before and any(_covers(each, found[0].lineno) for each in loops)]  # fmt: skip
+    return reached[::-1], later
+
+
+def _is_before(statement: ast.stmt | ast.expr, line: int, inside: ast.stmt | None) -> bool:
+    if statement is inside:
+        return isinstance(statement, ast.For | ast.AsyncFor)
+    end = statement.lineno if isinstance(statement, ast.For | ast.AsyncFor | ast.With) else statement.end_lineno
+    return (end or statement.lineno) <= line
+
+
+def _dominates(source: Source, statement: ast.stmt | ast.expr, line: int) -> bool:
+    """Whether a statement always runs before a line: the blocks around it are also around the line."""
+    blocks = [each for each in source.around(statement) if isinstance(each, ast.If | ast.For | ast.While | ast.Try)]
+    return all(_covers(each, line) and _same_branch(each, statement.lineno, line) for each in blocks)
+
+
+def _same_branch(block: ast.AST, first: int, second: int) -> bool:
+    orelse = getattr(block, "orelse", ())
+    start = orelse[0].lineno if orelse else 10**9
+    return (first >= start) == (second >= start)
+
+
+def _covers(node: ast.AST, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or line)  # type: ignore[attr-defined]
+
+
+def _assignments(
+    source: Source, function: Function, name: str
+) -> Iterator[tuple[ast.stmt | ast.expr, ast.expr | None]]:
+    """Yield the nodes that set a variable of a function, or change the container in it, with the values."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.stmt | ast.NamedExpr) and source.function(node) is function and _assigns(node, name):
+            yield node, _value_for(node, name)
+
+
+def _value_for(node: ast.stmt | ast.expr, name: str) -> ast.expr | None:
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
+            return next((v for t, v in zip(targets, values, strict=True) if _sets(t, name)), node.value)
+        case ast.Assign(value=value) | ast.NamedExpr(value=value) | ast.AugAssign(value=value):
+            return value
+        case ast.AnnAssign(value=value):
+            return value
+        case ast.For(iter=values) | ast.AsyncFor(iter=values):
+            return values
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            return next((item.context_expr for item in items if item.optional_vars), None)
+        case ast.Expr(value=ast.Call(args=[*_, last])):
+            return last
+    return None
+
+
+def _assigns(node: ast.AST, name: str) -> bool:
+    """Whether a node sets a variable, or changes the container in it."""
+    match node:
+        case ast.Assign(targets=targets):
+            return any(_sets(each, name) for each in targets)
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+            return _sets(target, name)
+        case ast.NamedExpr(target=target) | ast.For(target=target) | ast.AsyncFor(target=target):
+            return _sets(target, name)
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            return any(item.optional_vars is not None and _sets(item.optional_vars, name) for item in items)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=attr))):
+            return owner == name and attr in _MUTATES
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return any((each.asname or each.name) == name for each in names)
+    return False
+
+
+def _sets(target: ast.expr, name: str) -> bool:
+    if isinstance(target, ast.Subscript):
+        return isinstance(target.value, ast.Name) and target.value.id == name
+    if isinstance(target, ast.Name):
+        return target.id == name
+    if isinstance(target, ast.Starred):
+        return _sets(target.value, name)
+    return isinstance(target, ast.Tuple | ast.List) and any(_sets(each, name) for each in target.elts)
+
+
+def _changes_attribute(node: ast.stmt, attribute: str) -> bool:
+    match node:
+        case ast.Assign(targets=targets):
+            return any(_sets_attribute(each, attribute) for each in targets)
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+            return _sets_attribute(target, attribute)
+        case ast.Delete(targets=targets):
+            return any(_sets_attribute(each, attribute) for each in targets)
+        case ast.Expr(value=value) | ast.Return(value=ast.expr() as value):
+            return any(_mutates(each, attribute) for each in ast.walk(value))
+    return False
+
+
+def _sets_whole_attribute(node: ast.stmt, attribute: str) -> TypeGuard[ast.Assign]:
+    """Whether a statement assigns to an attribute, not to an item of it."""
+    targets = node.targets if isinstance(node, ast.Assign) else ()
+    return any(isinstance(each, ast.Attribute) and each.attr == attribute for each in targets)
+
+
+def _sets_attribute(target: ast.expr, attribute: str) -> bool:
+    if isinstance(target, ast.Tuple | ast.List):
+        return any(_sets_attribute(each, attribute) for each in target.elts)
+    target = target.value if isinstance(target, ast.Subscript) else target
+    return isinstance(target, ast.Attribute) and target.attr == attribute
+
+
+def _mutates(node: ast.AST, attribute: str) -> bool:
+    """Whether a node is a call like `x.attribute.append(…)`, or `x.attribute.setdefault(…).append(…)`."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATES):
+        return False
+    return isinstance(node.func.value, ast.Attribute) and node.func.value.attr == attribute
+
+
+def _class_of(source: Source, node: ast.AST) -> str:
+    return next((each.name for each in source.around(node) if isinstance(each, ast.ClassDef)), "")
+
+
+def _class_around(source: Source, node: ast.Attribute) -> str:
+    is_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+    return _class_of(source, node) if is_self else ""
+
+
+def _names_global(function: Function | None, name: str) -> bool:
+    return function is not None and any(isinstance(n, ast.Global) and name in n.names for n in ast.walk(function))
+
+
+def _is_local(source: Source, function: Function, name: str) -> bool:
+    return _parameter_of(function, name) is not None or any(True for _ in _assignments(source, function, name))
+
+
+def _parameter_of(function: Function, name: str) -> ast.arg | None:
+    own = function.args
+    every = [*own.posonlyargs, *own.args, *own.kwonlyargs, *filter(None, (own.vararg, own.kwarg))]
+    return next((each for each in every if each.arg == name), None)
+
+
+def call_to(source: Source, line: int, function: str, kinds: Kinds) -> ast.Call | None:
+    """The call of a function at a line: one whose callee ran the function, or else one by its name."""
+    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call) and _covers(node, line)]
+    named = [each for each in calls if _callee(each.func) == function]
+    ran = [each for each in calls if function in _names_run(source, each, kinds)]
+    return next(iter([*ran, *named]), None)
+
+
+def _names_run(source: Source, call: ast.Call, kinds: Kinds) -> set[str]:
+    """Names of the functions that a call ran, in any call of the program."""
+    found = kinds.of(node_key(source.file, call.func), kinds.calls)
+    return {kind.code[1].rpartition(".")[2] for kind in found if kind.code}
+
+
+def _callee(function: ast.expr) -> str:
+    return (
+        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+    )
