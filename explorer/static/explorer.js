@@ -133,7 +133,7 @@ export class Explorer {
     this.title?.replaceChildren(h(this.page ? "h1" : "b", {}, this.store.manifest.title || "tcompile"));
     this.explored?.replaceChildren(...exploredCall(this.store));
     const first = this.store.manifest.first.join();
-    if (this.stagePanes.length && first !== this.first) this.openStage(first, false); // what the user asked for has come
+    if (this.stagePanes.length && first !== this.first) this.openStage(first, this.stagePane().stage === "xray");
     this.first = first;
     if (!this.touched) this.openFirst();
     this.soon("stages", "panes", "inspector");
