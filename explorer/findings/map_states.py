@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compiler.record import Record, Site
+from compiler.record import Fix, Record, Site
 from explorer.findings.call_tree import Cell, Function, Gap, code_of, way
 
 ABSENT, PLAIN, BREAK, HIDDEN, GRAPHS = -1, 0, 1, 2, 3
@@ -50,9 +50,10 @@ class _States:
         if self.xray is None or self.xray.left is None:
             return
         sites = {site.id: site for site in self.xray.sites}
-        fixed = [sites[fix.site] for fix in self.xray.fixes if fix.together]
+        fixes = [fix for fix in self.xray.fixes if fix.together]
+        fixed = [sites[fix.site] for fix in fixes]
         for count, site in enumerate(fixed[:-1], 1):
-            gone = {each.id for each in fixed[:count]}
+            gone = _sites_gone(fixes, count)
             yield State(self._infer([_is_left_without(cell.gap, gone) for cell in self.cells]), site, is_captured=False)
         if fixed:
             yield State(self._infer([bool(cell.gap and cell.gap.left) for cell in self.cells]), fixed[-1])
@@ -112,6 +113,16 @@ class _States:
                     return True
                 indent = own
         return False
+
+
+def _sites_gone(fixes: Sequence[Fix], count: int) -> set[str]:
+    """Sites that the first fixes remove. Their settings hold for the whole program: sites that only need them go too."""
+    settings = {each for fix in fixes[:count] if fix.suggestion for each in fix.suggestion.settings}
+    by_settings = (
+        fix for fix in fixes[count:] if fix.suggestion and fix.suggestion.settings and not fix.suggestion.rewrite
+    )
+    set_already = {fix.site for fix in by_settings if fix.suggestion and settings.issuperset(fix.suggestion.settings)}
+    return {fix.site for fix in fixes[:count]} | set_already
 
 
 def _is_left_without(gap: Gap | None, gone: set[str]) -> bool:

@@ -145,7 +145,7 @@ class _ProgramChart:
             fix = next(each for each in self._fixes if each.site == state.site.id)
             place = place_text(state.site.file, state.site.line)
             words = fix.suggestion.text.removeprefix("Or ") if fix.suggestion else fix.words
-            yield f"Fix {number} at {place}, {fix.state}: {words}"
+            yield f"Fix {number} at {place}, {fix.state}: {words[:1].upper()}{words[1:]}"
         if not state.is_captured:
             yield "Inferred from the trial of each fix: this state was not captured."
         elif number:
@@ -168,7 +168,7 @@ class _ProgramChart:
         if xray is not None and xray.left_problems:
             return "Captured with all fixes, but not to its end: more breaks may follow."
         if xray is not None and xray.left:
-            return "The breaks were captured with all fixes; which lines share a graph is inferred."
+            return "The sites that are left were captured with all fixes; which lines share a graph is inferred."
         return "Captured with all fixes."
 
     def _graph_words(self, number: int, state: State) -> str:
