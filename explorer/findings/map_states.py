@@ -116,7 +116,7 @@ class _States:
 
 
 def _sites_gone(fixes: Sequence[Fix], count: int) -> set[str]:
-    """Sites that the first fixes remove. Their settings hold for the whole program: sites that only need them go too."""
+    """Sites that the first fixes remove. Their settings hold for all code: sites that only need them go too."""
     settings = {each for fix in fixes[:count] if fix.suggestion for each in fix.suggestion.settings}
     by_settings = (
         fix for fix in fixes[count:] if fix.suggestion and fix.suggestion.settings and not fix.suggestion.rewrite
