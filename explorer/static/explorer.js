@@ -543,6 +543,7 @@ export class Explorer {
   toggleTheme() {
     const dark = getComputedStyle(this.root).colorScheme === "dark";
     document.documentElement.dataset.tcTheme = dark ? "light" : "dark";
+    this.soon("ribbon");
   }
 
   /** Drawings on canvas don't follow CSS: tell them when the theme changes. */

@@ -11,7 +11,7 @@ function bytesOf(block) {
   return Uint8Array.from(atob((block.textContent ?? "").trim()), (character) => character.charCodeAt(0));
 }
 
-/** Follow the system's light or dark until the reader chooses. */
+/** Follow the system's light or dark until the reader chooses; the choice is kept when the page is reloaded. */
 function followSystem() {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const follow = () => {
@@ -19,6 +19,8 @@ function followSystem() {
   };
   dark.addEventListener("change", follow);
   follow();
+  const { theme } = window.history.state ?? {};
+  if (theme === "dark" || theme === "light") document.documentElement.dataset.tcTheme = theme;
 }
 
 /** In milliseconds: browsers refuse to change the address more often. */
@@ -30,7 +32,8 @@ function followAddress(explorer) {
   let timer = 0;
   explorer.keep = (place) => {
     clearTimeout(timer);
-    timer = setTimeout(() => window.history.replaceState(null, "", `#${addressOf(place, breaks)}`), ADDRESS_EVERY);
+    const state = { theme: document.documentElement.dataset.tcTheme };
+    timer = setTimeout(() => window.history.replaceState(state, "", `#${addressOf(place, breaks)}`), ADDRESS_EVERY);
   };
   const go = () => {
     const address = window.location.hash.slice(1);

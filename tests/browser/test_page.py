@@ -363,11 +363,14 @@ def test_page_screenshots_have_no_overflow(
     context.close()
 
 
-def test_the_reader_can_choose_light_or_dark(open_page: OpenPage) -> None:
+def test_the_reader_can_choose_light_or_dark(open_page: OpenPage, page: Page) -> None:
     view = open_page(small_record())
     colour = "root => getComputedStyle(root).backgroundColor"
     before = view.root.evaluate(colour)
     view.root.get_by_role("button", name="Light or dark").click()
+    wait_until(lambda: view.root.evaluate(colour) != before)
+    wait_until(lambda: page.evaluate("location.hash"))
+    page.reload()
     wait_until(lambda: view.root.evaluate(colour) != before)
     view.root.get_by_role("button", name="Light or dark").click()
     expect_equal(lambda: view.root.evaluate(colour), before)
