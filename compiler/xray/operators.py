@@ -48,7 +48,8 @@ _IMPURE = {"random", "secrets", "time", "datetime", "uuid", "print", "open", "in
 """Modules, functions and methods that do more than compute a result from arguments."""
 _OF_TORCHS_GENERATOR = {"get_rng_state", "set_rng_state", "seed", "initial_seed", "fork_rng"}
 """Functions whose order with the random operators of a graph matters, which compilers do not keep."""
-_TYPES = {"tensor": "torch.Tensor", "array": "torch.Tensor", "tensors": "list[torch.Tensor]", "text": "str"}
+_TYPES = {"tensor": "torch.Tensor", "array": "torch.Tensor", "tensors": "list[torch.Tensor]", "text": "str",
+          "numbers": "list[torch.Tensor]"}  # fmt: skip
 _FUNCTIONS = (ast.FunctionDef,)
 
 
@@ -168,7 +169,7 @@ class _Code:
     def _is_repeatable(self, node: ast.expr) -> bool:
         """Whether an expression is a plain value that calls functions of `_REPEATABLE` modules, and no others."""
         kind = self.kinds.one_of(node)
-        if kind is None or kind.form not in ("text", "constant", "number"):
+        if kind is None or kind.form not in ("text", "constant", "number", "numbers"):
             return False
         roots = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
         modules = {name: getattr(self.names.get(name), "__name__", "") for name in roots}
@@ -209,7 +210,8 @@ class _Code:
         if writer.has_dynamic_size:
             settings = (SHAPES,)
         results = kinds[:1] if found.value is not None else ()
-        has_floats = any(kind.type is float for kind in (*results, *(each.kind for each in found.arguments)))
+        kinds_used = (*results, *(each.kind for each in found.arguments))
+        has_floats = any(kind.type is float or kind.form == "numbers" for kind in kinds_used)
         definition = writer.definition([], self._is_impure)
         return self._suggestion(target, found, call, definition, settings, _WORDS, FLOATS if has_floats else "")
 
@@ -379,11 +381,11 @@ def _is_of_torchs_generator(node: ast.AST) -> bool:
 def _accepts(kind: ValueKind) -> bool:
     if kind.form == "tensors":
         return kind.type is list
-    return kind.form in ("tensor", "array", "number", "text")
+    return kind.form in ("tensor", "array", "number", "numbers", "text")
 
 
 def _accepts_constant(kind: ValueKind) -> bool:
-    return kind.form in ("number", "text", "constant", "integers")
+    return kind.form in ("number", "numbers", "text", "constant", "integers")
 
 
 def _can_be_returned(kinds: Sequence[ValueKind]) -> bool:
@@ -406,6 +408,10 @@ def _type(kind: ValueKind) -> str:
 
 def _inner_code(name: str, kind: ValueKind) -> ast.expr:
     """Code for an argument in the operator: a float comes as a tensor, as a symbol can't be passed as a float."""
+    if kind.form == "numbers":
+        numbers = f"[number.item() for number in {name}]"
+        codes = {list: numbers, tuple: f"tuple({numbers})", dict: f"dict(zip({kind.keys!r}, {numbers}))"}
+        return ast.parse(codes[kind.type], mode="eval").body
     method = "item" if kind.type is float else "numpy" if kind.form == "array" else ""
     return ast.Call(ast.Attribute(_name(name), method, ast.Load()), [], []) if method else _name(name)
 
@@ -414,6 +420,9 @@ def _outer_code(argument: Argument) -> str:
     """Code for an argument where the operator is called."""
     if argument.kind.type is float:
         return f"torch.scalar_tensor({argument.code}, dtype=torch.float64)"
+    if argument.kind.form == "numbers":
+        values = f"{argument.code}.values()" if argument.kind.type is dict else argument.code
+        return f"[torch.scalar_tensor(number, dtype=torch.float64) for number in {values}]"
     if argument.kind.form == "array":
         return f"torch.as_tensor({argument.code})"
     if argument.kind.form == "tensors" and any(part.requires_grad for part in argument.kind.parts):

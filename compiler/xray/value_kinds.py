@@ -14,7 +14,7 @@ from compiler.calls.call import Call
 from compiler.xray.search import Bench, Search, can_be_replaced, repeatable
 from compiler.xray.substitution import Noted, Program, Spot
 
-Form = Literal["tensor", "array", "tensors", "number", "integers", "text", "constant", "object"]
+Form = Literal["tensor", "array", "tensors", "number", "numbers", "integers", "text", "constant", "object"]
 _PLAIN = (type(None), bool, int, float, str, bytes)
 
 
@@ -22,7 +22,8 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 class ValueKind:
     """The kind of a value: its form, its Python type, and the metadata of a tensor or array.
 
-    `parts` are the kinds of the tensors in a tuple or list. A "constant" is a plain value, or a container of them.
+    `parts` are the kinds of the tensors in a tuple or list. "numbers" are floats in a list, tuple or dict, with the
+    `keys` of the dict. A "constant" is a plain value, or another container of plain values.
     """
 
     form: Form
@@ -32,6 +33,7 @@ class ValueKind:
     device: str = ""
     requires_grad: bool = False
     parts: tuple[ValueKind, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 def kind_of(value: Any) -> ValueKind:
@@ -49,6 +51,10 @@ def kind_of(value: Any) -> ValueKind:
         return ValueKind("text", kind)
     if kind in (list, tuple) and value and all(isinstance(item, torch.Tensor) for item in value):
         return ValueKind("tensors", kind, parts=tuple(map(kind_of, value)))
+    if kind in (list, tuple) and value and all(type(item) is float for item in value):
+        return ValueKind("numbers", kind)
+    if kind is dict and value and all(type(key) is str and type(item) is float for key, item in value.items()):
+        return ValueKind("numbers", kind, keys=tuple(value))
     if kind is list and all(type(item) is int for item in value):
         return ValueKind("integers", kind)
     return ValueKind("constant" if _is_constant(value) else "object", kind)
@@ -90,7 +96,9 @@ class ValueKinds:
     def one_of(self, node: ast.AST) -> ValueKind | None:
         """The first kind of an expression's values if all have the same form and type, else None."""
         kinds = self.of(node)
-        return kinds[0] if kinds and len({(kind.form, kind.type, kind.dtype) for kind in kinds}) == 1 else None
+        return (
+            kinds[0] if kinds and len({(kind.form, kind.type, kind.dtype, kind.keys) for kind in kinds}) == 1 else None
+        )
 
 
 def kinds_in_runs(search: Search, calls: Iterable[Call], file: str, roots: Iterable[ast.AST]) -> ValueKinds:

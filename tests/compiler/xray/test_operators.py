@@ -22,6 +22,13 @@ def f(x):
     order = np.argpartition(x.numpy(), 2)
     return torch.from_numpy(order) + x
 """
+METRICS = """
+def f(x):
+    logs = {"loss": x.sum().item(), "rate": 0.1}
+    log.info("logs %s", logs)
+    logs["loss"] = 0.0
+    return x * 2
+"""
 CONSTANT = """
 names = []
 def f(x):
@@ -73,13 +80,14 @@ def definition(fix: Fix) -> str:
     [
         (LOG, r"def info_line_\d+\(y: torch.Tensor, \w+: \w+(\.\w+)?\) -> None:"),
         (NUMPY, r"return torch.empty\(\(\w+\.shape\[0\],\), dtype=torch.int64"),
+        (METRICS, r"dict\(zip\(\('loss', 'rate'\), \[number.item\(\) for number in logs\]\)\)"),
         (CONSTANT, r"@torch.compiler.assume_constant_result"),
         (CALL, r"return torch.tensor\(pick\(y, 3.0\), dtype=torch.int64\)"),
         (ABSORBED, r"generator = torch.Generator\(\).manual_seed\(0\)\n    return \(torch.randn\(x.shape"),
         (EFFECT_BRANCH, r"if y.sum\(\) > 1:\n        print\('large', len\(x\)\)"),
         (GRADIENT, r"return torch.tensor\(random.gauss\(0.0, 1.0\), dtype=torch.float64\)|def info_line"),
     ],
-    ids=["log", "numpy", "constant", "call", "absorbed", "effect", "gradient"],
+    ids=["log", "numpy", "metrics", "constant", "call", "absorbed", "effect", "gradient"],
 )
 def test_code_runs_as_an_operator(code: str, words: str) -> None:
     found = x_rayed(function(code), (X,)).try_fixes()
