@@ -410,7 +410,11 @@ def _inner_code(name: str, kind: ValueKind) -> ast.expr:
     """Code for an argument in the operator: a float comes as a tensor, as a symbol can't be passed as a float."""
     if kind.form == "numbers":
         numbers = f"[number.item() for number in {name}]"
-        codes = {list: numbers, tuple: f"tuple({numbers})", dict: f"dict(zip({kind.keys!r}, {numbers}))"}
+        codes: dict[type, str] = {
+            list: numbers,
+            tuple: f"tuple({numbers})",
+            dict: f"dict(zip({kind.keys!r}, {numbers}))",
+        }
         return ast.parse(codes[kind.type], mode="eval").body
     method = "item" if kind.type is float else "numpy" if kind.form == "array" else ""
     return ast.Call(ast.Attribute(_name(name), method, ast.Load()), [], []) if method else _name(name)
