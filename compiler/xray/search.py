@@ -272,7 +272,8 @@ class Search:
 
     def _site(self, identity: str, facts: BreakFacts, inner: Place) -> Site:
         own, place = facts.places[: facts.places.index(inner) + 1], narrow_to_header(inner)
-        found, span = graph_break(identity, "", facts, self.book, outermost=len(own) == 1), span_of(place, self.book)
+        found = graph_break(identity, "", _at_users_call(facts, own), self.book, outermost=len(own) == 1)
+        span = span_of(place, self.book)
         node = nodes_around(place)
         return Site(
             id=identity, file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
@@ -522,6 +523,14 @@ def _uses_torch(package: str) -> bool:
 
 def _is_torchs(value: Any) -> bool:
     return isinstance(value, type | FunctionType) and str(value.__module__).split(".")[0] == "torch"
+
+
+def _at_users_call(facts: BreakFacts, own: tuple[Place, ...]) -> BreakFacts:
+    """The facts of a break without the places in a package that does not use torch: the call of it is what breaks."""
+    inside = facts.places[len(own) :]
+    is_package = bool(inside) and is_installed(inside[0].file) and not is_standard(inside[0].file)
+    is_torchs = bool(inside) and inside[0].file.startswith(_TORCH)
+    return replace(facts, places=own) if is_package and not is_torchs else facts
 
 
 def _words_of(error: BaseException, where: str) -> str:
