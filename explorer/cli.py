@@ -191,11 +191,11 @@ def _output(*suffixes: str) -> Any:
 
 
 def _explore(args: argparse.Namespace) -> None:
-    if (run := _explored(args, _options(args))) is not None:
+    if (run := _explore_file(args, _options(args))) is not None:
         _report_run(run, args)
 
 
-def _explored(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
+def _explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
     """Explore the call of the arguments; None if the user's code raises, after its traceback was printed."""
     import torch
 
@@ -222,7 +222,7 @@ def _xray(args: argparse.Namespace) -> None:
         raise UsageError("--sites-only tries no fixes, so there is nothing for --patch or --write")
     if args.write and not (args.yes or sys.stdin.isatty()):
         raise UsageError("--write asks before it changes files, and there is nobody to ask here: add --yes")
-    run = _explored(args, {"stages": "captured"} | _options(args))
+    run = _explore_file(args, {"stages": "captured"} | _options(args))
     if run is None:
         return
     found = run.xray(_show_progress if sys.stderr.isatty() else None)

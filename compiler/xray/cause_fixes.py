@@ -188,23 +188,24 @@ class CauseTrials:
             )
         if words := _difference(before, after):
             return replace(told, words=words)
-        mine, others = self._left(cause, candidate)
+        mine, others = self._count_left(cause, candidate)
         if mine:
             return replace(told, words=f"{mine} of {cause.count} recompilations remain with it")
         if others and after.recompilations >= before.recompilations and cause.as_it_is:
             return replace(
                 told, state="moves the recompilation", words=f"then it is compiled again because of {others}"
             )
-        if cause.as_it_is and after.compilations > before.compilations:
-            return replace(told, words="the calls need more compilations with it")
+        if cause.as_it_is and before.recompilations - after.recompilations < cause.count:
+            words = f"{after.recompilations} recompilations in all with it, {before.recompilations} without"
+            return replace(told, words=f"it does not save the {cause.count} of this cause: {words}")
         where = "" if cause.as_it_is else ", once the graph breaks are gone"
         words = f"nothing is compiled again for this{where}, and the results are the same"
         return replace(told, state="verified", words=words)
 
-    def _left(self, cause: Cause, candidate: Candidate) -> tuple[int, str]:
+    def _count_left(self, cause: Cause, candidate: Candidate) -> tuple[int, str]:
         """Number of recompilations that a cause still triggers with a change, and another cause that is new."""
         with preserve_marks(self._tensors()):
-            record = self._explored(candidate, as_it_is=cause.as_it_is)
+            record = self._explore_candidate(candidate, as_it_is=cause.as_it_is)
         numbers = [call.number for call in self.found.calls]
         owner, known = self.found.owners[cause.id], {_key(step) for step in self.found.owners.values()}
         mine, others = dict[str, None](), ""
@@ -215,7 +216,7 @@ class CauseTrials:
                 others = others or failure.words
         return len(mine), others
 
-    def _explored(self, candidate: Candidate, *, as_it_is: bool) -> Any:
+    def _explore_candidate(self, candidate: Candidate, *, as_it_is: bool) -> Any:
         """The record of all calls with a change; None if they fail. Without their breaks, unless `as_it_is`."""
         options = replace(CAPTURE, dynamic=candidate.dynamic)
         prepare = lambda call, number: self._prepare(candidate, call, number)  # noqa: E731

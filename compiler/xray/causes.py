@@ -336,15 +336,17 @@ class _Attribution:
 
     def _walk(self, found: Recompile, failure: GuardFailure, frame: Frame) -> Walk:
         first = self.frames.get(failure.entry, frame)
-        numbers = {self._number(frame) for frame in (first, self.frames[found.frame])} | {self._of(found.call_number)}
+        numbers = {self._number(frame) for frame in (first, self.frames[found.frame])} | {
+            self._outer_call(found.call_number)
+        }
         aspect = _ASPECTS.get(failure.cause, "value")
         files, sites = list(self.paths.values()), self._sites(frame)
         return Walk(self.found.kinds, aspect, tuple(sorted(numbers)), files, sites, _sizes(found, failure))
 
     def _number(self, frame: Frame) -> int:
-        return self._of(frame.call_number)
+        return self._outer_call(frame.call_number)
 
-    def _of(self, number: int) -> int:
+    def _outer_call(self, number: int) -> int:
         return self.calls[number - 1] if 0 < number <= len(self.calls) else number
 
     def _follow(self, walk: Walk, source: Source, function: Any, frame: Frame, failure: GuardFailure) -> Step | None:
@@ -356,14 +358,14 @@ class _Attribution:
             if found := walk.owner_of_attribute(attribute):
                 return found
         if attributes and scope == "L":
-            return self._guarded(failure) or walk.owner_of_name(source, function, name, frame.line)
+            return self._guarded_step(failure) or walk.owner_of_name(source, function, name, frame.line)
         if scope == "G":
             return global_owner(source, name, walk)
         enclosing = [function, *(each for each in source.around(function) if hasattr(each, "args"))]
         for each in enclosing:
             if found := walk.owner_of_name(source, each, name, frame.line):
                 return found
-        return self._guarded(failure) or next(iter(walk.steps[-1:]), None)
+        return self._guarded_step(failure) or next(iter(walk.steps[-1:]), None)
 
     def _users_frame(self, frame: Frame) -> Frame:
         """The frame itself, or the nearest caller in the user's files."""
@@ -391,7 +393,7 @@ class _Attribution:
         """The owner of a value on Python's stack after a break: the expression that broke, or the call around it."""
         found = self.breaks.get(frame.resumes)
         spans = [span for span in found.chain if span.file in self.paths] if found else []
-        step = self._at(spans[0]) if spans else None
+        step = self._step_at(spans[0]) if spans else None
         source = source_of_file(step.file) if step else None
         if step is None or source is None or not isinstance(step.node, ast.expr):
             return step
@@ -400,7 +402,7 @@ class _Attribution:
             return Step(step.file, next(around, step.node), failure.argument)
         return walk.owner_of_expression(source, step.node, walk.entered_at) or step
 
-    def _at(self, span: Span) -> Step | None:
+    def _step_at(self, span: Span) -> Step | None:
         """The outermost expression within a span, or the statement at its line."""
         source = source_of_file(self.paths.get(span.file, ""))
         for node in ast.walk(source.tree) if source else ():
@@ -410,11 +412,11 @@ class _Attribution:
                     return Step(source.file, node, span.code)
         return _statement_at(source, span) if source else None
 
-    def _guarded(self, failure: GuardFailure) -> Step | None:
+    def _guarded_step(self, failure: GuardFailure) -> Step | None:
         """The line that reads a guarded value."""
         same = (each for each in self.record.guards if each.frame == failure.entry and each.source == failure.source)
         found = next((each for each in same if each.file in self.paths and each.line), None)
-        return self._at(Span(found.file, found.line)) if found else None
+        return self._step_at(Span(found.file, found.line)) if found else None
 
     def _switch(self, frame: Frame) -> Step | None:
         """The innermost `with` around the calls that lead to a frame, which may switch torch's state."""

@@ -189,12 +189,12 @@ class _Wrap(ast.NodeTransformer):
         if isinstance(node, ast.Module | ast.ClassDef):
             return self.generic_visit(node) if isinstance(node, ast.Module) else self._class(node)
         if not self.depth:
-            return self._outside(node)
+            return self._value_outside(node)
         if isinstance(node, ast.expr):
             return self._expression(node)
         return self._match_case(node) if isinstance(node, ast.match_case) else self._statement(node)
 
-    def _outside(self, node: ast.AST) -> Any:
+    def _value_outside(self, node: ast.AST) -> Any:
         """Visit the functions in a statement outside of functions."""
         return node if isinstance(node, ast.expr) else self.generic_visit(node)
 

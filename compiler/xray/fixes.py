@@ -111,7 +111,7 @@ class Trials:
         """
         working = [fix for fix in fixes if fix.state in _WORKING]
         settings = list(dict.fromkeys(each.settings for fix in working for each in fix.suggestions if each.settings))
-        best = self._together(fixes, self._grow([], working))
+        best = self._combination_of(fixes, self._grow([], working))
         if best.rank == (False, len(fixes) - len(working)) or not settings:
             return best
         chosen: list[Fix] = []
@@ -119,13 +119,13 @@ class Trials:
         for setting in [(), *sorted(settings, key=lambda each: -_count(working, each))]:
             more = [fix for fix in working if {each.settings for each in fix.suggestions} <= kept | {setting}]
             grown = self._grow(chosen, [fix for fix in more if fix not in chosen])
-            tried = self._together(fixes, grown)
+            tried = self._combination_of(fixes, grown)
             if tried.rank < best.rank or not setting:
                 chosen, kept = grown, kept | {setting}
             best = min(best, tried, key=lambda each: each.rank)
         return best
 
-    def _together(self, fixes: Sequence[Fix], chosen: Sequence[Fix], why_not: str = "") -> Tried:
+    def _combination_of(self, fixes: Sequence[Fix], chosen: Sequence[Fix], why_not: str = "") -> Tried:
         """Chosen fixes as a change, with the sites that are left."""
         marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
         change = self._sum(chosen)
@@ -137,7 +137,7 @@ class Trials:
             if not self._sum([first]).fits(self._sum([second])):
                 raise ValueError(f"the fixes of {first.site} and {second.site} edit the same line: choose one of them")
         with apart.forget_compilations(lambda _seconds: None):
-            return self._together(fixes, chosen, self._why_not(chosen))
+            return self._combination_of(fixes, chosen, self._reason_against(chosen))
 
     def _best(self, site: Site) -> Fix:
         """The first verified fix of a site, or else the best one that was tried."""
@@ -170,27 +170,27 @@ class Trials:
             if self._sum(fitting).fits(self._sum([fix])):
                 fitting.append(fix)
         added = fitting[len(chosen) :]
-        if not added or not self._why_not(fitting):
+        if not added or not self._reason_against(fitting):
             return fitting
         if len(added) == 1:
             return chosen
         half = len(added) // 2
         return self._grow(self._grow(chosen, added[:half]), added[half:])
 
-    def _mended(self, identity: str, suggestion: Suggestion) -> set[str]:
+    def _mended_sites(self, identity: str, suggestion: Suggestion) -> set[str]:
         site = next(site for site in self.search.sites if site.id == identity)
         return self.search.sites_mended_by(site, suggestion)
 
     def _sum(self, fixes: Sequence[Fix]) -> Change:
         return sum((change_of(self.search, each) for fix in fixes for each in fix.suggestions), Change())
 
-    def _why_not(self, fixes: Sequence[Fix]) -> str:
+    def _reason_against(self, fixes: Sequence[Fix]) -> str:
         """Why fixes do not work together in one of the calls; "" if they do."""
         change = self._sum(fixes)
-        mended = {site for fix in fixes for each in fix.suggestions for site in self._mended(fix.site, each)}
+        mended = {site for fix in fixes for each in fix.suggestions for site in self._mended_sites(fix.site, each)}
         for call in (self.search.call, *self.search.call.later):
             with repeatable(call) as restore:
-                if why := Trial(self.search, Bench(call, restore, self.search.limit)).why_not(change, mended):
+                if why := Trial(self.search, Bench(call, restore, self.search.limit)).reason_against(change, mended):
                     return why
         return ""
 
@@ -204,7 +204,7 @@ class Trial:
     _moved: dict[Spot, int] = field(default_factory=dict)
     _moved_by: dict[tuple[Suggestion, ...], BreakFacts] = field(default_factory=dict)
 
-    def why_not(self, change: Change, mended: set[str]) -> str:
+    def reason_against(self, change: Change, mended: set[str]) -> str:
         """Why a change does not mend the `mended` sites: a break that is left, or a difference; "" if it does."""
         try:
             broken = self._break_with(change, mended)

@@ -126,14 +126,14 @@ def _is_bound_to_its_place(defined: ast.FunctionDef) -> bool:
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if name.startswith("__") and not name.endswith("__"):
             return True
-        if not isinstance(node, ast.JoinedStr | ast.Constant) or node is _docstring(defined):
+        if not isinstance(node, ast.JoinedStr | ast.Constant) or node is _doc_node(defined):
             continue
         if node.lineno != node.end_lineno:
             return True
     return False
 
 
-def _docstring(defined: ast.FunctionDef) -> ast.expr | None:
+def _doc_node(defined: ast.FunctionDef) -> ast.expr | None:
     first = defined.body[0]
     return first.value if isinstance(first, ast.Expr) else None
 

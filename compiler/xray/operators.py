@@ -188,7 +188,7 @@ class _Code:
         lines = [ast.unparse(ast.fix_missing_locations(statement)) for statement in found.body]
         body = [*lines, f"return {ast.unparse(found.value)}"] if found.value is not None else lines
         definition = "\n".join(
-            ["@torch.compiler.assume_constant_result", f"def {name}({parameters}):", *_indented(body)]
+            ["@torch.compiler.assume_constant_result", f"def {name}({parameters}):", *_indent_lines(body)]
         )
         call = f"{name}({', '.join(argument.code for argument in found.arguments)})"
         return self._suggestion(target, found, call, definition, (), _CONSTANT, "")
@@ -237,7 +237,7 @@ class _Code:
         self, target: Target, found: Outline, call: str, definition: str, settings: tuple[str, ...], words: str,
         caveat: str,
     ) -> Suggestion:  # fmt: skip
-        first, last, rewrite = _rewritten(linecache.getlines(self.file), target, found.absorbed, call)
+        first, last, rewrite = _rewrite_lines(linecache.getlines(self.file), target, found.absorbed, call)
         code = ast.unparse(target.nodes[0]).splitlines()[0]
         text = words.replace("{code}", f"`{code if len(code) <= 60 else code[:57] + '...'}`")
         return Suggestion(
@@ -284,12 +284,12 @@ class _Operator:
         lines = [
             f'@torch.library.custom_op("{self.namespace}::{self.name}", mutates_args=())',
             f"def {self.name}{signature}",
-            *_indented(body or self._body()),
+            *_indent_lines(body or self._body()),
             "",
             "",
             f"@{self.name}.register_fake",
             f"def {self.name}_fake{signature}",
-            *_indented(self._fake()),
+            *_indent_lines(self._fake()),
         ]
         if not self.kinds or not self.outline.arguments or is_impure(nodes):
             lines += ["", "", f"{self.name}.register_effect({EFFECT})"]
@@ -440,7 +440,7 @@ def _name(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
+def _indent_lines(lines: Sequence[str]) -> list[str]:
     return [f"    {part}" if part else "" for line in lines for part in line.split("\n")]
 
 
@@ -457,7 +457,9 @@ def _reads(node: ast.AST, name: str) -> bool:
     )
 
 
-def _rewritten(lines: Sequence[str], target: Target, absorbed: Sequence[ast.stmt], call: str) -> tuple[int, int, str]:
+def _rewrite_lines(
+    lines: Sequence[str], target: Target, absorbed: Sequence[ast.stmt], call: str
+) -> tuple[int, int, str]:
     """First line, last line and new text: the target is replaced by a call, and absorbed assignments are left out."""
     start, end = target.nodes[0], target.nodes[-1]
     first, last = min([start.lineno, *(each.lineno for each in absorbed)]), end.end_lineno or end.lineno

@@ -87,7 +87,7 @@ class Outliner:
         kept = named if target.expression is not None else self._bound
         if kept & self._names_used_elsewhere(target.nodes):
             return None
-        taken = [self._inside(node) for node in target.nodes]
+        taken = [self._node_inside(node) for node in target.nodes]
         if None in taken:
             return None
         body = [statement for statement in taken if isinstance(statement, ast.stmt)]
@@ -102,7 +102,7 @@ class Outliner:
         if isinstance(node, ast.expr) and _is_path(node):
             return self._take_path(node)
         saved = dict(self._arguments), dict(self._absorbed)
-        inner = self._inside(node)
+        inner = self._node_inside(node)
         if inner is not None:
             return inner
         self._arguments, self._absorbed = saved
@@ -112,24 +112,24 @@ class Outliner:
     def _take_path(self, node: ast.expr) -> ast.AST | None:
         root = _root(node)
         if root.id in self._bound:
-            return self._inside(node) if node is not root else node
+            return self._node_inside(node) if node is not root else node
         if not self._is_local(root.id):
             return self._take_global(node, root)
         if not self._needs_moved(node) and (argument := self._argument(node)) is not None:
             return argument
         if node is root:
             return self._absorb(root)
-        return self._inside(node)
+        return self._node_inside(node)
 
     def _take_global(self, node: ast.expr, root: ast.Name) -> ast.AST | None:
         value = self.names.get(root.id, getattr(builtins, root.id, None))
         if isinstance(value, _FIXED):
-            return self._inside(node) if node is not root else node
+            return self._node_inside(node) if node is not root else node
         if (argument := self._argument(node)) is not None:
             return argument
-        return None if node is root else self._inside(node)
+        return None if node is root else self._node_inside(node)
 
-    def _inside(self, node: ast.AST) -> ast.AST | None:
+    def _node_inside(self, node: ast.AST) -> ast.AST | None:
         """A copy of a node with its parts taken."""
         new = copy.copy(node)
         for name, value in ast.iter_fields(node):
@@ -178,7 +178,7 @@ class Outliner:
         else:
             self._moved.append(statement)
         self._bound.add(name.id)
-        taken = self._inside(statement.value)
+        taken = self._node_inside(statement.value)
         if not isinstance(taken, ast.expr):
             return None
         self._absorbed[statement] = ast.Assign([ast.Name(name.id, ast.Store())], taken)

@@ -130,7 +130,7 @@ class Walk:
         for child in self._changing_parts(source, node):
             if found := self.owner_of_expression(source, child, sites):
                 return found
-        if isinstance(node, ast.Call) and (found := self._returned(source, node, sites)):
+        if isinstance(node, ast.Call) and (found := self._returned_step(source, node, sites)):
             return found
         return Step(source.file, node, " ".join(ast.unparse(node).split()))
 
@@ -172,7 +172,7 @@ class Walk:
         if step not in self.steps:
             self.steps.append(step)
 
-    def _returned(self, source: Source, node: ast.Call, sites: tuple[CallSite, ...]) -> Step | None:
+    def _returned_step(self, source: Source, node: ast.Call, sites: tuple[CallSite, ...]) -> Step | None:
         """The owner within the user's function that a call runs, if a value that it returns changes."""
         codes = {kind.code for kind in self._kinds(source, node.func) if kind.code and kind.code[0] in self.files}
         for file, name, line in codes if len(codes) == 1 else ():
@@ -200,7 +200,7 @@ class Walk:
         use: ast.Name | None = None,
     ) -> Step | None:  # fmt: skip
         """The owner of a function's variable as it is used at a line, or, without `use`, as it is after the line."""
-        before, later = _reaching(source, function, name, line, use)
+        before, later = _find_reaching(source, function, name, line, use)
         before, later = ([each for each in found if self._may_have_run(source, each[0])] for found in (before, later))
         parameter = _parameter_of(function, name)
         is_between = len(self.calls) > 1
@@ -324,7 +324,7 @@ Assigned = tuple[ast.stmt | ast.expr, ast.expr | None]
 """A node that sets a variable, and the value, if it is an expression."""
 
 
-def _reaching(
+def _find_reaching(
     source: Source, function: Function, name: str, line: int, use: ast.Name | None
 ) -> tuple[list[Assigned], list[Assigned]]:
     """The assignments to a variable that may reach a line, latest first: earlier ones, and later ones of a loop."""

@@ -153,7 +153,9 @@ class Search:
             facts = bench.first_break(self._program(self.spots), noted.stand_ins(), frozenset(self.left_out))
         except STOPS as error:  # the user's code, or torch in a capture, may raise anything
             first = next(iter(str(error).splitlines()), "")
-            self._end_early(f"the search ended at a {type(error).__name__} of a capture{self._where(error)}: {first}")
+            self._end_early(
+                f"the search ended at a {type(error).__name__} of a capture{self._place_of_error(error)}: {first}"
+            )
             return False
         if facts is None:
             return False
@@ -195,15 +197,15 @@ class Search:
                 self.left_out.add(self.spots[spot])
                 self._mark_spot(spot, f"not run again, as {why}: an empty object takes the place of its value")
                 return self._note_values(bench)
-            self._trouble = f"the repeated call stops{self._where(why)}, as {why}: what follows is unknown"
+            self._trouble = f"the repeated call stops{self._place_of_error(why)}, as {why}: what follows is unknown"
         elif isinstance(why, TimeLimitError):
             self._end_early(
                 f"the search ended, as the call did not end within {bench.seconds:g} s when it was repeated"
-                f"{self._where(why)}: what follows is unknown"
+                f"{self._place_of_error(why)}: what follows is unknown"
             )
             return None
         elif why is not None:
-            self._trouble = f"the program raises {_words_of(why, self._where(why))}"
+            self._trouble = f"the program raises {_words_of(why, self._place_of_error(why))}"
             self._raised_at = next(iter(self._users_positions(why)[-1:]), None)
         return noted
 
@@ -228,7 +230,7 @@ class Search:
                 return max(around, key=lambda spot: (spot.start, [-each for each in spot.end]))
         return None
 
-    def _where(self, error: BaseException) -> str:
+    def _place_of_error(self, error: BaseException) -> str:
         """Place of an error in the user's code, in words: ` at file.py:12`; "" if there is none."""
         own = self._users_positions(error)
         return f" at {self.book.name(own[-1][0])}:{own[-1][1][0]}" if own else ""
@@ -443,7 +445,7 @@ class Bench:
         """First break of the call with values in place of spots; None if the call is captured as one graph."""
         self.restore()
         try:
-            with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process(), _muted():
+            with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process(), _mute():
                 return dynamo.break_of_call(self.function, self.call.args, self.call.kwargs)
         finally:
             self.restore()
@@ -557,7 +559,7 @@ def edit_of(item: Suggestion, book: SourceBook) -> Edit:
 
 
 @contextmanager
-def _muted() -> Iterator[None]:
+def _mute() -> Iterator[None]:
     """Discard output. The streams have the type of a terminal's, which TorchDynamo sees in code that uses them."""
     out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(error):

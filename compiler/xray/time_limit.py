@@ -33,7 +33,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         with _alarm(seconds):
             yield
     else:
-        with _watching(threading.get_ident(), seconds):
+        with _watch(threading.get_ident(), seconds):
             yield
 
 
@@ -62,7 +62,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _watching(thread: int, seconds: float) -> Iterator[None]:
+def _watch(thread: int, seconds: float) -> Iterator[None]:
     is_over, lock = threading.Event(), threading.Lock()
 
     def watch() -> None:

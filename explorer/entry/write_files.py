@@ -22,7 +22,7 @@ def write_files(files: Sequence[EditedFile]) -> list[Path]:
     OSError if writing fails.
     """
     new = [(Path(file.path), file.data, file.after.encode(file.encoding)) for file in files if _must_be_the_same(file)]
-    backups = [_back_up(path) for path, _, _ in new]
+    backups = [_write_backup(path) for path, _, _ in new]
     done: list[tuple[Path, bytes]] = []
     try:
         for path, before, after in new:
@@ -48,7 +48,7 @@ def _must_be_the_same(file: EditedFile) -> bool:
     return True
 
 
-def _back_up(path: Path) -> Path:
+def _write_backup(path: Path) -> Path:
     """Copy a file to a new one beside it, with its mode bits: `model.py.orig`, or `model.py.orig2` if that exists."""
     for number in itertools.count(1):
         backup = path.with_name(f"{path.name}.orig{number if number > 1 else ''}")

@@ -244,17 +244,17 @@ class CallTree:
         if caller is None:
             return self._root(self._frame_key(frame))
         span = frame.called_at
-        spot = self._calling(self._spot(caller), self.lines.place(span.file, span.line) if span else None)
+        spot = self._calling_spot(self._spot(caller), self.lines.place(span.file, span.line) if span else None)
         key = self._frame_key(frame)
-        return spot if key[0] in self._inner else (self._called(*spot, key), 0)
+        return spot if key[0] in self._inner else (self._called_function(*spot, key), 0)
 
-    def _calling(self, spot: Spot, place: Place | None) -> Spot:
+    def _calling_spot(self, spot: Spot, place: Place | None) -> Spot:
         """The function with the line `place`, at or below `spot`; `spot` itself if there is none."""
         if place is None or place[0] in self._inner:
             return spot
         key = self._key(place)
-        found = next((each for each in _below(spot[0]) if each.key == key), None)
-        return (found or self._called(*spot, key), place[1])
+        found = next((each for each in _descendants(spot[0]) if each.key == key), None)
+        return (found or self._called_function(*spot, key), place[1])
 
     def _root(self, key: Key) -> Spot:
         return self.roots.setdefault(key, Function(key)), 0
@@ -265,11 +265,11 @@ class CallTree:
         for artifact, row in places:
             if artifact in self._inner:
                 continue
-            function = self._called(function, at, self._key((artifact, row)))
+            function = self._called_function(function, at, self._key((artifact, row)))
             at = row if function.key[1] <= row <= function.key[2] else at
         return function, at
 
-    def _called(self, function: Function, row: int, key: Key) -> Function:
+    def _called_function(self, function: Function, row: int, key: Key) -> Function:
         """The function `key`, as called by `function`; the function itself, or its caller, if it is recursive."""
         again = next((each for each in function.around() if each.key == key), None)
         if again is not None:
@@ -301,11 +301,11 @@ def way(cell: Cell) -> Iterator[tuple[Function, int]]:
         row = function.row
 
 
-def _below(function: Function) -> Iterator[Function]:
+def _descendants(function: Function) -> Iterator[Function]:
     yield function
     for line in function.lines.values():
         for called in line.calls.values():
-            yield from _below(called)
+            yield from _descendants(called)
 
 
 def _is_inner(title: str, attrs: dict[str, object]) -> bool:

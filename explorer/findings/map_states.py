@@ -46,7 +46,7 @@ class _States:
 
     def all(self) -> Iterator[State]:
         """Yield the states in order."""
-        yield State(tuple(self._observed(cell) for cell in self.cells))
+        yield State(tuple(self._count_observed(cell) for cell in self.cells))
         if self.xray is None or self.xray.left is None:
             return
         sites = {site.id: site for site in self.xray.sites}
@@ -58,7 +58,7 @@ class _States:
         if fixed:
             yield State(self._infer([bool(cell.gap and cell.gap.left) for cell in self.cells]), fixed[-1])
 
-    def _observed(self, cell: Cell) -> int:
+    def _count_observed(self, cell: Cell) -> int:
         if cell.gap is not None:
             return BREAK if cell.gap.breaks else HIDDEN if cell.gap.site else ABSENT
         return self._codes[_code(cell)] if cell.graphs else PLAIN

@@ -71,7 +71,7 @@ class XRayed:
 
     def _find(self) -> XRay:
         """Search for sites and causes of recompilation."""
-        sites, causes = self._searched().found, self._searched_causes()
+        sites, causes = self._search_once().found, self._searched_causes()
         return replace(sites, causes=causes.causes, cause_notes=causes.notes)
 
     def _searched_causes(self) -> CauseSearch:
@@ -79,10 +79,10 @@ class XRayed:
             from compiler.engine import Exploration
             from compiler.xray.causes import find_causes
 
-            self._cause_search = find_causes(self._searched(), Exploration)
+            self._cause_search = find_causes(self._search_once(), Exploration)
         return self._cause_search
 
-    def _searched(self) -> Search:
+    def _search_once(self) -> Search:
         if self._call is None:
             raise ValueError(NO_CALL)
         if self._search is None:
@@ -162,7 +162,7 @@ class XRayed:
             from compiler.xray.cause_fixes import CauseTrials
             from compiler.xray.fixes import Trials
 
-            tried = Trials(self._searched()).run()
+            tried = Trials(self._search_once()).run()
             found = replace(
                 self.found,
                 fixes=tried.fixes,
@@ -213,13 +213,13 @@ class XRayed:
         for fix in chosen:
             if fix.suggestion is None or not (fix.suggestion.rewrite or fix.suggestion.settings):
                 raise ValueError(f"{fix.site} has no fix to choose: {fix.words}")
-        return self._patch_of(Trials(self._searched()).try_together(self.fixes, chosen))
+        return self._patch_of(Trials(self._search_once()).try_together(self.fixes, chosen))
 
     def _patch_of(self, tried: Tried, causes: Sequence[Cause] = ()) -> Patch:
         """The patch of fixes, with changes for causes of recompilation in it."""
         from compiler.xray.patch import edited_files
 
-        files = edited_files(tried.change, self._searched(), cell_texts())
+        files = edited_files(tried.change, self._search_once(), cell_texts())
         told = promises(self.found, tried.fixes, tried.left, tried.why_not) if self.sites else []
         told += cause_promises(causes)
         return patch_of(files, told, not tried.why_not)

@@ -119,7 +119,7 @@ def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
     other = owner.orelse[0] if len(owner.orelse) == 1 else after if not owner.orelse else None
     match owner.body, other:
         case [ast.Return(value=ast.expr() as yes)], ast.Return(value=ast.expr() as no) if _can_combine(owner.test):
-            text = _chosen(_condition(case, owner.test), yes, no)
+            text = _choose_expression(_condition(case, owner.test), yes, no)
             if text is None:
                 return None
             first, _, new = _put(case, owner, f"return {text}")
@@ -127,10 +127,10 @@ def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
     return None
 
 
-def _chosen(condition: str, yes: ast.expr, no: ast.expr) -> str | None:
+def _choose_expression(condition: str, yes: ast.expr, no: ast.expr) -> str | None:
     """Code that chooses between two values, or part by part between two tuples; None if nothing can be chosen."""
     if isinstance(yes, ast.Tuple) and isinstance(no, ast.Tuple) and len(yes.elts) == len(no.elts):
-        parts = [_chosen(condition, mine, other) for mine, other in zip(yes.elts, no.elts, strict=True)]
+        parts = [_choose_expression(condition, mine, other) for mine, other in zip(yes.elts, no.elts, strict=True)]
         return None if None in parts else ", ".join(map(str, parts))
     if ast.dump(yes) == ast.dump(no):
         return ast.unparse(yes)

@@ -36,7 +36,7 @@ def search(decoder, width, steps):
         candidates = []
         for beam in beams:
             candidates += expand(decoder, beam, width)
-        beams = heapq.nlargest(width, candidates, key=lambda beam: beam[0])  # breaks: heapq.nlargest
+        beams = heapq.nlargest(width, candidates, key=lambda beam: beam[0])  # breaks before torch 2.15: heapq.nlargest
         for beam in list(beams):
             if beam[1][-1] == 0:
                 finished.append(beam)
