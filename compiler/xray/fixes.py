@@ -20,6 +20,7 @@ from compiler.advise.trial import Result, agreement, results_of
 from compiler.calls.state import State
 from compiler.capture.breaks import span_of
 from compiler.capture.suggestions.case import narrow_to_header
+from compiler.capture.suggestions.values import NAN_CHECK
 from compiler.numerics.policy.judge import judge
 from compiler.record import Fix, FixState, ProgramCost, Site, Span, Suggestion, XRay
 from compiler.torch_api import apart
@@ -256,7 +257,7 @@ class Trial:
             return replace(_moved_fix(site, first, *moved[:2]), also=also)
         if why:
             return Fix(site.id, first, "no fix known", why)
-        when = when or next((each.caveat for each in suggestions if each.caveat == CLOCK), "")
+        when = when or next((each.caveat for each in suggestions if each.caveat in (CLOCK, NAN_CHECK)), "")
         state: FixState = "changes when a side effect happens" if when else "verified"
         words = when or "the break is gone, results and side effects are the same"
         return Fix(site.id, first, state, words, also=also)
@@ -392,7 +393,9 @@ def compare_outcomes(first: Outcome, second: Outcome, mine: Outcome) -> tuple[st
     said, mine_said = (_mask_numbers(first.said, second.said, each.said) for each in (first, mine))
     if said == mine_said:
         return "", ""
-    if sorted(_lines(said)) == sorted(_lines(mine_said)):
+    if first.said != second.said:
+        said, mine_said = _mask_all_numbers(first.said), _mask_all_numbers(mine.said)
+    if said != mine_said and sorted(_lines(said)) == sorted(_lines(mine_said)):
         return "", "what it prints, logs and warns of comes in another order"
     return "it prints, logs or warns of something else", ""
 
@@ -419,10 +422,29 @@ def _lines(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(kind, line) for kind, text in said for line in text.splitlines()]
 
 
-def _mask_numbers(first: Any, second: Any, said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The output of a call; numbers are masked if the outputs of two unchanged runs differ, for example in times."""
+Said = Sequence[tuple[str, str]]
+
+
+def _mask_numbers(first: Said, second: Said, said: Said) -> list[tuple[str, str]]:
+    """The output of a call, without the numbers that differ between two unchanged runs, for example times.
+
+    If these runs differ in more than numbers, all numbers are masked.
+    """
     if first == second:
         return list(said)
+    if _mask_all_numbers(first) != _mask_all_numbers(second):
+        return _mask_all_numbers(said)
+    pairs = zip(_numbers(first), _numbers(second), strict=True)
+    varying = {at for at, (number, other) in enumerate(pairs) if number != other}
+    count = itertools.count()
+    return [(kind, _NUMBERS.sub(lambda m: "#" if next(count) in varying else m[0], text)) for kind, text in said]
+
+
+def _numbers(said: Said) -> list[str]:
+    return [match[0] for _, text in said for match in _NUMBERS.finditer(text)]
+
+
+def _mask_all_numbers(said: Said) -> list[tuple[str, str]]:
     return [(kind, _NUMBERS.sub("#", text)) for kind, text in said]
 
 
@@ -437,6 +459,7 @@ def _differences_held(first: Mapping[str, Any], second: Mapping[str, Any], mine:
             yield f"`{name}` was a {type(value).__name__}, is a {type(mine[name]).__name__}"
         elif steady and judge(name, mine[name], value).verdict == "differs":
             yield f"`{name}` is another"
+    yield from (f"`{name}` is new" for name in mine if name not in first and name not in second)
 
 
 def _unknown(site: Site) -> Fix:

@@ -12,7 +12,7 @@ import linecache
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +196,8 @@ class _Code:
     def _as_operator(self, target: Target, found: Outline) -> Suggestion:
         name, kinds = self._new_name(target), self.kinds.of(target.nodes[0])
         is_clock = target.expression is not None and self._clock(target.expression) != ""
+        if is_clock:  # the operator returns whole nanoseconds
+            kinds = [replace(kind, type=int) for kind in kinds]
         writer = _Operator(name, self._namespace(), found, kinds if found.value is not None else ())
         call = f"{name}({', '.join(_outer_code(argument) for argument in found.arguments)})"
         settings: tuple[str, ...] = ()

@@ -152,7 +152,7 @@ def promises(found: XRay, fixes: Sequence[Fix], left: XRay, why_not: str) -> lis
     if why_not:
         return [head, f"NOT VERIFIED: tried together, {why_not}."]
     same = "Tried together: results, gradients, output and attributes are the same, also on random inputs."
-    exceptions = [f"But at {places[fix.site]}, {fix.words}." for fix in chosen if fix.state != "verified"]
+    exceptions = [f"But at {places[fix.site]}: {fix.words.rstrip('.')}." for fix in chosen if fix.state != "verified"]
     rest = ", ".join(dict.fromkeys(place_text(site.file, site.line) for site in left.sites))
     remaining = f"{pluralize(len(left.sites), 'site')} left: {rest}." if rest else "No site is left."
     return [head, same, *exceptions, remaining, *(f"There may be more: {problem}." for problem in left.problems)]

@@ -13,6 +13,7 @@ import torch
 from compiler.engine import explore
 from compiler.record import Fix
 from compiler.record.options import Options
+from compiler.xray.fixes import Outcome, compare_outcomes
 from explorer.run.run import Run
 from explorer.run.xray import XRayed
 from tests.compiler.broken import MODERN, NUMBERS, function, settings
@@ -47,6 +48,26 @@ def test_verified_fix_leaves_results_and_effects() -> None:
 
 def test_print_in_the_graph_is_verified() -> None:
     assert only('def f(x):\n    y = x * 2\n    print("sum", y)\n    return y + 1\n').state == "verified"
+
+
+def test_check_in_the_graph_raises_another_error() -> None:
+    fix = only('def f(x):\n    if (x > 1e30).any():\n        raise ValueError("large")\n    return x * 2\n')
+    assert fix.state == "changes when a side effect happens"
+    assert fix.words.startswith("It raises RuntimeError when the graph runs")
+
+
+def printed(text: str) -> Outcome:
+    return Outcome(said=(("printed", text),))
+
+
+def test_only_numbers_that_vary_by_themselves_may_differ() -> None:
+    first, second = printed("step 1: loss 2.5 in 0.31 s"), printed("step 1: loss 2.5 in 0.29 s")
+    assert compare_outcomes(first, second, printed("step 1: loss 2.5 in 0.44 s")) == ("", "")
+    assert compare_outcomes(first, second, printed("step 1: loss 7.5 in 0.44 s"))[0].startswith("it prints")
+
+
+def test_new_attribute_is_a_difference() -> None:
+    assert compare_outcomes(Outcome(), Outcome(), Outcome(held={"self.extra": 1}))[0] == "`self.extra` is new"
 
 
 def test_moved_break_is_mended_too() -> None:

@@ -105,6 +105,8 @@ def test_clock_is_read_at_another_time() -> None:
     fix = only("import time\ntimes = []\ndef f(x):\n    times.append(time.time())\n    return x * 2\n")
     assert fix.state == "changes when a side effect happens"
     assert "The clock is read when the graph runs" in fix.words
+    assert fix.suggestion is not None
+    assert "torch.empty((), dtype=torch.int64)" in fix.suggestion.definitions[0]
 
 
 def test_state_of_torchs_generator_is_in_no_operator() -> None:
