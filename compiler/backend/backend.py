@@ -1,4 +1,4 @@
-"""The function that `torch.compile(backend="tcompile")` calls: compiles a captured graph to a callable."""
+"""Compile a captured graph to a callable, in `tcompile`: `torch.compile(backend="tcompile")` calls this function."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 LAYOUTS = Rules(RULES.__contains__, row_pitch)
 COLLECTED = 5
-"""Full garbage collections run in one of 5 compilations: without any, the process would grow."""
+"""Full garbage collections run in one of this many compilations: without any, memory use would grow."""
 KINDS = ("forward", "backward", "inference")
 CALL = 4
-"""Host time of an extern call, in kernel launches."""
+"""Host time of an extern call, as a number of kernel launches."""
 _COMPILATIONS = count()
 
 
@@ -80,7 +80,7 @@ def tcompile(
 
 @contextmanager
 def _skip_unused_tracing() -> Iterator[None]:
-    """Skip unused work of TorchDynamo, and full garbage collections in most compilations."""
+    """Skip TorchDynamo's work for logs and traces that are off; in most compilations, also full garbage collections."""
     is_uncollected = (next(_COMPILATIONS) + 1) % COLLECTED
     with skip_unread_work(), made_to_stay() if is_uncollected else nullcontext():
         yield
@@ -99,7 +99,7 @@ def compile_graph(
     graphs: Callable[[], Graphs] | None = None,
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
-    """Compile one ATen graph of AOTAutograd. `graphs` returns the CUDA graphs to replay it with; None for no replay."""
+    """Compile one ATen graph of AOTAutograd. If given, `graphs` returns CUDA graphs to replay it with."""
     saved = saved_for_backward_only(module) if name == "forward" else {}
     mine = donated_names() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
@@ -126,7 +126,6 @@ def compile_graph(
 
 
 def _inputs_on_gpu(module: GraphModule) -> Iterator[Node]:
-    """Inputs of a graph that are on a GPU."""
     for node in module.graph.find_nodes(op="placeholder"):
         if isinstance(value := value_of(node), torch.Tensor) and value.device.type == "cuda":
             yield node
@@ -138,7 +137,7 @@ def donated_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
 
 
 def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
-    """Take over the results of a forward that only its backward uses; returns their names by output position."""
+    """Take over from AOTAutograd the forward's results that only its backward uses; returns their names by position."""
     [output] = module.graph.find_nodes(op="output")
     return {place: output.args[0][place].name for place in claim_donated_buffers()}
 
@@ -170,8 +169,8 @@ def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Con
 
 
 def _quicker_launched(program: Program, ctx: Context) -> str:
-    """Reason why launching a graph's steps takes the host less time than a replay, "" if it does not. It is always ""
-    for a backward, which follows the decision for its forward: it has one to two times as many launches.
+    """Reason not to replay a graph, as launching its steps takes the host less time; else "". Always "" for a backward,
+    which follows the decision for its forward: a backward has one to two times as many launches.
     """
     launches = sum(1 if isinstance(step, Kernel) else CALL for step in program.steps)
     enough = {"inference": ctx.thresholds.replayed, "forward": ctx.thresholds.replayed_in_training}
@@ -194,7 +193,7 @@ def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: B
 
 
 def _wake(inputs: Sequence[Any]) -> None:
-    """If inputs are on a GPU, start the compile processes: they start while the graph is partitioned and lowered."""
+    """If inputs are on a GPU, start the compile processes early: they get ready while the graph is lowered."""
     gpus = [value.device for value in inputs if isinstance(value, torch.Tensor) and value.device.type == "cuda"]
     if gpus and torch.cuda.is_available() and not why_no_gpu():
         from compiler.backend.runtime.build_triton import warm_up
@@ -234,7 +233,9 @@ def example_sizes(module: GraphModule) -> dict[str, int]:
 
 
 def compile_program(program: Program, ctx: Context, options: BackendOptions) -> Call:
-    """Compile a program to a call: generated code if possible, else, with a warning, the reference interpreter."""
+    """Compile a program to a call of generated code. The call uses an interpreter if an option asks for that or, with a
+    warning, if no code can be generated.
+    """
     if options.interpret:
         return interpret_program(program)
     if options.code == "triton" and not ctx.processors:
@@ -314,15 +315,15 @@ def kernels_on(program: Program, device: str) -> Program:
 
 
 def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
-    """Make a call that compiles lazily, at the first call. The reference interpreter runs the program for tensors
-    without memory, such as fake tensors, and while the C++ compiler fails. Several threads may make the first call.
+    """Make a call that compiles when it first runs, in any thread. The reference interpreter runs the program while the
+    C++ compiler fails, and always if the first run is on tensors without memory, such as fake tensors.
     """
     interpreter, making = interpret_program(program), RLock()
     ready: Call | None = None
     failures, next_attempt = 0, 0.0
 
     def prepare(args: Sequence[Any]) -> None:
-        """Compile. A first failure is retried at the next call, later ones after a pause as long as the attempt."""
+        """Compile. The first failure is retried at the next call, later ones after a pause as long as the attempt."""
         nonlocal ready, failures, next_attempt
         if not are_in_memory(args):
             ready = interpreter

@@ -67,7 +67,10 @@ def passes_for_tuning(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The program after each pass, "lowered" first, and the time of each pass in seconds."""
+    """Result of a run of the passes.
+
+    `programs` has the program after each pass, "lowered" first. `seconds` has the time of each pass.
+    """
 
     programs: Mapping[str, Program]
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -106,8 +109,8 @@ def _check(program: Program, name: str, before: Program) -> None:
 class Watcher(Protocol):
     """Observes compilations, one graph after the other.
 
-    `builds` says whether code is compiled, or only generated to be read. `replaces` says whether later calls run FX
-    graphs instead of compiled code, for which AOTAutograd's wrappers are needed.
+    `builds` says whether code is compiled; if not, the reference interpreter runs the graphs. `replaces` says whether
+    later calls run FX graphs instead of compiled code, for which AOTAutograd's wrappers are needed.
     """
 
     builds: bool

@@ -1,4 +1,4 @@
-"""The backend's IR. All classes are frozen and print canonically; `verify.py` checks programs.
+"""The backend's IR. All classes are frozen and print canonically; `passes/verify.py` checks programs.
 
     Program        buffers, inputs, a list of steps, outputs
     Step           a Kernel, or an Extern: one extern call of a PyTorch operator
@@ -8,7 +8,7 @@
     Loop           fills one buffer: `target[index] = value`, at each point; or reduces `value` over `reduced`
     Expr           the scalar value of a loop, see `expr.py`
 
-Lowering gives each ATen operation one loop or several, each in its own kernel. The passes then merge kernels, inline
+Lowering turns each ATen operation into one or more loops, each in its own kernel. The passes then merge kernels, inline
 expressions into their readers, and reorder loops. A loop addresses buffers by coordinates, one index per dimension.
 The buffer's `strides` give the offset of an element, so views and layouts cost nothing. An extern call addresses
 memory by `Strided` views, as PyTorch does.
@@ -125,7 +125,7 @@ class Loop:
 
     @property
     def place(self) -> Shape:
-        """Index that it writes to."""
+        """Index at which it stores."""
         return self.value.index if isinstance(self.value, Put) else self.index
 
     def __str__(self) -> str:
@@ -155,7 +155,7 @@ class Kernel(_Printed):
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """Names of the buffers whose values from before the kernel its loops read, sorted."""
+        """Sorted names of its input buffers: those it scatters into, or reads before any of its loops writes them."""
         written: set[str] = set()
         loaded: set[str] = set()
         for loop in self.loops:
@@ -215,7 +215,7 @@ class Kernel(_Printed):
 
     @property
     def over(self) -> str:
-        """Its ranges, as text."""
+        """Text of its ranges."""
         outer, inner = (", ".join(f"{var} < {var.size}" for var in group) for group in (self.ranges, self.reduced))
         return (outer or "one point") + (f"; {inner}" if inner else "")
 
@@ -370,10 +370,10 @@ def strided_views(value: Any) -> Iterator[Strided]:
 class Program(_Printed):
     """A graph as a list of steps.
 
-    `inputs` are the arguments in order: names of buffers, or of symbols for sizes. `outputs` have the form of an
-    extern's arguments. `mutated` names the inputs that a step writes. `constants` are tensors that the graph holds, by
-    buffer. `frees` names the buffers to free after each step; it is () before scheduling. `apart` has the positions of
-    outputs that are the same view as an earlier output, but must be separate tensor objects for autograd.
+    `inputs` are the arguments in order: names of buffers, or of symbols for sizes. `outputs` have the form of
+    arguments of an extern call. `mutated` names the inputs that a step writes. `constants` are tensors that the graph
+    holds, by buffer name. `frees` names the buffers to free after each step; it is () before scheduling. `apart` has
+    the positions of outputs that are the same view as an earlier output, but must be separate tensors for autograd.
     """
 
     name: str

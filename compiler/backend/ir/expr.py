@@ -156,7 +156,7 @@ def _parts(value: Expr) -> Iterator[Expr]:
 
 
 def indices(value: Expr) -> Shape:
-    """Indices of a load, a scatter or an index itself, without those of its subexpressions; () for others."""
+    """Indices of a load or a scatter, without those of subexpressions; an `Index` itself; () for other expressions."""
     if isinstance(value, Load | Put):
         return value.index
     return (value,) if isinstance(value, Index) else ()
@@ -199,7 +199,9 @@ def with_loads(value: Expr, change: Callable[[Load], Expr | None]) -> Expr:
 
 
 def rename_buffers(value: Expr, names: Mapping[str, str], starts: Container[str] = ()) -> Expr:
-    """Rename buffers, by old name. Accesses to buffers in `starts` (old names) become accesses to the first element."""
+    """Rename buffers. `names` maps old names to new ones. `starts` has old names of buffers: accesses to them become
+    accesses to the first element.
+    """
 
     def rename(value: Expr) -> Expr:
         return rebuilt(value, change)
@@ -238,7 +240,7 @@ def cost(value: Expr) -> int:
 
 
 def operation(name: str, *args: Expr) -> Expr:
-    """Make an operation: the result has the dtype of the last argument, bool for comparisons."""
+    """Make an operation: the result has the dtype of the last argument, or bool for comparisons."""
     is_bool = OPERATIONS[name].kind == "compare"
     return Op(name, args, torch.bool if is_bool else args[-1].dtype)
 

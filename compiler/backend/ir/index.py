@@ -27,7 +27,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keyed:
-    """Base class with equality by `key`, a text of all fields. Variables of one name but different sizes differ."""
+    """Base class with equality by `key`, a text of all fields: variables of one name but two sizes are not equal."""
 
     key: str = field(init=False, repr=False)
 
@@ -118,7 +118,7 @@ Product: TypeAlias = tuple[Atom, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index(Keyed):
-    """A sum: each term is a product of atoms and a non-zero factor. `Index.of` converts an int or an atom."""
+    """A sum of terms: each is a product of atoms and a non-zero factor. `Index.of` converts an int or an atom."""
 
     terms: tuple[tuple[Product, int], ...]
     dtype: ClassVar[torch.dtype] = torch.int64
@@ -185,7 +185,7 @@ def _product(factors: tuple[Index, ...]) -> Index:
 
 @lru_cache(1 << 16)
 def scalar_product(places: tuple[Index, ...], steps: tuple[Index, ...]) -> Index:
-    """Dot product of coordinates and strides: an offset in memory."""
+    """Dot product of coordinates and strides: an offset, in elements."""
     total = _constant(0)
     for place, step in zip(places, steps, strict=True):
         total = total + place * step
@@ -347,7 +347,7 @@ def _cancel_common_factor(index: Index, by: Index) -> tuple[Index, Index, Index,
 
 
 def _units(by: Index) -> Iterator[Index]:
-    """Candidate divisors of a single product: all but one of its atoms, or a smaller constant factor."""
+    """Candidate divisors of a product: without one of its atoms, or with a smaller factor. None for several terms."""
     if len(by.terms) != 1:
         return
     ((divisor, factor),) = by.terms
@@ -422,7 +422,7 @@ def _highest(atom: Atom) -> Index | None:
 
 
 def _largest(index: Index) -> Index | None:
-    """Upper bound of an index if it is a constant, else None."""
+    """Constant upper bound of an index, None if none is found."""
     total = 0
     for atoms, factor in index.terms:
         tops = [_highest(atom) for atom in atoms]
@@ -434,7 +434,7 @@ def _largest(index: Index) -> Index | None:
 
 
 def _is_natural_for_sizes(index: Index) -> bool:
-    """Whether a polynomial is ≥ 0 if all symbols are ≥ 1: with s + 1 substituted for s, no factor is negative."""
+    """Whether a polynomial is proven to be ≥ 0 for symbols ≥ 1: with s + 1 for each s, all coefficients are > 0."""
     shifted = _constant(0)
     for atoms, factor in index.terms:
         term = _constant(factor)
@@ -512,7 +512,7 @@ def variables(index: Index) -> set[Var]:
 
 
 def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None = None) -> Any:
-    """Evaluate an index for values of its variables and symbols, and with `indirect` for its `Indirect` atoms.
+    """Evaluate an index, given values of its variables and symbols by name; `indirect` evaluates `Indirect` atoms.
 
     The result is an int, or an integer tensor if values are tensors.
     """
@@ -527,7 +527,7 @@ def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], 
 
 
 def position(at: Sequence[Index], shape: Sequence[Index]) -> Index:
-    """Position of coordinates in a shape, in row-major order."""
+    """Row-major position of coordinates in a shape."""
     found = Index.of(0)
     for coordinate, size in zip(at, shape, strict=True):
         found = found * size + coordinate
@@ -552,7 +552,10 @@ def is_bijective(coordinates: tuple[Index, ...], shape: tuple[Index, ...], range
 
 
 def _split_variable(place: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
-    """Split each variable that occurs in quotients or remainders into two, if the divisor divides its size."""
+    """Split each variable that occurs in a quotient or remainder into two, if the divisor divides its size.
+
+    Returns the rewritten index and the variables.
+    """
     for atom in atoms_of(place):
         if not isinstance(atom, Quotient | Remainder) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
             continue

@@ -1,8 +1,8 @@
 """Counter-based random numbers: Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3").
 
-Gives the same numbers as Triton's `tl.rand` and `tl.randn` and Inductor's `randint64`, in torch for the reference
-interpreter, and in C++. The 64-bit key is the seed, the counter is the position of an element. Equal seeds and
-counters give equal numbers, so they can be recomputed instead of stored.
+Gives the same numbers as Triton's `tl.rand` and `tl.randn` and Inductor's `randint64`, implemented in torch for the
+reference interpreter, and in C++. The 64-bit key is the seed, the counter is the position of an element. Equal seeds
+and counters give equal numbers, so that numbers can be recomputed instead of stored.
 """
 
 from __future__ import annotations

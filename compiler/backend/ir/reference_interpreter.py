@@ -134,7 +134,7 @@ class State:
             total.copy_(value.flatten()[-1])
 
     def target(self, name: str) -> torch.Tensor:
-        """Tensor of a buffer, allocated at its first write."""
+        """Tensor of a buffer, allocated if it has no memory yet."""
         if name not in self.memory:
             buffer = self.program.by_name[name]
             shape, strides = [*map(self.size, buffer.shape)], [*map(self.size, buffer.strides)]
@@ -170,7 +170,7 @@ class _Points:
     def check_bounds(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
         """Check the indices along a dimension at the `wanted` points (None for all), and clamp the others.
 
-        Raises IndexError for an index out of range. That includes negative ones, which torch counts from the end.
+        Raises IndexError for an index out of range, also for a negative one, which torch would count from the end.
         """
         wrong = (place < 0) | (place >= size)
         wrong = wrong if wanted is None else wrong & wanted
@@ -222,7 +222,7 @@ def _reduce(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
 def match_fake_layout(
     operator: str, tensor: torch.Tensor | None, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor | None:
-    """Restride a result to match its fake tensor.
+    """Restride the result of an operator to match its fake tensor.
 
     Returns a view if strides differ only along dimensions of size 1, a copy if they differ otherwise. None stays None:
     some attention kernels leave out optional results. Raises BackendError if shape or dtype differ, or if elements

@@ -17,8 +17,8 @@ from compiler.backend.ir import Kernel, Loop
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """One pass over the reduced ranges. `body` has its loops, in order: reductions and pointwise loops. `scalars` has
-    loops that run before it, once at each point of the outer loops. `again` names the values in `body` that an earlier
-    sweep has already computed.
+    loops that run before the pass, once at each point of the outer loops. `again` names the values in `body` that an
+    earlier sweep has already computed.
     """
 
     scalars: tuple[Loop, ...]

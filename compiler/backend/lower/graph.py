@@ -77,7 +77,7 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
 
 
 def _count_outputs(name: str, outputs: int) -> int:
-    """Number of outputs that the user gets; others of a forward are saved. 0 for a backward or tensor subclasses."""
+    """Number of outputs that the user gets, without saved tensors. 0 for a backward or tensor subclasses."""
     if name != "forward":
         return outputs if name == "inference" else 0
     facts = aot_facts()

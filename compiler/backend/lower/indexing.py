@@ -41,7 +41,7 @@ def embedding(low: Lowering, weight: Tensor, rows: Tensor, *_: Any) -> Tensor:
 
 
 def coordinates_along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
-    """Function from coordinates in `rows` to those in x, as in `torch.gather`: `rows` has the index along `dim`."""
+    """Function from coordinates in `rows` to coordinates in x, as in `torch.gather`: `rows` has indices along `dim`."""
     if not x.shape or len(x.shape) != len(rows.shape):
         raise NoRuleError("by a tensor with other dimensions, or without any")
     dim = x.dimension(dim)
@@ -53,7 +53,7 @@ def gather(low: Lowering, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor
 
 
 def coordinates_of_rows(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
-    """Function from coordinates in an `index_select` of x to those in x: the 1-d `rows` has the indices along `dim`."""
+    """Function from coordinates in an `index_select` of x to coordinates in x: 1-d `rows` has indices along `dim`."""
     if not x.shape or len(rows.shape) != 1:
         raise NoRuleError("of or by tensors without dimensions")
     dim = x.dimension(dim)
@@ -330,7 +330,9 @@ def embedding_backward(
 
 
 def scatter(low: Lowering, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
-    """Lowering rule for `torch.scatter`. One index per row needs no `Put`: each element checks if it is the target."""
+    """Lowering rule for `torch.scatter`. With one index per row, no `Put` is needed: each element of the result checks
+    whether it is the target.
+    """
     dim = x.dimension(dim)
     wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
     if not x.shape or rows.shape != wanted:

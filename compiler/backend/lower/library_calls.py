@@ -1,4 +1,4 @@
-"""Lowering rules of matmuls and convolutions on a GPU: library calls with padded operands or without bias.
+"""Lowering rules of matmuls and convolutions, mostly for GPUs: library calls with padded operands or without bias.
 
 Libraries load 16 bytes at once if all rows are 16-byte aligned. Other matmuls take several times as long, so Inductor
 pads them too. Padding an operand is a loop, into which its producer can be inlined. Slicing a padded result is a loop
@@ -50,7 +50,7 @@ def product(low: Lowering, left: Tensor, right: Tensor) -> Tensor:
 def product_and_bias(low: Lowering, bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor:
     """Lowering rule for aten.addmm with one bias per column. A loop adds the bias if all readers are pointwise: a
     library call without bias takes the host less time. In low precision the bias stays in the call, as eager mode
-    rounds the sum only.
+    rounds only the sum.
     """
     if len(bias.shape) != 1 or factors:
         raise NoRuleError(LIBRARY)
@@ -159,7 +159,9 @@ def _round_up(size: Index, unit: int) -> Index:
 
 
 def _pays(rows: Index, inner: Index, columns: Index, meta: Any) -> bool:
-    """Whether padding pays: the matmul takes longer than copies of both operands. A symbolic size counts as 1024."""
+    """Whether padding pays: the matmul takes longer than copies of both operands, and than LEAST_SECONDS. A symbolic
+    size counts as 1024.
+    """
     m, k, n = (size.constant if size.constant is not None else 1024 for size in (rows, inner, columns))
     seconds = 2 * m * k * n / RATE
     return seconds > max(LEAST_SECONDS, 2 * (m * k + k * n) * meta.dtype.itemsize / BANDWIDTH)

@@ -3,7 +3,7 @@
 Values are computed in the dtype of the result, or in float32 for float16 and bfloat16, and cast at the end, with the
 rounding of eager mode. Intermediate values of a decomposed ATen operation stay in float32, as eager mode rounds its
 result only. Comparisons compute in the promoted dtype of their arguments. Random operators are decomposed into seeds,
-which one extern call draws for a graph, and counter-based functions (Philox) of a seed and an element's position.
+drawn by one extern call per device, and counter-based functions (Philox) of a seed and an element's position.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def broadcast(shape: Shape, at: Shape) -> Shape:
 
 
 def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
-    """Element of an argument in the computing dtype of an operation in dtype `own`. For a low-precision `own`, tensors
-    of integers are rounded to it first, as in eager mode's type promotion; with `rounds` Python numbers are, too.
+    """Element of an argument in the computing dtype of an operation in dtype `own`. If `own` is low-precision, integer
+    tensors are rounded to it first, as in eager mode's type promotion; with `rounds`, Python numbers are rounded, too.
     """
     dtype = computing_dtype(own)
     if isinstance(value, Tensor) and value.shape and dtype != own and value.dtype in _WIDE:
@@ -71,7 +71,7 @@ def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
 
 
 def rounds_on_cpu(node: Node) -> bool:
-    """Whether eager mode rounds Python numbers to low precision first, as its CPU kernels of add and compare do."""
+    """Whether eager mode first rounds Python numbers to low precision: on a CPU it does for sums and comparisons."""
     own = _operation(node)
     is_own = own is None or str(own[0]).split(".")[1] in _ROUNDING_ON_CPU
     return is_own and value_of(node).device.type == "cpu"
@@ -231,7 +231,9 @@ def whole_division(name: str) -> Rule:
 
 
 def power(low: Lowering, x: Any, y: Any) -> Any:
-    """Lowering rule for aten.pow. Exponents 1, 2, 3 are multiplications, as in eager mode; integers allow no others."""
+    """Lowering rule for aten.pow. Exponents 1, 2 and 3 become multiplications, as in eager mode. Raises NoRuleError for
+    integers with other exponents.
+    """
     dtype = low.dtype
     if isinstance(y, int | float) and y == 3 and dtype in HALVES:
         return arithmetic(partial(cube, low_precision=dtype))(low, x)

@@ -25,7 +25,7 @@ Coordinates: TypeAlias = Callable[[Shape], Shape]
 Value: TypeAlias = Callable[[Shape], Expr]
 """Function from the coordinates of an element to its expression."""
 Rule: TypeAlias = Callable[..., Any]
-"""Lowers a node to loops. Called with the lowering, and the node's arguments as tensors, sizes and numbers."""
+"""Function that lowers a node to loops. Arguments: the lowering, and the node's tensors, sizes and numbers."""
 _OPERATORS = {
     "Add": add, "Mul": mul, "Mod": mod, "PythonMod": mod,
     "FloorDiv": floordiv, "CleanDiv": floordiv, "IntTrueDiv": floordiv,
@@ -154,7 +154,7 @@ class Lowering:
 
 
 def walk(shape: Sequence[Index], prefix: str) -> tuple[tuple[Var, ...], Shape]:
-    """Loop variables over a shape, and the coordinates: dimensions of size 1 have no variable and are at 0."""
+    """Loop variables over a shape, and coordinates made of them: 0 for a dimension of size 1, which has no variable."""
     variables = {dim: Var(f"{prefix}{dim}", size) for dim, size in enumerate(shape) if size.constant != 1}
     return tuple(variables.values()), tuple(Index.of(variables.get(dim, 0)) for dim in range(len(shape)))
 
@@ -165,8 +165,8 @@ def contiguous(shape: Sequence[Index]) -> Shape:
 
 
 def overlaps(shape: Sequence[Index], strides: Sequence[Index]) -> bool:
-    """Whether elements of a tensor share memory, judged by its constant strides. Symbolic sizes count as at least 2:
-    torch specializes 0 and 1.
+    """Whether elements of a tensor share memory, judged by its constant strides. Symbolic sizes count as 2, the
+    smallest possible size, as torch specializes 0 and 1.
     """
     if any(size.constant == 0 for size in shape):
         return False

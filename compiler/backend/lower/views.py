@@ -92,7 +92,7 @@ def slice_view(low: Lowering, x: Tensor, dim: int = 0, start: Any = None, end: A
 
 
 def slice_start(start: Any, size: Index) -> Index:
-    """Start of a slice, clamped to [0, size]. Raises NoRuleError if it depends on symbolic sizes."""
+    """Start of a slice, clamped to [0, size]. Raises NoRuleError if clamping depends on symbolic sizes."""
     first = Index.of(0) if start is None else Index.of(start)
     if size.constant is not None and first.constant is not None:
         place = first.constant + (size.constant if first.constant < 0 else 0)

@@ -1,5 +1,6 @@
-"""Lowering rules of pooling. The value of a window is one expression with a term for each of its elements; for large
-average windows, a reduction. In a backward each input element sums over the windows that cover it: no atomic adds.
+"""Lowering rules of pooling. The value of a window is one expression with a term for each of its elements, or for
+large average windows a reduction. In a backward each input element sums its shares in the gradients of the windows
+that cover it, without atomic adds.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Windows:
         return guard_bounds(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
 
     def covering_windows(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
-        """Windows that may cover an input element: coordinates, and the distance from the last window per dimension."""
+        """Windows that may cover an input element: coordinates, and distance from the last such window by dimension."""
         geometry = [*zip(at[-self.rank :], self.padding, self.stride, strict=True)]
         last = tuple((own + pad) // stride for own, pad, stride in geometry)
         reach = [(k - 1) * d // s + 1 for k, d, s in zip(self.kernel, self.dilation, self.stride, strict=True)]
@@ -94,7 +95,7 @@ class Places(Tensor):
 
 
 def max_pool(low: Lowering, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
-    """Lowering rule for max pooling: each window's maximum, and the position of the first maximum or the last NaN."""
+    """Lowering rule for max pooling: each window's maximum, and the position of its first maximum or its last NaN."""
     values, taps = low.meta
     over = windows(x, shape_of(values.shape), *geometry[:4])
     check_unrolled_size(math.prod(over.kernel))
@@ -177,7 +178,7 @@ def gather_shares(low: Lowering, over: Windows, share: Callable[..., Expr]) -> T
 
 
 def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Sequence[int]) -> Expr:
-    """Condition that the maximum of a window is the element at `at`; `back` is as in `Windows.covering_windows`."""
+    """Condition that the forward chose the element at `at` in a window; `back` is as in `Windows.covering_windows`."""
     if not isinstance(chosen, Places) or set(over.dilation) != {1}:
         return operation("eq", chosen.load(window), position(at[-over.rank :], over.sizes))
     geometry = [*zip(at[-over.rank :], window[-over.rank :], over.stride, over.padding, strict=True)]
@@ -192,13 +193,13 @@ def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Se
 
 
 Divisor: TypeAlias = Callable[[Shape, torch.dtype], Expr]
-"""Divisor of the sum of a window, by its coordinates and a dtype: a constant, or the number of its elements."""
+"""Function from a window's coordinates and a dtype to the divisor of its sum: a constant, or its number of elements."""
 Averages: TypeAlias = Callable[..., tuple[Windows, Divisor]]
-"""Parses an operator's arguments; returns the windows and the divisor of their sums."""
+"""Function that parses an operator's arguments, and returns the windows and the divisor of their sums."""
 
 
 def count_elements(over: Windows, with_padding: bool, window: Shape, dtype: torch.dtype) -> Expr:
-    """Number of a window's elements that lie in the tensor, and if `with_padding` also of those in its padding."""
+    """Number of a window's elements that lie in the tensor or, if `with_padding`, in the tensor and its padding."""
 
     def length(place: Index, size: Index, kernel: int, stride: int, pad: int) -> Expr:
         start = place * stride - pad

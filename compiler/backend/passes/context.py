@@ -23,7 +23,7 @@ class Thresholds:
 
     Inlining and fusion
     inline_cost        largest cost, in additions, of an expression that is inlined into several readers
-    inline_cost_once   largest cost if each element is read at most once, or if the expression loads nothing
+    inline_cost_once   largest cost if a single load reads each element once or twice, or the expression has no loads
     inline_points      on a GPU, inline_cost_once also applies to expressions with at most this many elements
     inline_total       largest cost of an expression after inlining
     recompute_cost     on a GPU, largest cost, in additions, of a value that is recomputed instead of stored
@@ -44,13 +44,13 @@ class Thresholds:
     split_length       reductions with fewer elements per result are not split
     split_part         fewest elements of one program of a split reduction
     split_columns      number of adjacent results of one program in a reduction by columns
-    split_column       if rows are split by columns, most elements of a part's column: a second sweep hits the cache
+    split_column       if rows are split by columns, most elements of a part's column, so that it stays in the cache
     split_mean         elements of a part if a row is split only for its variance; one program holds a part
     split_even         equal parts are used if there are at least 1/split_even as many parts as wanted
     longest_row        longest row that a program holds if it loads one tensor; half for two, a quarter for more
     longest_row_once   longest row that a program holds if there is only one sweep
     longest_column     longest column that a program holds
-    long_row           a program that holds more elements of a row leaves few registers for a second program
+    long_row           longest row that a program can hold and still leave enough registers for a second program
     program_row        rows of at most this many elements share a program
     program_bytes      rows of fewer bytes also share a program, as starting a program would take longer
 
@@ -65,7 +65,7 @@ class Thresholds:
     thread_run         most adjacent elements that one thread takes at once
     reorder_percent    steps are reordered if peak memory falls below this percentage of its former value
     replayed           with CUDA graphs, fewest launches of a replayed inference graph; an extern call counts as 4
-    replayed_in_training   fewest launches of a replayed forward in training; its backward does the same
+    replayed_in_training   fewest launches of a replayed forward in training, whose backward is then replayed, too
     """
 
     joined_tensors: int = 8

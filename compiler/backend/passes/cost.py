@@ -16,7 +16,7 @@ from compiler.backend.ir.sweeps import sweeps
 from compiler.backend.passes.context import Context
 
 LINE = 128
-"""Cache line of a GPU, in bytes."""
+"""Size of a GPU's cache line, in bytes."""
 
 SLOWEST = 4
 """Largest slowdown of accesses in runs shorter than a cache line, measured for 8 to 32 bytes on an H200."""
@@ -144,7 +144,7 @@ def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
 
 
 def strided_access_penalty(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str, int]:
-    """Extra cost of short runs in a reduction over long rows, compared with tiles, in bytes by buffer.
+    """Extra cost of short runs in a reduction over long rows, compared with tiles: bytes by buffer.
 
     A program walks its rows in the order of the kernel's ranges, so it accesses buffers with another memory order in
     short runs. Empty if rows are short or the kernel runs by columns.

@@ -47,7 +47,7 @@ def _split_kernel(step: Step, program: Program, ctx: Context) -> tuple[Step, ...
 def _over_points(step: Kernel, late: tuple[Loop, ...], program: Program, ctx: Context) -> Kernel:
     """Make a pointwise kernel of some loops of a reduction kernel.
 
-    `late` are the loops that it keeps. Ranges are merged only if the accesses of all pointwise loops of the reduction
+    It keeps the loops in `late`. Ranges are merged only if the accesses of all pointwise loops of the reduction
     kernel allow it, as other values may be recomputed later. Accesses to small buffers do not count.
     """
     whole = tuple(loop for loop in step.loops if not loop.reduction and len(loop.ranges) > len(step.ranges))

@@ -49,7 +49,7 @@ def merge_kernels(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refus
 
 
 def _reason_against(first: Kernel, second: Kernel, ctx: Context) -> str:
-    """Reason why a scatter can't be merged with the other kernel, "" if it can."""
+    """Reason why two kernels can't be merged because one scatters, "" if there is none."""
     for one, other in ((first, second), (second, first)):
         if one.taken and not ctx.processors:
             return "on a CPU, a kernel that may add to an element several times runs on one thread"
@@ -196,7 +196,7 @@ def _places(kernel: Kernel) -> Places:
 
 
 def _conflict(first: Kernel, second: Kernel) -> str:
-    """Reason against a merge: a kernel reads a result of the other at another index than it is written; else ""."""
+    """Reason against a merge, if a kernel reads the other's result at another index than the written one; else ""."""
     for writer, reader in ((first, second), (second, first)):
         written = {loop.target: loop.index for loop in writer.loops}
         for load in reader.loads:

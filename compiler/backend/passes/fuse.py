@@ -1,6 +1,6 @@
 """Pass: fuse kernels that share buffers, so that shared inputs are read once and intermediate results are not stored.
 
-The pass is greedy: of the legal pairs, it first fuses the one that saves most bytes. `legal` returns the fused kernel
+The pass is greedy: of the legal pairs, it first fuses the pair that saves most bytes. `legal` returns the fused kernel
 or the reason against fusion. Vertical fusion, horizontal fusion, and prologues and epilogues of reductions are all one
 case: two loop nests that can run as one.
 """
@@ -72,7 +72,7 @@ def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ct
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The numbers of two steps, and the bytes that fusing them saves."""
+    """Two steps, by number, and the bytes that fusing them saves."""
 
     first: int
     second: int
@@ -151,7 +151,7 @@ class Steps:
                 yield Pair(early, late, saved)
 
     def small(self, ctx: Context) -> Iterator[Pair]:
-        """Pairs of small kernels with equal ranges on one device, each of which takes a GPU less time than a launch."""
+        """Pairs of kernels with equal ranges on one device that are small: each takes a GPU less time than a launch."""
         last: dict[tuple[str, ...], int] = {}
         for number, step in sorted(self.steps.items()):
             if not isinstance(step, Kernel):
@@ -202,7 +202,7 @@ class Steps:
         return overwritten_early(replace(kernel, local=frozenset(own - _stored_buffers(self.program))), names)
 
     def merge(self, pair: Pair, kernel: Kernel) -> None:
-        """Replace the second step by the fused kernel, and remove the first, whose bit may stay in `before`, unread."""
+        """Replace the second step of a pair by the fused kernel, and remove the first."""
         first, second = pair.first, pair.second
         self.steps[second] = kernel
         del self.steps[first]

@@ -51,9 +51,10 @@ class _Inlining:
         return found
 
     def values_across_calls(self) -> set[str]:
-        """Values that an extern call depends on, and that a loop depending on the call reads again, each element once.
+        """Values that an extern call depends on, and that a loop after the call reads again, each element once.
 
-        They are stored across the call anyway. Inlining them would require their inputs to be stored, too.
+        The loop depends on the call, so the values are stored across the call anyway. Inlining them would require their
+        inputs to be stored, too.
         """
         bits: dict[str, int] = {}
         needs: dict[str, int] = {}

@@ -36,7 +36,7 @@ MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
 class Factors:
     """Operands of a matmul: `left` [.., m, k], `right` [.., k, n]; the result has `shape` [.., m, n].
 
-    A `bias`, if any, is broadcast to the result's shape, and added before the sum is rounded.
+    A `bias`, if any, is broadcast to the result's shape, and added before the result is rounded.
     """
 
     left: Strided
@@ -155,7 +155,7 @@ def _standalone_matmul(call: Extern, program: Program, name: str) -> MatmulKerne
 
 
 def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -> Program:
-    """Split fused matmuls, by kernel name, into PyTorch's matmul and an epilogue kernel, and schedule again."""
+    """Split the fused matmuls named in `names` into PyTorch's matmul and an epilogue kernel, and schedule again."""
     if not names:
         return program
     fused = [kernel for kernel in program.kernels if isinstance(kernel, MatmulKernel) and kernel.name in names]

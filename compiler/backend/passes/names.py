@@ -8,7 +8,7 @@ from itertools import count
 from compiler.backend.ir import Kernel
 
 MOST = 4
-"""Most operators in a name."""
+"""Largest number of operators in a name."""
 
 COPIES = frozenset({"cast", "copy"})
 ARITHMETIC = frozenset(

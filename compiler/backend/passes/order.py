@@ -42,7 +42,7 @@ def _is_empty(kernel: Kernel) -> bool:
 
 
 def merge_ranges(kernel: Kernel, program: Program, passing: Set[str] = frozenset()) -> Kernel:
-    """Merge ranges that are contiguous in all accesses, except accesses to `passing` buffers."""
+    """Merge ranges if each access has the strides of a single range; accesses to `passing` buffers don't count."""
     while (pair := _mergeable(kernel, program, passing)) is not None:
         kernel = _merge_pair(kernel, *pair)
     return kernel

@@ -35,7 +35,12 @@ def recompute(program: Program, ctx: Context) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stored value: the kernel that computes it, the loops that recompute it (its own loop last), and its readers."""
+    """A stored value that may be recomputed.
+
+    maker    kernel that computes and stores it
+    loops    loops that are needed to recompute it, its own loop last
+    readers  kernels that load it
+    """
 
     maker: Kernel
     loops: tuple[Loop, ...]

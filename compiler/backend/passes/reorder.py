@@ -20,7 +20,7 @@ Needs = Mapping[int, set[int]]
 
 
 def reorder(program: Program, ctx: Context) -> Program:
-    """Reorder the steps for the lowest peak memory, if that is below `reorder_percent` of the current one."""
+    """Reorder the steps for the lowest peak memory, if that is below `reorder_percent` of the current peak."""
     if not ctx.processors or len(program.steps) < 3:
         return program
     sizes = bytes_of_buffers(program, ctx)

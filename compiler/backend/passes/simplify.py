@@ -54,7 +54,7 @@ def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, s
 
 
 def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
-    """Replace the program's steps by `steps`, without the unused ones."""
+    """The program with `steps` as its steps, without unused ones."""
     needed = set(program.returned) | program.mutated
     kept: list[Step] = []
     for step in reversed(steps):

@@ -62,7 +62,7 @@ class _Splitting:
             yield step
 
     def parts(self, kernel: Kernel, ctx: Context) -> Parts | None:
-        """Split a reduction in two; None if that is not worth it. A split only for a variance must have equal parts."""
+        """Split a reduction in two; None if that is not worth it. A split only for a variance needs equal parts."""
         if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
             return None
         width = self.width(kernel.loops[0])
@@ -104,7 +104,7 @@ class _Splitting:
         return max(widths, default=loop.value.dtype.itemsize)
 
     def before_cast(self, read: Load) -> Sequence[Load]:
-        """Loads of the cast that computes a loaded value; `read` itself if that is not a cast."""
+        """Loads of the cast that computes a loaded value; `read` itself if no cast computes it."""
         made = self.loops.get(read.buffer)
         return [*loads(made.value)] if made and isinstance(made.value, Op) and made.value.name == "cast" else [read]
 
@@ -122,7 +122,7 @@ class _Splitting:
         return (center, mean, parts) if is_same and total.reduction == "sum" and parts.equal else None
 
     def combine_variance(self, loop: Loop, of_all: Load, mean: Loop, parts: Parts, ctx: Context) -> Iterator[Step]:
-        """Kernels of a sum of squared deviations, which combine the means and the squared deviations of the parts."""
+        """Kernels that combine a sum of squared deviations from the means and the squared deviations of the parts."""
         means, squares = (replace(parts.buffer, name=f"{one.target}_parts") for one in (mean, loop))
         self.buffers += [means, squares]
         of, at = parts.first, parts.first.index
@@ -150,7 +150,7 @@ def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
 
 
 def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | None:
-    """For a sum of squared deviations: the load of the mean, the mean's loop, and the target of its sum; else None."""
+    """For a sum of squared deviations: load of the mean, the mean's loop, and target of the mean's sum; else None."""
     _, center = _distance(loop)
     if center is None or (mean := loops.get(center.buffer)) is None:
         return None
