@@ -130,7 +130,7 @@ def watcher() -> Watcher | None:
 
 @contextmanager
 def watch(by: Watcher) -> Iterator[None]:
-    """Report all graphs that are compiled inside the `with` block to `by`."""
+    """Report to `by` all graphs that are compiled inside the `with` block."""
     token = _WATCHER.set(by)
     try:
         yield

@@ -156,7 +156,7 @@ def _parts(value: Expr) -> Iterator[Expr]:
 
 
 def indices(value: Expr) -> Shape:
-    """Indices of a load or a scatter, without those of subexpressions; an `Index` itself; () for other expressions."""
+    """Indices of a load or a scatter, without those of subexpressions; for an `Index`, itself; for others, ()."""
     if isinstance(value, Load | Put):
         return value.index
     return (value,) if isinstance(value, Index) else ()

@@ -224,8 +224,8 @@ class _Walk:
         return {self.low.buffers[x.buffer].device for x in leaves(value) if isinstance(x, Tensor)}
 
     def overwritten(self, node: Node) -> Tensor | None:
-        """Target of a `copy_` that a loop can do, else None. The target must be a whole buffer that is not mutated yet,
-        and the source another buffer on its device.
+        """Target of a `copy_` that a loop can do, else None. The target must be a whole buffer that is not mutated yet;
+        the source must be in another buffer on the same device.
         """
         target, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
         plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in DTYPES

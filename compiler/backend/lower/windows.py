@@ -24,8 +24,8 @@ from compiler.backend.torch_glue.decompositions import LARGEST
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Pooling windows over the last dimensions of a tensor. `sizes` are the sizes of these dimensions, `count` has the
-    number of windows in each.
+    """Pooling windows over the last dimensions of a tensor. `sizes` are the sizes of these dimensions, `count` is the
+    number of windows along each dimension.
     """
 
     sizes: Shape

@@ -49,7 +49,7 @@ def merge_kernels(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refus
 
 
 def _reason_against(first: Kernel, second: Kernel, ctx: Context) -> str:
-    """Reason why two kernels can't be merged because one scatters, "" if there is none."""
+    """Reason why a kernel with a scatter can't be merged with the other kernel, "" if it can."""
     for one, other in ((first, second), (second, first)):
         if one.taken and not ctx.processors:
             return "on a CPU, a kernel that may add to an element several times runs on one thread"
@@ -122,7 +122,7 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
 
 
 def _value_of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
-    """Value of a variable, composed from the values of its digits, as for merged dimensions; None if one is missing."""
+    """Value of a variable, composed of its digits, as for merged dimensions; None if a digit is missing."""
     digits = {unit: yours for mine, yours in pairs if (unit := _unit(mine, var)) is not None}
     value, step = Index.of(0), Index.of(1)
     while step != var.size:

@@ -49,9 +49,9 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A term: `value` if the reduced variable equals `at`, else `other`: 0, or 0 times a value that may be infinite.
+    """A term of a one-hot sum: `value` if the reduced variable equals `at`, else `other`.
 
-    The variable occurs in none of the three expressions.
+    `other` is 0, or 0 times a value that may be infinite. The variable occurs in none of the three expressions.
     """
 
     at: Expr

@@ -74,7 +74,7 @@ def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
 
 
 def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
-    """On a GPU, move a short contiguous range last among the reduced ones.
+    """On a GPU, make a short contiguous range the last of the reduced ranges.
 
     An example is the channels of a group in channels-last memory: one thread takes all of them, and adjacent threads
     take elements along the next range.

@@ -122,7 +122,7 @@ class _Splitting:
         return (center, mean, parts) if is_same and total.reduction == "sum" and parts.equal else None
 
     def combine_variance(self, loop: Loop, of_all: Load, mean: Loop, parts: Parts, ctx: Context) -> Iterator[Step]:
-        """Kernels that combine a sum of squared deviations from the means and the squared deviations of the parts."""
+        """Kernels that combine means and squared deviations of the parts into the total sum of squared deviations."""
         means, squares = (replace(parts.buffer, name=f"{one.target}_parts") for one in (mean, loop))
         self.buffers += [means, squares]
         of, at = parts.first, parts.first.index
@@ -235,7 +235,7 @@ def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
 
 
 def _divide(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
-    """Divide ranges into parts, from the outermost range on, until there are enough."""
+    """Divide ranges into about `wanted` parts in total, beginning with the outermost range."""
     outer: list[Var] = []
     inner: list[Var] = []
     values: dict[str, Index] = {}

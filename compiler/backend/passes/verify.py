@@ -27,7 +27,7 @@ from compiler.backend.ir.sweeps import overwritten_early
 
 
 class BrokenProgramError(BackendError):
-    """A program that breaks the rules of the IR: a bug in a pass."""
+    """Raised for a program that breaks the rules of the IR: a bug in a pass."""
 
 
 def verify(program: Program, before: Program | None = None) -> None:
