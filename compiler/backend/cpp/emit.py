@@ -1,8 +1,8 @@
 """C++ code generation for the CPU: one translation unit for a program, one function for each kernel.
 
 OpenMP parallelizes large loops and vectorizes the innermost one. A kernel without a reduction is one loop nest. A
-reduction runs by rows if the reduced elements are contiguous, else by columns: it computes `thresholds.tile` adjacent
-results at once. Sums of float32 are accumulated in double.
+reduction runs by rows if the reduced elements are contiguous, else by columns, with `thresholds.tile` adjacent results
+at once. Sums of float32 are accumulated in double.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compiler.backend.passes.context import Context
 from compiler.backend.passes.cost import offsets
 
 _MATH = {name: operation for name, operation in OPERATIONS.items() if operation.cpp.startswith(f"::{name}{{f}}")}
-"""Operations that are C math functions, by the name of the double version."""
+"""Operations that call C math functions, by the name of the function for doubles."""
 _RANDOM = {name: ["logf", "cosf"] for name, operation in OPERATIONS.items() if operation.kind == "random"}
 """Math functions that the code of each random function calls."""
 RANDOM_TEXT = philox.CPP
@@ -35,10 +35,10 @@ _VECTOR = '__attribute__((simd("notinbranch"))) '
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """C++ function of a kernel. Its arguments are pointers to `buffers`, values of `symbols`, and the thread count.
+    """C++ function of a kernel. Its arguments are pointers to `buffers`, the ints `symbols`, and the number of threads.
 
-    With `checks` it checks indices loaded from tensors, and returns 1 if one is out of range. `lines` are its first and
-    last line in the text, counted from 1.
+    checks  whether it checks indices loaded from tensors; it then returns 1 if an index is out of range, else 0
+    lines   its first and last line in the text, counted from 1
     """
 
     name: str
@@ -51,7 +51,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A translation unit. `lines` maps line numbers, from 1, to the target of the loop that the line computes."""
+    """A translation unit. `lines` maps a line number (from 1) to the target of the loop that the line computes."""
 
     text: str
     functions: tuple[Function, ...]
@@ -74,7 +74,7 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
 
 
 def shared_text(name: str, called: Set[str], vector_math: bool) -> str:
-    """Head of a translation unit: the prelude, and the other functions and OpenMP reductions named in `called`."""
+    """Head of a translation unit: the prelude, and the declarations and OpenMP reductions that `called` requires."""
     random = RANDOM_TEXT if called & _RANDOM.keys() else ""
     needed = set(called).union(*(_RANDOM[function] for function in called & _RANDOM.keys()))
     return "\n".join([f"// {name}", PRELUDE, *_reductions(called), *_declarations(needed, vector_math), random, ""])
@@ -198,7 +198,7 @@ class _Writer(CppText):
             self.value(loop, lane)
 
     def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
-        """Write the value of one loop: to a new variable, or with `lane` to an element of an array."""
+        """Write one loop: a scatter, or its value as a new variable (with `lane`, as an element of an array)."""
         self.comment(loop)
         if isinstance(put := loop.value, Put):
             place = self.element(loop.target, put.index)
@@ -207,14 +207,14 @@ class _Writer(CppText):
             self.define(loop, self.text(loop.value), lane, again)
 
     def define(self, loop: Loop, text: str, lane: str = "", again: bool = False) -> None:
-        """Assign a loop's value to its variable, and store it unless it is local or recomputed (`again`)."""
+        """Write a loop's value to a variable, and store the value unless it is local or recomputed (`again`)."""
         name = self.known[loop.target] = identifier(loop.target) + lane
         self.line(f"{'' if lane else f'const {self.kind(loop.target)} '}{name} = {text};", loop.target)
         if not again and loop.target not in self.kernel.local:
             self.line(f"{self.element(loop.target, loop.index)} = {name};", loop.target)
 
     def is_by_columns(self) -> bool:
-        """Whether more memory accesses are contiguous across adjacent results than along the reduction of a result."""
+        """Whether more memory accesses are contiguous across adjacent results than along the reduced dimension."""
         if not self.kernel.ranges or not self.kernel.reduced:
             return False
         places = [*offsets(self.kernel, self.program)]
@@ -225,7 +225,7 @@ class _Writer(CppText):
         return across > along
 
     def by_rows(self) -> None:
-        """Write a reduction by rows. Parallelizes over rows, or within each row if there are few."""
+        """Write a reduction by rows, parallel over the rows, or within each row if there are few long rows."""
         kernel = self.kernel
         rows, row = self.ctx.points(kernel.ranges), self.ctx.points(kernel.reduced)
         is_shared = rows < 8 and row >= self.ctx.thresholds.parallel_work
@@ -285,7 +285,7 @@ class _Writer(CppText):
                 self.line(f"{self.kind(loop.target)} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
 
     def is_kept(self, loop: Loop) -> bool:
-        """Whether a value is kept in a row buffer: it is expensive, and a later sweep needs it."""
+        """Whether a value is kept in a row buffer: it is expensive, a later sweep needs it, and its row is short."""
         again = {name for sweep in sweeps(self.kernel) for name in sweep.again}
         if loop.target not in again or len(self.kernel.reduced) != 1 or cost(loop.value) < 10:
             return False
@@ -303,7 +303,7 @@ class _Writer(CppText):
         return "double" if is_sum else TYPES[loop.value.dtype]
 
     def start(self, loop: Loop, lane: str = "") -> None:
-        """Initialize a reduction; a scan may restart for a later sweep."""
+        """Write the initialization of a reduction; a scan may be initialized again for a later sweep."""
         kind = "" if lane or loop.target in self.started else f"{self.total_type(loop)} "
         self.started.add(loop.target)
         dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
@@ -312,7 +312,7 @@ class _Writer(CppText):
             self.line(f"{'' if lane else 'long '}{self.total(loop)}_at{lane} = -1;")
 
     def take(self, loop: Loop, value: str, lane: str = "") -> None:
-        """Accumulate one value into a reduction."""
+        """Write the accumulation of one value in a reduction."""
         total = self.total(loop) + lane
         if loop.reduction.startswith("arg"):
             better, place = "above" if loop.reduction == "argmax" else "below", f"{self.total(loop)}_at{lane}"
@@ -329,12 +329,12 @@ class _Writer(CppText):
             self.line(f"{total} {sign} {value};", loop.target)
 
     def finish(self, loop: Loop, lane: str = "") -> None:
-        """Store the result of a reduction, in its dtype."""
+        """Write the result of a reduction, converted to its dtype."""
         found = f"{self.total(loop)}{'_at' if loop.reduction.startswith('arg') else ''}{lane}"
         self.define(loop, f"({self.kind(loop.target)}){found}", lane)
 
     def by_columns(self) -> None:
-        """Write a reduction by columns: a tile of adjacent results at once, one per lane of an array."""
+        """Write a reduction by columns, which computes a tile of adjacent results at once, one in each lane."""
         *outer, last = self.kernel.ranges
         tile = self.ctx.thresholds.tile
         self.parallel(len(outer) + 1, (*self.kernel.ranges, *self.kernel.reduced))
@@ -346,7 +346,7 @@ class _Writer(CppText):
                 self.column_sweep(sweep, last)
 
     def room(self, loop: Loop, tile: int) -> None:
-        """Declare arrays with one element per lane."""
+        """Declare a loop's arrays, with one element per lane."""
         if len(loop.ranges) > len(self.kernel.ranges):
             return
         if not loop.is_scan:

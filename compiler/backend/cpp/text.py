@@ -1,5 +1,7 @@
-"""Expressions and indices as C++ text, and the functions that they call. No headers are included: parsing headers of
-torch or the standard library would take longer than the rest of the compilation.
+"""Write expressions and indices as C++ text, with the functions that they call.
+
+No headers are included: parsing headers of torch or the standard library would take longer than the rest of the
+compilation.
 """
 
 from __future__ import annotations

@@ -31,10 +31,12 @@ Named = list[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class StageNumbers:
-    """A stage of a graph compared with eager: the largest errors of its results and mutated inputs, by dtype.
+    """A stage of a graph compared with eager mode.
 
-    `changed_by` is the pass that made the stage. `error` is the interpreter's error, "" if it ran. `where` names the
-    first value that differs from the value of the same name in the stage before, "" if there is none.
+    changed_by  the pass that made the stage
+    numbers     the largest errors of its results and mutated inputs, by dtype
+    error       the interpreter's error; "" if the stage ran
+    where       name of the first value that differs from the value of that name in the stage before; "" for none
     """
 
     graph: str
@@ -51,7 +53,7 @@ class StageNumbers:
 
     @property
     def words(self) -> str:
-        """Text that says how the results of a differing stage differ."""
+        """How the stage's results differ from eager's, as text; defined only if they differ."""
         if self.error:
             return self.error
         worst = next(item for item in self.numbers if item.verdict == "differs")
@@ -76,7 +78,7 @@ class PassComparison:
     stages: tuple[StageNumbers, ...]
     drawing: tuple[str, ...] = ()
     """Graphs that draw random numbers. The backend draws other numbers than eager, so their stages are compared with
-    the lowered program."""
+    the results of the lowered program."""
 
     @property
     def first(self) -> StageNumbers | None:
@@ -94,7 +96,7 @@ class PassComparison:
 
     @property
     def verdict(self) -> str:
-        """Text that says whether all stages agree, or which pass is the first whose result differs."""
+        """Text: whether all stages agree with eager mode, or the first pass whose result differs."""
         found = self.first
         if found is None:
             drawn = f" ({', '.join(self.drawing)}: as lowered, since it draws random numbers)" if self.drawing else ""
@@ -200,7 +202,7 @@ def _results(outputs: Sequence[Any], given: Sequence[Any], program: Program) -> 
 
 
 def copy_written(inputs: Sequence[Any], program: Program) -> list[Any]:
-    """The inputs, with copies of those that the program mutates."""
+    """The inputs; tensors that the program mutates are copied."""
     named = zip(program.inputs, inputs, strict=True)
     return [
         copy_tensor(value) if name in program.mutated and isinstance(value, Tensor) else value for name, value in named

@@ -27,7 +27,7 @@ from compiler.virtual_gpu.retargeting import NoInstructionsError, retarget_backe
 
 @dataclass(frozen=True)
 class InspectedCall(calls.Call):
-    """A call to inspect, with `dynamic` as for torch.compile."""
+    """A call to inspect. `dynamic` is as for torch.compile."""
 
     dynamic: bool | None = None
 

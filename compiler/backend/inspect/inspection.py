@@ -157,7 +157,7 @@ class Inspection:
 
     @property
     def stages(self) -> pd.DataFrame:
-        """DataFrame with one row per stage: pass, kernels, calls of PyTorch, bytes moved by kernels, seconds."""
+        """DataFrame with one row per stage: pass, its seconds, kernels, calls of PyTorch, bytes moved by kernels."""
         rows = []
         for change, program in self.graph.stages.programs.items():
             found = totals(program, self.graph.context(self.thresholds))
@@ -186,7 +186,7 @@ class Inspection:
 
     @property
     def decisions(self) -> pd.DataFrame:
-        """DataFrame with one row per decision of a pass: verdict, subjects, why, potential saving in bytes."""
+        """DataFrame with one row per decision of a pass: verdict, subjects, reason, and potential saving in bytes."""
         rows = [
             (found.pass_name, found.verdict, ", ".join(found.subjects), found.why, found.numbers.get("bytes"))
             for found in self._all_decisions(self.graph)
@@ -327,7 +327,7 @@ class Inspection:
             raise BackendError(f"{self.target.title} is not here: its code can be read, not run")
 
     def check(self) -> PassComparison:
-        """Compare each stage with eager mode, to find the first pass that changes a number.
+        """Compare each stage with eager mode, to find the first pass that changes a result.
 
         The reference interpreter runs the stages, on copies of the call's own inputs. A backward that the call did not
         run gets random gradients.
@@ -351,7 +351,7 @@ class Inspection:
 
     @property
     def summary(self) -> str:
-        """A line with the kernels, calls and bytes of all graphs, and the device."""
+        """Line of text with the kernels, calls and bytes of all graphs, and the device."""
         found = self.totals
         where = self.target.title if self.target else "the GPU" if self.graph.is_on_gpu else "the CPU"
         kernels, calls = pluralize(found.kernels, "kernel"), pluralize(found.calls, "call")

@@ -1,4 +1,4 @@
-"""Explain why two values are not computed by one kernel. They may have any name that the graph or a stage shows."""
+"""Explain why two values are not computed by one kernel. Any name that the graph or a stage shows is accepted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_LISTED = 12
 
 
 class Lookup:
-    """Finds names in a graph. `programs` are the graph's stages, `decisions` are the decisions of its passes."""
+    """Finds values of a graph by name, in the graph's stages (`programs`) and the decisions of its passes."""
 
     def __init__(self, module: GraphModule, programs: Mapping[str, Program], decisions: Sequence[Decision]) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in module.graph.nodes if node.op != "output"}
@@ -43,7 +43,7 @@ class Lookup:
 
     @cached_property
     def before(self) -> Mapping[str, Sequence[str]]:
-        """Names of nodes by the name of their operation before decomposition, in earlier graphs, PyTorch or ATen."""
+        """Names of nodes, by names that they had before decomposition: of earlier nodes, functions and operators."""
         found: dict[str, list[str]] = {}
         steps = self.programs["lowered"].steps
         computed = {origin for step in steps for part in _parts(step) for origin in part.origins}
@@ -157,7 +157,7 @@ class Lookup:
         return f"{head}: one would be legal, and save {saved:,} bytes; {self._reported_reason(first, second)}"
 
     def _reported_reason(self, first: int, second: int) -> str:
-        """Text with the reason that the fusion pass reported for not merging two steps."""
+        """The reason that the fusion pass reported for not merging two steps, as text."""
         targets = [{*self.steps.steps[number].targets} for number in (first, second)]
         for found in self.decisions:
             told = found.pass_name == "fuse" and found.verdict == "refused" and len(found.subjects) > 1
@@ -166,13 +166,13 @@ class Lookup:
         return "the pass that ran as fuse did not merge them"
 
     def _steps_between(self, first: int, second: int) -> str:
-        """Text with the steps that must run after the first and before the second; "" if there are none."""
+        """Names of the steps that must run after the first and before the second, as text; "" if there are none."""
         steps, before, needs = self.steps.steps, self.steps.before, self.steps.needs
         names = [steps[other].name for other in sorted(needs[second]) if other != first and before[other] >> first & 1]
         return f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
 
     def _why_no_saving(self, first: int, second: int, ctx: Context) -> str:
-        """Text that says why fusing two steps would save nothing."""
+        """Why fusing two steps would save nothing, as text."""
         one, two = self.steps.steps[first], self.steps.steps[second]
         shared = sorted({*one.reads, *one.targets} & {*two.reads, *two.targets})
         if not shared:

@@ -44,7 +44,7 @@ _FLAGS = (
 )  # fmt: skip
 _SHOWN_LINES = 20
 _REJECTION = re.compile(r"kernels\.cpp:\d+(:\d+)?: error: ")
-"""Error message of g++ and clang++ for invalid code. A full disk or a missing header gives a "fatal error"."""
+"""Error message of g++ and clang++ for invalid code. Other failures, such as a full disk, are a "fatal error"."""
 _INTERFACE = """
 struct PyObject;
 extern "C" void *PyLong_AsVoidPtr(PyObject *), *PyEval_SaveThread(), PyEval_RestoreThread(void *);
@@ -55,7 +55,7 @@ _METH_FASTCALL = 0x80
 
 
 def compiler() -> tuple[str, ...]:
-    """The C++ compiler's command, split into words: from the variable CXX ("ccache g++"), else g++, else clang++.
+    """The C++ compiler's command, split into words: from the variable CXX, else g++, else clang++.
 
     Empty if none is found. Warns if the command in CXX can't be used.
     """

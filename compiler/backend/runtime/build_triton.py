@@ -84,7 +84,7 @@ def specify_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """Compiled kernels by cache key. `made` has futures of their binaries, `there` the kernels loaded on the GPU."""
+    """Compiled kernels by cache key. `made` has futures of their binaries, `there` has the loaded kernels."""
 
     made: Mapping[str, Future[Output]]
     there: dict[str, Loaded] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Builds:
         return Builds({key: _begin(key, job) for key, job in jobs.items()})
 
     def load(self, kernel: Wanted, device: int) -> Loaded:
-        """Wait for a kernel and load it. Raises BackendError with Triton's message, and CompilerUnavailableError."""
+        """Wait for a kernel and load it. Raises BackendError if Triton rejects it, or CompilerUnavailableError."""
         key = _key(kernel.job.key())
         if key in self.there:
             return self.there[key]
@@ -123,7 +123,7 @@ def crew() -> Crew:
 
 
 def warm_up(device: int) -> None:
-    """Start the workers unless they run, each with a dummy kernel: the first kernel of a process takes a second."""
+    """Start the workers unless they run. Each compiles a dummy kernel, as a process's first kernel takes a second."""
     if crew().is_awake:
         return
     major, minor = torch.cuda.get_device_capability(device)
@@ -143,7 +143,7 @@ def _begin(key: str, job: Job) -> Future[Output]:
 
 
 def _finish(done: Future[Output], key: str, made: Future[Output]) -> None:
-    """Cache a finished job on disk, then complete the future `made`: binaries are loaded from their files."""
+    """Cache a finished job on disk, then complete the future `made`, as binaries are loaded from the cache's files."""
     try:
         output = done.result()
         if not output.error:

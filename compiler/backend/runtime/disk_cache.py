@@ -31,7 +31,7 @@ from compiler.torch_api.cuda_launch import driver_version
 
 
 def folder() -> Path:
-    """The cache's folder, created if needed; a private temporary one if it can't be used or others could change it."""
+    """The cache's folder, created if needed; a private temporary folder if it can't be used or others can change it."""
     inductors = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
     chosen = Path(os.environ.get("TCOMPILE_CACHE_DIR") or Path(inductors, "tcompile")).absolute()
     return _check_folder(chosen, chosen.exists())
@@ -45,7 +45,7 @@ def _user() -> str:
 
 @cache
 def _check_folder(chosen: Path, exists: bool) -> Path:
-    """Create and check the folder; return a private one if it can't be used.
+    """Create and check the folder; return it, or a private folder if it can't be used.
 
     `exists` is part of this function's cache key, so that a folder that was removed is created again.
     """
@@ -72,7 +72,7 @@ def _private_folder() -> Path:
 
 
 def reason_untrusted(path: Path) -> str:
-    """Why users other than this one and root could change a folder's content, "" if they can't."""
+    """Why users other than the current user and root could change a folder's content; "" if they can't."""
     if path.stat().st_uid != os.getuid():
         return f"{path} belongs to user {path.stat().st_uid}"
     for part in dict.fromkeys((path, *path.parents, path.resolve(), *path.resolve().parents)):

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 _HEADER = struct.Struct("=QQ4x2x4H")
-"""The ELF header of a 64-bit file from byte 32: offsets of the segment and section headers; after four bytes of flags
-and the size of this header, the size and number of segment headers, then of section headers."""
+"""Fields of a 64-bit ELF header from byte 32: offset of the segment headers, offset of the section headers, six bytes
+that are skipped, size and number of the segment headers, size and number of the section headers."""
 _SEGMENT = struct.Struct("=8xQ16xQ")
 """A segment header: the segment's offset and size in the file."""
 
 
 def missing_bytes(library: Path) -> int:
-    """Number of bytes missing from the file, according to its headers: 0 if complete, -1 if it is no ELF file.
+    """Number of bytes missing at the end of a file, by its headers: 0 if complete, -1 if it is no 64-bit ELF file.
 
-    0 on other systems than Linux, as their loaders check this themselves.
+    Always 0 on systems other than Linux, as their loaders check this themselves.
     """
     if sys.platform != "linux":
         return 0

@@ -51,7 +51,7 @@ class Assumed:
 
     @staticmethod
     def from_checks(program: Program, found: Sequence[bool], inputs: bool) -> Assumed:
-        """Assumptions that hold in a call. `found` has its checks: alignment (only if `inputs`), then each symbol."""
+        """Assumptions that hold in a call. `found` has results of checks: alignment (if `inputs`), then symbols."""
         aligned, multiples = (found[0], found[1:]) if inputs else (True, found)
         named = zip(sources(program), multiples, strict=True)
         return Assumed(aligned, frozenset(name for name, holds in named if holds))
@@ -59,7 +59,8 @@ class Assumed:
     def alignments(self, program: Program, buffers: Sequence[str]) -> list[bool]:
         """Whether each buffer is aligned to 16 bytes.
 
-        New memory is aligned; inputs and constants are if `aligned`; results of extern calls that may be views are not.
+        New memory is aligned. Inputs and constants are aligned if `aligned`. Results of extern calls that may be views
+        count as not aligned.
         """
         unknown = {name for call in program.calls if call.aliases for name in call.targets}
         inputs = {*program.inputs, *program.constants}
@@ -116,9 +117,11 @@ class Launcher:
     """Generates the function that runs a program: `text` is its source, `names` are its globals.
 
     On the CPU, the function calls kernels of the library. On a GPU, it passes pointers to the driver, and calls `again`
-    if inputs or sizes violate the assumptions `assumed`. `loaded` has the kernels on the GPU; without it, the text
-    shows the heuristics' configurations. `places` has line numbers for each step: first the line that runs the step,
-    then the lines that allocate its results or read their addresses.
+    if inputs or sizes violate the assumptions.
+
+    loaded  the kernels on the GPU, by name; without these, the text shows the heuristics' configurations
+    places  line numbers for each step: first the line that runs the step, then the lines that allocate its results or
+            read their addresses
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class Launcher:
         return call
 
     def line(self, text: str, assigned: str = "") -> int:
-        """Write a line; returns its number. `assigned` names the buffer that it allocates or takes the address of."""
+        """Write a line; returns its number. `assigned` is the buffer that it allocates or reads the address of."""
         self.lines.append(f"    {text}")
         self.assigned[len(self.lines)] = assigned
         return len(self.lines)

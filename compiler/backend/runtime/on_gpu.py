@@ -25,7 +25,7 @@ from compiler.torch_api.cuda_launch import Loaded
 
 
 class OnGpu:
-    """Compiles a program for each set of assumptions, first for the set that holds for the example inputs."""
+    """Compiles a program for each set of assumptions that calls need, first for the example inputs."""
 
     def __init__(
         self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool
@@ -40,7 +40,7 @@ class OnGpu:
         self.begun = {self.expected: self.begin(self.expected)}
 
     def begin(self, assumed: Assumed) -> tuple[Sequence[Wanted], Builds]:
-        """Start to compile all kernels, each in the heuristics' first configuration, or in all of them if tuned."""
+        """Start to compile all kernels, each in the heuristics' choice of configuration, or in all if tuned."""
         kernels = [
             specify_kernel(self.program, function, config, assumed, self.device)
             for function in self.code.functions
@@ -49,7 +49,7 @@ class OnGpu:
         return kernels, Builds.start(kernels)
 
     def expected_call(self, library: Mapping[str, Any]) -> Call:
-        """Wait for the kernels, and return the call for inputs like the examples. `library` has the CPU's kernels."""
+        """Wait for the kernels; return the call for inputs like the example inputs. `library` has the CPU's kernels."""
         self.library = library
         return self.call(self.expected)
 
@@ -91,8 +91,8 @@ class OnGpu:
     def load(self, kernel: Wanted, builds: Builds) -> Loaded | None:
         """Load a kernel on the GPU.
 
-        While tuning, returns None for a matmul kernel if its tile does not fit or Triton rejects it: there are other
-        configurations, and PyTorch's matmul.
+        While tuning, returns None for a matmul kernel if its tile does not fit or Triton rejects it, as other
+        configurations and PyTorch's matmul remain.
         """
         try:
             return builds.load(kernel, self.device)

@@ -29,7 +29,7 @@ _CACHE = 2**28
 """Size of a memory fill, in bytes: larger than any L2 cache."""
 
 Candidate: TypeAlias = tuple[Wanted, Loaded]
-"""A kernel in one configuration, and the kernel loaded on the GPU."""
+"""A kernel in one configuration, and the loaded kernel."""
 
 
 def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, device: int) -> Candidate:
@@ -49,7 +49,7 @@ def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, dev
 def fastest_matmul(
     program: Program, matmul: MatmulKernel, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
 ) -> Candidate | None:
-    """The fastest candidate; None without candidates, or if PyTorch's matmul and the kernel `rest` are as fast."""
+    """The fastest candidate; None if there is none, or if PyTorch's matmul and the kernel `rest` are not slower."""
 
     def measure() -> list[float]:
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
@@ -86,7 +86,7 @@ def _cached_seconds(
 
 
 def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
-    """Cache key of times: kernels, symbolic sizes, GPU, and numbers of points, which unmasked code lacks."""
+    """Cache key of times: a hash of kernels, symbolic sizes, GPU, and numbers of points along the grid's axes."""
     parts = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
     parts += [str(ctx.number(points)) for kernel, _ in candidates for points, _ in kernel.function.grid]
     return disk_cache.key("tuned", *parts, torch.cuda.get_device_name(device))
@@ -119,7 +119,7 @@ def _seconds_of_parts(program: Program, matmul: MatmulKernel, rest: Candidate, c
 
 
 def _measure(run: Callable[[], None], device: int) -> float:
-    """Median GPU time of a call, in seconds. Memory fills before it keep the GPU busy while the host launches."""
+    """Median GPU time of a call, in seconds. Memory fills before a call keep the GPU busy while the host launches."""
     with torch.cuda.device(device):
         busy = torch.empty(_CACHE, dtype=torch.uint8, device="cuda")
         found = []

@@ -43,9 +43,9 @@ class TritonFunction:
     """A kernel's function. Its arguments are pointers to `buffers`, the ints `symbols`, then constexprs.
 
     index      type of the ints: "i32" or "i64"
-    grid       for each axis, the number of points and the constexpr of its block, "" for one program per point
+    grid       for each axis, the number of points, and the name of the block's constexpr ("": one program per point)
     is_folded  whether the launch has a single axis, with the programs of all axes
-    configs    the heuristics' choice first; the others are for autotuning
+    configs    configurations: the heuristics' choice first, then those for autotuning only
     checks     whether it has assertions (`tl.device_assert`), which need `debug=True, sanitize_overflow=False`
     lines      its first and last line in the module's text, from 1
     """
@@ -73,8 +73,8 @@ class TritonFunction:
 class CanonicalCode:
     """A kernel's code under canonical names, shared by kernels that differ only in names, as in a model's layers.
 
-    If the kernel reads a single element of a buffer, `starts` has the element's offset, and the function gets a
-    pointer to it. For example, each layer reads its own seed of random numbers.
+    For each buffer of which the kernel reads a single element, `starts` has the element's offset, in elements: the
+    function gets a pointer to it. For example, each layer reads its own seed of random numbers.
     """
 
     program: Program
@@ -84,7 +84,7 @@ class CanonicalCode:
 
 @dataclass(frozen=True, slots=True)
 class TritonCode:
-    """A module of kernels. `lines` maps line numbers of the text to targets of the loops that they compute."""
+    """A module of kernels. `lines` maps a line number of the text to the target of the loop that the line computes."""
 
     text: str
     functions: tuple[TritonFunction, ...]
@@ -162,7 +162,7 @@ class PartWriter(ReductionWriter):
 
 
 class ComboWriter(Lines):
-    """Writes the parts of a combo kernel, and the function that is launched and calls them."""
+    """Writes a combo kernel: a function for each part, and the function that is launched, which calls the parts."""
 
     def __init__(self, kernel: ComboKernel, program: Program, ctx: Context) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class ComboWriter(Lines):
 
 
 def canonical_program(kernel: Kernel, program: Program) -> tuple[Program, Mapping[str, int]]:
-    """A program of this kernel alone, under canonical names, and offsets of single elements, by buffer.
+    """A program with only this kernel, under canonical names, and offsets of single elements, by buffer.
 
     If the kernel reads a single element of a buffer, the canonical kernel reads the buffer's first element instead.
     """

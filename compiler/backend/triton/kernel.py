@@ -133,7 +133,7 @@ class KernelWriter(TritonText):
         return " & ".join([*masks, *([guard] if guard else [])])
 
     def shape(self, names: Iterable[str]) -> str:
-        """The shape of a tile over these axes."""
+        """Shape of a tile over these axes, as text; its size along other axes is 1."""
         sizes = [axis.block if axis.var.name in names else "1" for axis in self.tiles.tiled]
         return f"[{', '.join(sizes)}]"
 
@@ -164,7 +164,7 @@ class KernelWriter(TritonText):
         return f"{pointer(buffer)} + {offset if len(place.terms) == 1 else f'({offset})'}"
 
     def write_indirect(self, atom: Indirect) -> str:
-        """Write an index that is an element of a tensor, with an assertion that it is in range, as in eager mode."""
+        """Text of an index that is a tensor's element. Also writes an assertion that it is in range."""
         at = self.assign(f"{atom.value.key} {self.guard}", "at", lambda: self.text(atom.value))
         key = f"checked {atom.key} {self.guard}"
         if key not in self.known:

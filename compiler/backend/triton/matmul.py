@@ -101,7 +101,7 @@ class MatmulWriter(KernelWriter):
         super().body()
 
     def multiply(self) -> None:
-        """Write the matmul's tile, rounded as in PyTorch, and stored if other steps read it."""
+        """Write the computation of the matmul's tile, rounded as in PyTorch, and its store if other steps read it."""
         call, factors = self.product.call, self.factors
         whole = Loop(self.product.made, self.kernel.ranges, tuple(map(Index.of, factors.axes)),
                      Load(self.product.made, (), self.dtype), origins=call.origins, source=call.source)  # fmt: skip

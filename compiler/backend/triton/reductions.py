@@ -34,7 +34,7 @@ _OF_BOOLS = {"max": "either", "min": "both"}
 class Pair:
     """The two reductions of an online softmax: `largest`, and `total`, the sum of exp(value - largest).
 
-    `exponential` is the key of the exp operation, `of` is the target of its loop.
+    `exponential` is the key of the exp operation. `of` is the target of the loop that contains this operation.
     """
 
     largest: Loop
@@ -76,10 +76,10 @@ class ReductionWriter(KernelWriter):
                 self.value(loop, loop.target in again)
 
     def read_again(self) -> None:
-        """Write a sweep for each reduction that depends on another; each sweep loads the long row again.
+        """Write the sweeps over a long row, each of which loads the row again.
 
-        This leaves registers for a second program on the multiprocessor. Different eviction policies keep the row in
-        the cache, and keep Triton from merging the loads of two sweeps.
+        This leaves registers for a second program on the multiprocessor. The eviction policies keep the row in the
+        cache. As they differ between sweeps, Triton does not merge the loads of two sweeps.
         """
         walks = sweeps(self.kernel)
         for number, walk in enumerate(walks):
@@ -127,7 +127,7 @@ class ReductionWriter(KernelWriter):
         return name
 
     def whole(self, loop: Loop, text: str) -> str:
-        """The value broadcast to the whole tile, with the neutral element where the mask is false."""
+        """Text of a value broadcast to the whole tile, with the neutral element where the mask is false."""
         if loop.value.dtype == torch.bool and loop.reduction.startswith("arg"):
             text = f"({text}).to(tl.int8)"
         text = f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if isinstance(loop.value, Const) else bare(text)
@@ -144,7 +144,7 @@ class ReductionWriter(KernelWriter):
         return "0" if len(self.tiles.tiled) == 1 else "1, keep_dims=True"
 
     def finish_tile(self, loop: Loop, value: str, places: str = "") -> None:
-        """Write the reduction of a tile of values to the result. `places` are their indices, for argmax and argmin."""
+        """Write the reduction of a tile's values to the result. For argmax and argmin, `places` are their indices."""
         if loop.reduction.startswith("arg"):
             best, at = (self.names.new(f"{identifier(loop.target)}_{kind}") for kind in ("value", "at"))
             self.line(f"{best}, {at} = {self.reduce_text(f'({value}, {places})', self.function_of(loop))}")
@@ -212,7 +212,7 @@ class ReductionWriter(KernelWriter):
             self.last(loop, totals)
 
     def end(self) -> str:
-        """The end of a sweep's range. Triton takes literals from 2³¹ on for uint32, so they are made int64."""
+        """End of the range of a sweep's loop. Triton reads literals from 2³¹ on as uint32, so these become int64."""
         size = self.index(self.inner.size)
         return f"tl.full([], {size}, tl.int64)" if (self.inner.size.constant or 0) >= 2**31 else size
 
@@ -251,7 +251,7 @@ class ReductionWriter(KernelWriter):
         return 2 ** (63 if self.tiles.is_wide else 31) - 1
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
-        """Write a reduction's accumulation of one tile of values."""
+        """Write the accumulation of one tile of values in a reduction."""
         state, inner = ", ".join(total), self.inner
         with self.lines_of(loop):
             value = self.whole(loop, self.text(loop.value))
@@ -296,7 +296,7 @@ def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
 
 
 def join_sweeps(kernel: Kernel) -> tuple[tuple[Sweep, ...], Mapping[str, Pair]]:
-    """The kernel's sweeps, with online softmax where possible, and the softmax pairs by the sum's target."""
+    """The kernel's sweeps, with online softmax if possible, and the softmax pairs, by the target of the sum."""
     found = list(sweeps(kernel))
     pairs: dict[str, Pair] = {}
     for place in range(len(found) - 1):

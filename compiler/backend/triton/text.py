@@ -1,14 +1,14 @@
 """Write expressions and indices as Triton source, and the helper functions that they call.
 
 Triton infers the type of a result from the operands, and the type of a literal from the other operand. Literals are
-written so that each operation runs in the dtype of the IR. Loads and values with several uses get variables.
+written so that each operation runs in the dtype of the IR. Loads, and values with several uses, become variables.
 
 `precision` finds float32 values that are used only in results rounded to float16 or bfloat16, which have 11 or 8
 significant bits. For these a kernel may use fast approximations: a division or an exponential that is off by some ulps
-of float32 rounds to the same number, and takes a third of the time. With fast memory, such operations determine the
-time of the whole kernel. Levels of precision:
+of float32 nearly always rounds to the same number, and takes a third of the time. With fast memory, such operations
+determine the time of the whole kernel. Levels of precision:
 
-    EXACT       as PyTorch computes it
+    EXACT       the same result as PyTorch's
     RELATIVE    relative error of about 1e-6
     ABSOLUTE    absolute error of 2e-7, for a value that is added to a constant of magnitude 1/2 or more
 """
@@ -140,11 +140,11 @@ PATTERNS: Mapping[tuple[str, int], str] = {
     ("erf", ABSOLUTE): "erf_added({0})",
     ("tanh", ABSOLUTE): "tanh_added({0})",
 }
-"""Faster Triton for operations that need not be exact, by operation and level of precision."""
+"""Faster Triton code for float32 operations that need not be exact, by operation and level of precision."""
 
 
 def functions(called: Set[str]) -> Iterator[str]:
-    """Source of the helper functions with these names, and of those that they call."""
+    """Source of the helper functions with these names, and of the helpers that they call."""
     needed = called | {"divided"} if "floordiv" in called else called
     yield from (f"@triton.jit{text}" for name, text in FUNCTIONS.items() if name in needed)
 
@@ -156,7 +156,7 @@ class Names:
         self.taken = {*_WORDS, *FUNCTIONS, *keyword.kwlist}
 
     def new(self, wanted: str) -> str:
-        """Reserve a name and return it: the wanted name, with a number if that is taken."""
+        """Reserve and return a unique name: `wanted` as an identifier, with a number if it is taken."""
         base = name = _IDENTIFIER.sub("_", wanted)
         number = 1
         while name in self.taken:
@@ -196,7 +196,7 @@ class TritonText(KernelText):
 
     uses       number of uses of each part of the current loop's value, by key
     levels     level of precision of each operation of the current loop, by key
-    given      names of all values so far, by key
+    given      names of all values that were assigned to variables so far, by key
     ranges     names of the kernel's ranges before tiling, by key of their index
     axis_keys  keys of the variables of the tile's axes
     spans      axes that each loop's value depends on, by target
@@ -230,7 +230,7 @@ class TritonText(KernelText):
         return found
 
     def assign(self, key: str, wanted: str, text: Callable[[], str]) -> str:
-        """Variable for a key; a new variable is assigned the text. A text that is a name itself needs no variable."""
+        """Name of a key's variable; a new variable is assigned the text. A text that is only a name is returned."""
         if key not in self.known:
             made = bare(text())
             if made.isidentifier():
@@ -247,7 +247,7 @@ class TritonText(KernelText):
         return super().text(value)
 
     def write_const(self, value: Const) -> str:
-        """A constant: a plain literal if Triton infers its dtype from that, else with the dtype."""
+        """Text of a constant: a plain literal if Triton infers the right dtype from it, else with an explicit dtype."""
         dtype, text = value.dtype, plain(value.value, value.dtype)
         if dtype == torch.bool:
             return text
@@ -263,7 +263,7 @@ class TritonText(KernelText):
         return self.assign(f"{value.key} {self.guard}", value.name if isinstance(value, Op) else "value", text)
 
     def write_guard(self, value: Guard) -> str:
-        """Write a `tl.where` that computes both values, with loads masked by the condition or by its negation."""
+        """Text of a `tl.where` of the two values; loads are masked by the condition or by its negation."""
         wanted, outer, texts = self.text(value.condition), self.guard, []
         if wanted in ("True", "False"):
             return self.text(value.value if wanted == "True" else value.other)
@@ -313,7 +313,7 @@ class TritonText(KernelText):
         ]
 
     def argument(self, value: Expr) -> str:
-        """An expression as an argument of another; a long one is assigned to a variable."""
+        """Text of an expression as an argument; a long expression is assigned to a variable."""
         text = self.text(value)
         if len(text) <= _LONG or not isinstance(value, Op | Guard):
             return text
@@ -344,7 +344,7 @@ class TritonText(KernelText):
     write_remainder = write_quotient
 
     def ratio_text(self, atom: Quotient | Remainder) -> str:
-        """Floor division or remainder. Triton's operators truncate like C's: negative numbers need a helper."""
+        """Text of a floor division or remainder. Triton truncates like C, so negative numbers need a helper."""
         of, by = self.index(atom.of), self.index(atom.by)
         if is_natural(atom.of):
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
@@ -396,7 +396,7 @@ def _is_small(value: Expr) -> bool:
 
 
 def precision(kernel: Kernel, program: Program) -> Mapping[str, Mapping[str, int]]:
-    """The level of precision that each operation needs: by the loop's target, then by the operation's key."""
+    """Level of precision that each operation needs, by the target of its loop and then by the operation's key."""
     needs: dict[str, int] = {}
     found: dict[str, dict[str, int]] = {}
     for loop in reversed(kernel.loops):

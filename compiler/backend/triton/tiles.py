@@ -27,7 +27,7 @@ from compiler.backend.passes.cost import LEAST_BLOCK, LINE, distinct_accesses, f
 Kind = Literal["pointwise", "persistent", "looped", "product"]
 
 MOST_PROGRAMS = 2**16 - 1
-"""CUDA's limit along the second axis of a grid, which is HIP's too."""
+"""Maximum number of programs along the second axis of a grid, for CUDA and HIP."""
 _PROCESSORS = 132
 _MOST_WARPS = 32
 _EVEN = 8
@@ -38,8 +38,9 @@ _EVEN = 8
 class Axis:
     """An axis of a kernel's tiles.
 
-    A program takes `block` points of it (a constexpr's name), or one point if `block` is "". `values` maps each range
-    of the kernel to its index as a function of the axis's variable.
+    var     the axis's variable; its size is the number of points
+    block   name of the constexpr with the number of points that a program takes; "" for one point
+    values  index of each of the kernel's ranges, as a function of `var`
     """
 
     var: Var
@@ -74,7 +75,7 @@ class Tiles:
     def numbered(self) -> tuple[Axis, ...]:
         """The outer axes in the order of the grid's axes, the fastest first.
 
-        Of a pointwise kernel's two axes the shorter one is first: programs that share pages of memory then run at about
+        If a pointwise kernel has two axes, the shorter is first: programs that share pages of memory then run at about
         the same time.
         """
         sizes = [axis.size.constant or 0 for axis in self.outer]
@@ -83,7 +84,7 @@ class Tiles:
 
     @property
     def is_folded(self) -> bool:
-        """Whether two outer axes share one axis of the grid, as a grid's second axis may be too short."""
+        """Whether two outer axes share one axis of the grid, as the second may exceed the grid's limit."""
         size = self.numbered[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
         return size is None or size > MOST_PROGRAMS * LEAST_BLOCK
 
@@ -115,8 +116,8 @@ def tile_kernel(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
 def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
     """Whether a program may load its row anew in each sweep instead of keeping it in registers.
 
-    It has several sweeps, no scan, and does not overwrite what it reads. Its inputs have at most 2 bytes per element,
-    half of float32 in registers, so that the rows of two programs on a multiprocessor stay in the cache.
+    The kernel has several sweeps and no scan, and does not overwrite its inputs. Inputs have at most 2 bytes per
+    element, half of float32 in registers, so that the rows of two programs on a multiprocessor stay in the cache.
     """
     read = {name for name, _ in walked_places(kernel) if name not in kernel.targets}
     is_short = all(program.by_name[name].dtype.itemsize <= 2 for name in read)
@@ -125,7 +126,7 @@ def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
 
 
 def _longest(kernel: Kernel, by_columns: bool, ctx: Context) -> int:
-    """The most elements of a row, or column, that a program holds whole."""
+    """Maximum length of a row or column that a program holds whole, in elements."""
     if by_columns:
         return ctx.thresholds.longest_column
     if len(sweeps(kernel)) < 2:
@@ -160,7 +161,7 @@ def kernel_on_axes(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) 
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
-    """Split the ranges into two groups if accesses are contiguous along the last range of each, else None."""
+    """Split the ranges into two groups if accesses are contiguous along the last range of each group; else None."""
     if len(kernel.ranges) < 2 or any(var.size.constant == 0 for var in kernel.ranges):
         return None
     x = kernel.ranges[-1]
@@ -181,7 +182,7 @@ def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...
 
 @dataclass(frozen=True, slots=True)
 class TritonConfig:
-    """Values of a kernel's constexprs, and the numbers of warps and of pipeline stages of a program."""
+    """Configuration of a kernel: values of its constexprs (`blocks`), and a program's warps and pipeline stages."""
 
     blocks: Mapping[str, int] = field(default_factory=dict)
     num_warps: int = 4
