@@ -20,7 +20,7 @@ from compiler.triton_interpreter.process import Interpreter
 from compiler.triton_interpreter.program import ProgramError
 
 MOST_PROGRAMS = 4000
-"""Larger launches take too long in the interpreter."""
+"""Maximum number of programs of a launch: larger launches take too long in the interpreter."""
 
 
 def own_checks(

@@ -34,7 +34,7 @@ def kernels_artifact(
     title: str,
     graph: str,
 ) -> Written:
-    """Write generated kernels as an artifact, with lines linked to the loops of the last pass.
+    """Write generated kernels as an artifact, with lines linked to the loops of the program after the last pass.
 
     `launches` has the facts to compile and launch a kernel, by function name (see `compiler.backend_record.facts`).
     """
@@ -71,9 +71,9 @@ def _line_entities(
     kernel: str, language: str, rows: Sequence[str], span: Span, shared: int, targets: Mapping[int, str],
     loops: Mapping[str, str],
 ) -> dict[int, Entity]:  # fmt: skip
-    """Entities for the non-trivial lines of a function, by line number in the artifact.
+    """Entities for the lines of a function that have more than one character, by line number in the artifact.
 
-    Ids contain line numbers of the source that is compiled: the lines that all functions share, then the function.
+    An id contains the line number in the source that is compiled: shared lines, followed by this function alone.
     """
     found = {}
     for number in range(span[0], span[1] + 1):

@@ -88,7 +88,7 @@ def _memory_lines(program: Program, sizes: Sizes) -> Iterator[MemoryLine]:
 
 
 def merges(decisions: Iterable[Decision], before: Program, after: Program, *, graph: str, kind: str) -> list[Merge]:
-    """Pairs of kernels that the pass `fuse` merged, in its order.
+    """Pairs of kernels that the pass `fuse` merged, in the order of the merges.
 
     The round of a merge is 1, or one more than the latest round in which one of its two kernels was made.
     """

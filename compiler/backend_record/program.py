@@ -67,7 +67,7 @@ class ProgramWriter:
         return Made(self.program, artifact, self.loops, self.steps, self.names)
 
     def ids_of(self, number: int, what: Step | Loop | None, rows: list[Any]) -> Ids:
-        """Ids of the entities of a line, the outer one first."""
+        """Ids of the entities that a line of the text shows, the outer entity first."""
         if number == 1:
             return tuple(entity.id for entity in self.entities if entity.kind == "placeholder")
         if number == len(rows):
@@ -175,13 +175,19 @@ class ProgramWriter:
         return tuple(found) or self.by_nodes(loop.origins) or self.same(loop.target)
 
     def whole(self, loop: Loop) -> Ids:
-        """Like `origins`, for a kernel: ids of kernels in place of loops."""
+        """Ids of the kernels or calls of the program before that computed a loop's ancestors.
+
+        For a new loop: ids of loops of the same nodes. Directly after lowering: ids of nodes.
+        """
         if not isinstance(self.before, Made):
             return self.origins(loop)
         return tuple(self.before.steps[name] for name in self.ancestors(loop)) or self.by_nodes(loop.origins)
 
     def ancestors(self, loop: Loop) -> Iterator[str]:
-        """Targets in the program before: the loop's own, and removed ones that it read, directly or through others."""
+        """Targets of the loops of the program before that became this loop.
+
+        These are the loop of the same target, and removed loops that it read, directly or through removed loops.
+        """
         todo, seen = [loop.target], {loop.target}
         while todo:
             name = todo.pop()

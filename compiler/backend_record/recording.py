@@ -119,7 +119,7 @@ def _configurations(
 
 
 def codes(program: Program, ctx: Context, options: BackendOptions) -> Iterator[Code | TritonCode]:
-    """Generate code for a program's kernels: Triton for those on a GPU, C++ for the others."""
+    """Generate code for a program's kernels: Triton on a GPU; C++ on the CPU, or Triton if `options.code` says so."""
     on_gpu, on_cpu = (kernels_on(program, device) for device in ("cuda", "cpu"))
     if options.code == "triton" and on_cpu.kernels and not on_gpu.kernels:
         yield emit_triton(program, ctx)
@@ -139,7 +139,7 @@ def _names(before: Made | Artifact) -> Mapping[str, str]:
 def _decision(found: Decision, frame: str, known: Mapping[str, Mapping[str, str]]) -> Decision:
     """A decision with ids of entities as its subjects.
 
-    The ids are from the programs before and after its pass; for decisions after the passes, from the last program ("").
+    The ids are from the programs before and after its pass; for decisions after the passes, from the last program.
     """
     names = known.get(found.pass_name, known[""])
     subjects = tuple(names.get(name, name) for name in found.subjects)

@@ -35,8 +35,9 @@ class KeptProgram:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel's launch. `arguments` and their `names` are in the order of its function; `written` are the indices of
-    the arguments that the kernel writes.
+    """A kernel's launch, with `arguments` and their `names` in the order of its function's parameters.
+
+    `written` are the indices of the arguments that the kernel writes. `note` says if gradients are made up, else "".
     """
 
     arguments: Sequence[Any]
@@ -46,7 +47,7 @@ class Launched:
 
 
 def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
-    """The arguments of a function in the explored call.
+    """The launch of a function in the explored call.
 
     The steps before it run in the reference interpreter. Raises ProgramError if a step can't run, or if the function is
     not launched.
@@ -58,9 +59,9 @@ def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
 
 
 def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
-    """Yield the name and the arguments of each function of a graph, in order of their launches.
+    """Yield the name and the launch of each function of a graph, in the order of the launches.
 
-    The arguments are live: before yielding the next ones, the reference interpreter writes the expected results to
+    The arguments are live: before the next launch is yielded, the reference interpreter writes the expected results to
     them. Raises ProgramError if a step can't run.
     """
     own = frame.programs[kind]
@@ -80,7 +81,7 @@ class _Host(State):
 
     @staticmethod
     def start(program: Program, given: Sequence[Any]) -> _Host:
-        """Start a run; no step has run yet."""
+        """The state before the first step."""
         program = replace(program, buffers=tuple(replace(buffer, device="cpu") for buffer in program.buffers))
         started = State.start(program, given)
         return _Host(program, started.sizes, started.memory)

@@ -149,7 +149,7 @@ def _why_not_efficient(target: Target, call: Call) -> str:
 
 
 def _alignment(target: Target, dtype: torch.dtype) -> int:
-    """The number of elements that must divide a width: 128 bits for dtypes with tensor cores.
+    """Number that must divide a width, in elements: 128 bits for dtypes with tensor cores, else 1.
 
     sdp_utils.cpp, minimum_gemm_alignment.
     """
@@ -191,7 +191,7 @@ def _run_math(call: Call) -> Tensor:
 
 
 def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
-    """The attention mask as an additive bias: a boolean mask becomes 0 or `nowhere`."""
+    """The attention mask as an additive bias: a boolean mask becomes 0 or `nowhere`. None without a mask."""
     if call.attn_mask is None or call.attn_mask.dtype != torch.bool:
         return call.attn_mask
     least = torch.scalar_tensor(nowhere, dtype=call.query.dtype, device=call.attn_mask.device)

@@ -4,7 +4,7 @@
 float32, the CPU's leaves most of these in low precision. A graph traced for a GPU follows CUDA's lists
 (aten/src/ATen/autocast_mode.h, from AT_FORALL_LOWER_PRECISION_FP on; documented under "CUDA Ops that can autocast to
 float32"), also for operators called by derivative formulas. The dispatcher knows which operators have an autocast
-kernel in this torch release; this file defines what the kernel does.
+kernel in this torch release; this file defines the kernels.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ IN_LOW_FORMAT = frozenset(
         "linalg_multi_dot", "lstm_cell", "mv", "prelu", "rnn_relu_cell", "rnn_tanh_cell",
     }
 )  # fmt: skip
-"""Operators that run in low precision with CUDA's autocast only. With both do matmuls, convolutions and attention."""
+"""Operators that run in low precision with CUDA's autocast only. Matmuls, convolutions and attention do with both."""
 
 _FORMATS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -160,7 +160,7 @@ _TREATMENTS: dict[frozenset[str], Callable[..., Any]] = {
 
 
 class CudaRegions(TorchFunctionMode):
-    """Enters "cuda" autocast regions as "cpu" if there is no GPU.
+    """Turns "cuda" autocast regions into "cpu" regions if there is no GPU.
 
     A "cuda" region has no effect on CPU tensors.
     """

@@ -26,7 +26,7 @@ _pretending: ContextVar[bool] = ContextVar("fake CPU tensors say that they are o
 
 
 def decompose_as_on_gpu(run: Function, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """Replace torch's `maybe_handle_decomp`: meanwhile, the operator's CPU tensors report the GPU as device."""
+    """Replace torch's `maybe_handle_decomp`: while it runs, the operator's CPU tensors report the GPU as device."""
     with _pretend(_is_on_cpu((args, kwargs))):
         return run(mode, func, args, kwargs)
 

@@ -30,9 +30,10 @@ WORTHWHILE = 1.1  # pad_mm.is_padded_faster
 class Product:
     """A matmul, (rows × inner) by (inner × columns).
 
-    `pitches` are the row (or column) strides of both operands and the result, in elements.
-    `copied` is the number of operand elements that padding copies. `filled` is the number of operands that
-    Inductor allocates with padding: these are not copied, and only their padding is filled.
+    sizes    rows, inner, columns
+    pitches  row (or column) strides of both operands and the result, in elements
+    copied   number of operand elements that padding copies
+    filled   number of operands that Inductor allocates with padding: only their padding is filled, nothing is copied
     """
 
     sizes: tuple[int, int, int]

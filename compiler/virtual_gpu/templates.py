@@ -25,7 +25,7 @@ from compiler.virtual_gpu.gpu import DEVICE, HIP_VERSION
 from compiler.virtual_gpu.retargeting import OnChoice, Retargeting
 
 MULTIPROCESSORS_FOR_TEMPLATES = 68
-"""torch._inductor.utils.is_big_gpu: with fewer, Inductor leaves matmuls to ATen (NVIDIA)."""
+"""On NVIDIA GPUs with fewer, Inductor leaves matmuls to ATen (torch._inductor.utils.is_big_gpu)."""
 
 _SETTING = re.compile(r"(\w+)=('[^']*'|[^,]+)")
 _NUMBER = re.compile(r"_\d+$")
@@ -108,7 +108,7 @@ class Templates:
         return settle(buffer, caller)
 
     def keeping_sources(self, cache: type[Any]) -> type[Any]:
-        """A subclass of a code cache that keeps code as text, without loading it: Inductor loads it only to time it."""
+        """A subclass of a code cache that keeps code as text. Inductor would load the code only to time it."""
         sources = self.sources
 
         class Kept(cache):  # type: ignore[misc]
@@ -121,7 +121,7 @@ class Templates:
         return Kept
 
     def _finish(self, selection: _Open) -> Selection:
-        """Finish a selection. If nothing was chosen, no template's layout fits, and ATen is chosen."""
+        """Finish a selection. If Inductor chose nothing, as no template's layout fits, ATen is chosen."""
         order = sorted(selection.choices, key=_rank)
         chosen = selection.chosen or next((choice for choice in order if kind_of(choice) == "aten"), order[0])
         candidates = tuple(self._candidate(choice) for choice in selection.choices)

@@ -104,7 +104,7 @@ def _skip_other_work(module: GraphModule, inputs: Sequence[Any]) -> Iterator[Non
 
 
 def _whole(module: GraphModule) -> GraphModule:
-    """Unwrap the captured graph from the module that `flatten_graph_inputs` puts around it."""
+    """The captured graph, without the wrapper module of `flatten_graph_inputs` if there is one."""
     found: GraphModule = getattr(module, "gm", module)
     return found
 

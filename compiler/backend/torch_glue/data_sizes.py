@@ -21,7 +21,7 @@ from compiler.torch_api.fx import value_of
 from compiler.torch_api.pytrees import tree_leaves
 
 OUTSIDE = "tcompile_outside"
-"""Key in a piece's `meta`: names and operators of the nodes that run between the previous piece and this one; for the
+"""Key in a piece's `meta`: names and operators of the nodes that run between the previous piece and this piece; for the
 last piece, also of the nodes after it.
 """
 
@@ -82,7 +82,7 @@ def divide_at_data(module: GraphModule, compile_piece: Compile) -> Call:
 
 
 class _Divided(Interpreter):
-    """Runs a divided graph: the operators outside of pieces, and the compiled pieces."""
+    """Runs a divided graph: compiled pieces, and the nodes between them. Raises TypeError for an unexpected dtype."""
 
     def run_node(self, n: Node) -> Any:
         found: Any = super().run_node(n)
@@ -161,7 +161,7 @@ def _nodes_by_name(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> I
 
 
 def _runs(graph: Graph, outside: Container[Node], held: Container[Node]) -> Iterator[list[Node]]:
-    """Groups of consecutive nodes that compute: each outside node alone, all nodes between two of these together."""
+    """Groups of consecutive nodes: each outside node alone, and all nodes between two outside nodes together."""
     nodes = (node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in held)
     for is_outside, group in groupby(nodes, key=outside.__contains__):
         run = [*group]

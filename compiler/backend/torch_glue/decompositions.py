@@ -10,8 +10,8 @@ Inductor's own decomposition imports its lowerings, which is slow.
 
 Others replace decompositions of torch that fail in a supported version. torch 2.11's `index_fill` writes into an empty
 tensor if the input is not row-major; AOTAutograd rejects a graph with such a write, also for Inductor. torch's norm
-mishandles negative dimensions of size one. Its fake kernels of the scatters below report strides of 0 for writes into
-an expanded tensor; the real kernels return memory without overlap, so the input is cloned first. Decompositions of
+mishandles negative dimensions of size one. Torch's fake kernels of the scatters below report strides of 0 for writes
+into an expanded tensor; the real kernels return memory without overlap, so the input is cloned first. Decompositions of
 `roll`, `channel_shuffle` and `max_unpool2d` return row-major results in all versions, although the CPU's kernels keep
 channels-last memory. Zero tensors without memory, which forward-mode AD starts with, get memory, as kernels read them.
 """
@@ -53,9 +53,9 @@ def _draw(size: Sequence[Any], device: Any, mode: str) -> torch.Tensor:
 
 
 def _rand(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Any:
-    """Uniform numbers in [0, 1). In low precision they have as many random bits as in eager mode;
+    """Uniform numbers in [0, 1); NotImplemented for float64, for which 24 random bits are too few.
 
-    more bits could round to 1. NotImplemented for float64, for which 24 bits are too few.
+    In low precision the numbers have as many random bits as in eager mode, since more bits could round to 1.
     """
     dtype = dtype or torch.get_default_dtype()
     if dtype not in _BITS:
@@ -124,13 +124,13 @@ _RANDOM_NUMBERS: Mapping[Any, Callable[..., Any]] = {
 }
 
 LARGEST = 25
-"""Max pooling with more elements per window is not decomposed."""
+"""Maximum number of elements in a window; max pooling with larger windows is not decomposed."""
 
 
 def _max_pool(
     rank: int, x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Any:
-    """Maxima of windows and their indices in the plane; NotImplemented, which keeps ATen's operator, if too large."""
+    """Maxima of windows and their indices in the plane; NotImplemented for large windows or symbolic parameters."""
 
     def each(value: Any) -> list[int]:
         values = [*value] if isinstance(value, Sequence) else [value]

@@ -41,7 +41,7 @@ class Observation:
 class Watched:
     """The code of an inference graph, observed in the first call through AOTAutograd's wrappers.
 
-    Several threads may make a first call at the same time. `autocast` says whether autocast is on in the compiled call.
+    Several threads may make a first call at the same time. `autocast` says whether autocast was on during compilation.
     `written` are the indices of the inputs that the graph mutates.
     """
 
@@ -78,9 +78,9 @@ class Watched:
     def wrap(
         self, wrapped: Callable[..., Sequence[Any]], captured: Callable[..., Sequence[Any]]
     ) -> Callable[..., Sequence[Any]]:
-        """The function for TorchDynamo to call in place of `wrapped`, the wrappers around `run`.
+        """The function for TorchDynamo to call in place of `wrapped`, which is `run` inside AOTAutograd's wrappers.
 
-        It calls `captured` if forward-mode AD may be in use.
+        The function calls `captured` if forward-mode AD may be in use.
         """
         written = self.written
 
@@ -134,7 +134,7 @@ def written_inputs() -> Sequence[int] | None:
 
 
 def without_autocast(call: Call) -> Call:
-    """Wrap a call to turn autocast off: its graph contains autocast's casts."""
+    """Wrap a call to turn autocast off, as its graph already contains autocast's casts."""
 
     def cast(args: list[Any]) -> Sequence[Any]:
         with autocast_off():

@@ -34,10 +34,12 @@ _aten = torch.ops.aten
 class Convention:
     """The calling convention between forward and backward.
 
-    The forward's results are outputs, up to the index `returned`; saved tensors with version checks, up to `checked`;
-    saved tensors without version checks, up to `loose`; then symbolic sizes. `views` are the indices of outputs
-    to pass through `_unsafe_view`, `constant` those of outputs without a gradient. `tangents` has the index of each
-    output with a gradient, and the layout that the gradient must have.
+    The forward's results are, in order: outputs, up to the index `returned`; saved tensors with version checks, up to
+    `checked`; saved tensors without version checks, up to `loose`; symbolic sizes.
+
+    views     indices of outputs to pass through `_unsafe_view`
+    constant  indices of outputs without a gradient
+    tangents  index of each output with a gradient, and the layout that the gradient must have
     """
 
     returned: int
@@ -153,7 +155,7 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _function_of(outputs: Sequence[Any]) -> type[Any] | None:
-    """The AOTAutograd function that made all outputs with a grad_fn; None if there is none."""
+    """The AOTAutograd function that made all outputs with a grad_fn; None if there is no such function."""
     nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor) and output.grad_fn is not None]
     found = {getattr(node, "_forward_cls", None) for node in nodes}
     function = found.pop() if len(found) == 1 else None
@@ -176,7 +178,7 @@ def direct_function(function: type[Any], forward: Call, backward: Call, how: Con
 
 
 def _is_boxed(function: type[Any]) -> bool:
-    """Whether a function's backward takes its gradients in one list, as since torch 2.13."""
+    """Whether a function's backward takes its gradients in one list, as in torch 2.13 and later."""
     return getattr(function, "boxed_grads_call", False)
 
 

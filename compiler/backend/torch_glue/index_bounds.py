@@ -97,8 +97,8 @@ _POSITIVE: WeakKeyDictionary[symbolic_shapes.ShapeEnv, set[Any]] = WeakKeyDictio
 def unbounded_symbols(size: torch.SymInt, expression: Any) -> frozenset[str]:
     """Names of the symbols in a size's expression that may be 0 or negative.
 
-    If a symbol is positive in this call, a guard keeps it so, if one can be added. Data-dependent sizes count as
-    positive: if they are 0, nothing is computed.
+    A symbol that is positive in this call gets a guard that keeps it positive, if guards can be added. Data-dependent
+    sizes count as positive: if they are 0, nothing is computed.
     """
     environment = size.node.shape_env
     known = _POSITIVE.setdefault(environment, set())

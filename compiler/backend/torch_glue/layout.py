@@ -92,7 +92,7 @@ def _value(node: Node, place: int) -> Any:
 
 
 def _saved_count(name: str) -> int | None:
-    """Number of outputs that must keep their strides: all but the saved ones of a forward; None for all."""
+    """Number of outputs that must keep their strides: in a forward, those before the saved values; None for all."""
     context = TracingContext.try_get()
     if not name.startswith("forward") or context is None or context.fw_metadata is None:
         return None
@@ -188,7 +188,7 @@ class _Layout:
                 user.replace_input_with(source, self.copy_to_format(source, old, user))
 
     def end(self, kept: int | None) -> None:
-        """Restore the strides of outputs that the caller sees: the first `kept`, or all.
+        """Restore the strides of outputs that the caller sees: the first `kept`, or all if None.
 
         A saved tensor is replaced by the copy that a convolution reads, as the convolution's backward reads the copy
         again. Inputs are saved uncopied, which takes no memory.

@@ -10,7 +10,7 @@ from compiler.torch_api.decomposition_tables import is_operator, is_random
 
 
 def written_arguments(op: Any) -> tuple[int | str, ...]:
-    """Positions of the arguments that an operator mutates; names of keyword-only ones."""
+    """Positions of the arguments that an operator mutates, or names if they are keyword-only."""
     if not is_operator(op):
         return ()
     return tuple(
@@ -28,7 +28,7 @@ _BOUND = (
 
 
 def quick(op: Any) -> Callable[..., Any]:
-    """The fastest callable for an operator: torch.mm for aten.mm.default, else one without OpOverload's frame."""
+    """The fastest callable for an operator: torch.mm for aten.mm.default, or else OpOverload's inner `_op`."""
     if not is_operator(op):
         return op
     name = op._schema.name.removeprefix("aten::")

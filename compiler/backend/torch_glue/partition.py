@@ -83,8 +83,7 @@ def use_quick_cut() -> Iterator[None]:
     """Let `networkx.minimum_cut` use a faster algorithm in the block: the same cuts in a third of the time.
 
     Most edges of the partitioner's graph have infinite capacity. Boykov and Kolmogorov's algorithm, which searches from
-    both ends, suits it better than networkx's default. Does nothing if the function was already replaced. Torch 2.15
-    has a fast cut of its own.
+    both ends, suits it better than networkx's default. Does nothing if the function was already replaced.
     """
     import networkx  # the import takes most of a tenth of a second, and inference does not need it
 

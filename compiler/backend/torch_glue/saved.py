@@ -32,7 +32,7 @@ def claim_donated_buffers() -> tuple[int, ...]:
 
 
 def donate(names: Iterable[str]) -> None:
-    """Store the names of this forward's values that the backward may overwrite; the names are the same in both."""
+    """Store the names of this forward's values that its backward may overwrite. Both graphs use the same names."""
     context = TracingContext.try_get()
     if context is not None:
         _given[context] = frozenset(names)

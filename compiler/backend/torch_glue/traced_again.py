@@ -103,7 +103,7 @@ def copy_known_traces() -> Iterator[None]:
 
 
 class _Traced:
-    """torch's `proxy_call`, which traces an operator, with a cache."""
+    """Replacement for torch's `proxy_call`, which traces an operator: it caches the traces."""
 
     def __init__(self, trace: Callable[..., Any]) -> None:
         self._trace = trace
@@ -265,7 +265,7 @@ def _check_plain(value: Any) -> Any:
 
 
 class _Memory:
-    """Numbers the storages, first those of the inputs. `added` has the sizes of new storages, in bytes."""
+    """Assigns an index to each storage, first to the inputs'. `added` has the sizes of new storages, in bytes."""
 
     def __init__(self, inputs: Sequence[FakeTensor]) -> None:
         self.added: list[int] = []

@@ -51,7 +51,7 @@ def _copy_into(placeholder: Node) -> Node | None:
 
 
 def _views(result: Node, value: Any) -> list[Node]:
-    """The chain of views from a value to a result, in order; empty if the result is no view of it."""
+    """The chain of views from a value to a result, in order; empty if the result is no view of the value."""
     views: list[Node] = []
     while result is not value:
         if not _is_view(result):
