@@ -45,7 +45,7 @@ def _triton_facts(program: Program, function: TritonFunction, ctx: Context) -> d
     aligned    names of the pointers that are aligned to 16 bytes, and of the sizes that are multiples of 16
     configs    configurations in the order of autotuning
     grid       for each axis, its number of points in the explored call and the constexpr of its block
-    is_folded  whether the launch has a single axis, with the programs of all axes
+    is_folded  whether the programs of all axes are launched along a single axis
     """
     names = list(types := dict(signature(program, function)))
     symbols = {name: ctx.sizes.get(name, 0) for name in function.symbols}

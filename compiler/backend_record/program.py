@@ -1,4 +1,4 @@
-"""Write a program of our own backend as an artifact, with links to the program before its pass.
+"""Write a program of our own backend as an artifact, with links to the program before the pass.
 
 Kernels and calls of PyTorch are entities. If a kernel has several loops, each loop is an entity inside the kernel's.
 `inputs` of an entity are the data flow between kernels and calls. `origins` link loops to loops of the program before,

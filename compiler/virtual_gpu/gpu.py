@@ -202,7 +202,7 @@ def _driver(target: Target) -> Any:
 
 
 def _no_benchmark(*_args: Any, **_kwargs: Any) -> list[float]:
-    """Report an infinite time: kernels for a virtual GPU can't be timed, so none is preferred."""
+    """Report an infinite time: kernels for a virtual GPU can't be timed, so no kernel is preferred."""
     return [math.inf]
 
 

@@ -2,7 +2,7 @@
 
 On a GPU Inductor times the matmul with and without padding (torch/_inductor/fx_passes/pad_mm.py). Here times are
 estimated. The slowdowns were derived from Inductor's choices on an H200: an odd row stride doubles a matmul's time,
-other unaligned row strides cost a fifth, and an unaligned number of rows alone costs nothing.
+other unaligned row strides add a fifth, and an unaligned number of rows alone adds nothing.
 compiler/targets/FIDELITY.md says how often the choice agrees with the GPU's.
 """
 

@@ -74,5 +74,5 @@ def _gru_cell_backward_shapes(grad: Tensor, workspace: Tensor, has_bias: bool) -
 
 
 def choose_layer(*_tensors: Any) -> Any:
-    """Replace `select_one_layer_lstm_function`: oneDNN's layer is for CPU tensors only."""
+    """Replace `select_one_layer_lstm_function`: never choose oneDNN's layer, which is for CPU tensors only."""
     return one_layer_lstm

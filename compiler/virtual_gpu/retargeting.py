@@ -1,7 +1,7 @@
 """Compile for a virtual GPU: move traced graphs to the target, and compile them there.
 
 Graphs that AOTAutograd traced with CPU tensors are moved before Inductor's first pass over them. Differences from a
-real GPU are reported to the observer: choices that Inductor would make by timing are made by rule.
+real GPU are reported to `on_choice`: choices that Inductor would make by timing are made by rule.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Retargeting:
     def evaluate_identity(self, _evaluate: Function, wrapped: Identity, precision: int) -> Any:
         """Evaluate an `Identity` of a number as that number.
 
-        In torch 2.13 it counts as a number that sympy can't evaluate, so Inductor's `Min` and `Max` raise ValueError
-        when loops are merged for a GPU.
+        In torch 2.13 an `Identity` counts as a number, but sympy can't evaluate it, so Inductor's `Min` and `Max` raise
+        ValueError when loops are merged for a GPU.
         """
         self.on_choice("indexing", "evaluated", _UNEVALUATED)
         return wrapped.args[0]._eval_evalf(precision)

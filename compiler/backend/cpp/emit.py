@@ -81,7 +81,7 @@ def shared_text(name: str, called: Set[str], vector_math: bool) -> str:
 
 
 def _reductions(called: Set[str]) -> Iterator[str]:
-    """OpenMP declarations of max and min reductions that propagate NaN, unlike the built-in ones."""
+    """OpenMP declarations of max and min reductions that propagate NaN, unlike OpenMP's built-in reductions."""
     for name, function in (("most", "maximum"), ("least", "minimum")):
         if name in called:
             types = ", ".join(sorted(set(TYPES.values()) - {"_Float16"}))
@@ -145,7 +145,7 @@ class _Writer(CppText):
         return self.known.get(load.buffer) or self.element(load.buffer, load.index)
 
     def element(self, name: str, index: Shape) -> str:
-        """Text of an element access, `in_x[…]`."""
+        """C++ text of a buffer's element, `in_x[…]`."""
         return f"{self.pointer(name)}[{self.index(self.offset(name, index))}]"
 
     def size(self, var: Var) -> str:

@@ -48,7 +48,7 @@ class StageNumbers:
 
     @property
     def differs(self) -> bool:
-        """Whether its results differ from eager's."""
+        """Whether the stage failed, or its results differ from eager's."""
         return bool(self.error) or worst_verdict(self.numbers) == "differs"
 
     @property

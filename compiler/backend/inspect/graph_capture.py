@@ -40,19 +40,19 @@ class InspectedCall(calls.Call):
         return name.rsplit("<locals>.", 1)[-1]
 
     def compile(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile the function with a backend, with its own cache entries."""
+        """The function compiled with a backend, with cache entries of its own."""
         found: Callable[..., Any] = compile_function(self.fn, backend, dynamic=self.dynamic, fullgraph=False)
         return found
 
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """A graph of ATen operators, and its lowered program, made while guards on its sizes could still be added.
+    """A graph of ATen operators, and its program, lowered while guards on its sizes could still be added.
 
     start    the initial context of the passes
     inputs   arguments of its first call, empty before that
     forward  for a backward, the graph of its forward
-    saved    for a forward, names of values that it saves only for its backward, by index among its results
+    saved    for a forward, names of the results that it saves only for its backward, by index among all results
     """
 
     name: str

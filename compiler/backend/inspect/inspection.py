@@ -98,8 +98,8 @@ class Inspection:
     >>> print(p.fused)
     >>> p.replace("fuse", lambda program, ctx: program).fused
 
-    Stages are those of graph number `selected`. An Inspection is immutable: `replace`, `with_thresholds` and `on`
-    return another one.
+    Stages are those of the graph with index `selected`. An Inspection is immutable: `replace`, `with_thresholds` and
+    `on` return a new Inspection.
     """
 
     asked: InspectedCall
@@ -318,7 +318,7 @@ class Inspection:
         return self.asked.compile(backend)
 
     def _all_decisions(self, graph: Graph) -> Sequence[Decision]:
-        """Decisions of a graph's passes, and its autotuning decisions in runs."""
+        """Decisions of a graph's passes, then its autotuning decisions from calls of `run`."""
         late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
         return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
 
@@ -376,7 +376,7 @@ class Text(str):
 
 @dataclass(frozen=True, repr=False, slots=True)
 class TextDiff:
-    """A unified diff of two texts, which prints as text. `lines` is empty if they are equal."""
+    """A unified diff of two texts, which prints as text. `lines` is empty if the texts are equal."""
 
     names: tuple[str, str]
     lines: tuple[str, ...]
@@ -400,7 +400,7 @@ def _did_you_mean(name: str, known: Any) -> str:
 
 
 def _traceback_of_pass(error: Exception) -> TracebackType | None:
-    """The traceback from the user's pass on, without the frames of the backend before it.
+    """The traceback from the user's pass on, without the backend's frames before the pass.
 
     If there are no other frames: None for a BrokenProgramError, the whole traceback for other errors.
     """
@@ -449,7 +449,7 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     `dynamic` is as for torch.compile. The call runs once, with its graphs in eager mode; if its result requires grad,
     there is a backward graph too. The graphs' arguments are kept for `check`.
 
-    Raises BackendError if a graph can't be compiled or there is none, and TypeError if `fn` is not callable.
+    Raises BackendError if a graph can't be compiled or the call has no graph, TypeError if `fn` is not callable.
     """
     if not callable(fn):
         raise TypeError(f"tcompile.open takes a function or a module, and what to call it with; got {fn!r:.60}")

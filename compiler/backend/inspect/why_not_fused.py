@@ -43,7 +43,7 @@ class Lookup:
 
     @cached_property
     def before(self) -> Mapping[str, Sequence[str]]:
-        """Names of nodes, by names that they had before decomposition: of earlier nodes, functions and operators."""
+        """Names of nodes, by names of the earlier nodes, functions and operators that they were decomposed from."""
         found: dict[str, list[str]] = {}
         steps = self.programs["lowered"].steps
         computed = {origin for step in steps for part in _parts(step) for origin in part.origins}
@@ -54,7 +54,7 @@ class Lookup:
         return found
 
     def knows(self, name: str) -> bool:
-        """Whether the graph has the name."""
+        """Whether `explain` accepts the name."""
         return name in self.names
 
     def explain(self, first: str, second: str, ctx: Context) -> str:
@@ -114,7 +114,7 @@ class Lookup:
         return self._of_all([base.name], (f"{name} is a view of {base.name}, which costs nothing",))
 
     def _results_of_node(self, name: str) -> list[str]:
-        """Targets of the loops and calls after fusion that a node became."""
+        """Targets of the loops and calls after fusion that compute a node."""
         parts = (part for step in self.steps.steps.values() for part in _parts(step) if name in part.origins)
         return [target for part in parts for target in (part.targets if isinstance(part, Extern) else (part.target,))]
 
@@ -182,7 +182,7 @@ class Lookup:
 
 
 def _list_words(told: Sequence[str], between: str = ", ") -> str:
-    """Join the first names of a list, and say how many there are if it is long."""
+    """Join the first names of a list, and add their total number if the list is long."""
     more = f"{between}… {len(told)} in all" if len(told) > MOST_LISTED else ""
     return between.join(told[:MOST_LISTED]) + more
 

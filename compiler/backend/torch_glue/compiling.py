@@ -113,7 +113,7 @@ def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callab
     """Wrap a call to convert Python numbers, passed as tensors, to the dtype that they were traced with.
 
     TorchDynamo traces the result of random.uniform() as a float32 tensor
-    (`VariableBuilder.wrap_unspecialized_primitive`) and passes a float64 one.
+    (`VariableBuilder.wrap_unspecialized_primitive`) and passes a float64 tensor.
     """
     dtypes: dict[int, torch.dtype] = {}
     inputs = module.graph.find_nodes(op="placeholder") if isinstance(module, GraphModule) else ()

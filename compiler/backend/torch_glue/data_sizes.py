@@ -1,6 +1,6 @@
 """Split graphs at data-dependent sizes or numbers, such as `x[x > 0]` and `x.sum().item()`.
 
-The graph is split at the operators that compute such sizes, which PyTorch runs. The parts between these are compiled
+The graph is split at the operators that compute such sizes, which PyTorch runs. The nodes between these are compiled
 as pieces, which take the sizes as arguments. In torch the sizes are unbacked symbols: u0, u1 …
 """
 

@@ -8,7 +8,7 @@ Max pooling saves one byte per window for the backward: the index of the maximum
 Inductor's. The partitioner knows that recomputing indices in the plane is cheaper than saving 8 bytes per window.
 Inductor's own decomposition imports its lowerings, which is slow.
 
-Others replace decompositions of torch that fail in a supported version. torch 2.11's `index_fill` writes into an empty
+Other decompositions replace torch's, which fail in a supported version. torch 2.11's `index_fill` writes into an empty
 tensor if the input is not row-major; AOTAutograd rejects a graph with such a write, also for Inductor. torch's norm
 mishandles negative dimensions of size one. Torch's fake kernels of the scatters below report strides of 0 for writes
 into an expanded tensor; the real kernels return memory without overlap, so the input is cloned first. Decompositions of

@@ -24,8 +24,8 @@ from compiler.torch_api.pytrees import tree_leaves
 def is_below(module: GraphModule, limit: int) -> bool:
     """Whether every tensor of a graph has at most `limit` elements and offsets, in all calls that its guards allow.
 
-    Adds guards as needed, for the largest tensor first, which often implies the others. False if no guard can be
-    added: for data-dependent sizes, or once the guards are frozen.
+    Adds guards as needed, first for the largest tensor, as this guard often implies the others. False if no guard can
+    be added: for data-dependent sizes, or once the guards are frozen.
     """
     reaches = {str(reach): reach for node in module.graph.nodes for reach in _reaches(value_of(node))}
     if any(reach > limit for reach in reaches.values() if isinstance(reach, int)):
@@ -83,7 +83,7 @@ def _is_known(relation: Any, environment: Any) -> bool:
 
 
 def replaced_symbols(module: GraphModule) -> int:
-    """Number of symbols that guards have replaced by others or by numbers; any new guard may replace more."""
+    """Number of symbols that guards have replaced by other symbols or by numbers; a new guard may replace more."""
     values = (value_of(node) for node in module.graph.find_nodes(op="placeholder"))
     sizes = (size for value in values for size in (getattr(value, "shape", ()) or (value,)))
     symbolic = next((size for size in sizes if isinstance(size, torch.SymInt)), None)

@@ -1,8 +1,9 @@
 """Change a graph to memory layouts that a GPU's libraries prefer, by propagating strides through fake tensors.
 
 cuDNN's fast convolutions read and write channels-last memory. A convolution's image and weight are copied to that
-layout if needed, and later values keep it until strides must match the user's. The copy is saved for the backward.
-Results of matmuls with padded rows keep that layout too, so that saved values and views of them are not copied.
+layout if needed, and later values keep it until the original strides are required. The copy is saved for the
+backward. Results of matmuls with padded rows keep their layout too, so that saved values and views of these results
+are not copied.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class _Layout:
     read: set[Node] = field(default_factory=set)
 
     def keep(self, node: Node, value: Any) -> None:
-        """Set a node's new value if its strides differ from the old one's."""
+        """Set a node's new value if its strides differ from the old value's."""
         old = node.meta["val"]
         if _strides(old) != _strides(value):
             self.before[node] = old

@@ -35,7 +35,7 @@ _NOT_COPIED = frozenset({"eager_input_vals", "unbacked_bindings", "low_precision
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Index of a node in a recording. The inputs' nodes come first, then the recorded ones."""
+    """Index of a node in a recording. The inputs' nodes come first, then the recorded nodes."""
 
     index: int
 
@@ -62,7 +62,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A recorded node. Its arguments contain a `_Place` for each node."""
+    """A recorded node. In its arguments, a `_Place` stands for each node."""
 
     target: Any
     args: Any

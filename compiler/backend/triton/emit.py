@@ -44,7 +44,7 @@ class TritonFunction:
 
     index      type of the ints: "i32" or "i64"
     grid       for each axis, the number of points, and the name of the block's constexpr ("": one program per point)
-    is_folded  whether the launch has a single axis, with the programs of all axes
+    is_folded  whether the programs of all axes are launched along a single axis
     configs    configurations: the heuristics' choice first, then those for autotuning only
     checks     whether it has assertions (`tl.device_assert`), which need `debug=True, sanitize_overflow=False`
     lines      its first and last line in the module's text, from 1
@@ -118,7 +118,7 @@ def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
 
 
 def emit_canonical(kernel: Kernel, program: Program, ctx: Context, known: dict[Program, TritonCode]) -> CanonicalCode:
-    """Generate a kernel's code under canonical names. `known` caches it by canonical program."""
+    """Generate a kernel's code under canonical names. `known` caches the code by canonical program."""
     renamed, starts = canonical_program(kernel, program)
     if renamed not in known:
         known[renamed] = emit(renamed, ctx)

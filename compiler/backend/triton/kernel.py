@@ -186,7 +186,7 @@ class KernelWriter(TritonText):
                 self.store(loop)
 
     def value_text(self, loop: Loop) -> str:
-        """A loop's value as text. A constant that other loops read is written with its dtype."""
+        """A loop's value as text. A constant that other loops read gets an explicit dtype."""
         text = self.text(loop.value)
         is_number = isinstance(loop.value, Const) and self.kernel.places(loop.target)
         return f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if is_number else text

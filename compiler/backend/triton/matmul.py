@@ -122,7 +122,7 @@ class MatmulWriter(KernelWriter):
         self.target = ""
 
     def step(self) -> None:
-        """Write one step of the sum: a block of columns of the left matrix times the same rows of the right one."""
+        """Write one step of the sum: a block of the left matrix's columns times the same rows of the right matrix."""
         factors, size = self.factors, self.factors.inner
         self.line(f"k = start + tl.arange(0, KBLOCK){self.wide}")
         is_masked = size.constant is None or any(size.constant % config.blocks["KBLOCK"] for config in self.configs)

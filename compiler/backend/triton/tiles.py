@@ -1,4 +1,4 @@
-"""Tile a kernel for Triton: choose the axes of its tiles, the part of each axis that one program takes, and warps.
+"""Tile a kernel for Triton: choose the axes of its tiles, the part of each axis that one program takes, and its warps.
 
     pointwise    one axis over all points; or two, if accesses are contiguous along different ranges
     persistent   a program holds whole rows of the reduction
@@ -7,7 +7,7 @@
 
 An axis is one variable that replaces several ranges, so that a tiled kernel is again a kernel of the IR.
 
-`configs` returns blocks and warps for a tiled kernel: the heuristics' choice first, then what `max-autotune` also
+`configs` returns blocks and warps for a tiled kernel: the heuristics' choice first, then others that `max-autotune`
 times. The numbers follow Inductor's heuristics: a thread takes about eight elements, every multiprocessor gets
 programs, and a warp takes about a kilobyte of a row.
 """
