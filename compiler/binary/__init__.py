@@ -1,9 +1,9 @@
-"""Compile Triton kernels to machine code without the GPU: TTIR, TTGIR, LLIR, PTX and SASS, or AMDGCN; and analyze it.
+"""Compile Triton kernels without the GPU, to TTIR, TTGIR, LLIR, PTX and SASS or AMDGCN, and analyze the machine code.
 
 `compile_record(record)` compiles the kernels of a record in parallel, in separate processes. It returns the record with
 an artifact for each kernel and stage, and facts (`compiler.record.Binary`). `compile_incrementally` yields the record
 after each kernel. Nothing is compiled before it is requested. A record loaded from a file suffices, as it contains the
-kernels' source. That source is executed, as running its notebook would: compile only what you trust.
+kernels' source. The source is executed, as if you ran the record's notebook: compile only what you trust.
 """
 
 from __future__ import annotations

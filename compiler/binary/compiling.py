@@ -1,7 +1,7 @@
 """Compile the Triton kernels of a record in parallel; equal kernels are compiled once.
 
-A kernel that fails to compile becomes a problem in the user's terms: the missing stage, the tool's message, and what
-to do.
+A kernel that fails to compile becomes a problem in the user's terms: the missing stage, the tool's message, and a
+hint.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class CompilationInterrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled kernel: an artifact for each stage, facts about its machine code, and problems."""
+    """The results for one kernel: an artifact for each stage, facts about the machine code or None, and problems.
+
+    `kernel` is the kernel's id, or "" for problems of the whole record.
+    """
 
     kernel: str
     artifacts: tuple[Artifact, ...]
@@ -73,8 +76,8 @@ def compile_record(
 ) -> Record:
     """Compile a record's Triton kernels for the GPU that they were written for; return the record with the results.
 
-    `listener` is called after each kernel with the numbers of finished and of all kernels. A failure becomes a
-    `Problem` of the kernel's first missing stage. If interrupted, raises CompilationInterrupted with results so far.
+    `listener(done, total)` is called after each kernel. A failure becomes a `Problem` of the kernel's first missing
+    stage. If interrupted, raises CompilationInterrupted with the record so far.
     """
     found, total = record, _count(record, wanted.get("kernels"))
     try:
@@ -141,7 +144,7 @@ def _count(record: Record, kernels: Collection[str] | None) -> int:
 
 
 def _refusal(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
-    """Yield problems for kernels of a loaded record that no code generator writes; these are not executed."""
+    """Yield problems for kernels of a loaded record whose source no code generator writes; these are not executed."""
     from compiler.untrusted.triton_source import RefusedSourceError, check_triton  # imports Triton
 
     for source in sources:

@@ -1,14 +1,14 @@
 """Floating-point operations of one node of an FX graph, by formula.
 
 - Matmuls, convolutions and attention: the formulas of `torch.utils.flop_counter`.
-- Pointwise operations on floats: one for each element of the result, whatever the operation costs the hardware; those
-  in `POINTWISE` count for more, as they combine several operations.
-- Reductions and scans: one for each input element; those in `REDUCTIONS` count for more.
+- Pointwise operations on floats: one for each element of the result, whatever the cost on hardware, or the number in
+  `POINTWISE` for combined operations.
+- Reductions and scans: the number in `REDUCTIONS` for each input element.
 - Pooling: one for each element of each window.
 - Nothing else counts: moving, converting and selecting (views, copies, casts, `where`, gather and scatter without
   adding), random numbers, integers and booleans.
 
-If a size is symbolic, the count is 0, for unknown.
+If a size is symbolic, the count is 0 (unknown).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Node:
 
     @property
     def elements(self) -> int:
-        """Number of elements of its largest result."""
+        """Number of elements of the largest result."""
         return max((tensor.elements for tensor in self.outputs), default=0)
 
     @property
@@ -94,12 +94,12 @@ class Node:
 
     @property
     def is_matmul(self) -> bool:
-        """Whether it can run on tensor cores: it has a formula in `torch.utils.flop_counter`."""
+        """Whether the node can use tensor cores: its operator has a formula in `torch.utils.flop_counter`."""
         return _formula(self.target) is not None
 
     @property
     def is_view(self) -> bool:
-        """Whether its result is a view of an input, which needs no work."""
+        """Whether the result is a view of an input, which needs no computation."""
         return bool(getattr(_overload(self.target), "is_view", False))
 
     @property
@@ -167,7 +167,7 @@ def _window(node: Node) -> int:
 
 
 def arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:
-    """Parse the arguments from the node's code, with tensors as meta tensors."""
+    """Positional and keyword arguments in the node's code, with meta tensors. Raises ValueError if it is no call."""
     call = ast.parse(node.code.partition(" = ")[2].strip(), mode="eval").body
     if not isinstance(call, ast.Call):
         raise ValueError(f"{node.name} is not a call: {node.code.strip()}")

@@ -1,6 +1,6 @@
 """Messages to and from a worker process: JSON in frames.
 
-A frame is the length of the content in bytes (8 bytes, little-endian), and the content.
+A frame is the length of the content in bytes (8 bytes, little-endian), followed by the content.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Output:
 
     `registers` and `spill_bytes` are per thread; `shared_memory` (bytes), `tensor_memory` (columns, on Blackwell) and
     `threads` are per block; None means not available. `error` is "" on success, else the failing tool's message.
-    `binary` is set on request. Then `function` is the name of the function in it, and `spare` the number of additional
-    pointers after the function's arguments, which may be null.
+    `binary` is set if the job has `to_run`. Then `function` is the name of the function in the binary, and `spare` the
+    number of additional pointers after the function's arguments, which may be null.
     """
 
     texts: dict[str, str] = field(default_factory=dict)

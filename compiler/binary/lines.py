@@ -8,7 +8,7 @@ called it: in a chain of calls, to the outermost place in the kernel's file.
   https://mlir.llvm.org/docs/Dialects/Builtin/#location-attributes
 - LLVM: `!dbg !34`, `!34 = !DILocation(line: 30, scope: !5, inlinedAt: !40)`.
   https://llvm.org/docs/LangRef.html#dilocation
-- PTX and AMDGCN: `.loc file line column`, until the next one, and the comment that LLVM adds to it:
+- PTX and AMDGCN: `.loc file line column`, valid until the next `.loc`, and the comment that LLVM adds:
   `random.py:36:40 @[ kernel.py:40:25 ]`; Triton 3.9's PTX has `inlined_at file line column` instead.
 - SASS: the comments of `listing.sass_listing`, or nvdisasm's own with `-g` and `-gi`.
 """
@@ -207,7 +207,7 @@ def _locate(text: str) -> Iterator[tuple[int, list[Place]]]:
 def _chain(
     directive: re.Match[str], files: dict[str, str], callers: dict[tuple[str, str, str], list[Place]]
 ) -> list[Place]:
-    """Parse a chain of places, from the comment, or else from the directive and its `inlined_at`."""
+    """Parse the chain of places of a `.loc`: from its comment, or else from the directive and its `inlined_at`."""
     file, line, column, *caller, comment = directive.groups()
     chain = [(name, int(at)) for name, at in _PLACE.findall(comment)] or [(files.get(file, ""), int(line))]
     if len(chain) == 1 and caller[0]:

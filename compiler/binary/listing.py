@@ -4,8 +4,8 @@
 
 SASS is the output of `nvdisasm` with `NVDISASM_OPTIONS`. `-gi` would not help: LLVM's PTX for Triton describes
 inlining only in comments, so ptxas attributes code of `tl.sum` to lines of standard.py. `-gp` gives the PTX line of
-each instruction (`//## File ".nv_debug_ptx_txt", line 131`), and the comment there leads to the kernel's line, which
-`sass_listing` adds to the text.
+each instruction (`//## File ".nv_debug_ptx_txt", line 131`). The comment of the `.loc` for that PTX line names the
+kernel's line, which `sass_listing` adds to the text.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Operation = tuple[int, str, str]
 def instructions(language: str, text: str) -> Iterator[tuple[int, str]]:
     """Yield every instruction: its line (from 1) and its mnemonic with all suffixes.
 
-    Labels, directives, comments and function headers are not instructions. A line may contain several. Raises
-    ValueError for an unknown language.
+    Labels, directives, comments and function headers are not instructions. A line may contain several instructions.
+    Raises ValueError for an unknown language.
     """
     for line, mnemonic, _operands in operations(language, text):
         yield line, mnemonic
@@ -111,7 +111,7 @@ _READERS: dict[str, Callable[[str], Iterator[Operation]]] = {
 
 
 def canonical(language: str, text: str) -> str:
-    """The text without folders of files and debug sections, which depend on the machine.
+    """The text without folder names and debug sections, which depend on the machine.
 
     Line numbers are unchanged up to the end of the code. For "sass", see `sass_listing`.
     """

@@ -115,7 +115,7 @@ _RULES = {
 
 
 def instruction_mix(language: str, text: str) -> dict[str, int]:
-    """Count instructions by class of `CLASSES`, without empty classes.
+    """Number of instructions in each class of `CLASSES`; empty classes are left out.
 
     `language` is "ptx", "sass" or "amdgcn"; raises ValueError for any other.
     """

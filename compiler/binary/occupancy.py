@@ -45,7 +45,7 @@ class Occupancy:
 
 
 def occupancy(target: Target, *, threads: int, registers: int, shared_memory: int) -> Occupancy:
-    """The occupancy of blocks of `threads`, by registers per thread and shared memory per block.
+    """The occupancy with blocks of `threads`, from registers per thread and bytes of shared memory per block.
 
     On AMD, `registers` are vector and accumulation registers together. Raises OccupancyError if no block fits.
     """

@@ -25,17 +25,17 @@ _HEADERS = {
 
 
 def stages_of(target: Target) -> tuple[str, ...]:
-    """Stages from Triton to the target's machine code."""
+    """Stages from TTIR to the target's machine code."""
     return ("ttir", "ttgir", "llir", "amdgcn") if target.vendor == "amd" else ("ttir", "ttgir", "llir", "ptx", "sass")
 
 
 def artifact_id(stage: str, kernel: Kernel, config: int) -> str:
-    """`ptx[0/0 forward triton_poi_fused_0]`, with ` config 1` for any but the first configuration."""
+    """Id of an artifact: `ptx[0/0 forward triton_poi_fused_0]`, with ` config 1` after the name for configuration 1."""
     return f"{stage}[{kernel.place} {kernel.name}{f' config {config}' if config else ''}]"
 
 
 def binary_artifact(stage: str, text: str, source: KernelSource, config: int, attrs: Mapping[str, Any]) -> Artifact:
-    """One stage's text, with an entity for the kernel's header and for each Triton line with instructions."""
+    """Artifact of one stage's text, with entities for the kernel's header and each Triton line with instructions."""
     kernel, language = source.kernel, LANGUAGES[stage]
     identity = artifact_id(stage, kernel, config)
     origin = lines.source_lines(language, text, source.file)
@@ -69,7 +69,7 @@ def _header(language: str, text: str) -> int:
     return next((number for number, line in numbered if _HEADERS[language].match(line)), 0)
 
 
-_TENSOR_MEMORY = 512  # columns of a Blackwell multiprocessor's; PTX ISA 8.6, tcgen05.alloc
+_TENSOR_MEMORY = 512  # columns of a Blackwell multiprocessor; PTX ISA 8.6, tcgen05.alloc
 _WHAT_TO_DO = (
     "it compiles and can't be launched, so Inductor would pass this configuration over; smaller blocks or fewer stages "
     "need less"

@@ -31,7 +31,7 @@ class Work:
 
 
 def work(kernel: Kernel, record: Record) -> Work:
-    """The computation of one launch, from the nodes of the last FX graph from which its loops originate.
+    """The computation of one launch of a kernel, from the nodes of the last FX graph that its loops originate from.
 
     A node that a kernel uses in several places is counted once, as the compiler computes it once.
     """
@@ -46,7 +46,7 @@ def work(kernel: Kernel, record: Record) -> Work:
 
 
 def _own_work(node: str, kernel: Kernel, record: Record) -> tuple[int, tuple[Node, ...]]:
-    """Operations of a loop of our own backend, and its FX nodes, found by following origins through all passes."""
+    """Number of operations of a loop of our own backend, and its FX nodes, found by origins through all passes."""
     mine = [found for found in record.artifacts if found.graph == kernel.graph]
     own = tuple(_Same(found) for found in mine if found.language == "program")
     graph = next((found for found in mine if found.stage == kernel.half), None)
@@ -69,7 +69,7 @@ def _own_half(own: tuple[_Same, ...], graph: _Same) -> tuple[dict[str, tuple[str
 
 
 def _narrowest(dtypes: Iterable[str]) -> str:
-    """The dtype of a matmul's factors; its addend may be in single precision."""
+    """The narrowest dtype: that of a matmul's factors, as the addend may be in single precision."""
     sizes = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
     known = [dtype for dtype in dtypes if dtype in sizes or dtype.startswith("float8")]
     return min(known, key=lambda dtype: sizes.get(dtype, 1), default="float32")
@@ -91,7 +91,7 @@ class _Half:
         return _half(*(stages.get(stage) for stage in ("fused_ir", "ir", "post_grad")))
 
     def work_of(self, fused: str) -> tuple[int, tuple[Node, ...]]:
-        """Operations of a fused node, and the FX nodes that they compute."""
+        """Number of operations of a fused node, and the FX nodes that it computes."""
         parts = [self.entities[part] for part in self.entities[fused].origins if part in self.entities]
         continued = [part for part in parts if self._continues(part)]
         computed = dict.fromkeys(fx for part in parts if part not in continued for fx in self._nodes_of(part))
@@ -194,7 +194,7 @@ def least_seconds(
     dtype: str,
     matmul: bool = False,
 ) -> tuple[float, Literal["memory", "compute"]]:
-    """The least seconds for `bytes` of traffic and `flops` in `dtype`, and which of the two is the bound."""
+    """The least time in seconds for `bytes` of traffic and `flops` in `dtype`, and which of the two takes longer."""
     memory = bytes / target.memory_bandwidth
     compute = flops / rate(target, dtype, matmul=matmul) if flops else 0.0
     return (compute, "compute") if compute > memory else (memory, "memory")

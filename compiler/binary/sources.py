@@ -32,10 +32,10 @@ class CannotCompileError(ValueError):
 class KernelSource:
     """A Triton kernel: its function's name, its source, and the known sizes of its launch grid.
 
-    Line 1 of the source is the empty line after the quotes. The sizes are those written as numbers in the source
-    ("xnumel"), and the grid if the call has it ("_grid_0"). The function of a user's own kernel may have another name
-    than the kernel. `launch` is the compilation and launch data of our own backend's kernels; it is empty for
-    Inductor's.
+    In Inductor's code, line 1 of the source is the empty line after the opening quotes. `sizes` has the sizes that are
+    numbers in the source ("xnumel"), and the grid if the call has it ("_grid_0"). The function of a user's own kernel
+    may have another name than the kernel. `launch` is the compilation and launch data of our own backend's kernels,
+    and empty for Inductor's.
     """
 
     kernel: Kernel
@@ -46,7 +46,7 @@ class KernelSource:
 
     @property
     def file(self) -> str:
-        """The source's file name in compiled texts, with the same line numbers."""
+        """The file name by which compiled texts refer to the source; line numbers are the same."""
         return f"{self.function}.py"
 
 
@@ -127,7 +127,7 @@ def _check_known(wanted: Collection[str], kernels: list[Kernel]) -> None:
 
 
 def _why_none(record: Record) -> tuple[str, str]:
-    """The reason why the record has no Triton kernels, and a hint what to do."""
+    """The reason why the record has no Triton kernels, and a hint."""
     languages = {kernel.language for kernel in record.kernels}
     if "cpp" in languages:
         return (
@@ -183,7 +183,7 @@ def launch_of(artifact: Artifact, kernel: Kernel) -> Mapping[str, Any]:
 
 
 def own_source(artifact: Artifact, kernel: Kernel) -> str:
-    """The kernel's function, after the lines that all functions of the module share."""
+    """Source of the kernel's function, below the lines that all functions of the module share."""
     first = min(int(entity.attrs["line"]) for entity in artifact.entities if "launch" in entity.attrs)
     return one_function(artifact.text, first, kernel.lines)
 
@@ -194,7 +194,7 @@ def constants_of(launch: Mapping[str, Any], config: int) -> dict[str, int]:
 
 
 def grid_of(launch: Mapping[str, Any], config: int) -> tuple[int, int, int]:
-    """Number of programs along each axis."""
+    """Number of programs along each axis, in the configuration with this index."""
     blocks = constants_of(launch, config)
     grid = [-(-points // blocks.get(block, 1)) for points, block in launch["grid"]]
     x, y, z = (*([prod(grid)] if launch.get("is_folded") else grid), 1, 1)[:3]
@@ -202,7 +202,7 @@ def grid_of(launch: Mapping[str, Any], config: int) -> tuple[int, int, int]:
 
 
 def own_request(launch: Mapping[str, Any], config: int) -> CompileRequest:
-    """Arguments of `triton.compile` for a configuration. Raises KernelSourceError."""
+    """Arguments of `triton.compile` for the configuration with this index. Raises KernelSourceError."""
     configs = launch["configs"]
     if not 0 <= config < len(configs):
         raise KernelSourceError(f"there is no configuration {config}: {len(configs)} would be tried")

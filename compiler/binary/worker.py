@@ -2,8 +2,8 @@
 
 `python -m compiler.binary.worker HELPERS`, where HELPERS is the Inductor module that generated kernels use
 (`compiler.torch_api.triton_kernels.HELPERS`). It needs torch's folder but imports neither torch nor the user's modules,
-so it starts in a sixth of a second. It, Triton and the vendor's tools write files only to TMPDIR, which is private and
-deleted at the end.
+so it starts in a sixth of a second. The worker, Triton and the vendor's tools write files only to TMPDIR, which is
+private and deleted at the end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Log:
 
 
 def compile_job(job: Job, log: _Log) -> Output:
-    """Compile one kernel; a failure is returned in the output, with the stages before it."""
+    """Compile one kernel; after a failure, the output has the error and the stages before it."""
     log.clear()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder  # Triton writes each stage there as it completes,
@@ -154,9 +154,9 @@ def _without_heuristics(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _import_helpers(module: str) -> None:
-    """Import a module without executing its outer packages, such as torch, unless it needs them.
+    """Import a module with only its innermost package, without executing outer packages such as torch.
 
-    Otherwise only the innermost package is executed.
+    If that fails, because the module needs its outer packages, import these too.
     """
     *packages, _innermost, _name = itertools.accumulate(module.split("."), "{}.{}".format)
     for name in packages:
@@ -250,7 +250,7 @@ def _message(job: Job, error: Exception, log: str) -> str:
 
 
 def _at_line(job: Job, error: BaseException, node: ast.AST) -> str:
-    """The source line, and the reason; the error may be in a function called on that line."""
+    """The source line and the error's reason; the error may be in a function called on that line."""
     functions = [found for found in ast.walk(ast.parse(job.source)) if isinstance(found, ast.FunctionDef)]
     first = next((found.lineno for found in functions if found.name == job.name), 1)
     line = first + getattr(node, "lineno", 1) - 1

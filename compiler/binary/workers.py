@@ -55,7 +55,7 @@ def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Outpu
 class Crew:
     """Persistent workers, each with a thread that gives it jobs.
 
-    They end after `idle` seconds without work, and with the process; the next job starts new ones.
+    They end after `idle` seconds without work, and with this process; the next job starts new workers.
     """
 
     def __init__(self, most: int, idle: float = 60.0) -> None:
@@ -85,7 +85,7 @@ class Crew:
 
     @property
     def is_awake(self) -> bool:
-        """Whether workers are running: there are jobs, or were until recently."""
+        """Whether workers are running: there are jobs, or there were some less than `idle` seconds ago."""
         return self._threads is not None
 
     def stop(self) -> None:

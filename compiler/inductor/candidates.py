@@ -17,10 +17,10 @@ TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 """Configuration keys shown in a candidate's label; templates of other operations have only some of them, or none."""
 
 MOST_EDITS = 16
-"""If up to this many lines differ, a candidate's code is stored as edits of another's."""
+"""A candidate's code is stored as edits of another candidate's if at most this many lines differ."""
 
 PICKS = "'test_configs.autotune_choice_desc_regex'"
-"""Inductor's own setting that filters candidates by a pattern for their descriptions."""
+"""Inductor's own setting: a pattern that filters candidates by their descriptions."""
 
 
 def autotuning_decision(selection: Selection, graph: str, post_grad: str) -> Decision:
@@ -71,7 +71,7 @@ class _Page:
 def candidates_artifact(
     selections: Sequence[Selection], *, artifact_id: str, title: str, graph: str, post_grad: str
 ) -> Artifact:
-    """Tables and code of all candidates; operations of equal sizes share a table."""
+    """Tables and code of all candidates; equal operations on equal sizes share a table."""
     groups: dict[tuple[object, ...], list[Selection]] = {}
     for selection in selections:
         labels = tuple(map(label, selection.candidates))
@@ -101,7 +101,7 @@ def _add_group(page: _Page, identity: str, group: Sequence[Selection], origins: 
 
 
 def _table(selection: Selection) -> Iterator[str]:
-    """Yield a header and one row for each candidate; settings equal in all candidates are left out."""
+    """Yield a header and a row for each candidate; settings outside `TILE` are left out if equal in all candidates."""
     configs = [candidate.config for candidate in selection.candidates]
     names = dict.fromkeys(name for config in configs for name in (*(key for key in TILE if key in config), *config))
     varying = [name for name in names if name in TILE or len({c[name] for c in configs if name in c}) > 1]
@@ -114,7 +114,7 @@ def _table(selection: Selection) -> Iterator[str]:
 
 
 def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate]) -> list[dict[str, object]]:
-    """Print each distinct source; return each candidate's line, number of rows, and edits."""
+    """Print sources, similar ones once; return each candidate's line, number of rows, and edits ({} without source)."""
     bases: list[tuple[int, list[str]]] = []
     found: list[dict[str, object]] = []
     for name, candidate in zip(ids, candidates, strict=True):

@@ -32,7 +32,8 @@ class _Call:
 class _Fused:
     """Lookup tables from the fused_ir stage, for the kernels stage.
 
-    `ids` are node ids by node name, also by names of parts. `writers` are node ids by the buffer that the node writes.
+    `ids` maps names of nodes and of their parts to node ids. `writers` maps each buffer to the id of the node that
+    writes it. `facts` has the facts of each node id.
     """
 
     ids: dict[str, str]
@@ -57,7 +58,7 @@ def kernels_artifact(
     fused: list[IrFacts],
     fused_id: str,
 ) -> tuple[Artifact, tuple[Kernel, ...]]:
-    """The output code as an artifact, and its kernels as facts.
+    """The output code as an artifact, and its kernels.
 
     The artifact has entities for each kernel, each line of a kernel, and each call.
     """

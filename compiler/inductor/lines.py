@@ -24,7 +24,7 @@ Ids = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A kernel of Inductor's, the names of its fused nodes, and the origins of its lines as ids.
+    """An Inductor kernel: the names of its fused nodes, and the origins of its lines, as ids.
 
     For Triton, a line's origins are looked up in `names` by its function's name, in `lines` by its key (`line_key`),
     then in `names` by each name in it; `whole` is the default in a template. For C++, `rows` are the lines in order,
@@ -86,7 +86,7 @@ def _triton_origins(
 
 
 def _with_shared_arguments(definition: Definition, rows: Iterable[str]) -> Definition:
-    """Add lines in which an argument has the alias that the kernel gives it, `foreach_arg0 = in_ptr0` (torch 2.15)."""
+    """Add lines that use the aliases of arguments in the kernel, such as `foreach_arg0 = in_ptr0` (torch 2.15)."""
     lines: dict[str, Ids] = {}
     for name, argument in (found.groups() for found in map(_SHARED_ARGUMENT.fullmatch, rows) if found):
         word = re.compile(rf"\b{argument}\b")

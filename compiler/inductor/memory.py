@@ -31,7 +31,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class HalfMemory:
-    """One half's wrapper facts, the entity ids of its buffers, and its outputs.
+    """The forward's or backward's memory facts, the entity ids of its buffers by name, and its outputs.
 
     `outputs` are names of FX nodes by position; the first `results` of them are returned to the caller.
     """
@@ -55,7 +55,7 @@ class Places:
 
 
 def wrapper_places(text: str) -> Places:
-    """Find the lines of the generated code at which buffers are assigned and deleted."""
+    """The lines of the generated code at which buffers are assigned and deleted."""
     assigned: dict[str, int] = {}
     deleted: dict[str, int] = {}
     for number, row in enumerate(text.partition("\ndef get_args")[0].split("\n"), start=1):

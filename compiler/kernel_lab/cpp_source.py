@@ -1,4 +1,4 @@
-"""Check C++ kernels of loaded records: a single function, of tokens that our backend writes.
+"""Check C++ kernels of loaded records: each is a single function, of tokens that our backend writes.
 
 The code that all kernels share is not taken from the record: `cpp.emit.shared_text` generates it again. In the function
 each token must be known: types, operators, OpenMP's clauses, functions that kernels call, and names that are

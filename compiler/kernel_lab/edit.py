@@ -52,7 +52,10 @@ def function_of(record: Record, kernel: Kernel) -> str:
 
 
 def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, int], ...]:
-    """Launch configurations for a GPU, in autotuning's order. Raises KernelSourceError, and as `check_executable`."""
+    """Launch configurations for a GPU, in autotuning's order.
+
+    Raises KernelSourceError, and the errors of `check_executable`.
+    """
     if launch := launch_of(record[kernel.artifact], kernel):
         return tuple(launch["configs"])
     check_executable(record, kernel, source_of(record, kernel))
@@ -67,7 +70,7 @@ def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, 
 def with_edit(
     record: Record, kernel: Kernel, edited: str, gpu: str, launch: Mapping[str, Any]
 ) -> tuple[Record, str, str]:
-    """A record that contains the original and the edited kernel, for a GPU, and the two kernels' ids.
+    """A record with the original and the edited kernel, for the GPU `gpu`, and the ids of both kernels.
 
     `launch` has the launch facts of the edited kernel, if it is our own backend's.
     """

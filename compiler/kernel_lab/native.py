@@ -26,7 +26,7 @@ TIMED_SECONDS = 0.3
 _NAME_OF_CELL = "cell"
 _ERROR = re.compile(rf"^{_NAME_OF_CELL}:(\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
 
-# It only imports the standard library, to start quickly.
+# The child process only imports the standard library, to start quickly.
 _MAIN = """
 import ctypes, json, mmap, sys, time
 asked = json.loads(sys.stdin.read())
@@ -94,7 +94,7 @@ class Native:
         return after, self._writes_out_of_bounds(memory, places)
 
     def times(self, libraries: Sequence[Path]) -> list[tuple[float, float, float]]:
-        """Time the libraries' functions in turn: median and quartiles of a call, in seconds; [] if a call fails."""
+        """Median and quartiles of a call's time for each library, called in turn, in seconds; [] if a call fails."""
         places, memory = self._map_arguments(self.arguments)
         answer = self._ask(libraries, places, memory.numel(), TIMED_SECONDS)
         if isinstance(answer, KernelError):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 LARGEST_THRESHOLD = 2**31 - 1
-"""CPython stores gc thresholds as C ints. The user, or torch 2.15 while it compiles, may have raised the last one."""
+"""Largest gc threshold: a C int in CPython. The user, or torch 2.15 while it compiles, may have raised thresholds."""
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 DTYPES: tuple[str, ...] = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
-"""The dtypes of peak rates, with the names of `torch.dtype`; "tf32" is float32 on tensor cores."""
+"""The dtypes of peak rates, named as in torch; "float8" is any 8-bit float, "tf32" is float32 on tensor cores."""
 
 _MAKERS = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
 

@@ -1,4 +1,4 @@
-"""Import all of Inductor, for explorations. Our own backend does not, to start sooner."""
+"""Import all of Inductor, for explorations. Our own backend skips this, to start sooner."""
 
 from compiler.process import made_to_stay
 

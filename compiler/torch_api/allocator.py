@@ -81,7 +81,7 @@ def _each(tree: Iterable[Any]) -> Iterator[Any]:
 def _changes_of_own(changes: Iterable[tuple[int, int]]) -> Iterator[int]:
     """Sizes of allocations and frees, without frees of memory allocated before the profile.
 
-    The profiler remembers address sizes from earlier profiles, and reports frees at these addresses too.
+    The profiler remembers addresses from earlier profiles, and reports frees at these addresses too.
     """
     own: set[int] = set()
     for address, size in changes:

@@ -44,7 +44,7 @@ def aot_module(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Ca
 
 
 def mark_boxed(call: Call) -> Call:
-    """Mark a call as boxed for AOTAutograd: it takes one list of arguments, and may clear it."""
+    """Mark a callable as boxed for AOTAutograd: it takes one list of arguments, and may clear the list."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
 
@@ -72,7 +72,7 @@ def min_cut_partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
 
 
 def without_python_code() -> AbstractContextManager[None]:
-    """Generate no Python code for graph modules in the block: it takes time, and the modules are never called."""
+    """Generate no Python code for graph modules in the block, to save time: the modules are never called."""
     return _use_lazy_graph_module(True)
 
 
@@ -123,7 +123,7 @@ class OutputFacts:
 class AotFacts:
     """AOTAutograd's metadata of all inputs and outputs, in the user's order.
 
-    `first_output` is the index of output 0 among the forward graph's outputs. The first `returned` of these
+    `first_output` is the index of the user's output 0 among the forward graph's outputs. The first `returned` of these
     outputs go to the caller, the others to the backward. `subclasses` are the types of flattened tensor subclasses;
     if there are any, indices in the graph differ from the user's.
     """

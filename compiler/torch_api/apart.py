@@ -23,12 +23,11 @@ GUARD_CHECKS = 200
 
 @contextmanager
 def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[dynamo.BreakCounter]:
-    """At the end of the block, drop its compilations but keep the user's. Compile errors are raised.
+    """At the end of the block, drop its compilations but keep the user's. In the block, compile errors are raised.
 
     Yields a counter of the block's compilations.
 
-    `on_guards` is called for each compilation with the seconds that one check of its guards takes, with warm CPU
-    caches.
+    `on_guards(seconds)` is called for each compilation with the time of one check of its guards, with warm CPU caches.
     """
 
     def time_checks(_: Function, root: Any, f_locals: dict[str, Any], *args: Any) -> float:
@@ -56,10 +55,10 @@ def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:
 
 
 def cache_folder() -> AbstractContextManager[str]:
-    """A temporary folder for candidates' caches, deleted only after the block, as built code is loaded late."""
+    """A temporary folder for candidates' caches; kept until the block ends, as compiled code may be loaded late."""
     return tempfile.TemporaryDirectory(prefix="tcompile-time-", ignore_cleanup_errors=True)
 
 
 def empty_caches(folder: str) -> AbstractContextManager[None]:
-    """Give the block empty caches in memory and on disk; its disk cache stays in `folder`."""
+    """Give the block empty caches in memory and on disk; the disk cache is kept in `folder`."""
     return fresh_cache(dir=folder, delete=False)

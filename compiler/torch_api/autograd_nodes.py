@@ -81,7 +81,7 @@ def inputs_of(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype] | None, ..
 
 
 def nodes_behind(roots: Iterable[Any]) -> Iterator[Any]:
-    """The roots and all nodes reachable from them, each once; None among the roots is skipped."""
+    """The roots and all nodes reachable from them, each once; roots that are None are skipped."""
     todo = [root for root in roots if root is not None]
     seen = set(todo)
     while todo:
@@ -220,8 +220,8 @@ def tensor_hooks(tensor: torch.Tensor) -> tuple[str, ...]:
 def node_hooks(node: Any) -> tuple[str, ...]:
     """Names of the hooks on a node.
 
-    torch does not list them, but the handle of a temporary hook refers to the table of all hooks. An empty table may
-    stay on the node, as it does whenever a hook is removed.
+    torch does not list them, but the handle of a temporary hook refers to the table of all hooks. Afterwards an
+    empty table may remain on the node.
     """
     before = _other_hooks(node.register_prehook(lambda _: None))
     after = _other_hooks(node.register_hook(lambda *_: None))
@@ -263,5 +263,5 @@ def version(tensor: torch.Tensor) -> int:
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor that this one is a view of, according to autograd; None if it is no view."""
+    """The base of a view, according to autograd; None if the tensor is not a view."""
     return tensor._base

@@ -11,7 +11,7 @@ from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 
 set_grad_enabled = torch._C._set_grad_enabled
 is_autocast_on = torch._C._is_any_autocast_enabled
-"""Whether autocast is on, for any device."""
+"""Whether autocast is on for any device."""
 autocast_off = torch._C._DisableAutocast
 is_deterministic = torch._C._get_deterministic_algorithms
 why_no_saved_hooks = _saved_tensors_hooks_get_disabled_error_message
@@ -32,7 +32,7 @@ empty_on_cpu = _empty_strided_cpu
 """(sizes, strides, dtype) -> a new uninitialized tensor, like torch.empty_strided."""
 
 view_of_memory = _reinterpret_tensor
-"""(tensor, sizes, strides, offset) -> a view of its storage; the offset counts elements from the tensor's start."""
+"""(tensor, sizes, strides, offset) -> a view of the tensor's storage; offset in elements from the tensor's start."""
 
 direct_functions: Any = torch._C._VariableFunctions
 """ATen operators by name, without the Python frame of OpOverload."""

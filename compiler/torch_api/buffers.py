@@ -22,8 +22,8 @@ Kind = Literal["forward", "backward", "inference"]
 class Buffer:
     """One buffer that a scheduler node writes.
 
-    `value` names the post-grad FX node whose value it holds, "" for a part or an intermediate of a value.
-    `mutates` are the buffers or inputs that it aliases and overwrites.
+    `value` names the post-grad FX node that the buffer holds the value of; "" for part of a value or an intermediate.
+    `mutates` names the buffers or inputs that the buffer aliases and overwrites.
     `is_joined` marks a buffer that no kernel writes as a whole: kernels write views of it (a concatenation).
     `size` and `stride` are None if they are symbolic.
     """
@@ -40,9 +40,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """The input layout that a graph was compiled for.
+    """Dtype, shape and stride of one input, as the graph was compiled for.
 
-    `shape` and `stride` are None if they are symbolic. All fields but `name` are None for an input that is no tensor.
+    `shape` and `stride` are None if they are symbolic. All fields but `name` are None if the input is not a tensor.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Inductor's C++ builds: drop failed ones, and skip build preparations if only text is generated.
 
-Inductor caches the failure of a build, and the file that the build left. Build preparations need g++ and take seconds,
-but do not change the generated text:
+Inductor caches the failure of a build, and any file that the failed build left. Build preparations need g++ and take
+seconds, but do not change the generated text:
 - Inductor builds and loads a small library for each CPU vector instruction set (torch._inductor.cpu_vec_isa);
 - it searches for the C++ compiler (torch._inductor.cpp_builder);
 - it hashes all of Triton for a cache key of GPU measurements (torch._inductor.codecache), unused without a GPU.
@@ -34,7 +34,7 @@ from compiler.torch_api.patching import Function, Wrapper, call_instead, replace
 
 CACHES = (CppCodeCache, CppPythonBindingsCodeCache, CppWrapperCodeCache)
 BUILD_ENDS_SECONDS = 10.0
-"""How long to wait for the build's file lock, so that a compiler that still runs can finish its file."""
+"""Longest wait for the build's file lock, so that a compiler that still runs can finish its file."""
 
 
 @contextmanager
@@ -67,8 +67,8 @@ def _drop(owner: type[CppCodeCache], keys: Iterable[str]) -> None:
 def without_preparations() -> AbstractContextManager[None]:
     """Trust the CPU's reported instruction sets in the block, and skip the other preparations.
 
-    What torch has already probed stays cached. Assumptions made in the block are dropped at its end: the user's own
-    torch.compile asks g++.
+    Results that torch has already probed stay cached. Assumptions made in the block are dropped at its end, so the
+    user's own torch.compile probes with g++.
     """
     wrappers: list[Wrapper] = [(cpp_builder, "cpp_compiler_search", call_instead(_search_or_gcc))]
     is_probed = cpu_vec_isa.valid_vec_isa_list.cache_info().currsize

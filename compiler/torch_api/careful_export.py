@@ -30,7 +30,7 @@ _LOGGERS = (
 
 @contextmanager
 def careful_export() -> Iterator[None]:
-    """Silence exports in the block and keep compiled code. The user's own prints still appear."""
+    """Silence torch.export in the block, and keep compiled code. The user's own prints still appear."""
     silenced: list[Wrapper] = [(logging.getLogger(name), "disabled", lambda _: True) for name in _LOGGERS]
     wrappers = [*silenced, (torch._dynamo, "reset", lambda _: _do_nothing)]
     vars(trace)["print"] = _do_nothing

@@ -29,7 +29,7 @@ def current_key() -> CompileKey:
 
 
 class Around:
-    """Enters `block()` when TorchDynamo starts a compilation for `backend`, and leaves the block at its end."""
+    """Enters `block()` when TorchDynamo starts a compilation for `backend`, and leaves it when the compilation ends."""
 
     def __init__(self, backend: Callable[..., Any], block: Callable[[], AbstractContextManager[None]]) -> None:
         self.backend, self.block, self.entered = backend, block, ExitStack()
@@ -38,7 +38,7 @@ class Around:
     def listen(self) -> None:
         """Register the callbacks now, and again after each `torch._dynamo.reset`, which drops all callbacks.
 
-        After a reset they are registered at once: the next compilation may be the only one.
+        After a reset they are registered at once, so that the next compilation is observed.
         """
         clear = callback_handler.clear
 
@@ -67,7 +67,7 @@ class Around:
 def backend_of_compilation() -> Any:
     """The backend, as given to torch.compile, of the compilation that runs now, or None.
 
-    Callbacks do not receive it: it is read from the frame of `torch._dynamo.convert_frame._compile`.
+    Callbacks do not receive the backend, so it is read from the frame of `torch._dynamo.convert_frame._compile`.
     """
     file = sys.modules["torch._dynamo.convert_frame"].__file__
     frame: FrameType | None = sys._getframe()
@@ -79,7 +79,7 @@ def backend_of_compilation() -> Any:
 
 
 def has_modes() -> bool:
-    """Whether modes see each operation: they would see operations that aren't the user's, too."""
+    """Whether dispatch or function modes are active, which would also see operations that aren't the user's."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
 
 

@@ -26,7 +26,7 @@ class NoLauncherError(RuntimeError):
 class Loaded:
     """A kernel loaded on a GPU.
 
-    `function` is the driver's handle. `warps` are the warps per program. `shared` are the bytes of shared memory.
+    `function` is the driver's handle. `warps` is the number of warps per program. `shared` is shared memory in bytes.
     `letters` encode the argument types for `launch`, including `spare` trailing null pointers. `starts` are the byte
     offsets of the pointer arguments into their buffers; empty if there are none.
     """
@@ -58,7 +58,7 @@ def launch() -> Callable[..., None]:
 
 
 def letters(types: Sequence[str]) -> str:
-    """The launcher's type codes, one letter each, of Triton types ("*fp32", "i32")."""
+    """One-letter type codes of the launcher, for Triton types ("*fp32", "i32")."""
     return "".join("O" if name.startswith("*") else _LETTERS[name] for name in types)
 
 

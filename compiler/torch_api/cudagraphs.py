@@ -191,7 +191,7 @@ def _partition(scheduler: Any, nodes: Sequence[Any], skipped: bool) -> Partition
 def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Capture:
     """Describe a captured function as of its first call, assuming that no input comes from another CUDA graph.
 
-    torch checks for mutated inputs at the first call; inputs that come from another CUDA graph may be mutated.
+    torch makes the same check at the first call, but allows mutation of inputs that come from another CUDA graph.
     """
     placeholders = facts.get("placeholders", ())
     known = (model, tuple(static), cudagraph_utils.FunctionID(0), (), placeholders, facts.get("mutated_input_idxs", ()))
@@ -202,14 +202,14 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
 
 
 def _fields_of_later_torch(known: int) -> dict[str, Any]:
-    """Required fields of torch's WrappedFunction after the first `known`, each set to None; torch 2.15 added limits."""
+    """Required fields of torch's WrappedFunction after the first `known`, each set to None."""
     later = dataclasses.fields(cudagraph_utils.WrappedFunction)[known:]
     missing = dataclasses.MISSING
     return {field.name: None for field in later if field.default is missing and field.default_factory is missing}
 
 
 def replay_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
-    """Describe the replay of a CUDA graph: counts of static and all inputs, and whether sizes are dynamic."""
+    """Describe how a CUDA graph is replayed, with `static` of its `inputs` at a fixed address."""
     said = (
         f"{name} is replayed as one launch, from its third call on (the first warms up, the second is recorded); "
         f"{static} of its {inputs} inputs stay where they are, the rest are copied in"

@@ -1,4 +1,4 @@
-"""torch's decomposition tables, and its registries' facts about an operator.
+"""torch's decomposition tables, and facts about operators from torch's registries.
 
 core ATen: `torch._decomp.core_aten_decompositions`. Inductor: `torch._inductor.decomposition.select_decomp_table`.
 Prims: all decompositions registered with `torch._decomp`, which include references of `torch._refs` (written in prims),
@@ -78,7 +78,7 @@ def is_core(op: OpOverload) -> bool:
 
 
 def is_random(op: Any) -> bool:
-    """Whether `op` may draw random numbers. True for attention, which draws none without dropout."""
+    """Whether `op` may draw random numbers. True for attention, even without dropout."""
     return is_operator(op) and torch.Tag.nondeterministic_seeded in op.tags
 
 

@@ -198,7 +198,7 @@ class Observation:
 
     @contextmanager
     def pause_observing(self) -> Iterator[BreakCounter]:
-        """Do not observe compilations in the block; they get a separate dynamic-shape history."""
+        """Only count compilations in the block, with a separate dynamic-shape history."""
         observer, before, counter = self.observer, set(self.codes), BreakCounter()
         self.observer = counter
         try:
@@ -314,7 +314,7 @@ class Observation:
         return self.names.get(key, {})
 
     def observe_profile(self, microseconds: float, root: Any, f_locals: dict[str, Any], *_: Any) -> None:
-        """Time each guard when torch times all of them: the guarded values are available then."""
+        """Time each guard at the moment that torch times all guards, while the guarded values are available."""
         key = current_key()
         self._names(key, f_locals)
         self.trees[key] = timed_tree(root, f_locals, self.user_globals.get(key, {}), microseconds)
@@ -416,7 +416,7 @@ def _ended_guards() -> DeletedGuardManagerWrapper:
 
 
 def _read_again() -> None:
-    """Let torch trace code again that it had skipped.
+    """Let torch trace skipped code again.
 
     Otherwise an exploration would not see that code. Compiled code keeps its cache entries.
     """
@@ -530,9 +530,9 @@ def first_break(
 
 
 def break_of_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BreakFacts | None:
-    """The first graph break of a call; None if there is none, in which case the call is run.
+    """The first graph break of a call. Without a break, the call runs to its end, and the result is None.
 
-    Raises any error of the call. The break has `places` only in a block of `observe`.
+    Raises any other error of the call. The break has exact `places` only in a block of `observe`.
     """
     try:
         with dynamo_config.patch(suppress_errors=False), torch._dynamo.error_on_graph_break(True):

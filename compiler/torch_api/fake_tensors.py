@@ -21,6 +21,6 @@ __all__ = [
 ]
 
 without_modes = _disable_current_modes
-"""A context in which tensors are real: AOTAutograd compiles under a mode that makes fake tensors."""
+"""A context without dispatch modes, so that new tensors are real: AOTAutograd compiles under a fake tensor mode."""
 
 has_storage = torch._C._has_storage

@@ -29,7 +29,7 @@ _RELEASES = re.compile(r";  (?:\w+ = )+None\b")
 
 @dataclass(frozen=True, slots=True)
 class SourceFrame:
-    """One line of a stack trace."""
+    """One frame of a stack trace."""
 
     file: str
     line: int
@@ -41,9 +41,9 @@ class SourceFrame:
 class Body:
     """The graph that a higher-order operator runs: a branch of `cond`, a checkpointed block.
 
-    `holder` is the first node that refers to it: a get_attr or a call_module.
+    `holder` is the first node that refers to the body: a get_attr or a call_module.
     `path` is its qualified name in the whole graph (`body_fn_0.cond_true_0`), which ends with the holder's name.
-    `callers` are the nodes that run it.
+    `callers` are the nodes that run the body.
     """
 
     path: str
@@ -104,7 +104,7 @@ def qualified_names(module: GraphModule) -> dict[Node, str]:
 
 
 def homes(module: GraphModule) -> dict[int, str]:
-    """The path of each graph by the `id()` of the graph object, which `meta["from_node"]` uses.
+    """The path of each graph by the `id()` of the graph object, as `meta["from_node"]` refers to graphs.
 
     Valid while the graphs are alive.
     """
@@ -118,7 +118,7 @@ Row = tuple[str, str]
 def graph_code(module: GraphModule) -> tuple[str, dict[int, str]]:
     """The graph as Python-like code, and line number -> name of the node on that line.
 
-    Same printer as `GraphModule.print_readable` (torch.fx.graph.CodeGen), but easier to read: parameters have the
+    Printed as by `GraphModule.print_readable` (torch.fx.graph.CodeGen), but easier to read: parameters have the
     names that the code uses, long signatures have one parameter per line, and `x = None` is left out. The bodies of a
     higher-order operator are printed beneath its call; the names of their nodes are qualified (`cond_true_0.mul`).
     """
@@ -231,7 +231,7 @@ def devices(module: GraphModule) -> Iterator[torch.device]:
 
 
 def count_elements(module: GraphModule) -> int:
-    """The total elements of all tensors that a graph computes; symbolic sizes take their traced values."""
+    """The number of elements in all tensors that a graph computes; symbolic sizes take their traced values."""
     values = (value_of(node) for node in module.graph.nodes if node.op != "placeholder")
     return sum(math.prod(map(_traced_size, value.shape)) for value in values if isinstance(value, torch.Tensor))
 
@@ -352,7 +352,7 @@ def sources(node: Node) -> tuple[tuple[str, int], ...]:
 def source_names(node: Node) -> tuple[str, ...]:
     """A node's names before decomposition.
 
-    They name its nodes in earlier graphs, the function called ("softmax") and the ATen operation ("_softmax").
+    The names of its nodes in earlier graphs, of the function called ("softmax") and of the ATen operation ("_softmax").
     """
     functions = [getattr(function, "__name__", function) for _, function in node.meta.get("source_fn_stack") or ()]
     operation = node.meta.get("original_aten")

@@ -76,7 +76,7 @@ def answers(
 
 
 def generator_functions() -> Iterator[Place]:
-    """The function that returns the GPU's random generator: exists since torch 2.14, used by Inductor 2.15."""
+    """The place of the function that returns the GPU's random generator; nothing before torch 2.14."""
     if hasattr(torch._C, "_accelerator_getDefaultGenerator"):
         yield Place(torch._C, "_accelerator_getDefaultGenerator")
 

@@ -34,14 +34,14 @@ _TYPES = {"code object": "code", "built-in": "builtin_function_or_method", "func
 
 
 def kind_of(guard: Any) -> str:
-    """The kind of a leaf guard. Before torch 2.13, guards on dimension marks were of the kind NO_HASATTR."""
+    """The kind of a leaf guard. NO_HASATTR guards on dimension marks (before torch 2.13) get their later name."""
     kind = type(guard).__name__
     marks = kind == "NO_HASATTR" and any(_MARKED in part for part in guard.verbose_code_parts())
     return "DIMENSION_DYNAMIC_MARKING_GUARD" if marks else kind
 
 
 def with_types(parts: Iterable[str]) -> Iterator[str]:
-    """Guard conditions as Python; an ID_MATCH names the object's type."""
+    """Guard conditions as Python; an ID_MATCH shows the object's type, not the object."""
     for part in parts:
         condition, hashes, place = part.partition("  #")
         yield _SHOWN.sub(lambda match: f"type=<class '{_TYPES[match[1]]}'>", condition) + hashes + place
@@ -69,7 +69,7 @@ class FailedGuard:
 
 
 DROPPED = "DROPPED"
-"""The kind for a cache entry that torch dropped because a guarded object was deallocated."""
+"""The guard kind for a cache entry that torch dropped because a guarded object was deallocated."""
 _GONE = re.compile(r"Cache line invalidated because (.*) got deallocated")
 
 
@@ -218,7 +218,7 @@ class GuardTree:
 
 
 def timed_tree(root: Any, f_locals: Mapping[str, Any], f_globals: Mapping[str, Any], microseconds: float) -> GuardTree:
-    """The guards under `root`, each with its time.
+    """The guards under `root`, each with its time; `microseconds` is torch's time of the whole tree.
 
     Calling a check from Python takes longer than most checks. The call overhead, estimated by the fastest check (it
     compares two pointers), is subtracted.

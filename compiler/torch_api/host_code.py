@@ -22,6 +22,6 @@ from torch._inductor.select_algorithm import extern_kernels
 """
 if hasattr(guards, "assert_size_stride_grouped"):  # since torch 2.15
     ALIASES["assert_size_stride_grouped"] = "torch._C._dynamo.guards.assert_size_stride_grouped"
-for name in ("copy_if_misaligned", "copy_misaligned"):  # since torch 2.13, in torch 2.12
+for name in ("copy_if_misaligned", "copy_misaligned"):  # the first since torch 2.13, the second in torch 2.12
     if hasattr(guards, name):
         IMPORTS += f"from torch._C._dynamo.guards import {name}\n"

@@ -1,8 +1,8 @@
 """Observe TorchInductor: FX graphs around its passes, scheduler IR, fusion, generated code.
 
 The hook is the `inner_compile` parameter of `compile_fx` (torch._inductor.compile_fx), so Inductor's own joint passes,
-partitioner and decompositions run as usual. If torch has no hook, a function is wrapped during one compilation. With
-`build=False` code is generated but not built, without g++ or Triton.
+partitioner and decompositions run as usual. Functions without a hook are wrapped during one compilation. With
+`build=False`, code is generated but not built, which needs neither g++ nor Triton.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ _COMPILERS: dict[str, Kind] = {
 class IrFacts:
     """One scheduler node.
 
-    `fx` are the post-grad FX nodes that it computes. `reads` and `writes` are buffer names.
-    `parts` are the names of the nodes that were fused into it, () if it is not fused.
+    `fx` names the post-grad FX nodes that the node computes. `reads` and `writes` are buffer names.
+    `parts` are the names of the nodes that were fused into this node, () if it is not fused.
     `moves` are the bytes read or written per buffer, as Inductor counts: each byte once, internal buffers excluded.
-    `tensor` holds `fx.tensor_attrs` of the tensor that it writes, without "bytes"; {} if it writes none.
+    `tensor` holds `fx.tensor_attrs` of the (last) tensor that the node writes, without "bytes"; {} if there is none.
     """
 
     name: str
@@ -108,8 +108,8 @@ class InductorObserver(Protocol):
     """Callbacks for the stages of one `compile_fx` call, in order.
 
     `half` is "" for graphs before they are partitioned into forward and backward. `branch` names the torch.cond branch
-    of loops or a kernel, or is ""; branches come first. Nodes are read lazily. `on_build` gets the compiled function of
-    a half and returns its replacement.
+    of loops or a kernel, or is ""; branches are reported first. `nodes` is a lazy iterator. `on_build` gets the
+    compiled function of a half and returns its replacement.
     """
 
     def on_graph(self, stage: str, half: GraphHalf, module: torch.fx.GraphModule) -> None: ...
@@ -329,7 +329,7 @@ class _Session:
         return (ir_facts(node, self.lines, self.texts) for node in nodes)
 
     def observe_fusion(self, *_: Any) -> None:
-        """Reset the round count. The scheduler fuses in rounds until nothing changes, then with loops reordered."""
+        """Reset the round count. Fusion goes in rounds until nothing changes, then again with reordered loops."""
         self.round = 0
 
     def observe_fusion_round(self, _scheduler: Scheduler, _nodes: Any, is_reorder_round: bool) -> None:
@@ -378,7 +378,7 @@ class _Session:
         self.user_operation = operation
 
     def observe_user_kernel(self, define: Function, wrapper: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        """Report a user's Triton kernel, which its operation's `codegen` defines once per launch."""
+        """Report a user's Triton kernel when the `codegen` of a launch defines it."""
         if (operation := self.user_operation) is None:
             return define(wrapper, kernel, *args, **kwargs)
         if self.build:

@@ -90,7 +90,7 @@ def is_autotuning() -> bool:
 
 
 def is_deterministic() -> bool:
-    """Whether torch._inductor.config.deterministic is set: the same choices in every run."""
+    """Whether torch._inductor.config.deterministic is set, which makes the same choices in every run."""
     return bool(inductor_config.deterministic)
 
 
@@ -109,7 +109,7 @@ def fusion_benchmarks() -> tuple[str, str]:
 
 
 def register_heuristics_again() -> None:
-    """Execute again, as private copies, the modules that register heuristics."""
+    """Register the template heuristics again, by executing private copies of the modules that do so."""
     for name in ("triton", "contiguous_mm"):
         module = f"{registry.__package__}.{name}"
         spec = importlib.util.find_spec(module)

@@ -45,8 +45,8 @@ class Applied:
     `node` names the decomposed node. `parent` is the index of the enclosing use, or None.
     `declined` says why the operator stays: the function "returned NotImplemented", "raised …", or "gives …" a result of
     the wrong type. It is "" if the function replaces the operator.
-    `results` are the `fx.tensor_attrs` of the result tensors: keeping the tensors would make torch trace a `detach` of
-    each.
+    `results` are the `fx.tensor_attrs` of the result tensors. The tensors are not kept, as torch would trace a `detach`
+    of each.
     """
 
     op: OpOverload
@@ -59,7 +59,7 @@ class Applied:
 
 @dataclass(slots=True)
 class Expanded:
-    """A graph traced with a table.
+    """A graph traced with a decomposition table.
 
     `applied` are the decompositions used. `makers` maps a node to the index of the innermost decomposition that
     created it. `values` maps a node of the original graph to the traced node of each of its results, or None.
@@ -197,7 +197,7 @@ def expand_node(module: GraphModule, table: Table, *, functional: bool = False) 
 
 @contextmanager
 def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
-    """Enter the mode of fake inputs, with its cache off.
+    """Enter the fake tensor mode of the inputs, with its cache off.
 
     The cache loses the storage offset of views made by prims (seen in torch 2.13); graphs traced from such views read
     the wrong elements.
@@ -313,5 +313,5 @@ def _raise_untraced(*_: Any) -> Any:
 
 
 def name_before(node: Node, known: Container[str]) -> str:
-    """The nearest source of a traced node (`meta["from_node"]`) that is in `known`; "" without one."""
+    """The nearest source of a traced node (`meta["from_node"]`) that is in `known`; "" if there is none."""
     return next((name for name, _ in fx.sources(node) if name in known), "")

@@ -84,7 +84,7 @@ Nodes = dict[Node, None]
 
 
 class LineOrigins:
-    """Observes successive `compile_fx` calls; call `of_kernel` once a kernel is generated."""
+    """Collects line origins during successive `compile_fx` calls. Call `of_kernel` once a kernel is generated."""
 
     def __init__(self) -> None:
         self.active: Node | None = None
@@ -187,7 +187,7 @@ class LineOrigins:
             made.meta[_MARK] = node
 
     def extract_pointwise(self, extract: Function, block: LoopBodyBlock) -> Any:
-        """Mark the node that replaces a reduction and its store: the tracer does not see it."""
+        """Mark the node that replaces a reduction and its store, which the tracer does not see."""
         reduced = block.graph.find_nodes(op="call_method", target="reduction")
         node = reduced[0].meta.get(_MARK) if reduced else None
         changed = extract(block)
@@ -227,7 +227,7 @@ class LineOrigins:
         self._name(kernel, f"{_ACCUMULATOR}{len(kernel.saved_partial_accumulate)}")
 
     def write_helper(self, write: Function, kernel: TritonKernel, *args: Any) -> str:
-        """Write a kernel's helper function. Its temporaries restart at 0; equal helpers are written once."""
+        """Write a kernel's helper function, once if equal, and return its name. Temporaries in helpers restart at 0."""
         with self._set(running=None):
             name: str = write(kernel, *args)
         self._name(kernel, name)
@@ -278,9 +278,9 @@ def _text(line: Any) -> str:
 
 
 def _of_arguments(made: Node) -> Node | None:
-    """The last known origin of an operation's arguments, for operations without an FX node (a copy for an output).
+    """The origin of the last argument that has one, or None; used for operations without an FX node (output copies).
 
-    The last argument of a store is its value.
+    The last argument of a store is the stored value.
     """
     found = (source.meta.get(_MARK) for source in reversed(made.all_input_nodes))
     return next((node for node in found if node is not None), None)

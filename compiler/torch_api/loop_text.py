@@ -35,7 +35,7 @@ _INFIX = {
 
 
 class LoopTexts:
-    """Prints scheduler nodes; `what(node)` is the description in the first line. Index texts are cached."""
+    """Converts scheduler nodes to text; `what(node)` is the description in the first line. Index texts are cached."""
 
     def __init__(self, what: Callable[[BaseSchedulerNode], str]) -> None:
         self._what = what

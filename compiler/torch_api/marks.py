@@ -1,4 +1,4 @@
-"""Mark sizes of tensors for torch.compile, and put tensors back without the marks."""
+"""Mark tensor sizes as dynamic for torch.compile, and restore earlier marks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch._dynamo import decorators
 
 
 def mark_size(tensor: torch.Tensor, dimension: int, *, unbacked: bool) -> None:
-    """Declare that a size of a tensor changes; with `unbacked`, sizes 0 and 1 share the code too."""
+    """Mark a dimension of a tensor as dynamic; with `unbacked`, sizes 0 and 1 are not specialized either."""
     mark = decorators.mark_unbacked if unbacked else decorators.mark_dynamic
     mark(tensor, dimension)
 
 
 @contextmanager
 def preserve_marks(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Restore the attributes of tensors, in which torch keeps marks, after the block."""
+    """After the block, restore the attributes of tensors, where torch keeps the marks."""
     saved = [(tensor, dict(vars(tensor))) for tensor in tensors]
     try:
         yield

@@ -1,6 +1,6 @@
 """Allocations, reuses and frees in Inductor's wrapper, line by line, read from Inductor's own objects.
 
-They are read once Inductor has planned buffer reuse (`run_wrapper_ir_passes` of torch._inductor.codegen.wrapper).
+The lines are read once Inductor has planned buffer reuse (`run_wrapper_ir_passes` of torch._inductor.codegen.wrapper).
 
 Symbolic sizes take their hints (`optimization_hint`, which adds no guard).
 """
@@ -53,7 +53,7 @@ def memory_facts(wrapper: PythonWrapperCodegen, lines: Iterable[MemoryLine]) -> 
 
 
 def memory_lines(lines: Iterable[Any]) -> Iterator[MemoryLine]:
-    """The memory operations of wrapper lines. An extern call allocates its outputs, not the lines that name them."""
+    """The memory operations of wrapper lines. Outputs of an extern call count as allocated by the call itself."""
     lines = list(lines)
     named = {line.result_name for line in lines if isinstance(line, wrappers.MultiOutputLine)}
     parts: dict[str, tuple[str, ...]] = {}

@@ -134,7 +134,7 @@ def without_compiled_call(module: object) -> Iterator[None]:
 
 @contextmanager
 def restore_mark(module: object) -> Iterator[None]:
-    """At the end of the block, remove torch.compile's mark from a module, unless it was set before."""
+    """At the end of the block, remove torch.compile's mark from a module, unless the module was marked before."""
     own = vars(module) if isinstance(module, Module) else {}
     was_marked = _MARK in own
     yield

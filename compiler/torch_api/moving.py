@@ -33,7 +33,7 @@ _LIFTS = (torch.ops.aten.lift_fresh_copy.default,)
 def moved_from_meta(module: GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
     """Move a captured graph of meta tensors to the CPU, in place, and return example inputs on the CPU.
 
-    A graph whose inputs have memory is unchanged, and so are its inputs.
+    If the inputs have memory, the graph and the inputs are unchanged.
     """
     graph = getattr(module, "gm", module)  # flatten_graph_inputs returns a module around the graph
     values = [node.meta.get("example_value") for node in graph.graph.find_nodes(op="placeholder")]

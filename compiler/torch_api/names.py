@@ -53,7 +53,7 @@ OTHERS: dict[str, str] = {
     "torch.fx.traceback": "annotate",
     "torch.library.Library": "_destroy",
 }
-"""Owner -> its names, separated by spaces."""
+"""Owner -> names of its attributes, separated by spaces."""
 
 
 def missing_names() -> Iterator[str]:

@@ -36,7 +36,7 @@ class ConditionFacts:
 class SymbolFacts:
     """A size or number that is symbolic, or was symbolic until torch specialized it.
 
-    `sources` share the symbol, because their first values were equal. `hint` is this value, or None.
+    `sources` share the symbol, because their first values were equal. `hint` is the first value, or None.
     `low` and `high` are inclusive bounds, or None.
     `became` is the number or expression that replaced the symbol, "" if it is still symbolic.
     `stack` is the user's stack at the replacement, outermost first. `asked` is the place that torch recorded, or "".

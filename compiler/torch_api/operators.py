@@ -1,4 +1,4 @@
-"""Operators that are defined with torch.library: how one is an effect, is checked for mutation, and is forgotten."""
+"""Operators defined with torch.library: declare effects, detect mutation, and remove from the registry."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch._library.custom_ops import OPDEF_TO_LIB, CustomOpDef
 from compiler.torch_api.pytrees import tree_leaves
 
 EFFECT = "torch._library.effects.EffectType.ORDERED"
-"""Code of the argument of `register_effect` for an operator that runs in the order of the program, and always."""
+"""Argument of `register_effect`, as code, for an operator that always runs, and in program order."""
 
 
 def forbid_mutation(values: Iterable[Any]) -> None:
-    """Make the operators among some values raise an error when they change an argument, as they do not declare it."""
+    """Make custom operators among the values raise RuntimeError if they change an argument."""
     for value in values:
         if isinstance(value, CustomOpDef) and _takes_tensors(value):
             value.register_kernel("cpu")(_without_mutation(value._init_fn))
@@ -42,7 +42,7 @@ def _without_mutation(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def forget_operators(values: Iterable[Any]) -> None:
-    """Remove the operators among some values from torch's registry."""
+    """Remove custom operators among the values from torch's registry."""
     for value in values:
         if isinstance(value, CustomOpDef):
             library: torch.library.Library | None = OPDEF_TO_LIB.pop(value._qualname, None)

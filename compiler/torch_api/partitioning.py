@@ -96,7 +96,7 @@ def _bans(graph: Any) -> dict[str, str]:
 
 
 def bytes_of(value: Any) -> int:
-    """Bytes of a node's tensor, or of all tensors in its tuple; 0 for symbolic sizes."""
+    """Bytes of a tensor, or of all tensors in a tuple; tensors of symbolic size and other values count 0."""
     if isinstance(value, tuple | list):
         return sum(bytes_of(item) for item in value)
     return int(fx.tensor_attrs(value).get("bytes", 0))

@@ -72,7 +72,7 @@ def call_inside(block: Callable[..., AbstractContextManager[Any]]) -> Callable[[
 
 @contextmanager
 def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Set `owner.name` to `make(original)` inside the block. Raises AttributeError if it does not exist."""
+    """Set `owner.name` to `make(original)` inside the block. Raises AttributeError if the attribute does not exist."""
     original = getattr(owner, name)
     own = name in vars(owner)
     stored = vars(owner).get(name)  # a static method has to be restored as a staticmethod object

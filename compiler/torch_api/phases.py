@@ -21,7 +21,7 @@ from compiler.torch_api.patching import call_hidden_before, replace_attributes
 
 @dataclass(slots=True)
 class PhaseFacts:
-    """All events of one name in one compilation, inside `parent`: total time in seconds, and count."""
+    """Total time in seconds and number of events of one name in one compilation, inside `parent` ("" if outermost)."""
 
     name: str
     key: CompileKey

@@ -2,8 +2,8 @@
 
 If an operator has its own kernel for the dispatch key, the Python kernel overrides it in the Python dispatcher
 (torch._dispatch.python.enable_python_dispatcher), which is on while AOTAutograd and Inductor's pattern matcher trace.
-If it has none, the Python kernel is registered with the C++ dispatcher. Either way calls from C++ use it too: from
-composite operators and derivative formulas.
+If it has none, the Python kernel is registered with the C++ dispatcher. Either way, calls from C++ (composite
+operators and derivative formulas) use the Python kernel too.
 """
 
 from __future__ import annotations

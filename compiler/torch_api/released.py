@@ -14,9 +14,9 @@ from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrappe
 
 @contextmanager
 def revert_leftover_fx_patches() -> Iterator[None]:
-    """Revert the patches of a symbolic trace in the block, if an interrupt left them.
+    """Revert the patches of a symbolic trace in the block, if an interrupt left them in place.
 
-    fx patches `nn.Module.__call__` while it traces. An interrupt just before the patch is reverted leaves it in place.
+    fx patches `nn.Module.__call__` while it traces. An interrupt just before the end of the trace leaves the patch.
     """
     before = symbolic_trace.CURRENT_PATCHER
     try:
@@ -41,7 +41,7 @@ def release_guards(since: weakref.finalize[..., Any]) -> None:
 
     `since` itself is detached last. Each ID_MATCH guard leaves a finalizer on its object. If that object is a class or
     a code object, which stay alive, the finalizer keeps the guards and fake tensors of a dropped compilation forever.
-    Without its entry `CheckFunctionManager.invalidate` does nothing.
+    Without the entry, the finalizer (`CheckFunctionManager.invalidate`) does nothing.
     """
     # Oldest first; there is no public list. Not `tuple(...)`: garbage collection may run while it is built, and a
     # finalizer that runs then removes itself from the dictionary during the iteration.

@@ -1,4 +1,4 @@
-"""Learn of files that torch.save writes: torch opens them in C++, without an audit event of Python."""
+"""Observe which files torch.save writes: torch opens them in C++, so Python raises no audit event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.torch_api.patching import call_before, replace_attribute
 
 @contextmanager
 def call_before_saving(hook: Callable[[str], None]) -> Iterator[None]:
-    """In the block, call `hook(path)` before torch.save writes a file; files that are already open don't count."""
+    """In the block, call `hook(path)` before torch.save writes to a path; open file objects are ignored."""
 
     def note(target: Any) -> None:
         if isinstance(target, str | os.PathLike):

@@ -41,7 +41,7 @@ def dynamo_settings() -> dict[str, Any]:
 
 
 def set_dynamo_settings(values: Mapping[str, Any]) -> None:
-    """Set TorchDynamo's settings back to earlier values; unchanged ones are not touched."""
+    """Restore earlier values of TorchDynamo's settings; unchanged settings are not set."""
     now = dynamo_settings()
     for name, value in values.items():
         if now.get(name) != value:

@@ -1,6 +1,6 @@
 """Observe TorchDynamo's bytecode interpreter (`InstructionTranslatorBase.step`).
 
-Values are described without being realized: this adds no guard and does not affect Dynamo's decisions.
+Values are described without being realized, so this adds no guard and does not affect Dynamo's decisions.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _WRITES = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
 class StepFacts:
     """One instruction, and Dynamo's state before it, as changes since the last instruction of the same call.
 
-    `kept` counts the unchanged stack entries from the bottom; `pushed` are the new ones on top. `changed` are locals
-    ("" for a deleted one). `nodes` and `guards` were added before the next step. `ended` is the step's error, or "".
+    `kept` counts the unchanged stack entries from the bottom; `pushed` are the new ones on top. `changed` maps
+    changed locals to descriptions, "" if deleted. `nodes` and `guards` were added before the next step. `ended` is the
+    step's error, or "".
     """
 
     key: CompileKey

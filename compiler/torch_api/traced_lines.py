@@ -18,7 +18,7 @@ PLACES = "_tcompile_places"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An instruction's place in a file; columns as in `dis`: UTF-8 bytes from 0, end exclusive.
+    """An instruction's place in a file. Columns are as in `dis`: UTF-8 bytes from 0, with an exclusive end.
 
     `end_line` and the columns are None if Python does not know them.
     """

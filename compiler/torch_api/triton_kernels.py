@@ -67,7 +67,7 @@ class CompileRequest:
 
 
 class _Asked(BaseException):
-    """Unwinds Inductor at its call of triton.compile. Inductor would log an Exception."""
+    """Unwinds Inductor at its call of triton.compile; a BaseException, as Inductor would log an Exception."""
 
     def __init__(self, source: Any, options: dict[str, Any]) -> None:
         self.source = source
@@ -183,7 +183,7 @@ def largest_blocks() -> Mapping[str, int]:
 def declared_constants(kernel: Any) -> frozenset[str]:
     """The `tl.constexpr` parameters of a user's kernel, which a launch does not pass.
 
-    Before torch 2.12 only the function's annotations have them.
+    Before torch 2.12, only the function's annotations declare them.
     """
     declared = kernel.inductor_meta.get("declared_constexpr_names")
     if declared is None and kernel.custom_kernel:

@@ -50,7 +50,7 @@ def skip_unread_work() -> Iterator[None]:
 
 
 def check_once(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
-    """Time of one guard check in microseconds, by torch; 0.0 inside `skip_unread_work` if nobody reads it."""
+    """Time of one guard check in microseconds, measured by torch; 0.0 inside `skip_unread_work` if no log shows it."""
     if _inside and not _is_on(guards.guards_log) and not _TRACE.handlers:
         return 0.0
     return float(profile_guard_manager(root, f_locals, *args))
@@ -82,7 +82,7 @@ _unmarked: list[bool] = []
 
 @torch._dynamo.disable  # type: ignore[untyped-decorator]
 def _with_marks(_: Any) -> None:
-    """Restore the setting. Not traced: torch calls it while it holds the lock of its callbacks.
+    """Restore the setting. Not traced, because torch calls this function while it holds the lock of its callbacks.
 
     TorchDynamo would deadlock if it compiled this frame, for example when a backward is compiled inside a compiled
     function.

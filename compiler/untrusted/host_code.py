@@ -28,7 +28,7 @@ _DOTTED_CALLS = re.compile(
 _DOTTED_VALUES = re.compile(r"self\.partitions|\w+\.(dtype|shape|device)|math\.[a-z]\w*")
 _OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _KEPT_NAMES = _FUNCTIONS | {"async_compile", "call", "extern_kernels", "math", "runner", "self", "torch"}
-"""Names of functions that the code calls, and of objects with such methods. They must not be reassigned."""
+"""Names of functions that the code calls, and of objects whose methods it calls. They must not be reassigned."""
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Delete, ast.Expr, ast.Pass, ast.Return, ast.With)
 _EXPRESSIONS = (
     ast.Attribute, ast.BinOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp, ast.List, ast.Name, ast.Starred,
@@ -64,9 +64,9 @@ def _is_kept(node: ast.stmt) -> bool:
 
 
 def _is_kernel(node: ast.Assign) -> bool:
-    """Whether a statement defines a kernel. It runs with a stand-in for `async_compile`, which only keeps the source.
+    """Whether a statement defines a kernel: `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
 
-    The statement is `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
+    Such a statement is executed with a stand-in for `async_compile`, which only keeps the source.
     """
     call, target = node.value, node.targets[0]
     if len(node.targets) != 1 or not (isinstance(call, ast.Call) and isinstance(target, ast.Name)):

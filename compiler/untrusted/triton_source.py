@@ -397,7 +397,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _is_no_other_file(keyword: ast.keyword) -> bool:
-    """Whether an argument is not another file's name: Inductor writes autotuning results next to that file."""
+    """Whether an argument names no other file: Inductor writes autotuning results next to the file `filename`."""
     return keyword.arg != "filename" or ast.unparse(keyword.value) == "__file__"
 
 
