@@ -69,7 +69,7 @@ def _header(language: str, text: str) -> int:
     return next((number for number, line in numbered if _HEADERS[language].match(line)), 0)
 
 
-_TENSOR_MEMORY = 512  # columns of a Blackwell multiprocessor; PTX ISA 8.6, tcgen05.alloc
+_TENSOR_MEMORY = 512  # columns per Blackwell multiprocessor; PTX ISA 8.6, tcgen05.alloc
 _WHAT_TO_DO = (
     "it compiles and can't be launched, so Inductor would pass this configuration over; smaller blocks or fewer stages "
     "need less"

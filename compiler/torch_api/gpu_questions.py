@@ -76,7 +76,7 @@ def answers(
 
 
 def generator_functions() -> Iterator[Place]:
-    """The place of the function that returns the GPU's random generator; nothing before torch 2.14."""
+    """Yield the place of the function that returns the GPU's random generator; nothing before torch 2.14."""
     if hasattr(torch._C, "_accelerator_getDefaultGenerator"):
         yield Place(torch._C, "_accelerator_getDefaultGenerator")
 

@@ -109,7 +109,7 @@ def fusion_benchmarks() -> tuple[str, str]:
 
 
 def register_heuristics_again() -> None:
-    """Register the template heuristics again, by executing private copies of the modules that do so."""
+    """Register the template heuristics again, by executing private copies of the modules that define them."""
     for name in ("triton", "contiguous_mm"):
         module = f"{registry.__package__}.{name}"
         spec = importlib.util.find_spec(module)

@@ -14,9 +14,9 @@ from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrappe
 
 @contextmanager
 def revert_leftover_fx_patches() -> Iterator[None]:
-    """Revert the patches of a symbolic trace in the block, if an interrupt left them in place.
+    """Revert the patches of a symbolic trace in the block, if an interrupt left them behind.
 
-    fx patches `nn.Module.__call__` while it traces. An interrupt just before the end of the trace leaves the patch.
+    fx patches `nn.Module.__call__` while it traces. An interrupt just before the end leaves the patch in place.
     """
     before = symbolic_trace.CURRENT_PATCHER
     try:
