@@ -47,8 +47,8 @@ RULES: Final[tuple[Rule, ...]] = (
 def advise(record: Record) -> tuple[Advice, ...]:
     """Advice on a record in order of expected gain: how to speed up the call, or its compilation.
 
-    The order is: code that is kept out of graphs, gains of a call, gains of compilation, then findings without a known
-    gain, first those that can be tried. If nothing would help, one finding says so.
+    The order is: findings on code kept out of graphs, gains of a call, gains of compilation, then findings without a
+    known gain, first those that can be tried. If nothing would help, one finding says so.
     """
     reading = Reading(record)
     found = [_with_backend(advice, record.options.backend) for rule in RULES for advice in rule(reading)]
@@ -64,7 +64,7 @@ def _with_backend(advice: Advice, backend: str) -> Advice:
 
 
 def can_try(advice: Advice, record: Record) -> bool:
-    """Whether advice can be tried on this machine; advice for a GPU needs that GPU."""
+    """Whether advice can be tried on this machine; most advice for a GPU needs that GPU."""
     return advice.can_be_tried and (advice.rule in ON_ANY_DEVICE or not is_virtual(record.target))
 
 

@@ -68,7 +68,7 @@ def _lost_time(reading: Reading, found: GraphBreak) -> Gain | None:
 
 
 def recompiles(reading: Reading) -> Iterator[Advice]:
-    """Report recompilations: the cost of each, and how to avoid it."""
+    """Report recompilations: their cost, and how to avoid them."""
     groups: dict[tuple[str, str, str], list[Recompile]] = {}
     for found in reading.record.recompiles:
         groups.setdefault((found.function, found.cause, found.argument), []).append(found)
@@ -93,7 +93,7 @@ def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
 
 
 def _compile_gain(reading: Reading, spent: float) -> Gain | None:
-    """Estimate the gain as half of the compile time, as code with symbolic shapes takes longer to compile."""
+    """Half of the compile time, as code with symbolic shapes takes longer to compile; None if the time is unknown."""
     if not spent:
         return None
     how = f"half of the {seconds(spent)} that torch spent on these compilations"

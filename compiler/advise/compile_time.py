@@ -19,7 +19,7 @@ TUNES = ("select_algorithm_autotune", "select_algorithm_precompile")
 REGIONS = 4
 """Minimum number of equal blocks for which compiling only one of them pays."""
 CLAIMED = 0.5
-"""Share of the compile time of a block's copies that is expected to be saved by compiling only one of them."""
+"""Share of the other blocks' compile time that is expected to be saved by compiling only one of equal blocks."""
 
 _PHASES: Mapping[str, tuple[str, ...]] = {
     "TorchDynamo reads the code": ("bytecode_tracing",),
@@ -133,7 +133,7 @@ def regions(reading: Reading) -> Iterator[Advice]:
 def repeated_blocks(reading: Reading) -> tuple[str, ...]:
     """Paths of modules (`layers.0`, `layers.1` …) that call the same operations on the same sizes.
 
-    If there are several such groups, the group with the most calls.
+    If there are several such groups, the group with the most calls; empty if there is none.
     """
     operations: dict[str, list[str]] = {}
     for entity in _calls(reading):

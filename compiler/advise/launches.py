@@ -67,7 +67,7 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
 
 
 def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
-    """Launch time saved by a CUDA graph, less the time to copy its inputs in each call."""
+    """Launch time saved by a CUDA graph, less the time to copy its inputs in each call; None if too small."""
     launches = sum(max(kernel.calls, 1) for kernel in reading.record.kernels) - 1
     copied = sum(int(entity.attrs.get("bytes") or 0) for entity in _inputs(reading) if not _is_kept(reading, entity.id))
     copying = 2 * copied / reading.gpu.memory_bandwidth if reading.gpu is not None else 0.0
@@ -193,7 +193,7 @@ def _operators(reading: Reading) -> int:
 
 
 def _faster_by(first: Candidate | None, second: Candidate | None) -> Gain | None:
-    """Seconds by which `first` is faster; None if unknown or within noise."""
+    """Gain of `first` over `second`; None if unknown or within noise."""
     found = saved_seconds(first, second) if first is not None and second is not None else None
     if first is None or second is None or found is None or found.low <= 0 or not first.seconds or not second.seconds:
         return None
@@ -202,5 +202,5 @@ def _faster_by(first: Candidate | None, second: Candidate | None) -> Gain | None
 
 
 def measured_gain(reading: Reading, name: str) -> Gain | None:
-    """Measured gain of another candidate over the cell's own; None if there is none."""
+    """Measured gain of a candidate over the cell's own; None if unknown or within noise."""
     return _faster_by(reading.candidate(name), reading.own)

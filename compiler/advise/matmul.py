@@ -121,7 +121,7 @@ def autocast(reading: Reading) -> Iterator[Advice]:
 
 
 def _expected_gain(reading: Reading, kernels: list[KernelFacts], dtype: str) -> Gain | None:
-    """Expected gain of a narrower dtype; None if it is a small share of a call, as if the GPU waits for the CPU."""
+    """Expected gain of a narrower dtype; None if it is a small share of a call, as when the GPU waits for the CPU."""
     assert reading.gpu is not None
     saved = sum(found.time - _time_in(reading, found, dtype) for found in kernels)
     more_on_host = AUTOCAST_ON_HOST if dtype == "bfloat16" else 1.0

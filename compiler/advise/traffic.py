@@ -74,7 +74,7 @@ def _advise_on_copies(
 
 
 def _traffic_gain(reading: Reading, took: float) -> Gain | None:
-    """Estimate the gain as half of the kernels' time, as the layout of inputs and outputs can't always be chosen."""
+    """Half of the kernels' time, as the layout of inputs and outputs can't always be chosen; None if it is 0."""
     gained = 0.5 * saved_seconds(reading, took)
     if not gained:
         return None

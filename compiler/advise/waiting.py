@@ -1,4 +1,4 @@
-"""Time in a call that the GPU waits for the CPU: measured, or estimated from launches and kernels."""
+"""Time that the GPU waits for the CPU in a call: measured, or estimated from launches and kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ benchmarks/suite.py.
 CALL_SECONDS = 50e-6
 """CPU time of a call of compiled code without launches and guards: 50 to 100 µs on the same machine."""
 MUCH = 0.25
-"""Minimum share of a call that the GPU waits for which launches, not kernels, are the bottleneck."""
+"""If the GPU waits for at least this share of a call, launches, not kernels, are the bottleneck."""
 REAL = 2.0
 """An unmeasured kernel is assumed to take this many times its floor."""
 
@@ -58,7 +58,7 @@ def host_seconds(reading: Reading) -> float:
 
 
 def saved_seconds(reading: Reading, on_gpu: float, more_on_host: float = 1.0) -> float:
-    """Seconds saved in a call if the GPU needs `on_gpu` less and the CPU `more_on_host` times its time.
+    """Seconds saved in a call if the GPU needs `on_gpu` seconds less and the CPU `more_on_host` times its time.
 
     A call takes at least as long as the slower of the two: if the GPU finishes sooner, it may wait longer for the CPU.
     """

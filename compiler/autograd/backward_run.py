@@ -48,7 +48,7 @@ class BackwardRun:
         return tuple(None if each is None else Value.of_tensor(each, self.shown) for each in tensors)
 
     def small(self, tensors: Sequence[torch.Tensor | None]) -> Tensors:
-        """Copies of the small tensors, because autograd may accumulate gradients in place."""
+        """Copies of the small tensors, None for others; autograd may accumulate into the originals in place."""
         return tuple(None if each is None or each.numel() > self.checked else _copy(each) for each in tensors)
 
     def note_incoming(self, node: str, grads: Sequence[torch.Tensor | None]) -> None:
@@ -96,7 +96,7 @@ def run_backward(
 def differentiate(
     outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor] | None = None
 ) -> Tensors:
-    """Call `torch.autograd.grad` and retain the graph; gradients of the outputs are ones by default.
+    """Gradients of the leaves by `torch.autograd.grad`; the graph is retained. `gradients` are ones by default.
 
     Raises FreedGraphError if the graph was freed.
     """

@@ -30,7 +30,7 @@ WHOLE_GRAPH = 400
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An input of a forward operation. `name` is its name in the rule, `source` its node, "" for a constant."""
+    """An input of a forward operation: its name in the rule, and the node `source` that made it ("" for a constant)."""
 
     name: str
     source: str
@@ -39,7 +39,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A gradient that arrives at a node, from input `name` of the node `source` ("" at the start of backward)."""
+    """A gradient that arrives at a node: that of input `name` of the node `source` ("" at the start of backward)."""
 
     source: str
     name: str
@@ -52,7 +52,7 @@ class Departure:
 
     `formula` is the rule. `derivative` is the factor of an elementwise operation. `jacobian` has a row for each element
     of the result and a column for each element of the input; None if it is unknown or large. `error` is the largest
-    error of our formula on the same numbers, relative to the largest incoming or outgoing gradient; None if not run.
+    error of our formula on the same numbers, relative to the largest incoming or outgoing gradient; None if unknown.
     """
 
     name: str
@@ -135,7 +135,7 @@ def chain_steps(
 def known_values(
     graph: EagerGraph, outputs: Sequence[torch.Tensor], recording: Recording | None, shown: int = SHOWN
 ) -> dict[tuple[str, int], Value]:
-    """Results of forward operations by (node, output): the recorded result, else a saved tensor."""
+    """Known values of leaves and forward operations, by (node, output): recorded results, else saved tensors."""
     found = {(node.name, 0): Value.of_tensor(node.leaf, shown) for node in graph.nodes if node.leaf is not None}
     for node in graph.nodes if recording else ():
         for slot in range(len(node.results)):
@@ -234,7 +234,7 @@ class _Steps:
         )  # fmt: skip
 
     def _adds_exactly(self, node: GraphNode, sums: Sequence[torch.Tensor | None]) -> tuple[bool | None, str]:
-        """Whether the arrivals, added in order, equal the incoming gradient (None if not kept), and a note if not."""
+        """Whether the arrivals, added in order, equal the gradients `sums` (None if unknown), and a note if they do not."""
         checked = []
         for flows, total in zip(node.takes, sums, strict=False):
             terms = [self._gradient_from(flow.source, flow.slot) for flow in flows if flow.source]
@@ -271,7 +271,7 @@ class _Steps:
         return tuple(found)
 
     def _derivative(self, node: GraphNode, slot: Slot | None, local: Local | None) -> Value | None:
-        """The derivative of an elementwise operation with respect to one input, in the shape of its result."""
+        """The derivative of an elementwise operation by one input, in the shape of the result; None if unknown."""
         if slot is None or slot.derivative is None or local is None or not node.results:
             return None
         result = node.results[0]
@@ -280,7 +280,7 @@ class _Steps:
             return Value.of_tensor(ones * slot.derivative(local), self.run.shown)
 
     def _local(self, node: GraphNode) -> Local | None:
-        """The values for a rule to compute with; None if any is large or missing."""
+        """The values for a rule to compute with; None if any is large, missing or complex."""
         grads = self.run.tensors_in[node.name]
         known = [
             value is None or tensor is not None
@@ -297,7 +297,7 @@ class _Steps:
         return Local(autograd_nodes.saved_values(node.function), grads, inputs)
 
     def _jacobians(self, node: GraphNode) -> dict[int, Value]:
-        """Jacobians by input: each row is the node's result for one unit vector."""
+        """Jacobians by position of the input; each row is the node's result for one unit vector. {} if too large."""
         grads = self.run.tensors_in[node.name]
         there = [slot for slot, grad in enumerate(grads) if grad is not None]
         if len(there) != 1 or len(self.graph.nodes) > WHOLE_GRAPH:
@@ -330,7 +330,7 @@ def input_name(rule: Rule | None, position: int) -> str:
 
 
 def _error(ours: torch.Tensor | None, real: torch.Tensor | None, incoming: torch.Tensor | None) -> float | None:
-    """The largest difference, relative to the largest number in `real` and `incoming`; None if it is not known."""
+    """Largest difference of `ours` and `real`, relative to the largest magnitude in `real` and `incoming`."""
     if ours is None or real is None or not real.numel():
         return None
     largest = max(float(each.double().abs().max()) for each in (real, incoming) if each is not None and each.numel())

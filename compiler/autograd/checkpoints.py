@@ -18,7 +18,7 @@ from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 
 _TAG = re.compile(r"# ac_graph_id: (\d+)(?: - (\w+))? *(?:Backward of forward node: )?")
-"""torch's comment on a checkpointed node. Since torch 2.14 a backward has the last part, also on recomputed nodes."""
+"""torch's comment on a checkpointed node. Since torch 2.14, all nodes of a backward graph have the last part."""
 _SELECTIVE = "its context_fn lets this be recomputed ({policy})"
 _PLAIN = "it saves the inputs of its function alone"
 
@@ -67,7 +67,7 @@ class Checkpoints:
         return f"recomputed: {found.label}: {_SELECTIVE.format(policy=policy) if found.selective else _PLAIN}"
 
     def mark(self, artifact: Artifact, module: GraphModule, *, backward: bool) -> Artifact:
-        """The artifact, with each node's checkpoint added to its entities and text.
+        """The artifact, with the checkpoint of each node added to the entities and the text.
 
         In a backward graph these nodes are marked as recomputed.
         """
@@ -88,7 +88,7 @@ class Checkpoints:
 def _tagged_rows(
     rows: Sequence[str], artifact: Artifact, by_id: Mapping[str, Checkpoint]
 ) -> Iterator[tuple[int, Checkpoint]]:
-    """Rows with torch's tag, each with the checkpoint of the node below; torch's tag names only the outermost one."""
+    """Numbers of rows with torch's tag, which names only the outermost checkpoint; each with the checkpoint below."""
     found = Checkpoint("a checkpoint", selective=True)
     for number in reversed(range(len(rows))):
         here = (by_id[name] for name in artifact.lines.get(number + 1, ()) if name in by_id)

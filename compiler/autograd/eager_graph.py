@@ -100,7 +100,7 @@ class EagerGraph:
     stops: tuple[GraphStop, ...] = ()
 
     def node(self, name: str) -> GraphNode:
-        """The node of this name. Raises KeyError."""
+        """The node of this name. Raises KeyError if there is none."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -168,7 +168,7 @@ def _op_of(recording: Recording | None, number: int | None) -> str:
 
 
 def without_inner(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Drop outputs that other outputs depend on, such as logits returned with their loss."""
+    """The outputs that no other output depends on; logits returned with their loss are left out."""
     edges = [(_edge(output)[0] if output.requires_grad else None) for output in outputs]
     targets = [target for node in dict.fromkeys(edges) if node is not None for target in _targets(node, {})]
     inner = set(autograd_nodes.nodes_behind(targets))

@@ -53,7 +53,7 @@ def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[Me
 
 
 def add_eager_memory(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
-    """Add eager mode's memory events for each graph that has compiled ones; a failure is added as a Problem."""
+    """Add eager mode's memory events for each graph with compiled code's events; a failure is added as a Problem."""
     events, problems = eager_of(builder.memory, kept)
     builder.memory.extend(events)
     for problem in problems:
@@ -233,7 +233,7 @@ def _tell(log: _Log, mode: Any) -> Hook:
 
 @dataclass(frozen=True, slots=True)
 class EagerSaved:
-    """Tensors that `grad_fn` nodes save, each storage once. `activation_bytes` excludes graph inputs."""
+    """Number and bytes of storages that `grad_fn` nodes save. `activation_bytes` excludes graph inputs."""
 
     tensors: int
     saved_bytes: int

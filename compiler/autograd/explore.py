@@ -80,7 +80,7 @@ def _describe(outputs: Sequence[torch.Tensor]) -> str:
 
 
 def guessed_places(graph: EagerGraph) -> dict[str, dict[str, Any]]:
-    """The module of each node, if it can be guessed; `inherited` if the guess comes from neighbouring nodes."""
+    """Guessed `module` of each node, as attributes; `inherited` is true if the guess comes from neighbouring nodes."""
     leaves = {node.name for node in graph.nodes if node.kind == "accumulate"}
     own = {node.name: _of_parameters(node, leaves) for node in graph.nodes}
     compute = sorted((node for node in graph.nodes if node.number is not None), key=lambda node: node.number or 0)
@@ -142,7 +142,7 @@ def names_of_tensors(frame: FrameType | None, recording: Recording | None) -> di
 
 
 def _tensors_inside(value: Any) -> Iterable[tuple[str, torch.Tensor]]:
-    """Tensors in a list, tuple or dict."""
+    """Tensors in a list, tuple or dict, each with its index as text: `[0]`."""
     pairs: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, list | tuple):
         pairs = enumerate(value)

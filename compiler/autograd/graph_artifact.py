@@ -64,7 +64,7 @@ class Place:
         return cls(attrs, tuple(dict.fromkeys(book.line(frame.file, frame.line) for frame in call.stack)))
 
     def of_parameter(self, name: str) -> Place:
-        """The place of a leaf or frozen parameter used here, with the parameter's own module."""
+        """The place of a leaf or frozen parameter that is used at this place, with the parameter's own module."""
         owner = {"module": name.rpartition(".")[0]} if "." in name else {}
         return Place({key: value for key, value in self.attrs.items() if key in PLACE} | owner, self.origins)
 
@@ -152,7 +152,7 @@ def _entity(node: GraphNode, artifact_id: str, saved: tuple[Saved, ...], place: 
 
 
 def _stop(found: GraphStop, artifact_id: str, place: Place) -> Entity:
-    """The entity of a gradient stop, which ends the paths of its gradients."""
+    """The entity of a gradient stop; its inputs are the nodes that take the constant."""
     stop = found.stop
     attrs: dict[str, Any] = {"op": "stop", "target": f"autograd.{stop.kind}.stop", "dtype": stop.dtype}
     attrs |= {"shape": list(stop.shape), "stops": stop.kind}

@@ -1,4 +1,4 @@
-"""The health of gradients: norms, zeros, NaN and infinities, and the first node and line that has them."""
+"""The health of gradients: norms, zeros, NaN and infinities, and the first node and line with NaN or infinities."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Provenance:
         return None if number in around else number
 
     def _by_sequence(self) -> dict[object, Ids]:
-        """Known origins by sequence number: within a graph, and over the outer graph or all subgraphs."""
+        """Known origins by (graph, sequence number), and by (whether in a subgraph, sequence number)."""
         return self._group(lambda node: [
             (graph, number)
             for number in [self._sequence(node)]
@@ -142,7 +142,7 @@ class Provenance:
         return same
 
     def _known_body(self, body: fx.Body) -> str:
-        """Id of the parent's subgraph with the same name or graph object, or of the nodes' origins; "" if unknown."""
+        """Id of the parent's subgraph with the same name or graph object, or with the nodes' origins; "" if unknown."""
         path = body.path if self.same_names else self.homes.get(id(body.module.graph), "")
         if path in self.ids:
             return self.ids[path]
@@ -152,7 +152,7 @@ class Provenance:
         )
 
     def _body_at_place(self, body: fx.Body) -> str:
-        """Id of the subgraph at the same position among those of the caller's origin; "" if unknown."""
+        """Id of the subgraph at the same position among the subgraphs of the caller's origin; "" if unknown."""
         for caller in body.callers:
             own = [other for other in self.bodies if caller in other.callers]
             for origin in self.found.get(caller, ()):
@@ -173,7 +173,7 @@ class Provenance:
                     self.found[node] = (again.id,)
 
     def _rest_of(self, body: fx.Body, same: str) -> None:
-        """Fall back to the calls of the same subgraph, or to the origins of its caller."""
+        """Give nodes without origins the calls of the same subgraph in `parent`, or else the origins of the caller."""
         calls = [e.id for e in self.parent.entities if same and e.kind == "call" and e.attrs.get("subgraph") == same]
         called = (same,) if same else _unique(o for caller in body.callers for o in self.found.get(caller, ()))
         for node in body.module.graph.nodes:

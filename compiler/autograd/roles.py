@@ -41,7 +41,7 @@ _VIEWS = {
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Forward operations by sequence number: those of the forward graph, else those of the joint graph."""
+    """Names of the forward graph's operations, and ids of forward operations by sequence number (else joint ones)."""
 
     names: frozenset[str] = frozenset()
     by_sequence: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def _role(node: Node, forward: Forward, forward_id: str) -> dict[str, Any]:
 
 
 def _of_neighbours(neighbours: Iterable[Node], known: Attrs) -> dict[str, Any]:
-    """The role of a node without sequence number, made by a pass: part of its neighbours' derivatives."""
+    """The role of a node that a pass made: part of its neighbours' derivatives; {} if they have none."""
     found = (known.get(node.name, {}) for node in neighbours)
     origins = [origin for role in found for origin in role.get("derivative_of", ())]
     return {"role": "derivative", "derivative_of": list(dict.fromkeys(origins))} if origins else {}

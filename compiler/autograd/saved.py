@@ -23,7 +23,7 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A saved tensor with the key of its storage; None if it has no storage or is empty."""
+    """A saved tensor, its label, and the key of its storage (None if the tensor is empty or has no storage)."""
 
     fact: Saved
     label: str

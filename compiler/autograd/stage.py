@@ -48,7 +48,7 @@ class AutogradStage:
         return self._run_noted(args, self.spans)
 
     def _run_noted(self, args: Sequence[Any], spans: autograd_nodes.Spans[str]) -> Any:
-        """Run the graph; record the sequence numbers of each node's autograd nodes, and where gradients stop."""
+        """Run the graph; record the sequence numbers of each node's autograd nodes, and the gradient stops."""
 
         def note(node: Node, run: Callable[[], Any]) -> Any:
             first = autograd_nodes.next_number()
@@ -124,7 +124,7 @@ class AutogradStage:
             return self._run_noted(args, autograd_nodes.Spans())
 
     def _named_inputs(self, args: Sequence[Any]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
-        """Yield each input tensor, after its name in the user's code and its entity in the captured graph."""
+        """Yield (name in the user's code, entity in the captured graph, tensor) for each input tensor."""
         for node, value in zip(self.module.graph.find_nodes(op="placeholder"), args, strict=True):
             if isinstance(value, torch.Tensor):
                 source = fx.input_source(node)

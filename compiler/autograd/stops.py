@@ -45,7 +45,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The gradient stops of tensors that the nodes numbered `first` to `end` (exclusive) read."""
+    """Gradient stops of the tensors that are read by the nodes numbered `first` to `end` (exclusive)."""
 
     first: int
     end: int
@@ -66,7 +66,7 @@ class Stops:
     def note_call(
         self, span: tuple[int, int], function: Callable[..., Any], given: Any, result: Any, where: Where
     ) -> None:
-        """Record a finished call, which made the nodes of this span."""
+        """Record a finished call. `span` are the first and last number (exclusive) of the nodes that it made."""
         inputs = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
         constants = [each for each in inputs if not each.requires_grad]
         if span[1] > span[0]:

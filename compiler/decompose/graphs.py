@@ -64,7 +64,7 @@ class LevelGraphs:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """One artifact for each half and level, ATen first. `attrs` has the level and the comparison with eager."""
+        """One artifact for each half and level, ATen first. Its `attrs` have the level and the comparison with eager."""
         checks = self.numbers()
         aten = {kind: self._aten_artifact(kind, checks["ATen"]) for kind in self.aot.graphs}
         lower = [self._artifact(level, kind, aten[kind], checks[level]) for level in TABLES for kind in aten]
@@ -156,7 +156,7 @@ class LevelGraphs:
         )
 
     def run_captured(self, call: Callable[..., Any] | None = None) -> tuple[Results, list[Drawn]]:
-        """Run the captured graph in eager mode, or by `call`; return its results and the random numbers it drew."""
+        """Run the captured graph in eager mode, or `call` instead; return the results and the random numbers drawn."""
         with seed_and_restore(), autocast(self._kept.autocast), Recording() as recording:
             return self.results(call or self._eager, self.own_arguments()), recording.drawn
 
@@ -253,7 +253,7 @@ def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
 
 
 def _node_notes(tree: LevelTree, node: Node) -> dict[str, Any]:
-    """Attributes of a node: the operators that it was decomposed from, by which functions, and why it stays."""
+    """Attributes of a node: the operators it was decomposed from, their decompositions, and the reason why it stays."""
     makers = tree.makers(node)
     why = tree.stay(node)
     attrs: dict[str, Any] = {} if why == A_PRIM else {"stays": why}

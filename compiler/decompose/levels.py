@@ -24,7 +24,7 @@ _ALSO = {"captured": "torch", "core": "core ATen", "coreaten": "core ATen", "ind
 
 
 def level_named(name: str) -> str:
-    """The level with this name, case-insensitive: `core aten`, `core`, `inductor`. Raises ValueError."""
+    """The level with this name, case-insensitive: `core aten`, `core`, `inductor`. Raises ValueError if unknown."""
     known = {level.lower(): level for level in LEVELS} | _ALSO
     wanted = name.strip().lower().replace("_", " ")
     level = known.get(wanted) or known.get(wanted.replace(" ", ""))

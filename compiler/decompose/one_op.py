@@ -180,7 +180,7 @@ class _Call:
 
 
 class _Graphs:
-    """The call's graph at each level: torch functions, ATen operators, and decomposed by each table."""
+    """The call's graph at each level: of torch functions, of ATen operators, and decomposed by each table."""
 
     def __init__(self, call: _Call) -> None:
         try:

@@ -51,7 +51,7 @@ class CallCheck:
     def checks(self) -> Iterator[Check]:
         """Yield checks of the whole call, of each of its results, and of its results with the captured graphs.
 
-        Raises what the call raises.
+        Raises any exception of the call.
         """
         own = [*self._own_checks()]
         yield self._whole(own)
@@ -88,7 +88,7 @@ class CallCheck:
 
     @property
     def called(self) -> dict[str, KeptFrame]:
-        """The captures that were run by the call."""
+        """The captures that the call ran, by graph id."""
         return {name: self.kept[name] for name in self.heard}
 
     def _own_checks(self) -> Iterator[Check]:

@@ -22,7 +22,7 @@ SEED = 0
 class CallResults:
     """Tensors that a call returns or changes, by name.
 
-    `state` holds buffers and arguments after the call, `before` their values before it. Gradients are those of a
+    `state` holds buffers and arguments after the call, `before` their values before the call. Gradients are those of a
     weighted sum of the outputs, with fixed normal random weights (1 for a single number): gradients of a plain sum
     would vanish behind a softmax or a normalization. `draws` is whether the call drew random numbers.
     """
@@ -57,7 +57,7 @@ class CallResults:
 
 
 def results(call: Call, run: Callable[..., Any]) -> CallResults:
-    """Repeat the call without side effects, with `run` in place of its function. Raises what `run` raises."""
+    """Repeat the call without side effects, with `run` in place of its function. Raises any exception of `run`."""
     with leave_no_trace(call):
         return _repeat(call, run, call.copied_arguments(), call.parameters(), call.buffers())
 
@@ -154,7 +154,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _argument_names(call: Call) -> list[str]:
-    """Parameter names of the positional arguments; `argument 0` if the function takes `*args`."""
+    """Parameter names of the positional arguments; `argument 0` for an argument taken by `*args`."""
     function = call.fn.forward if isinstance(call.fn, torch.nn.Module) else call.fn
     try:
         parameters = list(inspect.signature(function).parameters.values())

@@ -149,7 +149,7 @@ def ulps(mine: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _sign_and_magnitude(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether IEEE numbers are negative, and their magnitudes as integers, in the same order as the numbers."""
+    """For each IEEE number: whether it is negative, and its magnitude as an integer (larger for larger magnitudes)."""
     bits = numbers.contiguous().view(_WORDS[numbers.element_size()])
     highest = torch.iinfo(bits.dtype).max
     return bits < 0, (bits & highest).long()

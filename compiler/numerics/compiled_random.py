@@ -2,7 +2,7 @@
 
 Inductor's are in torch/csrc/inductor/cpp_prefix.h: `normalized_rand_cpu`, `randn_cpu` and `randint64_cpu` use an
 element's index as the counter of Philox 4x32-10, and 32 bits of the seed as its key. `aten.randint` draws seeds from
-the whole range of int64 (`RandomSeeds` in torch/_inductor/ir.py); the graph's own operator for seeds uses half of it.
+the whole range of int64 (`RandomSeeds` in torch/_inductor/ir.py); the graph's own operator for seeds uses half of that range.
 Our backend draws as Triton does (compiler/backend/ir/philox.py). The reference interpreter of graphs implements this,
 except for the seeds (compiler/backend/lower/graph.py, `draw_seeds`).
 """
@@ -36,7 +36,7 @@ def draws_its_own(frame: KeptFrame) -> bool:
 
 
 def drawing(frame: KeptFrame) -> dict[Kind, Callable[[], Reference]]:
-    """Map each half of a capture to a function that makes an interpreter with its code's random numbers."""
+    """For each half of a capture, a function that makes an interpreter with the random numbers of the half's code."""
     draw = _draw_as_tcompile if frame.programs else _draw_as_inductor
     return {kind: partial(draw, graph) for kind, graph in _graphs(frame).items()}
 
@@ -79,6 +79,6 @@ def _uniform(word: Tensor) -> Tensor:
 
 
 def _normal(first: Tensor, second: Tensor) -> Tensor:
-    """Box-Muller transform; C++ computes the root in float32, and the cosine in float64."""
+    """Box-Muller transform; like the C++ code, computes the logarithm in float32 and the rest in float64."""
     radius = torch.sqrt(-2.0 * torch.log(1 - first).double())
     return (radius * torch.cos(2.0 * math.pi * (1 - second).double())).float()

@@ -87,7 +87,7 @@ def _uniform_for(operator: str, results: tuple[Any, ...], target: str) -> Tensor
 
 
 def replay(draws: Draws) -> Hook:
-    """A hook that replaces the results of a graph's random operators by those in `draws`."""
+    """A hook that replaces the results of a graph's random operators by the recorded results in `draws`."""
 
     def give(node: Node, run: Callable[[], Any]) -> Any:
         target = fx.target_name(node)

@@ -143,7 +143,8 @@ class StageCheck:
     def _node_after_captured(self, stage: Stage, kind: str, values: Mapping[str, Any]) -> str:
         """Name of the first node that differs from the captured graph; "" if unknown.
 
-        The captured graph has no nodes for gradients. If only gradients differ, it is the node that returns one.
+        The captured graph has no nodes for gradients. If only gradients differ, it is the node that returns
+        the first wrong gradient.
         """
         self._know_captured()
         origins = self._origins(self._kept.stages[kind])
@@ -252,7 +253,7 @@ def by_origin(
 
 
 def by_holder(mine: NodeValues, before: NodeValues, holders: Mapping[str, Sequence[str | None]]) -> str:
-    """The first node whose value differs from the previous stage's node it was traced from; "" if there is none."""
+    """The first node whose value differs from that of the node it was traced from; "" if there is none."""
     for name, value in before.items():
         places = holders.get(name, ())
         whole = value if isinstance(value, tuple | list) else (value,)

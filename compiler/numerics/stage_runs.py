@@ -25,7 +25,7 @@ _PLAIN = ("non_alias", "unsafe_view_alias", "custom_function_view")
 
 
 class NotComparableError(RuntimeError):
-    """A stage's results can't be compared with eager's; the message says why."""
+    """Raised if a stage's results can't be compared with eager's; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def on_cpu(named: Named) -> list[tuple[str, Any]]:
 
 
 def input_names(captured: Artifact) -> list[str]:
-    """The user's names of a captured graph's inputs, in order; "" for one without a name."""
+    """The user's names of a captured graph's inputs, in order; "" for an input without a name."""
     inputs = [entity for entity in captured.entities if entity.kind == "placeholder"]
     return [input_name(str(entity.attrs.get("source") or "")) for entity in inputs]
 

@@ -67,7 +67,7 @@ class BreakTimer:
 
     @cached_property
     def unchanged(self) -> Unchanged:
-        """The unchanged call, with all its breaks."""
+        """The unchanged function, compiled again and called once."""
         random = torch.get_rng_state()
         args, kwargs = self.call.copied_arguments()
         with self.pause_observing() as seen:

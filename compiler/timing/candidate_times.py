@@ -2,7 +2,7 @@
 
 Each candidate runs a fresh copy of the model with equal weights. It is compiled with empty caches in its own folder,
 warmed up until its calls no longer get faster, and timed alone. Then all candidates are timed in interleaved rounds,
-which are the result. The user's modules, gradients, RNG state, settings and compiled code do not change.
+and these times are the result. The user's modules, gradients, RNG state, settings and compiled code do not change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROUNDS = (7, 101)
 IN_TURNS_SECONDS = 6.0
 """Approximate duration of the interleaved rounds: a machine's speed changes within seconds."""
 LEAST_CALLS = {"cpu": 1, "cuda": 5}
-"""Minimum number of calls per round; on a GPU each is timed, and the median counts."""
+"""Minimum number of calls per round; on a GPU each call is timed, and the median is used."""
 IN_TURNS = "all in turns"
 """Value of `Progress.candidate` during the interleaved rounds."""
 ALONE = "timed by itself, not in turns with the others: the measurement was stopped"
@@ -48,7 +48,7 @@ NO_CALL = Problem(
     "call the model or function itself, without torch.compile, in the cell",
 )
 LEAST_ROUNDS = 3
-"""Minimum number of interleaved rounds to use if the user interrupts; with fewer, the times measured alone count."""
+"""Minimum number of interleaved rounds to use if the user interrupts; with fewer, the times measured alone are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +381,7 @@ def problems(candidates: Iterable[Candidate]) -> Iterator[Problem]:
 
 
 def with_times(record: Record, found: Measured) -> Record:
-    """The record with these candidates in place of its own."""
+    """The record with these candidates and this measurement in place of its own."""
     kept = [problem for problem in record.problems if problem.stage != "timing"]
     return record.with_fields(
         candidates=found.candidates,

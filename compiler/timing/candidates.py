@@ -40,12 +40,12 @@ class Spec:
 
     @property
     def replays(self) -> bool:
-        """Whether it may run as CUDA graphs, which need to know where a step begins."""
+        """Whether the candidate may run as CUDA graphs, which need to know where each step begins."""
         asks = {**settings.modes().get(self.mode, {}), **self.settings}.get("triton.cudagraphs", False)
         return bool(asks) or self.backend == "cudagraphs"
 
     def compile(self, fn: Callable[..., Any], options: Options, graph: Callable[[], None]) -> Callable[..., Any]:
-        """Compile `fn` with this backend, and call `graph` for each graph that it compiles."""
+        """Compile `fn` with this backend; `graph` is called for each graph that the backend compiles."""
         if self.backend == "inductor":
             backend = inductor.inductor_backend(self.mode, dict(self.settings), options.dynamic)
         else:
@@ -68,7 +68,7 @@ OWN = Spec(OURS, OURS)
 
 
 def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...], str]:
-    """The candidates, eager first, and a note on omitted ones. Raises OptionError.
+    """The candidates, eager first, and a note on omitted ones ("" if none). Raises OptionError for an unknown name.
 
     `asked` is True or None (a default for the device, plus the cell's own backend), "all", comma-separated names
     ("default,reduce-overhead"), or a list of names and backend functions.
@@ -103,7 +103,7 @@ def candidate_names(asked: Asked) -> list[Any]:
 def spec(asked: Any) -> Spec:
     """The candidate for a mode or backend name ("inductor reduce-overhead"), or for a user's backend function.
 
-    Raises OptionError.
+    Raises OptionError for an unknown name.
     """
     if isinstance(asked, Spec):
         return asked

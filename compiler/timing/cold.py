@@ -40,7 +40,7 @@ class FirstCall:
 
 
 class ColdCompiler:
-    """Makes first calls. They, and later calls of the compiled code, run within `isolate`."""
+    """Makes first calls. First calls, and later calls of the compiled code, must run within `isolate`."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
         self.options, self.clock = options, clock

@@ -55,7 +55,7 @@ class Kernels:
         return next(known, None)
 
     def with_work(self, time: KernelTime, runs: float) -> KernelTime:
-        """Add bytes and FLOPs of all runs of the call, and shares of the GPU's peak rates."""
+        """The time with bytes and FLOPs of all runs of the call, and shares of the GPU's peak rates, if known."""
         kernel = self.kernel_of(time.call)
         if kernel is None:
             return time
@@ -148,7 +148,7 @@ def _time(items: Sequence[Spent], trace: Trace) -> KernelTime:
 
 
 def _median(items: Sequence[Spent], calls: int) -> float:
-    """The median over calls of each call's total, because other load on the system slows some calls."""
+    """Median of the calls' totals, in seconds; the mean would include other load on the system in some calls."""
     sums = dict.fromkeys(range(calls), 0.0)
     for each in items:
         sums[each.call] += each.seconds

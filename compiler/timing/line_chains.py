@@ -51,7 +51,7 @@ def works(record: Record) -> dict[str, Works]:
     """The work of each kernel call, by call id.
 
     A call's work is the operations that it computes, without views and constants, which take no time. For an extern
-    matmul, convolution or attention it is only that operation, because the others made its arguments. A call that only
+    matmul, convolution or attention, the work is only that operation: other operations made its arguments. A call that only
     copies a tensor into another layout gets the lines that made the tensor, or for an input of the graph the lines that
     read the copy.
     """
@@ -85,7 +85,7 @@ def _chains(works: Iterable[Works]) -> tuple[Chain, ...]:
 
 
 def _readers(entities: Iterable[Entity]) -> Mapping[str, Sequence[Entity]]:
-    """Entities of the same artifact that read an entity, by its id."""
+    """For each entity, by id: the entities of the same artifact that read it."""
     found: dict[str, list[Entity]] = {}
     for entity in entities:
         for name in entity.inputs:
@@ -114,7 +114,7 @@ def _nodes_that_compute(nodes: Sequence[Entity], *, extern: bool) -> Sequence[En
 
 
 def _products(nodes: Sequence[Entity], entities: Mapping[str, Entity]) -> Sequence[Entity]:
-    """The matmuls among the nodes' origins, else the nodes: a pass may have moved an addition into a matmul."""
+    """The matmuls among the nodes' origins (a pass may have moved an addition into a matmul), else the nodes."""
     before = [entities[origin] for node in nodes for origin in node.origins if origin in entities]
     return [node for node in before if _fact(node).is_matmul] or nodes
 

@@ -77,7 +77,7 @@ def kernel_and_line_times(
 
 
 def _makes_calls(artifact: Artifact) -> bool:
-    """Whether an artifact has a function that calls kernels; our backend has a separate artifact for it."""
+    """Whether an artifact has a function that calls kernels; our backend has a separate artifact for this function."""
     return any(entity.kind in ("call", "extern") for entity in artifact.entities)
 
 
@@ -138,7 +138,7 @@ def _missing_problems(missing: Sequence[str]) -> Iterator[Problem]:
 
 
 def _noise(trace: Trace) -> Iterator[Problem]:
-    """A problem if the profiled calls varied too much."""
+    """Yield a problem if the profiled calls varied too much."""
     totals = [0.0] * trace.calls
     for each in trace.spent_times():
         totals[each.call] += each.seconds

@@ -25,7 +25,7 @@ PROFILED_CALLS = 3
 class Pool:
     """Memory held by CUDA graphs, which share one pool per process.
 
-    `shared_with` names the first other candidate that uses it; `replays` says whether this one asks for CUDA graphs.
+    `replays` says whether the candidate asks for CUDA graphs. `shared_with` names another candidate that uses the pool.
     """
 
     replays: bool = False
@@ -34,7 +34,7 @@ class Pool:
 
 
 def with_resource_use(candidate: Candidate, work: Work, first: FirstCall, clock: Clock, pool: Pool) -> Candidate:
-    """Measure memory, launches and host time of a candidate by further calls. Raises any exception of the call."""
+    """The candidate with memory, launches and host time, measured by further calls. Raises exceptions of the call."""
     found = replace(candidate, peak_bytes=max(peak_bytes(work, clock), pool.bytes))
     if isinstance(clock, GpuClock):
         return _on_gpu(found, work, first, clock, pool)

@@ -42,7 +42,7 @@ class Clock(Protocol):
 
 
 class CpuClock:
-    """torch.utils.benchmark's timer: the mean over the calls."""
+    """Times calls by torch.utils.benchmark: the mean over the calls."""
 
     def seconds(self, function: Function, calls: int) -> float:
         timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())

@@ -182,7 +182,7 @@ def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def resize(tensor: Tensor, dims: Iterable[int], size: int) -> Tensor:
-    """Resize these dimensions of a tensor to `size`, by truncating or repeating it. Raises OptionError if empty."""
+    """Resize these dimensions of a tensor to `size`, by truncating or repeating it. Raises OptionError if it is empty."""
     made = tensor.detach()
     for dim in dims:
         if made.shape[dim] == 0:

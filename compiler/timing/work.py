@@ -76,7 +76,7 @@ def mark_steps(inner: Work) -> Work:
 
 
 def work(copy: Copy, run: Callable[..., Any], job: Job) -> Work:
-    """Build the timed step, with `run` in place of the copy's function. It first clears old gradients."""
+    """Build the timed step, with `run` in place of the copy's function. With `job.seeds`, it first clears gradients."""
     forward = _forward(copy, run, job.surroundings)
     leaves = copy.leaves()
     if not job.seeds:
@@ -99,7 +99,7 @@ def work(copy: Copy, run: Callable[..., Any], job: Job) -> Work:
 
 
 def _forward(copy: Copy, run: Callable[..., Any], surroundings: Surroundings) -> Callable[[], Any]:
-    """A function that runs the forward. It enters autocast each time, as autocast caches casts until it is left."""
+    """A function that runs the forward. Each call enters autocast anew, as autocast caches casts until its end."""
     args, kwargs = copy.args, copy.kwargs
     if not surroundings.autocast:
         return lambda: run(*args, **kwargs)
@@ -123,7 +123,7 @@ def _drop(_value: Any) -> None:
 def optimizer_named(asked: str | MakeOptimizer | None) -> MakeOptimizer | None:
     """An optimizer factory: a torch.optim class by name with default settings, or the user's own function.
 
-    Raises OptionError.
+    None if `asked` is None. Raises OptionError for an unknown name.
     """
     if asked is None or callable(asked):
         return asked

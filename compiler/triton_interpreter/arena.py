@@ -92,7 +92,7 @@ def copy_back(memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places:
 def _storages(
     memory: torch.Tensor, tensors: Mapping[str, torch.Tensor], places: Mapping[str, Placed]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The bytes of each region, and those of the tensor's whole storage: a kernel may read outside of a view."""
+    """Yield the bytes of each region and of the tensor's whole storage: a kernel may read outside of a view."""
     for name, place in places.items():
         if (region := place.region).name == name:
             own = torch.empty(0, dtype=torch.uint8).set_(tensors[name].untyped_storage())

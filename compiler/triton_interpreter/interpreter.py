@@ -1,7 +1,7 @@
 """Extend Triton's interpreter (triton.runtime.interpreter) to run Inductor's kernels as a GPU would.
 
 Only for a separate process, started with TRITON_INTERPRET=1: Triton's language is patched permanently. Added to the
-interpreter: libdevice and short inline assembly; arithmetic and rounding of bfloat16, which it stores as bits;
+interpreter: libdevice and short inline assembly; arithmetic and rounding of bfloat16, which Triton stores as bits;
 vectorised reductions and scans with any combine function; bounds checks of every access; the source line of an error.
 """
 

@@ -24,7 +24,7 @@ RANDOM = "inputs are random: the exploration's own were not kept"
 
 @dataclass(frozen=True, slots=True)
 class KernelInputs:
-    """A kernel's first launch with its arguments; `note` says which arguments are not real."""
+    """A kernel's first launch with its arguments; `note` says which arguments are not real, "" if all are."""
 
     launch: Launch
     note: str = ""

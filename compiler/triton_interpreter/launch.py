@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KernelError:
-    """Why a kernel could not be run. `line` is the source line, from 1; 0 if unknown.
+    """The reason why a kernel could not be run. `line` is the source line, from 1; 0 if unknown.
 
     `kind`: "syntax" for code that does not parse, "bounds" for an access outside its tensors, "missing" for a function
     that the interpreter lacks, "error" for anything else.

@@ -117,7 +117,7 @@ class Program:
         return self.values.get(buffer.value) if buffer is not None else None
 
     def _values_held(self) -> dict[str, str]:
-        """Buffer or input name -> node whose value it holds once written; "" for a name that is mutated later."""
+        """Node whose value a buffer or input holds once written, by name; "" if it is mutated later."""
         found = mutated_inputs(self.graph.module) | {buffer.name: buffer.value for buffer in self.graph.buffers}
         latest: dict[str, str] = {}
         for buffer in self.graph.buffers:
@@ -128,7 +128,7 @@ class Program:
         return found
 
     def mutations_of(self, kernel: str) -> dict[str, str]:
-        """Buffer or input that a kernel mutates -> its buffer name after the mutation."""
+        """Buffers and inputs that a kernel mutates, each with its buffer name after the mutation."""
         nodes = self.graph.nodes.get(kernel, set())
         buffers = (buffer for buffer in self.graph.buffers if nodes & set(buffer.nodes))
         return {mutated: buffer.name for buffer in buffers for mutated in buffer.mutates}
@@ -206,5 +206,5 @@ class _Host:
 
 
 def _if_it_fits(value: Tensor | None, buffer: Tensor) -> Tensor | None:
-    """The value if its dtype and shape match the buffer: parts of values and packed values differ."""
+    """The value if its dtype and shape match the buffer, else None (for parts of values and packed values)."""
     return value if value is not None and (value.dtype, value.shape) == (buffer.dtype, buffer.shape) else None

@@ -23,7 +23,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 class Unknown:
-    """A value that could not be computed, and why."""
+    """Stands for a value that could not be computed, with the reason."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -49,7 +49,7 @@ class InterpretedLaunches:
         )
 
     def _failure(self, asked: PlainLaunch) -> str:
-        """Run the launch, and return why it failed; "" if it did not."""
+        """Run the launch, and return the reason if it failed, else ""."""
         self._interpreter = self._interpreter or Interpreter()
         try:
             outcome = self._interpreter.run_plain(

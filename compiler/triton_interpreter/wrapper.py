@@ -46,7 +46,7 @@ def runner(code: str, host: Host, externs: Collection[str]) -> Callable[[list[An
 
 
 def random_inputs(code: str) -> list[Any]:
-    """Random inputs with the sizes, strides and dtypes that the code expects. Raises KeyError."""
+    """Random inputs with the sizes, strides and dtypes that the code expects. Raises KeyError without a `get_args`."""
     return list(_execute(code, None)["get_args"]())
 
 
@@ -190,7 +190,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _variable(node: ast.expr) -> str:
-    """The variable of an argument: `buf0`, also for `reinterpret_tensor(buf0, …)`."""
+    """The variable of an argument: `buf0`, also for `reinterpret_tensor(buf0, …)`; "" if there is none."""
     if isinstance(node, ast.Call) and node.args:
         return _variable(node.args[0])
     return _name(node)

@@ -84,7 +84,7 @@ _NONE, _MEAN = 0, 1
 
 
 def _loss(node: str, name: str, forward: str, formula: str, slope: Callable[[Local], Tensor]) -> Rule:
-    """Rule for a loss of self and target, averaged (divided by n) or not; `slope` is its derivative by self."""
+    """Rule for a loss of self and target, divided by n if it is averaged; `slope` is the derivative by self."""
 
     def gradient(s: Local, grad: Tensor) -> Tensor:
         return grad * slope(s) / (s.self.numel() if s.reduction == _MEAN else 1)

@@ -12,7 +12,7 @@ from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
 
 
 def _scaled_slot(name: str, factor: str, formula: str, gradient: Any) -> Slot:
-    """A slot with a gradient that is multiplied by a number that the node saved, α or β."""
+    """A slot whose gradient is multiplied by α or β, a number that the node saved."""
     return Slot(name, f"{factor} · {formula}", lambda s, grad: getattr(s, _NAMES[factor]) * gradient(s, grad))
 
 
@@ -70,7 +70,7 @@ def _convolve(values: Tensor, weight: Tensor, s: Local) -> Tensor:
 
 
 def _convolution_weight(s: Local, grad: Tensor) -> Tensor:
-    """Gradient of a convolution's weight: convolve the input with `grad` as the weight, and the batch as channels."""
+    """Gradient of a convolution's weight: the input convolved with `grad` as weight, with the batch as channels."""
     values, outer = (grad, s.input) if s.transposed else (s.input, grad)
     groups = zip(values.transpose(0, 1).chunk(s.groups), outer.transpose(0, 1).chunk(s.groups), strict=True)
     unused = [0] * len(s.stride)
@@ -131,7 +131,7 @@ def _attention(s: Local) -> tuple[Tensor, float]:
 
 
 def _scores(s: Local, grad: Tensor) -> tuple[Tensor, float]:
-    """Gradient of the scores, the backward of softmax applied to `grad @ valueᵀ`; and their scale."""
+    """Gradient of the attention scores (the backward of softmax on `grad @ valueᵀ`), and the scale of the scores."""
     weights, scale = _attention(s)
     into = grad @ s.value.mT
     return weights * (into - (into * weights).sum(-1, keepdim=True)), scale

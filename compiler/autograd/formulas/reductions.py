@@ -25,7 +25,7 @@ def _expand_back(s: Local, value: Tensor) -> Tensor:
 
 
 def _count(s: Local) -> int:
-    """Number of elements that are reduced to one."""
+    """Number of elements that are reduced to one result."""
     shape = s.size()
     return math.prod(shape[dim] for dim in _dims(s) or range(len(shape)))
 

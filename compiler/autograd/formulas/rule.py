@@ -72,8 +72,8 @@ class Rule:
     """The differentiation rule of one kind of backward node.
 
     `node` is the node's name (MulBackward0), `name` the rule's ("product rule"). `forward` is the forward operation as
-    a formula. `many` marks operations on a list of tensors: their only slot serves all of these tensors, and its code
-    reads the position of the current one from `s.index`.
+    a formula. `many` marks operations on a list of tensors: the only slot serves all of these tensors, and its code
+    reads the position of the current tensor from `s.index`.
     """
 
     node: str
@@ -129,10 +129,10 @@ def rule(node: str, name: str, forward: str, *slots: Slot) -> Rule:
 def moves(
     nodes: str, name: str, forward: str, formula: str, read: Callable[[Local, Tensor], Any], slot: str = "self"
 ) -> tuple[Rule, ...]:
-    """Rules for operations with results that are elements of their input, or zeros.
+    """Rules for operations whose results are elements of the input, or zeros.
 
-    `nodes` are node names, separated by spaces. `read(s, x)` applies the operation to `x`. The gradient applies it to
-    the elements' positions, to find where each result was read from.
+    `nodes` are node names, separated by spaces. `read(s, x)` applies the operation to `x`. The gradient calls
+    `read` on the positions of the elements, to find the position of each result in the input.
     """
 
     def gradient(s: Local, grad: Tensor) -> Tensor:

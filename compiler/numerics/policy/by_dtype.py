@@ -10,7 +10,7 @@ from compiler.numerics.policy.judge import AS_NEAR_AS_EAGER, CANCELLATION, UNDER
 from compiler.record import Check
 
 Named = Sequence[tuple[str, Any]]
-"""Pairs of the user's name and the result."""
+"""Pairs of name and result."""
 
 
 @dataclass(frozen=True, slots=True)

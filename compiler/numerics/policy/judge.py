@@ -144,7 +144,7 @@ def _judge_floats(
 
 
 def is_as_near(check: Check) -> bool:
-    """Whether a result is about as near to float64 as eager's, by rule 2."""
+    """Whether a result is about as near to float64 as eager's, by rule 2; False if unknown."""
     mine, eager = check.max_absolute_float64, check.eager_absolute_float64
     return mine is not None and eager is not None and mine <= AS_NEAR * eager
 
