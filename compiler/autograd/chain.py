@@ -39,7 +39,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A gradient that arrives at a node: that of input `name` of the node `source` ("" at the start of backward)."""
+    """A gradient that arrives at a node: computed by node `source` ("" at the start) for its input `name`."""
 
     source: str
     name: str
@@ -234,7 +234,7 @@ class _Steps:
         )  # fmt: skip
 
     def _adds_exactly(self, node: GraphNode, sums: Sequence[torch.Tensor | None]) -> tuple[bool | None, str]:
-        """Whether the arrivals, added in order, equal the gradients `sums` (None if unknown), and a note if they do not."""
+        """Whether the arrivals, added in order, equal the gradients `sums` (None if unknown), and a note if not."""
         checked = []
         for flows, total in zip(node.takes, sums, strict=False):
             terms = [self._gradient_from(flow.source, flow.slot) for flow in flows if flow.source]

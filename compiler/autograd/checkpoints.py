@@ -18,7 +18,7 @@ from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 
 _TAG = re.compile(r"# ac_graph_id: (\d+)(?: - (\w+))? *(?:Backward of forward node: )?")
-"""torch's comment on a checkpointed node. Since torch 2.14, all nodes of a backward graph have the last part."""
+"""torch's comment on a checkpointed node. Since torch 2.14, nodes of a backward have the last part."""
 _SELECTIVE = "its context_fn lets this be recomputed ({policy})"
 _PLAIN = "it saves the inputs of its function alone"
 
@@ -88,7 +88,7 @@ class Checkpoints:
 def _tagged_rows(
     rows: Sequence[str], artifact: Artifact, by_id: Mapping[str, Checkpoint]
 ) -> Iterator[tuple[int, Checkpoint]]:
-    """Numbers of rows with torch's tag, which names only the outermost checkpoint; each with the checkpoint below."""
+    """Row numbers of torch's tags, each with the innermost checkpoint of the node below (a tag has the outermost)."""
     found = Checkpoint("a checkpoint", selective=True)
     for number in reversed(range(len(rows))):
         here = (by_id[name] for name in artifact.lines.get(number + 1, ()) if name in by_id)

@@ -53,7 +53,7 @@ def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[Me
 
 
 def add_eager_memory(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
-    """Add eager mode's memory events for each graph with compiled code's events; a failure is added as a Problem."""
+    """Add eager mode's memory events for each graph with events of compiled code; a failure is added as a Problem."""
     events, problems = eager_of(builder.memory, kept)
     builder.memory.extend(events)
     for problem in problems:

@@ -83,7 +83,7 @@ def _of_node(node: GraphNode, run: BackwardRun, values: Mapping[tuple[str, int],
 
 
 def _one(values: Iterable[Value | None]) -> Value | None:
-    """The first non-finite value, else the first value."""
+    """The first non-finite value, else the first value; None if there is none."""
     there = [value for value in values if value is not None]
     return next((value for value in there if not value.is_finite), there[0] if there else None)
 

@@ -42,7 +42,7 @@ _CREATE_GRAPH = {torch.autograd.grad: 4, torch.Tensor.backward: 3}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One torch call. `stack` is the user's, outermost first; `module` is the path of the innermost module."""
+    """One torch call. `stack` has the user's frames, outermost first; `module` is the path of the innermost module."""
 
     op: str
     stack: tuple[SourceFrame, ...] = ()

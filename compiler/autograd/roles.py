@@ -41,7 +41,10 @@ _VIEWS = {
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Names of the forward graph's operations, and ids of forward operations by sequence number (else joint ones)."""
+    """Forward operations. `names` are the names in the forward graph.
+
+    `by_sequence` has ids by sequence number: of the forward graph, or of the joint graph if only that has the number.
+    """
 
     names: frozenset[str] = frozenset()
     by_sequence: Mapping[int, tuple[str, ...]] = field(default_factory=dict)

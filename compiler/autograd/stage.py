@@ -167,5 +167,5 @@ def restore_inputs(args: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _cut(value: torch.Tensor) -> torch.Tensor:
-    """A detached copy that is not a leaf, and so can be changed in place."""
+    """A detached copy with the same `requires_grad`; it is not a leaf, so it can be changed in place."""
     return value.detach().requires_grad_(value.requires_grad).clone()

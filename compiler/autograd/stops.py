@@ -28,8 +28,8 @@ class Stop:
     """A gradient stop: `detach`, an operation under `no_grad` on a tensor that requires grad, or a frozen parameter.
 
     `parameter` is the `id` of the frozen parameter. `source` is the number of the node that the tensor was detached
-    from; for a leaf, `leaf` is its `id` instead. `stack` is the user's, outermost first. `shape` and `dtype` are the
-    tensor's.
+    from; for a leaf it is None, and `leaf` is the leaf's `id`. `stack` has the user's frames, outermost first. `shape` and
+    `dtype` are the tensor's.
     """
 
     kind: Kind

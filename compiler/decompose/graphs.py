@@ -64,7 +64,7 @@ class LevelGraphs:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """One artifact for each half and level, ATen first. Its `attrs` have the level and the comparison with eager."""
+        """One artifact for each half and level, ATen first; `attrs` have the level and the comparison with eager."""
         checks = self.numbers()
         aten = {kind: self._aten_artifact(kind, checks["ATen"]) for kind in self.aot.graphs}
         lower = [self._artifact(level, kind, aten[kind], checks[level]) for level in TABLES for kind in aten]

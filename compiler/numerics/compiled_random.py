@@ -2,7 +2,7 @@
 
 Inductor's are in torch/csrc/inductor/cpp_prefix.h: `normalized_rand_cpu`, `randn_cpu` and `randint64_cpu` use an
 element's index as the counter of Philox 4x32-10, and 32 bits of the seed as its key. `aten.randint` draws seeds from
-the whole range of int64 (`RandomSeeds` in torch/_inductor/ir.py); the graph's own operator for seeds uses half of that range.
+the whole range of int64 (`RandomSeeds` in torch/_inductor/ir.py); the graph's own operator for seeds uses half of this.
 Our backend draws as Triton does (compiler/backend/ir/philox.py). The reference interpreter of graphs implements this,
 except for the seeds (compiler/backend/lower/graph.py, `draw_seeds`).
 """

@@ -60,7 +60,7 @@ class StageRunner:
     """Runs stages of one capture on the inputs of its call.
 
     `eager` are the captured graph's results, `draws` the random numbers of that run. A stage without a backward
-    returns no gradients: autograd itself computes the gradients of views.
+    returns no gradients.
     """
 
     def __init__(self, kept: KeptFrame, eager: Results, draws: Draws) -> None:

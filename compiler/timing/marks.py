@@ -40,7 +40,7 @@ LINE_MARK = "tcompile line "
 def mark_calls(artifacts: Iterable[Artifact]) -> Iterator[frozenset[str]]:
     """Put kernel calls of these artifacts (stage `kernels`) into profiler ranges within a block.
 
-    A range is named `CALL_MARK` plus the id of the call's entity. Yields ids of the artifacts whose code was found loaded.
+    A range is named `CALL_MARK` plus the id of the call's entity. Yields ids of artifacts whose code is loaded.
     """
     wanted = {artifact.id: artifact for artifact in artifacts}
     found = set()
@@ -111,7 +111,7 @@ def _all_codes(code: CodeType) -> Iterator[CodeType]:
 def own_calls(artifacts: Sequence[Artifact]) -> Iterator[tuple[Artifact, Found]]:
     """Match each artifact (stage `kernels`) to the newest of our backend's functions that makes its calls in order.
 
-    On a GPU, the text may differ: the record has the configurations before autotuning, the function those after.
+    On a GPU, a function's text may differ from the record's, which has each kernel's first configuration.
     """
     functions = _functions()
     for artifact in artifacts:

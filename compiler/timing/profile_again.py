@@ -22,7 +22,7 @@ Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 
 
 def profile_in_place(builder: Builder, call: Call, files: Mapping[str, str]) -> None:
-    """Profile a call, with its code built, within its exploration. A failure is added to the record as a problem.
+    """Profile a call within its exploration, after its code was built. A failure is added to the record as a problem.
 
     Calls that replay CUDA graphs are skipped; `profile_copy` handles them.
     """

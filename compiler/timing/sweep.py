@@ -43,7 +43,7 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size and dtype, with its measurements, or the reason why it has none."""
+    """One size and dtype, with the measurements, or the reason why there are none."""
 
     size: int | None
     dtype: torch.dtype | None
@@ -182,7 +182,7 @@ def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def resize(tensor: Tensor, dims: Iterable[int], size: int) -> Tensor:
-    """Resize these dimensions of a tensor to `size`, by truncating or repeating it. Raises OptionError if it is empty."""
+    """Resize these dimensions of a tensor to `size` by truncation or repetition. Raises OptionError if one is empty."""
     made = tensor.detach()
     for dim in dims:
         if made.shape[dim] == 0:

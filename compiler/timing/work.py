@@ -76,7 +76,7 @@ def mark_steps(inner: Work) -> Work:
 
 
 def work(copy: Copy, run: Callable[..., Any], job: Job) -> Work:
-    """Build the timed step, with `run` in place of the copy's function. With `job.seeds`, it first clears gradients."""
+    """Build the timed step, with `run` in place of the copy's function. With `job.seeds`, it clears gradients first."""
     forward = _forward(copy, run, job.surroundings)
     leaves = copy.leaves()
     if not job.seeds:

@@ -17,8 +17,8 @@ Named = Sequence[tuple[str, Any]]
 class Numbers:
     """The comparison of the `count` results of one dtype with eager's.
 
-    Errors are the largest of these results, absolute and relative to the tensor's scale; None if not finite. The last
-    two fields are errors against float64, None if unknown. `tolerance` is relative. `worst` is the name of the worst
+    `max_absolute` and `max_relative` (to a tensor's scale) are the largest errors; None if not finite. The last two
+    fields are the largest errors against float64, None if unknown. `tolerance` is relative. `worst` names the worst
     result. `beyond` counts results that exceed the tolerance but are "close", as they are as near to float64 as eager.
     """
 
