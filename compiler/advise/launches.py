@@ -186,7 +186,7 @@ def too_small(reading: Reading) -> Iterator[Advice]:
 
 
 def _operators(reading: Reading) -> int:
-    """Number of operators in AOTAutograd's graphs that launch a kernel in eager: all but views."""
+    """Number of operators in AOTAutograd's graphs that compute something: all but views and copies."""
     artifacts = [each for stage in ("forward", "backward", "inference") for each in reading.record.of_stage(stage)]
     calls = (entity for artifact in artifacts for entity in artifact.entities if entity.kind == "call")
     return sum(operator_of(entity) not in MOVES for entity in calls)

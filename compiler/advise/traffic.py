@@ -196,7 +196,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 
 
 def _remedy(pairs: Sequence[tuple[int, Decision, Entity, Entity]]) -> str:
-    """Remedy for the most common reason."""
+    """Remedy for the reasons of the first three pairs: the first in `_REMEDIES` that matches."""
     why = " ".join(decision.why for _, decision, *_ in pairs[:3])
     remedies = (text for pattern, text in _REMEDIES if re.search(pattern, why))
     return f"Not always possible: {next(remedies, 'the reasons above say what keeps them apart')}."

@@ -330,7 +330,7 @@ def input_name(rule: Rule | None, position: int) -> str:
 
 
 def _error(ours: torch.Tensor | None, real: torch.Tensor | None, incoming: torch.Tensor | None) -> float | None:
-    """Largest difference of `ours` and `real`, relative to the largest magnitude in `real` and `incoming`."""
+    """Largest difference of `ours` and `real`, relative to the largest of `real` and `incoming`; None if unknown."""
     if ours is None or real is None or not real.numel():
         return None
     largest = max(float(each.double().abs().max()) for each in (real, incoming) if each is not None and each.numel())

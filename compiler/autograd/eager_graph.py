@@ -48,11 +48,11 @@ class Flow:
 class GraphNode:
     """One node of the graph.
 
-    `function` is autograd's own object, which keeps its saved tensors alive.
-    `results` has the metadata of each result of the forward operation, `takes` its incoming gradients, which autograd
-    adds up. `gives` has, for each input of the forward operation, the node that made it and the output number; None if
-    it needs no gradient. `derivative_of` names the node whose derivative includes this one, if a backward pass with
-    `create_graph=True` made it.
+    `function` is autograd's own object, which keeps its saved tensors alive. `results` has the metadata of each result
+    of the forward operation. `takes` has the incoming gradients of each result, which autograd adds up. `gives` has,
+    for each input of the forward operation, the node that made the input and the output number; None if it needs no
+    gradient. `derivative_of` names the node whose derivative includes this one, if a backward pass with
+    `create_graph=True` made this node.
     """
 
     name: str
@@ -78,7 +78,7 @@ class GraphNode:
 class GraphStop:
     """A place where gradients stop: an input of the nodes `takers` that is a constant in backward.
 
-    `source` is the node that it was detached from, or the operation if the node is not in this graph; "" if unknown.
+    `source` is the node that the tensor was detached from, or its operation if it is not in this graph; "" if unknown.
     """
 
     name: str

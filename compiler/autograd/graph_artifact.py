@@ -218,7 +218,6 @@ def _text(
 
 
 def _stop_line(found: GraphStop, place: Mapping[str, Any]) -> str:
-    """The text of a stop's line."""
     where = f" at {place['file']}:{place['line']}" if "line" in place else ""
     if found.stop.kind == "frozen":
         return "a frozen parameter"

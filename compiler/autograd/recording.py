@@ -242,7 +242,7 @@ class SecondOrder:
     """For each node made by a backward pass with `create_graph=True`, records the node whose derivative includes it.
 
     Such a pass builds a second graph, to be differentiated again: gradient penalties, Hessians, meta-learning. While it
-    runs, hooks on the first graph's nodes record the sequence numbers of the nodes that each of them makes.
+    runs, hooks on the first graph's nodes record the sequence numbers of the nodes that each node makes.
     """
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ _VIEWS = {
 class Forward:
     """Forward operations. `names` are the names in the forward graph.
 
-    `by_sequence` has ids by sequence number: of the forward graph, or of the joint graph if only that has the number.
+    `by_sequence` has ids by sequence number: in the forward graph, or else in the joint graph.
     """
 
     names: frozenset[str] = frozenset()

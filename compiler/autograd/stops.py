@@ -28,8 +28,8 @@ class Stop:
     """A gradient stop: `detach`, an operation under `no_grad` on a tensor that requires grad, or a frozen parameter.
 
     `parameter` is the `id` of the frozen parameter. `source` is the number of the node that the tensor was detached
-    from; for a leaf it is None, and `leaf` is the leaf's `id`. `stack` has the user's frames, outermost first. `shape` and
-    `dtype` are the tensor's.
+    from; for a leaf it is None, and `leaf` is the leaf's `id`. `stack` has the user's frames, outermost first. `shape`
+    and `dtype` are the tensor's.
     """
 
     kind: Kind
@@ -66,7 +66,7 @@ class Stops:
     def note_call(
         self, span: tuple[int, int], function: Callable[..., Any], given: Any, result: Any, where: Where
     ) -> None:
-        """Record a finished call. `span` are the first and last number (exclusive) of the nodes that it made."""
+        """Record a finished call. `span` is the range of numbers, end exclusive, of the nodes that it made."""
         inputs = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
         constants = [each for each in inputs if not each.requires_grad]
         if span[1] > span[0]:

@@ -17,7 +17,7 @@ from compiler.torch_api import decomposition_tables as tables
 class Total:
     """A count of operators: overloads (`aten::add.Tensor`) and operator names (`aten::add`).
 
-    `what` names the set. `quoted` is the published number, "" if there is none. `method` tells how they were counted.
+    `what` names the set. `quoted` is the published number, "" if there is none. `method` describes the counting.
     """
 
     what: str

@@ -129,7 +129,7 @@ class LevelGraphs:
         return replace(artifact, half=kind)
 
     def numbers(self) -> dict[str, tuple[Numbers, ...]]:
-        """Compare outputs, gradients and mutated inputs at each level with the captured graph's in eager mode."""
+        """Comparison of outputs, gradients and mutated inputs with the captured graph in eager mode, by level."""
         if any(isinstance(value, Tensor) and value.is_meta for value in self._arguments or ()):
             return dict.fromkeys(("ATen", *TABLES), (not_comparable("", "meta tensors have no values"),))
         eager, draws = self.run_captured()

@@ -38,7 +38,7 @@ def record_draws(drawn: dict[str, tuple[Any, ...]]) -> Hook:
 
 
 def give_values(values: Mapping[str, Any]) -> Hook:
-    """A hook that replaces the values of these nodes, by name."""
+    """A hook that gives nodes the values in `values`, by node name."""
 
     def give(node: Node, run: Callable[[], Any]) -> Any:
         value = run()

@@ -160,7 +160,7 @@ class LevelTree:
         return found
 
     def _calls_inside(self, name: str, parent: int | None) -> tuple[OpCall, ...]:
-        """Calls made by the decomposition use `parent`, or by tracing the node if `parent` is None; in graph order."""
+        """Calls made by `parent`, one use of a decomposition, or by tracing the node if it is None; in graph order."""
         made = []
         for node in self._nodes[name, parent]:
             why = self._reason(node, name, parent)

@@ -72,7 +72,7 @@ def record_draws(call: Call) -> list[Drawn]:
 def exact(call: Call, draws: Sequence[Drawn]) -> CallResults:
     """Results of the call in float64, with the given random numbers.
 
-    Raises whatever the call raises, as not all code supports other dtypes.
+    Raises any exception of the call: not all code supports float64.
     """
     with leave_no_trace(call):
         arguments, parameters, buffers = tree_map(

@@ -54,7 +54,7 @@ def _why_none() -> tuple[str, str]:
 
 
 def kernel_checks(record: Record, kept: Mapping[str, KeptFrame], interpreter: Interpreter) -> Iterator[Check]:
-    """Yield a `Check` for each Triton kernel of the record as it completes; `kept` is by capture ("0/0").
+    """Yield a `Check` for each Triton kernel of the record as it completes; `kept` has captures by id ("0/0").
 
     Raises InterpreterError if the interpreter can't be started.
     """

@@ -178,7 +178,7 @@ class StageCheck:
         return ""
 
     def _node_of_aten(self) -> str:
-        """Id of the first node of the ATen graphs whose value differs from its captured node's."""
+        """Id of the first node of the ATen graphs whose value differs from the value of its captured node."""
         self._know_captured()
         for kind, graph in self._levels.aot.graphs.items():
             inputs = self._levels.half(self._levels.id_of("ATen", kind)).inputs
@@ -236,7 +236,7 @@ def by_name(graph: GraphModule, mine: NodeValues, before: NodeValues) -> str:
 def by_origin(
     graph: GraphModule, mine: NodeValues, before: NodeValues, origins: Callable[[Node], Iterable[str]]
 ) -> str:
-    """The first node whose value differs from its origin's in the previous stage; "" if there is none.
+    """The first node whose value differs from the value of its origin in the previous stage; "" if there is none.
 
     A node is decomposed into several; the last one with its shape and dtype holds its value. `origins` returns the
     names of a node's origins in the previous stage.
@@ -253,7 +253,7 @@ def by_origin(
 
 
 def by_holder(mine: NodeValues, before: NodeValues, holders: Mapping[str, Sequence[str | None]]) -> str:
-    """The first node whose value differs from that of the node it was traced from; "" if there is none."""
+    """The first node whose value differs from the value of the node it was traced from; "" if there is none."""
     for name, value in before.items():
         places = holders.get(name, ())
         whole = value if isinstance(value, tuple | list) else (value,)

@@ -352,7 +352,7 @@ def _words(error: Exception) -> str:
 
 
 def time_call(builder: Builder, call: Call | None) -> None:
-    """Time the candidates in the options. A failure is added to the record as a problem; the cell continues."""
+    """Time the candidates that the options name. A failure is added to the record as a problem; the cell continues."""
     builder.start("timing")
     if call is None:
         builder.problem(NO_CALL)

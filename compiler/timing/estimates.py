@@ -24,7 +24,7 @@ class KernelEstimate:
     """Estimate for all launches of one kernel in one call of its graph.
 
     `bytes` and `flops` come from formulas. `seconds` is their minimum time at peak rates, and `bound` is the slower of
-    the two ("memory", "compute"). `is_compiled` says whether the machine code is known; the formula is the same.
+    the two ("memory", "compute"). `is_compiled` says whether the machine code is known.
     """
 
     kernel: str

@@ -23,7 +23,7 @@ def with_measured_memory(record: Record, call: Callable[[], object]) -> Record:
 
 
 def measured_events(changes: Sequence[int]) -> list[MemoryEvent]:
-    """Convert allocations and frees to events; `live` is the bytes in use, relative to the start."""
+    """Events of allocations and frees, in bytes; `live` is the bytes in use, relative to the start."""
     live, events = 0, []
     for change in changes:
         live += change

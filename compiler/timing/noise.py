@@ -52,7 +52,7 @@ def _variation_notes(candidate: Candidate) -> Iterator[str]:
 
 
 def _ratio_notes(candidate: Candidate, eager: Candidate) -> Iterator[str]:
-    """A note if the times vary but their ratio does not."""
+    """Yield a note if the times vary but their ratio does not."""
     ratio = speed_up_spread(candidate, eager)
     if ratio is None or len(candidate.rounds) < 4 or len(eager.rounds) < 4:
         return

@@ -81,7 +81,7 @@ def host_seconds(call: Callable[[], None], clock: Clock) -> float:
 
 
 def _host_time(call: Callable[[], None], clock: Clock, guards: float | None) -> tuple[HostTime, GpuWork | None]:
-    """The parts of a call's host time, and its GPU work; None if the profiler sees no GPU.
+    """The parts of a call's host time, and its GPU work (None if the profiler sees no GPU).
 
     `guards` are seconds of guard checks. Tracing slows the host down, so the launches' share of the traced host time is
     applied to the untraced time. The rest is the wrapper's time.

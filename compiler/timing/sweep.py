@@ -175,7 +175,7 @@ def _inputs(
 
 
 def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Convert the result of `inputs=` to args and kwargs: a dict has keywords, a tuple has positional arguments."""
+    """Args and kwargs from the result of `inputs=`: a dict of keywords, a tuple of arguments, or a single argument."""
     if isinstance(inputs, dict):
         return (), inputs
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}

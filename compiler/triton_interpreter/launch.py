@@ -79,8 +79,8 @@ def tile(config: Mapping[str, int], numels: Mapping[str, int], largest: Mapping[
     """Choose large block sizes for few programs, with about TILE elements per program.
 
     `config` is the heuristics' first choice; its other values are kept. `numels` has the number of elements, and
-    `largest` the largest block, by dimension (XBLOCK). The source fixes the reduction blocks that
-    `config` lacks (persistent reductions).
+    `largest` the largest block, by dimension (XBLOCK). The source fixes the reduction blocks that `config`
+    lacks (persistent reductions).
     """
     chosen = dict(config)
     fixed = [_power_of_two(size) for name, size in numels.items() if name.startswith("R") and name not in config]

@@ -11,7 +11,7 @@ _WRITTEN = ("out_ptr", "in_out_ptr", "ws_ptr")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Names of the launch arguments, in order, without block sizes; `written` has those that the kernel stores to."""
+    """Names of the launch arguments, in order, without block sizes. `written` names the arguments stored to."""
 
     arguments: tuple[str, ...]
     written: frozenset[str]
