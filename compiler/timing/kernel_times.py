@@ -148,7 +148,7 @@ def _time(items: Sequence[Spent], trace: Trace) -> KernelTime:
 
 
 def _median(items: Sequence[Spent], calls: int) -> float:
-    """Median of the total times of the calls, in seconds, because other load on the system slows some calls."""
+    """Median of the calls' total times, in seconds; not the mean, as other load on the system slows some calls."""
     sums = dict.fromkeys(range(calls), 0.0)
     for each in items:
         sums[each.call] += each.seconds

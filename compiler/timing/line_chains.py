@@ -51,7 +51,7 @@ def works(record: Record) -> dict[str, Works]:
     """The work of each kernel call, by call id.
 
     A call's work is the operations that it computes, without views and constants, which take no time. For an extern
-    matmul, convolution or attention, only that operation counts: others made its arguments. A call that only
+    matmul, convolution or attention, only that operation counts: other operations made its arguments. A call that only
     copies a tensor into another layout gets the lines that made the tensor, or for an input of the graph the lines that
     read the copy.
     """

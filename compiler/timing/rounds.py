@@ -133,7 +133,7 @@ def warm_up(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) 
 
 
 def _has_settled(took: list[float]) -> bool:
-    """Whether the last five calls were no faster than the five before; with fewer than ten, compares halves."""
+    """Whether the last five calls were at most 2 % faster than the five before; compares halves of fewer than ten."""
     window = min(5, len(took) // 2)
     return statistics.median(took[-window:]) >= STILL_FALLING * statistics.median(took[-2 * window : -window])
 
