@@ -61,7 +61,7 @@ def closure_of(function: FunctionType) -> dict[str, Any]:
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object and those of the functions defined in it."""
+    """Yield a code object, and the code objects of functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -103,7 +103,7 @@ class Call:
         return closure_of(function) | {name: function.__globals__[name] for name in names}
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """Leaves that require grad, apart from arguments, by name: parameters, globals and closure variables."""
+        """Leaf tensors that require grad, by name: parameters, globals and closure variables, but no arguments."""
         found: dict[str, torch.Tensor] = {}
         for name, module in self.modules().items():
             found |= {_dotted_name(name, own): value for own, value in module.named_parameters()}
@@ -201,7 +201,7 @@ class _NullStream(io.TextIOBase):
 
 @contextmanager
 def without_output() -> Iterator[None]:
-    """Discard output to stdout and stderr in the block: autotuning prints its results."""
+    """Discard output to stdout and stderr in the block, as autotuning prints its results."""
     with redirect_stdout(_NullStream()), redirect_stderr(_NullStream()):
         yield
 

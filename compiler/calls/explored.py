@@ -36,5 +36,5 @@ class ExploreAgain(Protocol):
 
 
 def cannot_repeat(error: Exception, stage: str = "timing", what: str = "the call could not be repeated") -> Problem:
-    """The Problem for a call that raised an error when it was repeated."""
+    """Problem for a call that raised an error when it was repeated."""
     return Problem(stage, f"{what}: {type(error).__name__}: {error}", "explore a call that can run more than once")

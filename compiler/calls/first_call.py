@@ -19,7 +19,7 @@ _DEFINITION = re.compile(r"\s*(?:async\s+)?def\b")
 def may_run_once(found: GraphBreak, files: Mapping[str, str]) -> bool:
     """Whether a line on the way to a break is conditional, so that later calls may skip the break.
 
-    `files` are paths by record name.
+    `files` maps file names of the record to paths.
     """
     return any(_is_conditional(files.get(span.file, ""), span.line) for span in found.chain)
 
@@ -42,7 +42,7 @@ def mark_first_call_breaks(
     files: Mapping[str, str],
     frames: Mapping[str, Frame],
 ) -> list[GraphBreak]:
-    """The breaks, with those marked that do not recur in a second capture of the call; `frames` are by id.
+    """Return all breaks; mark those that do not recur in a second capture of the call. `frames` are by id.
 
     The capture ends at its first break, so later breaks are unknown and stay unmarked.
     """
@@ -58,7 +58,7 @@ def mark_first_call_breaks(
 def _is_before(
     found: GraphBreak, stack: Sequence[tuple[str, int]], files: Mapping[str, str], frames: Mapping[str, Frame]
 ) -> bool:
-    """Whether a break is on an earlier line than the first recurring one, in the outermost function."""
+    """Whether a break is on an earlier line of the outermost function than the first recurring break (`stack`)."""
     if not found.chain or frames[found.frame].code != 0:
         return False
     file, line = files.get(found.chain[0].file, ""), found.chain[0].line

@@ -64,7 +64,7 @@ class KeptFrame:
     _hooks: list[RemovableHandle] = field(default_factory=list)
 
     def stage(self, name: str, module: GraphModule) -> None:
-        """Keep a copy of a graph, as passes may mutate it, if stages are kept."""
+        """Keep a copy of a stage's graph if stages are kept; passes may mutate the original."""
         if self.keeps_stages:
             self.stages[name] = fx.detached_copy(module)
 
@@ -78,7 +78,7 @@ class KeptFrame:
         self.graphs[kind].nodes.setdefault(kernel, set()).update(nodes)
 
     def keep_first_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `call` to keep its first arguments and the gradients of its outputs."""
+        """Wrap `call` to keep the arguments of its first call and the gradients of that call's outputs."""
 
         def call_and_keep(*args: Any, **kwargs: Any) -> Any:
             if self.arguments is not None or kwargs:

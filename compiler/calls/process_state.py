@@ -1,4 +1,4 @@
-"""Settings of the whole process that a repeated call may change: they are restored, and named."""
+"""Restore process-wide settings after a repeated call, and report the settings that it changed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _SETTINGS = (
 
 @contextmanager
 def preserve_process(changed: dict[str, None]) -> Iterator[None]:
-    """Restore the process's settings after the block; add the names of those that the block changed to `changed`."""
+    """Restore the process's settings after the block; add the names of changed settings to `changed`."""
     saved = [(setting, setting.get()) for setting in _SETTINGS]
     threads = set(threading.enumerate())
     try:

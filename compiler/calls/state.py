@@ -38,8 +38,8 @@ Restore = Callable[[], None]
 class State:
     """The saved state of all objects reachable from some roots; `restore` can be called any number of times.
 
-    Tensors and arrays of more than `largest` bytes are not copied: their elements are not restored. `consumed` names
-    iterators: what a call takes from them can't be put back. `complete` is False if there are too many objects.
+    Tensors and arrays of more than `largest` bytes are not copied: their elements are not restored. `consumed` are
+    the names of iterators: items that a call takes can't be put back. `complete` is False if there are too many objects.
     """
 
     largest: int | None = None
@@ -177,7 +177,7 @@ def _is_internal(name: str) -> bool:
 
 
 def _is_users(value: type | ModuleType) -> bool:
-    """Whether a class or module is in the user's code; one without a file is in a notebook, unless it is built in."""
+    """Whether a class or module is the user's; a class without a file is in a notebook, unless it is built in."""
     name = value.__module__ if isinstance(value, type) else value.__name__
     module = sys.modules.get(str(name))
     file = getattr(module, "__file__", None)
@@ -194,7 +194,7 @@ def _global_names(function: FunctionType) -> dict[str, None]:
 
 @functools.lru_cache(maxsize=4096)
 def _slots(kind: type) -> tuple[str, ...]:
-    """Names of the slots of the user's objects of a class."""
+    """Names of the slots of a user's class and its bases; () for any other class."""
     if not _is_users(kind):
         return ()
     found = (vars(base).get("__slots__", ()) for base in kind.__mro__)
@@ -215,7 +215,7 @@ def _set_item(owner: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an object's own values: an array itself, or items and attributes that are tensors, numbers or strings."""
+    """Yield an object's values by name: a tensor or array itself, or items and attributes that are plain values."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield owner, value
         return
@@ -227,7 +227,7 @@ def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named_values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield attributes of an object, class or module of the user; of a function, its globals and closure variables."""
+    """Yield attributes of an object, or of a user's class or module; for a function, its globals and closure variables."""
     if isinstance(value, FunctionType):
         if not is_installed(value.__code__.co_filename):
             place = "" if value.__module__ == "__main__" else f"{value.__module__}."
@@ -271,7 +271,7 @@ def _restore_of_tensor(tensor: torch.Tensor, is_copied: bool) -> Restore:
 
 
 def _without_overlap(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """A view of a tensor without the repeated elements of an expanded tensor (`like`, by default the tensor itself)."""
+    """A view of a tensor without the elements that `like` (by default the tensor itself) repeats by a stride of 0."""
     for dim, stride in enumerate((tensor if like is None else like).stride()):
         if stride == 0 and tensor.shape[dim] > 1:
             tensor = tensor.narrow(dim, 0, 1)
@@ -279,7 +279,7 @@ def _without_overlap(tensor: torch.Tensor, like: torch.Tensor | None = None) -> 
 
 
 def _restore_of_dict(value: dict[Any, Any]) -> Restore:
-    """Restore a dict without its class's own methods, which may have effects or refuse changes."""
+    """A function that restores a dict, without methods of its class, which may have effects or refuse changes."""
     kind: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     saved = list(kind.items(value))
 
@@ -317,7 +317,7 @@ def _restore_of_set(value: set[Any]) -> Restore:
 
 
 def _restore_of_namespace(value: Any) -> Restore:
-    """Restore the attributes of a class or module; attributes that Python itself sets are left alone."""
+    """A function that restores the attributes of a class or module, except those that Python itself sets."""
     saved = {name: item for name, item in vars(value).items() if not _is_internal(name)}
     owner: Any = type if isinstance(value, type) else ModuleType
 
@@ -332,12 +332,12 @@ def _restore_of_namespace(value: Any) -> Restore:
 
 
 def is_builtin_iterator(value: Any) -> bool:
-    """Whether a value is a generator or an iterator of Python's own, which has nothing but its items."""
+    """Whether a value is a generator or an iterator from `builtins` or `itertools`."""
     return isinstance(value, Generator) or (hasattr(value, "__next__") and type(value).__module__ in _ITERATORS)
 
 
 def _restore_of_generator(value: Any) -> Restore | None:
-    """Restore a generator of random numbers, or an iterator over a list; None for any other object."""
+    """A function that restores a random generator, or an iterator over a list or tuple; None for any other object."""
     if isinstance(value, random.Random):
         return functools.partial(value.setstate, value.getstate())
     if isinstance(value, np.random.RandomState):
@@ -390,7 +390,7 @@ def restore_of_random_numbers() -> Restore:
 
 @dataclass(frozen=True)
 class StateBefore:
-    """The state before a call, as far as it is cheap to save: elements of large tensors are not."""
+    """The saved state before a call, without the elements of large tensors."""
 
     objects: tuple[tuple[str, Any], ...]
     restore: Restore
@@ -413,5 +413,5 @@ def state_before(fn: Any, args: Any, kwargs: Mapping[str, Any]) -> StateBefore:
 
 
 def roots_of(fn: Any, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Objects from which a call's state is reached, by name."""
+    """Objects from which a call's state is reached, as pairs of name and object."""
     return [("self", fn), ("args", args), ("kwargs", dict(kwargs))]

@@ -1,7 +1,7 @@
 """Temporarily apply a suggestion to the user's function.
 
 Settings are set and restored. For a rewrite, the file is compiled with the lines replaced, and the function's code
-object is temporarily swapped. Globals, defaults and closure stay those of the function.
+object is temporarily swapped. The function keeps its globals, defaults and closure.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _has_lines(artifact: Artifact, lines: Sequence[str]) -> bool:
 
 
 def _functions(fn: Any) -> Iterator[FunctionType]:
-    """The user's functions that `fn` may call: itself, and functions that its code refers to by name."""
+    """Yield the user's functions that `fn` may call: itself, and functions that its code refers to by name."""
     todo, seen = [fn], set[int]()
     while todo:
         value = todo.pop()

@@ -117,7 +117,7 @@ def _case(facts: BreakFacts, place: Place, book: SourceBook, depth: int, inlined
 
 
 def rewrites_at(facts: BreakFacts, place: Place, book: SourceBook) -> tuple[Suggestion, ...]:
-    """Suggestions with a rewrite for a place that is not the user's, where `graph_break` has none."""
+    """Suggestions with a rewrite for a place in an installed package, for which `graph_break` gives no rewrites."""
     suggestions = advise(_case(facts, place, book, 0, inlined=True)).suggestions
     return tuple(item for item in suggestions if item.rewrite)
 
@@ -137,7 +137,7 @@ def _whose(places: Sequence[Place]) -> Literal["user", "package", "torch"]:
 
 
 def _of_library(places: Sequence[Place], book: SourceBook, part: str, goes_on: bool) -> Suggestion:
-    """Explanation of a break in code that is not the user's, with the user's options.
+    """Suggestion for a break in library code: an explanation, and the user's options.
 
     `part` is a note on the part of torch that breaks; `goes_on` is whether code after the break is compiled.
     """
@@ -200,7 +200,7 @@ def _first_sentence(text: str) -> str:
 
 @dataclass
 class EndedGraph:
-    """The graph before a break: its artifact, its number of calls, and the tensors that it returns."""
+    """The graph before a break. `calls` is its number of calls, `tensors` and `bytes` are the tensors it returns."""
 
     artifact: str
     calls: int
@@ -286,7 +286,7 @@ class BreakLog:
         return next((lines for lines in later if lines is not None), None)
 
     def _own_unread(self, found: GraphBreak, code: CodeType | None) -> tuple[int, int] | None:
-        """First and last line of a frame's code that TorchDynamo did not trace because of this break; None if none."""
+        """First and last line of the code that TorchDynamo did not trace because of this break; None if it traced all."""
         if code is None or found.outcome == "error":
             return None
         lines = [line for *_, line in code.co_lines() if line is not None and line > code.co_firstlineno]

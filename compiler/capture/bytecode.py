@@ -52,7 +52,7 @@ def bytecode_artifact(
     names: GeneratedNames,
     says: Mapping[int, str],
 ) -> Artifact:
-    """The instructions of one code object, each linked to its source line. `attrs` holds the function and its file.
+    """Artifact of a code object's instructions, each linked to its source line. Its `attrs` name the function and file.
 
     A jump has the attribute `jump`, its target's offset; the target has the jumps as `inputs`. `says` describes the
     purpose of instructions, by offset; each description becomes an attribute, and a comment in the text. Instructions
@@ -104,7 +104,7 @@ def _argument(text: str, book: SourceBook, names: GeneratedNames) -> str:
 def bytecode_artifacts(
     original: CodeType, modified: CodeType, *, graph: str, function: str, book: SourceBook, names: GeneratedNames
 ) -> tuple[Artifact, ...]:
-    """A frame's bytecode, Dynamo's rewritten bytecode, and the latter as Python."""
+    """Artifacts of a frame's bytecode, of Dynamo's rewritten bytecode, and of the latter as Python."""
 
     def listing(code: CodeType, suffix: str, title: str, says: Mapping[int, str]) -> Artifact:
         return bytecode_artifact(
@@ -119,7 +119,7 @@ def bytecode_artifacts(
 
 
 def python_artifact(python: Rendering, *, graph: str, title: str) -> Artifact:
-    """The rendering as text: free variables, constants, the code, and the instruction at which rendering stopped.
+    """Artifact of a rendering: free variables, constants, the code, and the instruction at which rendering stopped.
 
     Each line rendered from instructions is an entity with these instructions as origins.
     """
@@ -146,7 +146,7 @@ def python_artifact(python: Rendering, *, graph: str, title: str) -> Artifact:
 def _lines(instructions: Sequence[dis.Instruction]) -> dict[int, int | None]:
     """Line of each instruction, by offset; None for instructions that Dynamo inserted.
 
-    Dynamo gives an inserted instruction the line of the one before, without columns (`assemble` in
+    Dynamo gives an inserted instruction the line of the previous one, without columns (`assemble` in
     `torch._dynamo.bytecode_transformation`); Python's compiler gives columns to every instruction with a line.
     """
     places = {each.offset: each.positions for each in instructions}

@@ -28,7 +28,7 @@ _LIMITS: Mapping[str, tuple[str, str]] = {
         "carry a tensor, torch.tensor(0) in place of 0; backend='tcompile' takes numbers too",
     ),
 }
-"""Limits of torch itself: error pattern -> where, and what to change. Each change is tried in a test."""
+"""Limits of torch itself: error pattern -> where the limit applies, and what to change."""
 
 
 def inner_error(error: BaseException) -> BaseException:

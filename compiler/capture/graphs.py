@@ -135,7 +135,7 @@ def _inherit_attrs(entity: Entity, known: dict[str, Entity]) -> Entity:
 
 
 def _shared_modules(entities: list[Entity]) -> dict[str, str]:
-    """Module paths, by id, of recomputed forward nodes in a backward that several modules use: their common prefix.
+    """Module paths, by id, of recomputed forward nodes that several modules use: the modules' common prefix.
 
     A causal mask used by two blocks then belongs to neither, and causes no cycle between the blocks.
     """
@@ -158,8 +158,8 @@ def _shared_modules(entities: list[Entity]) -> dict[str, str]:
 def _put_in_modules(entities: list[Entity], shared: dict[str, str]) -> tuple[Entity, ...]:
     """Assign calls without a module (sums of gradients) to the parent of their last operand's module.
 
-    Sums of a block are then inside the block, and a collapsed block causes no cycle. `shared` are paths that override
-    torch's.
+    Sums of a block are then inside the block, and a collapsed block causes no cycle. `shared` are module paths, by
+    id, that override torch's.
     """
     modules = {entity.id: str(entity.attrs.get("module", "")) for entity in entities if entity.kind == "call"} | shared
     place = {identity: index for index, identity in enumerate(modules)}

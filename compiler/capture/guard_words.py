@@ -23,7 +23,7 @@ _KEY = re.compile(r"___dict_contains\(('[^']*'|[^,]*),|set\.__contains__\(.*?, (
 _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
 UNNAMED = "an intermediate value"
-"""Words for a value without a name, on Python's stack at a graph break: part of a larger expression."""
+"""Name shown for an unnamed value on Python's stack at a graph break, part of a larger expression."""
 _VALUES = ("EQUALS_MATCH", "TRUE_MATCH", "FALSE_MATCH", "NONE_MATCH")
 _ATTRIBUTE = re.compile(r"\._modules\['\w+'\]\.[a-zA-Z]\w*$")
 _OF_PYTHON = re.compile(r"^G\['torch'\]|\btype\(|\.__(?:mro|defaults|kwdefaults|class|getattribute)__|__dict__\)")
@@ -50,7 +50,7 @@ class TensorMatch:
     type: str
 
     def words(self, names: Sequence[str] = ()) -> str:
-        """Describe the requirements in one line; `names` are names of symbolic sizes, "" for one without a name."""
+        """Describe the requirements in one line; `names` are the dimensions' symbolic sizes, "" if unnamed."""
         shape = shape_words(self.size, names)
         parts = [self.dtype, layout(self.size, self.stride), shape, f"on {self.device}"]
         return ", ".join(part for part in parts if part) + (", requires grad" if self.requires_grad else "")
@@ -79,7 +79,7 @@ def shape_words(size: tuple[int | None, ...], names: Sequence[str] = ()) -> str:
 
 
 def layout(size: tuple[int | None, ...], stride: tuple[int | None, ...]) -> str:
-    """The word "contiguous", or the strides; "" if the layout depends on symbolic sizes."""
+    """Memory layout in words: "contiguous", or the strides; "" if it depends on symbolic sizes."""
     expected: int | None = 1
     same = True
     for length, step in zip(reversed(size), reversed(stride), strict=True):
@@ -95,7 +95,10 @@ def _strides(stride: tuple[int | None, ...]) -> str:
 
 
 def argument(source: str, owner: Any = None) -> str:
-    """A guard's source as the user would write it: `x`, `self.drop.training`, `global SCALE`, `builtin len`."""
+    """A guard's source as the user would write it: `x`, `self.drop.training`, `global SCALE`, `builtin len`.
+
+    `owner` is the function with the closure, if the source is a closure variable.
+    """
     name = _without_stores(source)
     if owner is not None and (found := re.search(r"\.__closure__\[(\d+)\]\.cell_contents", name)):
         name = name[: found.start()] + f"'s {owner.__code__.co_freevars[int(found[1])]}" + name[found.end() :]

@@ -24,7 +24,7 @@ _ENTRY = re.compile(r"L\['(___stack\d+)'\]")
 
 
 class Asked(NamedTuple):
-    """The line that caused a guard; ("", 0) if torch does not say."""
+    """The source line that caused a guard; file "" and line 0 if torch does not record it."""
 
     file: str = ""
     line: int = 0
@@ -42,8 +42,8 @@ def guards_of(
 ) -> tuple[Guard, ...]:
     """Guards of one frame. `names` maps full paths to names, as torch abbreviates file names in its comments.
 
-    `sizes` are the names of symbolic sizes, `failed` the known failures, `stack` the locals that hold the values of the
-    stack.
+    `sizes` are the names of symbolic sizes. `failed` are the known failures. `stack` maps torch's names for values on
+    the stack (`___stack0`) to local variables.
     """
     tensors = {fact.source for fact in facts if fact.kind == "TENSOR_MATCH"}
     found = []
@@ -78,7 +78,7 @@ def _known_failures(fact: GuardFacts, failed: Failed) -> int:
 
 
 def line_that_asked(comment: str, names: Mapping[str, str]) -> Asked | None:
-    """Parse the line in torch's comment on a guard (`code  # …/file.py:3 in f`); None if there is none."""
+    """Parse the source line in torch's comment on a guard (`code  # …/file.py:3 in f`); None if there is none."""
     asked = _ASKED_BY.fullmatch(comment.rpartition("#")[2])  # search only the comment, as code can be very long
     if asked is None:
         return None
@@ -118,7 +118,7 @@ def _argument_of_guard(kind: str, source: str, code: Sequence[str]) -> str:
 
 
 def stack_names(code: CodeType) -> dict[str, str]:
-    """Map torch's name of the top of the stack (`___stack0`) to the local that it is first stored to.
+    """Map torch's name for the top of the stack (`___stack0`) to the local variable that it is stored to; {} if none.
 
     A resume function loads the stack's entries, and jumps to the instruction after the graph break.
     """
@@ -136,7 +136,7 @@ def stack_names(code: CodeType) -> dict[str, str]:
 
 
 def _stored_local(instruction: dis.Instruction) -> str:
-    """The local that an instruction stores the top of the stack to; "" for any other instruction."""
+    """The local variable to which an instruction stores the top of the stack; "" for any other instruction."""
     if not instruction.opname.startswith("STORE_FAST"):
         return ""
     first = instruction.argval[0] if isinstance(instruction.argval, tuple) else instruction.argval

@@ -57,10 +57,11 @@ class StoppedError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """A stack entry: Python text, whether a dot may follow it, and whether its evaluation is pending.
+    """A stack entry, as the text of a Python expression.
 
-    `local` is the variable that the entry reads. `key` is its form as a subscript (`0:1` for a slice). `truth` is an
-    expression with the same truth value. `offsets` are the instructions that the entry was rendered from.
+    `primary` is whether a dot may follow the text, `waiting` whether its evaluation is pending. `local` is the variable
+    that the entry reads. `key` is its form as a subscript (`0:1` for a slice). `truth` is an expression with the same
+    truth value. `offsets` are the instructions that the entry was rendered from.
     """
 
     text: str
@@ -92,8 +93,8 @@ class SymbolicStack:
     """The state of rendering: the stack, and the Python lines so far.
 
     `stands_for` are the offsets of the instructions behind each line. `waiting` are the entries with pending
-    evaluation. `taken` are names used by the code itself. `offset` is the current instruction, `used` are the
-    instructions that produced its operands.
+    evaluation. `taken` are names used by the code itself. `offset` is the current instruction. `used` are the
+    offsets of that instruction and of the instructions that produced its operands. `made` numbers new variables.
     """
 
     taken: frozenset[str]
@@ -126,7 +127,7 @@ class SymbolicStack:
         value.become_variable(name)
 
     def name_reads(self, variables: Collection[str] | None = None) -> None:
-        """Assign stack values that read a variable (one of `variables`, if given) to names: a block may change it."""
+        """Assign stack values that read a variable (one of `variables`, if given) to new names, as it may change."""
         for value in self.stack:
             if value.local and (variables is None or value.local in variables):
                 self.name_it(value)
@@ -209,7 +210,7 @@ def literal(value: Any) -> str | None:
 
 @dataclass
 class Instructions(SymbolicStack):
-    """Renders instructions without control flow, after which the next instruction runs.
+    """Renders instructions without control flow.
 
     `says` is the purpose of instructions, by offset. `constants` are objects without a literal, by their name in the
     text. `names` canonicalizes generated names.
@@ -292,7 +293,7 @@ class Instructions(SymbolicStack):
         self.push(instruction.argval)
 
     def _load_closure(self, instruction: dis.Instruction) -> None:
-        """Load the cell of a variable, through a function that closes over it."""
+        """Load the cell of a variable, from the closure of a lambda that reads it."""
         self.say(f"the cell of `{instruction.argval}`, shared with the functions that close over it")
         self.load(f"(lambda: {instruction.argval}).__closure__[0]")
 

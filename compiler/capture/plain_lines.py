@@ -72,7 +72,7 @@ def reachable_instructions(listing: dis.Bytecode, instructions: Sequence[dis.Ins
 
 
 def _successors_of_each(listing: dis.Bytecode, instructions: Sequence[dis.Instruction]) -> list[tuple[int, ...]]:
-    """Successors of each instruction, by index, with exception handlers; the index after the last means a return."""
+    """Indices of each instruction's successors and exception handlers; the index after the last stands for a return."""
     place = {each.offset: number for number, each in enumerate(instructions)}
     entries = listing.exception_entries  # type: ignore[attr-defined]  # new in 3.11, not in typeshed
     handlers = [(entry.start, entry.end, place[entry.target]) for entry in entries]

@@ -124,14 +124,14 @@ _LEARNING_RATE = (
     "lr=torch.tensor(0.001)."
 )
 _SETTINGS = {_ADVICE["equal sizes"]: (DUCK,), _INT_OF_MODULE: (UNSPECIALIZED,)}
-"""Settings with the same effect as a piece of advice, by its text."""
+"""Settings with the same effect as a piece of advice, by the text of the advice."""
 _OF_TENSORS = ("type", "shape", "number of dimensions", "dtype", "stride", "device", "requires_grad")
 CAUSES = tuple(_ADVICE)
-"""All classes of causes, in the order of blame."""
+"""All causes of recompilation, in order of priority."""
 
 
 def advise_on(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
-    """Advice in words, and settings with the same effect, () if there are none; see `applicability`."""
+    """Advice in words, and the settings with the same effect, () if there are none."""
     text = _particular(failure) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
     names = {
@@ -167,7 +167,7 @@ def applicability(settings: Sequence[str], others: str) -> Applicability:
 
 
 def other_conditions(first: GuardFailure, nearest: Sequence[GuardFailure]) -> str:
-    """Describe other changes that would still recompile despite the advice; "" if there are none.
+    """Describe other changes that would cause a recompilation despite the advice; "" if there are none.
 
     Symbolic sizes and numbers count as one cause, together with the conditions derived from them.
     """

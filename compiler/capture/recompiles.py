@@ -67,8 +67,8 @@ def recompile(
     """Add all failed guards, their cause and advice to a recompilation.
 
     `name` returns the id of an entry's compilation. `state` is torch's current global state, as JSON. `is_outermost` is
-    whether the compiled function itself recompiles, `resumes` whether it is a resume function. `stack` are the locals
-    that hold the values of the stack. `same_call` are the compilations of the current call.
+    whether the compiled function itself recompiles, `resumes` whether a resume function does. `stack` maps torch's
+    names for values on the stack to local variables. `same_call` are the compilations of the current call.
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
     failures = [sorted(_failures(name(entry.key), entry, state, stack or {}), key=_rank) for entry in newest_first]
@@ -99,7 +99,7 @@ def recompile(
 
 
 def with_graph_changes(recompiles: Sequence[Recompile], graphs: Mapping[str, Artifact]) -> list[Recompile]:
-    """Add to recompilations how their captured graph changed; `graphs` are by compilation."""
+    """Add to each recompilation a description of how its graph changed. `graphs` are the graphs by compilation."""
     return [
         replace(found, graph_change=graph_change(graphs[found.closest], graphs[found.frame]))
         if found.closest in graphs and found.frame in graphs
@@ -109,7 +109,7 @@ def with_graph_changes(recompiles: Sequence[Recompile], graphs: Mapping[str, Art
 
 
 def _rank(failure: GuardFailure) -> tuple[bool, int, str, str]:
-    """Sort key for a stable order of failures; torch first checks the guard that failed last."""
+    """Sort key of a failure, independent of the order in which torch checks guards, which depends on earlier calls."""
     is_unnamed = failure.argument == UNNAMED
     return is_unnamed, advice.CAUSES.index(failure.cause), failure.argument, failure.words
 
@@ -324,7 +324,7 @@ def _tensor_failures(guard: FailedGuard) -> Iterator[GuardFailure]:
 
 
 def _kinds(guard: FailedGuard) -> tuple[str, str]:
-    """Old and new kind of a tensor whose properties are equal; inference tensors, for example, are a kind."""
+    """Old and new kind of a tensor with equal properties: whether it was made in inference mode, if that differs."""
     if guard.value.is_inference() != ("ADInplaceOrView" in guard.code[0]):
         return "a tensor of another kind", "a tensor of this kind"
     new, old = ("made in inference mode", "not made in inference mode")[:: 1 if guard.value.is_inference() else -1]

@@ -26,12 +26,12 @@ _TESTS = {"IF_FALSE": "{}", "IF_TRUE": "not {}", "IF_NONE": "{} is not None", "I
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """Bytecode as Python: `lines` are the text of one function. `stopped` describes the instruction at which rendering
-    stopped, "" if the rendering is complete.
+    """Bytecode rendered as one Python function.
 
-    `stands_for` are the offsets of the instructions behind each line. `says` is the purpose of instructions, by offset.
-    `constants` are objects without a literal, by their name in the text. `free` are the names that the code closes
-    over.
+    `lines` are the lines of the function. `stands_for` are the offsets of the instructions that each line renders.
+    `stopped` describes the instruction at which rendering stopped, "" if the rendering is complete.
+    `says` describes the purpose of instructions, by offset. `constants` are objects without a literal, by their name
+    in the text. `free` are the free variables of the code.
     """
 
     lines: tuple[str, ...]
@@ -95,7 +95,7 @@ class _Machine(Instructions):
         return {each.argval for each in self.instructions if each.opname in opcodes}
 
     def run(self, start: int, stack: list[Value], indent: int) -> None:
-        """Render from this instruction to a return, as a separate branch."""
+        """Render from the instruction with index `start` to a return."""
         self.stack, self.indent = stack, indent
         number: int | None = start
         while number is not None:
@@ -202,7 +202,7 @@ class _Machine(Instructions):
             yield from map(self.names, names)
 
     def _condition(self, instruction: dis.Instruction, written: Collection[str] | None = None) -> list[Value]:
-        """Render the `if`. Before it, pending reads of variables that a side has `written` (None: all reads) get names.
+        """Render an `if`. Stack values that read variables `written` by a side (None: any variable) first get names.
 
         Returns the value of the condition in a list if the jump keeps it on the stack, else [].
         """
@@ -279,7 +279,7 @@ class _Machine(Instructions):
         return []
 
     def _same(self, number: int, wanted: list[tuple[str, Any]]) -> int | None:
-        """Index after the instructions equal to `wanted`; None if they differ, are none, or write to variables."""
+        """Index after the instructions that equal `wanted`; None if they differ, or if `wanted` is empty or has stores."""
         rest = enumerate(self.instructions[number:], number + 1)
         found = [(after, each) for after, each in rest if each.opname not in _IGNORED][: len(wanted)]
         is_same = [(each.opname, each.argval) for _, each in found] == wanted

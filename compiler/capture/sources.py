@@ -47,12 +47,12 @@ class SourceBook:
         self._made: dict[str, tuple[tuple[int, int], Artifact]] = {}
 
     def line(self, file: str, number: int) -> str:
-        """Id of a source line; adds its file to the book."""
+        """Id of a source line, which is added to the book."""
         self.lines.setdefault(file, set()).add(number)
         return f"{self.artifact_id(file)}.L{number}"
 
     def span(self, file: str, number: int, function: str = "", code: str | None = None) -> Span:
-        """A whole line as a span, by default with its code; adds its file to the book."""
+        """Span of a whole source line, which is added to the book; `code` replaces the text of the line."""
         self.line(file, number)
         text = linecache.getline(file, number).strip() if code is None else code
         name, installed = function_name(function), is_installed(file)
@@ -164,7 +164,7 @@ def function_around(source: list[str], number: int) -> tuple[int, int] | None:
 
 
 def _block(source: list[str], first: int, number: int) -> tuple[int, int]:
-    """Range of lines of the definition that begins at `first`, at least up to `number`."""
+    """First and last line of the definition at line `first`, with decorators; the last is at least `number`."""
     end = first - 1 + len(inspect.getblock([f"{line}\n" for line in source[first - 1 :]]))
     return _first_decorator_line(source, first), max(end, number)
 
@@ -225,7 +225,7 @@ def package_folders_on_path() -> list[str]:
 
 
 def is_standard(file: str) -> bool:
-    """Whether a file belongs to the standard library. A torch built from a clone is outside site-packages."""
+    """Whether a file belongs to the standard library, and not to torch, which may be built outside site-packages."""
     if not is_installed(file) or "site-packages" in file or "dist-packages" in file:
         return False
     return file.startswith("<frozen ") or not Path(file).resolve().is_relative_to(torch_folder())

@@ -21,7 +21,7 @@ def names_of(facts: Sequence[SymbolFacts]) -> SymbolNames:
 
 
 def symbol_of(frame: str, fact: SymbolFacts, book: SourceBook) -> Symbol:
-    """Convert one symbol of a compilation to a fact."""
+    """Convert torch's facts about one symbol of a compilation to a Symbol."""
     names = {file: book.name(file) for file in book.lines}
     first, *also = map(plain, fact.sources)
     return Symbol(
@@ -48,7 +48,7 @@ def _line(stack: Sequence[traceback.FrameSummary], book: SourceBook) -> Span | N
 
 
 def _line_in_comment(comment: str, names: Mapping[str, str]) -> Span | None:
-    """The line in torch's comment, which contains the line's code and an abbreviated file name; None without one."""
+    """The source line in torch's comment, with its code and abbreviated file name; None if there is none."""
     asked = line_that_asked(comment, names)
     return Span(asked.file, asked.line, asked.line, code=_code(comment)) if asked else None
 

@@ -1,4 +1,4 @@
-"""Ways to save a compiled model; each is tried: save to a file, load, call, and compare.
+"""Try each way to save a compiled model: save to a file, load, call, and compare the outputs.
 
 `torch.compile(model)` wraps the model as the attribute `_orig_mod`, so the keys of its `state_dict` start with
 `_orig_mod.`. `model.compile()` compiles in place and changes no keys. Neither saves compiled code to a file; only
@@ -34,7 +34,7 @@ from compiler.torch_api.pytrees import tree_leaves
 class Way:
     """One way to save a model, and its result. `outcome` is "equal", "close", "differs", "fails" or "not tried".
 
-    `code` is the user's code for it. `size` is the file's size in bytes, `seconds` the time to save and load. `words`
+    `code` is the code to write for it. `size` is the file's size in bytes, `seconds` the time to save and load. `words`
     explain the result. `difference` is the largest absolute difference of the outputs; None if it is unknown.
     """
 

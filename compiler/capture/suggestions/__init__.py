@@ -19,7 +19,7 @@ RULES: tuple[Rule, ...] = (*calls.ASKED_FOR, *values.RULES, *training.RULES, *ca
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A sentence that describes a break ("" if no rule knows it), and suggestions to change."""
+    """A sentence that describes a break ("" if no rule matches), and suggested changes."""
 
     what: str = ""
     suggestions: tuple[Suggestion, ...] = ()

@@ -28,8 +28,8 @@ class Case:
     """One graph break. `span` is the innermost piece of the user's own code, and `node` its expression.
 
     `statement` contains the expression; `around` are the enclosing statements, outermost first. `source` are the lines
-    of the file. `depth` is the number of calls from there, in installed packages, to the line of the break. `inlined`
-    is whether TorchDynamo inlines the function into the compiled one, or would without other breaks.
+    of the file. `depth` is the number of calls, in installed packages, from the span to the line of the break.
+    `inlined` is whether TorchDynamo inlines the function into the compiled one, or would without other breaks.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Case:
 
     @property
     def target(self) -> str:
-        """The callee as named in torch's message (`posix.stat`); "" if it names none."""
+        """The callee as named in torch's message (`posix.stat`); "" if the message names none."""
         if found := _TARGET.match(self.context):
             return f"{found['module']}.{found['name']}"
         found = _METHOD.match(self.context)
@@ -127,7 +127,7 @@ def _parse(text: str) -> ast.Module | None:
 def nodes_around(place: Place) -> tuple[ast.AST, ...]:
     """The AST nodes around a place, outermost first; () if its file does not parse.
 
-    Without known columns they are the statements that contain its line.
+    If its columns are unknown, only the statements that contain its line.
     """
     found: list[ast.AST] = []
     inside: ast.AST | None = _parse("".join(linecache.getlines(place.file)))

@@ -27,8 +27,10 @@ def _put(case: Case, old: ast.expr | ast.stmt, new: str) -> Lines:
 
 
 def expression(template: str) -> Rewrite:
-    """A rewrite of the culprit's call as `template`: `{0}` is its first argument, `{self}` the object of a method call,
-    `{arguments}` all arguments. Without `{arguments}`, a call with keyword arguments is not rewritten.
+    """A rewrite that replaces the culprit's call with `template`.
+
+    In the template, `{0}` is the first argument, `{self}` the object of a method call, and `{arguments}` all arguments.
+    Without `{arguments}`, a call with keyword arguments is not rewritten.
     """
 
     def rewrite(case: Case) -> Lines | None:
@@ -66,7 +68,7 @@ def _as_number(case: Case, tensor: ast.expr) -> str:
 
 
 def _in_parentheses(case: Case, node: ast.expr) -> str:
-    """Code of a node, in parentheses if an attribute can't follow it."""
+    """Code of a node, in parentheses if an attribute access can't follow it directly."""
     is_one = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     return case.text(node) if is_one else f"({case.text(node)})"
 
@@ -114,7 +116,7 @@ def _assignments_to_where(case: Case, owner: ast.If) -> Lines | None:
 
 
 def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
-    """Rewrite `if c: return a` and the `return b` after it, or in its `else`; parts that are equal stay as they are."""
+    """Rewrite `if c: return a` and the `return b` after it, or in its `else`; equal parts of a tuple are kept."""
     after = _statement_after(case, owner)
     other = owner.orelse[0] if len(owner.orelse) == 1 else after if not owner.orelse else None
     match owner.body, other:
@@ -128,7 +130,7 @@ def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
 
 
 def _choose_expression(condition: str, yes: ast.expr, no: ast.expr) -> str | None:
-    """Code that chooses between two values, or part by part between two tuples; None if nothing can be chosen."""
+    """Code that chooses between two values, or item by item between two tuples; None for lists and other containers."""
     if isinstance(yes, ast.Tuple) and isinstance(no, ast.Tuple) and len(yes.elts) == len(no.elts):
         parts = [_choose_expression(condition, mine, other) for mine, other in zip(yes.elts, no.elts, strict=True)]
         return None if None in parts else ", ".join(map(str, parts))
@@ -170,9 +172,9 @@ def _can_combine(test: ast.expr) -> bool:
 
 
 def _choices(statement: ast.If) -> list[tuple[str, str, str]]:
-    """What each side of an `if` assigns, as (name, value, other value); [] if it does anything else.
+    """Assignments in both sides of an `if`, as (name, value, other value); [] if a side does anything else.
 
-    No value may read a name that was assigned before it, as it would read the chosen value.
+    Also [] if a value reads a name that is assigned before, as it would then read the chosen value.
     """
     yes, no = _assignments(statement.body), _assignments(statement.orelse)
     if yes is None or no is None:
@@ -469,7 +471,7 @@ def can_be_printed(case: Case) -> bool:
 def can_be_moved(case: Case) -> bool:
     """Whether torch can move the print to the end of the graph with the same text.
 
-    It drops the print in an inlined function (a module's forward, a helper, a comprehension before Python 3.12).
+    Torch drops prints in inlined functions (a module's forward, a helper, a comprehension before Python 3.12).
     """
     return not case.inlined and can_be_printed(case) and "SizeVariable" not in kinds(case)
 

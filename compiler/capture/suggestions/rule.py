@@ -28,8 +28,8 @@ def holds_never(_case: Case) -> bool:
 class Change:
     """One fix: in words, as a rewrite of the user's lines, or as settings. `{code}` stands for the user's code.
 
-    `caveat` names possible effects of the edit, unless the code is `safe`; by default no code is. A change is offered
-    if `when` holds and `unless` does not; else `otherwise` is offered, if it is set.
+    `caveat` names possible effects of the edit; it is left out if the code is `safe`. A change is offered if `when`
+    holds and `unless` does not; else `otherwise` is offered, if it is set.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Change:
     otherwise: str = ""
 
     def offer(self, case: Case) -> Change | None:
-        """Return this change, its alternative, or None, by its conditions."""
+        """Return this change if its conditions hold; else its alternative, None if there is none."""
         if self.when(case) and not self.unless(case):
             return self
         return Change(self.otherwise) if self.otherwise else None
@@ -56,7 +56,7 @@ class Change:
 class Rule:
     """The description of a kind of break (`what`), the changes to suggest, and the conditions for a match.
 
-    It matches torch's type exactly (any of `kinds`), the callee as written by the user or named by torch (`calls`, a
+    A rule matches torch's type exactly (any of `kinds`), the callee as written by the user or named by torch (`calls`, a
     regular expression), the user's code (`text`) and torch's context (`context`). A condition that is not given matches
     everything; `when` is a condition on the user's code.
     """
