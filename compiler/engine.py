@@ -51,9 +51,7 @@ from compiler.xray.changing_values import kind_of
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
 MOST_LATER_CALLS = 8
-"""Maximum number of later calls kept with their arguments, of those that triggered a recompilation; torch's own limit
-of recompilations is as high.
-"""
+"""Maximum number of later calls that are kept with their arguments; as high as torch's own recompile limit."""
 _OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("compiler", "explorer"))
 
 
@@ -72,7 +70,7 @@ class Exploration:
     own `torch.compile`. `compile(fn)` returns the callable to use in place of `fn`.
 
     `listener` is notified of each stage. Exceptions of the user's code propagate. If torch.compile fails, a `Problem`
-    is recorded, and the user's code runs uncompiled. With `build`, code is built whatever the options say. `site` is
+    is recorded, and the user's code runs uncompiled. With `build`, code is built regardless of the options. `site` is
     the line that calls are attributed to; by default, the line of the user's code that makes them.
     """
 
@@ -93,7 +91,7 @@ class Exploration:
         self._calls: list[Call] = []
         self._stack = ExitStack()
         self._launches = ExitStack()
-        """Outlives `_stack`: measurements after the call run its kernels again."""
+        """Closed after `_stack`, as measurements after the call run its kernels again."""
 
     @property
     def record(self) -> Record:
@@ -165,7 +163,7 @@ class Exploration:
             self._builder.finish()
 
     def _time(self) -> None:
-        """Time the candidates for the first call, if `time` is set. An interrupt keeps the finished ones."""
+        """Time the candidates for the first call, if `time` is set. Results so far are kept after an interrupt."""
         if not self.options.time or self._is_on_meta:
             return
         # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
@@ -178,7 +176,7 @@ class Exploration:
             profile_copy(self._builder, self.call, explore_again)
 
     def _add_what_is_asked(self) -> None:
-        """Add the stages and checks that the options request. An interrupt keeps the finished ones."""
+        """Add the stages and checks that the options request. Results so far are kept after an interrupt."""
         builder, asked, first = self._builder, self.options, self._calls[0] if self._calls else None
         stages = set(asked.stages)
         if asked.vs:
@@ -261,7 +259,7 @@ class Exploration:
         return bool(self._calls) and holds_dtensor(_tensors_of(self._calls[0]))
 
     def _mark_first_call_breaks(self) -> None:
-        """Mark breaks that occur only in a first call. Does nothing if none of them depends on a condition."""
+        """Mark breaks that occur only in a first call. Do nothing if no break depends on a condition."""
         breaks = self._builder.breaks
         if not (breaks and self._calls and self._observation) or self.options.fullgraph:
             return
@@ -318,12 +316,12 @@ class Exploration:
             return fn(*args, **kwargs)
 
     def _state_before(self, fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StateBefore | None:
-        """The state before one of the first calls, so that an x-ray can repeat it; None while modes see operations."""
+        """Save the state before one of the first calls, for an x-ray; None for later calls, or under torch modes."""
         is_late = self._recorder.call_number > MOST_LATER_CALLS
         return None if is_late or has_modes() else state_before(fn, args, kwargs)
 
     def _call_and_keep(self, call: Call) -> Any:
-        """Make a call; keep it for repetition if it is the first, triggered a compilation, or ran uncompiled code."""
+        """Make a call; keep it if it is the first, triggered a compilation, or has new arguments after a break."""
         if not self._calls:
             self._calls.append(call)
         known = len(self._builder.frames)
@@ -336,12 +334,12 @@ class Exploration:
                 self._calls.append(call)
 
     def _has_new_arguments(self, call: Call) -> bool:
-        """Whether the arguments differ in sizes or plain values from those of the calls that are kept."""
+        """Whether the arguments differ in sizes or plain values from those of all kept calls."""
         of_call = [kind_of((tuple(each.args), dict(each.kwargs))).aspect("value") for each in (*self._calls, call)]
         return of_call[-1] not in of_call[:-1]
 
     def _build_on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Have code built if tensors are on a GPU, never for meta tensors. Raises OptionError for another target."""
+        """Build code if tensors are on a GPU, but not for meta tensors. Raises OptionError for another target."""
         if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
@@ -382,7 +380,7 @@ def explore_again(
 ) -> Explored:
     """Repeat a call on copies, without side effects, and record every stage. Raises what the call raises.
 
-    With `build`, code is built whatever the options say. `inside` is called before the exploration ends.
+    With `build`, code is built regardless of the options. `inside` is called before the exploration ends.
     """
     with Exploration(options, listener=listener, build=build, site=call.site or None) as exploration:
         call_again(call, exploration.compile)

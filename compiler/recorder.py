@@ -249,7 +249,7 @@ class Recorder:
         return call_and_note
 
     def _say_what_took_long(self) -> None:
-        """Add a Problem if the uncompiled call took long, with a hint how to explore without running it."""
+        """Add a Problem if the uncompiled call took long, with a hint on how to explore without running it."""
         if self._call_seconds < LONG_SECONDS:
             return
         reason = (
@@ -263,7 +263,7 @@ class Recorder:
         self.builder.problem(Problem("timing", reason, hint))
 
     def _plain_calls(self, found: Recompile) -> tuple[int, ...]:
-        """Numbers of the calls after the recompile limit in which none of the function's code ran compiled."""
+        """Numbers of the calls, from the recompile limit on, in which none of the function's code ran compiled."""
         if not found.limit or self.build or not found.call_number:
             return ()
         code = self.builder.frames[found.frame].code
@@ -315,7 +315,7 @@ class Recorder:
         ))  # fmt: skip
 
     def _stack_names(self, frame: str) -> dict[str, str]:
-        """Locals that hold the stack's values at the start of a frame, by torch's names of the stack entries."""
+        """Map torch's names for values on the stack at the start of a frame to local variables."""
         return stack_names(self._codes[frame]) if frame in self._codes else {}
 
     def _call(self) -> Span | None:

@@ -39,7 +39,8 @@ class State:
     """The saved state of all objects reachable from some roots; `restore` can be called any number of times.
 
     Tensors and arrays of more than `largest` bytes are not copied: their elements are not restored. `consumed` are
-    the names of iterators: items that a call takes can't be put back. `complete` is False if there are too many objects.
+    the names of iterators, as items that a call takes can't be put back. `complete` is False if there are too many
+    objects.
     """
 
     largest: int | None = None
@@ -227,7 +228,7 @@ def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named_values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield attributes of an object, or of a user's class or module; for a function, its globals and closure variables."""
+    """Yield attributes of an object, user's class or module; for a function, its globals and closure variables."""
     if isinstance(value, FunctionType):
         if not is_installed(value.__code__.co_filename):
             place = "" if value.__module__ == "__main__" else f"{value.__module__}."

@@ -286,7 +286,7 @@ class BreakLog:
         return next((lines for lines in later if lines is not None), None)
 
     def _own_unread(self, found: GraphBreak, code: CodeType | None) -> tuple[int, int] | None:
-        """First and last line of the code that TorchDynamo did not trace because of this break; None if it traced all."""
+        """First and last line of the code left untraced because of this break; None if TorchDynamo traced all of it."""
         if code is None or found.outcome == "error":
             return None
         lines = [line for *_, line in code.co_lines() if line is not None and line > code.co_firstlineno]

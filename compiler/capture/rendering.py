@@ -279,7 +279,7 @@ class _Machine(Instructions):
         return []
 
     def _same(self, number: int, wanted: list[tuple[str, Any]]) -> int | None:
-        """Index after the instructions that equal `wanted`; None if they differ, or if `wanted` is empty or has stores."""
+        """Index after the instructions equal to `wanted`; None if they differ, or `wanted` is empty or has stores."""
         rest = enumerate(self.instructions[number:], number + 1)
         found = [(after, each) for after, each in rest if each.opname not in _IGNORED][: len(wanted)]
         is_same = [(each.opname, each.argval) for _, each in found] == wanted

@@ -153,7 +153,7 @@ def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
 
 
 def _places(error: BaseException) -> list[Place]:
-    """Places in an error's traceback, outermost first: inside torch's call, up to the user's innermost, without torch's."""
+    """Places in a traceback inside torch's call, except torch's own, up to the user's innermost; outermost first."""
     frames = list(traceback.extract_tb(error.__traceback__))
     inside = next((index for index, frame in enumerate(frames) if _is_torch(frame.filename)), len(frames))
     own = [frame for frame in frames[inside:] if not _is_torch(frame.filename)]

@@ -96,7 +96,7 @@ def stage_rank(stage: str) -> float:
 
 
 def ordered_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[str]:
-    """Distinct stages in pipeline order; an unknown stage follows the one before it."""
+    """Distinct stages in pipeline order; an unknown stage follows the stage before it in `stages`."""
     ranks: dict[str, float] = {}
     before = known.index("kernels") - 0.5
     for stage in stages:
@@ -125,8 +125,8 @@ class Entity:
     `id` is canonical (`forward[0/0].mul_2`): the same input gives the same id. `attrs` holds JSON values only. A node
     with a tensor value has `dtype`, `shape`, `stride`, `device`, `bytes`. An FX node also has `op`, `target`, `module`
     (the `nn.Module` path), `file`, `line`, `checkpoint`. A higher-order operator has `subgraphs`, the ids of the
-    entities that hold its bodies; a node in a body has one of them as `subgraph`. `inputs` are ids in this artifact,
-    `origins` ids in earlier stages.
+    entities that hold its bodies; a node in a body has `subgraph`, the id of the entity that holds the body. `inputs`
+    are ids in this artifact, `origins` ids in earlier stages.
     """
 
     id: str
@@ -202,7 +202,7 @@ class Kernel:
     `category` is "pointwise", "reduction", "extern", "template" or "user" (the user's own kernel).
     `bytes` are the bytes read and written in one call, by Inductor's count (0 if it has none).
     `nodes` are ids of fused_ir entities. `half` is the half of its graph: "forward", "backward" or "inference".
-    `variant` tells apart kernels of one half that may share a name: "Triton" and "C++", "edited" in the kernel lab.
+    `variant` distinguishes kernels of one half that may share a name: "Triton", "C++", "edited" (in the kernel lab).
     """
 
     id: str
@@ -306,7 +306,7 @@ class Check:
     `stage` and `graph` name the graphs that were run. Both are "" for compiled code; `graph` is "" if a stage was run
     in the whole call. `node` is the id of the first node whose value differs.
     `max_absolute_float64` and `max_relative_float64` are errors against the same computation in float64, None if
-    unknown. For these, a tensor's magnitude is at least a thousandth of the largest one.
+    unknown. In relative errors, a tensor's magnitude counts as at least a thousandth of the largest result's.
 
     For results of the call, `tolerance` is the allowed relative error. `max_ulps` and `p99_ulps` (the 99th percentile)
     are in units in the last place of the result's dtype. `eager_absolute_float64` is eager's largest error against
@@ -345,8 +345,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where the record was made. `threads` is torch's number of CPU threads, `matmul_precision` the value of
-    torch.get_float32_matmul_precision().
+    """Software and hardware that made the record.
+
+    `threads` is torch's number of CPU threads, `matmul_precision` the value of torch.get_float32_matmul_precision().
     """
 
     python: str = ""
@@ -363,7 +364,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class ExploredCall:
-    """The call in a cell that is explored: `callee` is the callee as written, `line` the line of the cell.
+    """The explored call of a cell. `callee` is the callee as written, `line` its line in the cell.
 
     `inside` is the cell's own call that led to this one, "" if the cell makes it directly. `others` are callees of the
     cell that could have been explored instead. `scripts` are callees that train, build or evaluate a model: calling
@@ -473,7 +474,7 @@ class Record:
     def from_json(cls, text: str | bytes) -> Record:
         """Read a record. Raises RecordError, which names the wrong field, and no other error.
 
-        Its size is limited (`compiler.record.limits`), and fields that views read are checked
+        The size is limited (`compiler.record.limits`), and fields that views read are checked
         (`compiler.record.checks`).
         """
         from compiler.record.checks import DamagedError, check_record, upgrade  # imported lazily: rarely needed

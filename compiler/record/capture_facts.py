@@ -14,12 +14,12 @@ class Frame:
     the index of the compilation among those of the code object. Both count from 0.
 
     `caller` is the frame that called this one, at `called_at`; "" for the explored call. `plain` are the lines that
-    certainly ran as plain Python; lines that only may have are left out.
+    certainly ran as plain Python; lines that may not have run are left out.
 
     `restarts` are torch's reasons to restart the analysis in this compilation. `resumes` is the id of a break, if the
-    code is a resume function for it. `call_number` is the number of the explored function's call in which it was
-    compiled, from 1. `guard_seconds` is the time of one check of all guards with cold CPU caches, as torch measures it
-    when it creates them.
+    code is a resume function for it. `call_number` is the number of the explored function's call that compiled the
+    frame, from 1. `guard_seconds` is the time of one check of all guards with cold CPU caches, as torch measures it
+    when it creates the guards.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Span:
 
 
 Applicability = Literal["machine-applicable", "maybe", "explanation"]
-"""How reliable a class of advice is. "machine-applicable": tests apply the edit as offered, the break is gone, and the
+"""Reliability of a class of advice. "machine-applicable": tests apply the edit as offered, the break is gone, and the
 result is the same. "maybe": the edit helps in the tests, and the caveat names possible effects in other code.
 "explanation": words without an edit.
 """
@@ -66,7 +66,7 @@ result is the same. "maybe": the edit helps in the tests, and the caveat names p
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A suggested change. `rewrite` replaces lines `line` to `end_line` of `file` ("" if there is no such text).
+    """A suggested change. `rewrite` replaces lines `line` to `end_line` of `file` ("" if there is no rewrite).
     `settings` are statements to run before compilation. `caveat` names possible effects of the edit; it is "" unless
     the applicability is "maybe". `definitions` are functions that the rewrite calls, for the start of the module.
     """
@@ -203,7 +203,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class GuardFailure:
-    """A guard of a cache entry (the compilation `entry`) that failed, and the difference.
+    """A failed guard of a cache entry (`entry` is its compilation), and the change that made the guard fail.
 
     `argument` is the name to blame, as the user wrote it; `old` and `new` are its values then and now. `cause` is the
     class of change: "shape", "dtype", "stride", "device", "requires_grad", "grad mode", "number", ...
@@ -228,8 +228,8 @@ class Recompile:
     `limit` is the recompile limit that prevented a compilation ("" if none did). `call` is the line of the call, and
     `call_number` the number of the explored function's call, from 1.
     `graph_change` compares the captured graph with the graph of `closest` ("" if either is not in the record).
-    `plain_calls` are the calls, from a limit on, in which the whole function ran as plain Python; unknown if code is
-    built to run. `applicability` is how reliable the advice is.
+    `plain_calls` are the calls, from a limit on, in which the whole function ran as plain Python; () if code is built
+    to run, as they are then unknown. `applicability` is the reliability of the advice.
     """
 
     id: str

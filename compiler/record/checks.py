@@ -113,7 +113,7 @@ def check_record(record: Record, path: str = "$") -> None:
 
 
 def _check_facts(record: Record, path: str) -> None:
-    """Check kernels, binaries, memory and links."""
+    """Check kernels, binaries, candidates, memory and links."""
     lengths = {artifact.id: artifact.text.count("\n") + 1 for artifact in record.artifacts}
     for place, kernel in enumerate(record.kernels):
         _check_kernel(kernel, lengths, f"{path}.kernels[{place}]")
@@ -134,7 +134,7 @@ def _check_facts(record: Record, path: str) -> None:
 
 
 def _check_xray(xray: XRay, path: str) -> None:
-    """Check that sites and causes have ids and lines, and that fixes and sites name sites that exist."""
+    """Check the ids and lines of sites and causes, and that fixes and sites refer to existing sites."""
     sites = {"sites": xray.sites, "left": xray.left or ()}
     for name, own in sites.items():
         _check_unique((site.id for site in own), f"{path}.{name}")
@@ -237,7 +237,7 @@ def _in_order(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> Iter
 
 
 def upgrade(record: Record, schema: int) -> Record:
-    """Convert a record of an earlier schema: fill the fields that it lacks, mostly from ids."""
+    """Convert a record of an earlier schema: fill the missing fields, mostly from ids."""
     kernels, artifacts = record.kernels, record.artifacts
     if record.schema == 1:
         artifacts = tuple(
@@ -268,7 +268,7 @@ def _variant_of(kernel: Kernel) -> str:
 
 
 def _with_numbers(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Number code objects and compilations of frames; the same function name and place mean the same code object."""
+    """Yield frames with numbers of code objects and compilations; the same function and place share a code object."""
     compilations: dict[tuple[str, str, int], int] = {}
     for frame in frames:
         was_read = frame.outcome != "skipped" or frame.call_number > 0

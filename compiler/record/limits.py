@@ -81,7 +81,7 @@ def _outside_texts(data: bytes) -> Iterator[bytes]:
 
 
 def _bytes_a_character(data: bytes) -> int:
-    """Bytes that Python may store for each character of a string of the JSON, by the widest character in it."""
+    """Bytes that Python may need for each character of a string, by the widest character in the JSON."""
     if data.isascii() and rb"\u" not in data:
         return 1
     is_wide = any(bytes([lead]) in data for lead in range(0xF0, 0xF5)) or rb"\ud" in data.lower()

@@ -18,7 +18,7 @@ MemoryWhat = Literal["input", "allocate", "reuse", "alias", "free", "output"]
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """Where the time of one call goes, in seconds.
+    """Parts of the time of one call, in seconds.
 
     `guards` is the time to check guards, with warm CPU caches. `wrapper` is the time of the generated wrapper and all
     other Python and torch code. `launches` is the time to launch GPU work. `gpu` is the time that the GPU was busy,
@@ -36,10 +36,10 @@ class Candidate:
     """One way to run the user's call, and its measurements.
 
     `name` is "eager", a backend ("aot_eager", "inductor") or a backend with a mode ("inductor reduce-overhead").
-    `what` describes one call.
-    `seconds` is the median over `rounds`, each of `calls_a_round` calls (their mean; on a GPU, their median); `low` and
-    `high` are the quartiles. The L2 cache is emptied before each call, except for `stream_seconds`: the time of a call
-    in a back-to-back stream. `compile_seconds` is for the first call, with empty caches.
+    `what` is the work of one call. `rounds` are times of a call, each the mean (on a GPU, the median) of
+    `calls_a_round` calls. `seconds` is the median of `rounds`; `low` and `high` are the quartiles. The L2 cache is
+    emptied before each call, except for `stream_seconds`: the time of a call in a back-to-back stream.
+    `compile_seconds` is for the first call, with empty caches.
     `peak_bytes` is the peak memory during one call, less the memory in use before.
     `kernels` counts distinct generated kernels, `launches` the launches of one call (library kernels, too), and
     `graphs` the compiled graphs. `notes` are sentences; `problem` says why there are no numbers.
@@ -68,7 +68,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How the candidates of a record were measured.
+    """Method and conditions of the measurement of a record's candidates.
 
     `device` is "cpu" or "cuda", `device_name` its model, `threads` torch's number of CPU threads. `method` is one
     sentence. `noise` are notes on the reliability of the numbers. `left_out` names possible candidates that were not
@@ -138,7 +138,7 @@ class LineTime:
 class MemoryEvent:
     """One step of a graph that changes the memory in use, in execution order.
 
-    `what` is what happens to `buffer`: "input" (exists before the half begins), "allocate", "reuse" (takes over the
+    `what` is the change of `buffer`: "input" (exists before the half begins), "allocate", "reuse" (takes over the
     memory of `of`), "alias" (another name for the memory of `of`), "free", "output" (stays after the half; its outer
     name is `of`). `role` is the role of an input or output. `bytes` are the buffer's own. `live` are the bytes in use
     after the step: the graph's inputs and all its allocations, shared memory counted once.
@@ -183,7 +183,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Seconds that torch spent in a compilation phase, by torch's own events; `parent` is the enclosing phase."""
+    """Time that torch spent in a compilation phase, from torch's own events; `parent` is the enclosing phase."""
 
     name: str
     seconds: float
@@ -196,7 +196,7 @@ class Phase:
 class Trial:
     """A trial of one piece of advice (`advice` is its id): the call without and with the change, timed in turns.
 
-    `device` is where both were timed.
+    `device` is the device on which both were timed.
 
     `before` and `after` are median seconds of a call. `gained` is the median over `rounds` of the time saved, `low` and
     `high` its quartiles. The compile seconds are for the first call, with empty caches. `expected` is the gain that the

@@ -44,7 +44,7 @@ class Options:
     vs: str = ""
 
     def with_objects(self, asked: Options) -> Options:
-        """These options with the user's own objects from `asked`, as a backend may be a function; changes `self`."""
+        """Attach the user's own objects from `asked`, as a backend may be a function, to `self`; return `self`."""
         if self != asked:
             # A record is JSON, which can't hold a function. This is not a field, so it is neither compared nor written.
             object.__setattr__(self, "_asked", asked)

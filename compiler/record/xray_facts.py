@@ -54,7 +54,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCost:
-    """What torch.compile makes of a program: numbers of graphs, lines that break, operations and guards."""
+    """Cost of a program under torch.compile: numbers of graphs, lines that break, operations and guards."""
 
     graphs: int
     breaks: int
@@ -69,7 +69,7 @@ FixState = Literal["verified", "changes when a side effect happens", "moves the 
 class Fix:
     """A fix that was tried for a site. `words` describe the result; `moved_to` is the place of a new break.
 
-    `also` are changes that are needed with the suggestion, where it alone would only move the break. `together` is set
+    `also` are further changes that the fix needs, if the suggestion alone would only move the break. `together` is set
     for the fixes that work together. `cost` is the cost of the program with this fix alone.
     """
 
@@ -111,13 +111,13 @@ class CauseFix:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A value that changes, so that code is compiled again, and the place in the user's code that owns the change.
+    """A changing value that causes recompilation, and the place in the user's code that owns the change.
 
     `kind` is the property that changes ("shape", "number", "requires_grad", ...), `what` is one plain sentence, and
     `reason` are torch's words. `argument` is the name in the first failed guard, `old` and `new` are its values.
     `functions` were compiled again; `frames` are these compilations, and `calls` the calls in which they were made.
-    `origins` lead from the guarded value to its owner. `as_it_is` is whether the unchanged program is compiled again;
-    if not, it is once its graph breaks are gone. `site` is the id of the graph break whose value changes, or "".
+    `origins` lead from the guarded value to its owner. `as_it_is` is whether the unchanged program recompiles; if
+    not, it recompiles once its graph breaks are gone. `site` is the id of the graph break whose value changes, or "".
     """
 
     id: str
@@ -154,7 +154,7 @@ class XRay:
 
     `fixes` has the best fix of each site. `patch` is a unified diff of the fixes that work together. `left` are the
     sites that remain with it, None if no fix was tried; `left_problems` are the reasons why there may be more.
-    `cost` is the cost of the program as it is, and `cost_after` with the patch.
+    `cost` is the cost of the unchanged program, and `cost_after` the cost with the patch.
 
     `causes` are the causes of recompilation, `cause_notes` the reasons why there may be more.
     """

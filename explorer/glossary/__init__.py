@@ -108,7 +108,7 @@ def _make_meaning(name: str, owner: str, words: str, link: str) -> Meaning:
 
 
 def _prefixes(name: str, separator: str = ".") -> Iterator[str]:
-    """The name, then its prefixes, longest first."""
+    """Yield the name, then its prefixes, longest first."""
     while name:
         yield name
         name = name.rpartition(separator)[0]
@@ -124,7 +124,7 @@ def _instructions(language: str) -> Callable[[str], Iterator[str]]:
 
 
 def _ptx_names(token: str) -> Iterator[str]:
-    """Names of a PTX instruction, each first with its type: PTX documents float and half arithmetic separately."""
+    """Yield names of a PTX instruction, first with its type, as PTX documents float and half arithmetic separately."""
     parts = [part.partition("::")[0] for part in token.split(".")]
     kind = ":half" if re.match(r"b?f16", parts[-1]) else ":float" if re.match(r"f(32|64)", parts[-1]) else ""
     for name in _prefixes(".".join(parts)):
@@ -159,7 +159,7 @@ def _llvm_tokens(text: str) -> Iterator[str]:
 
 
 def _llvm_names(token: str) -> Iterator[str]:
-    """Names of an LLVM token; functions of libdevice and AMD's OCML map to those of Triton's libdevice."""
+    """Yield names of an LLVM token; functions of libdevice and AMD's OCML map to those of Triton's libdevice."""
     library = re.match(r"@(?:__nv_|__ocml_)(\w+?)(?:_f\d+)?$", token)
     if library:
         yield from (f"libdevice.{library[1]}", f"libdevice.{library[1].removesuffix('f')}")
@@ -178,7 +178,7 @@ def _python_tokens(text: str) -> Iterator[str]:
 
 
 def _python_names(token: str) -> Iterator[str]:
-    """Names of a Python token: `aten.add` for `aten.add_.Tensor`, `aten.gelu` for `torch.nn.functional.gelu`."""
+    """Yield names of a Python token: `aten.add` for `aten.add_.Tensor`, `aten.gelu` for `torch.nn.functional.gelu`."""
     name = token.removeprefix("torch.ops.").replace("tl.math.", "tl_math.")
     owner, _, rest = name.partition(".")
     if owner == "torch":

@@ -32,7 +32,7 @@ def from_torch(token: str) -> tuple[str, str, str] | None:
 
 
 def _documented_functions(name: str) -> Iterator[tuple[str, Any, str]]:
-    """Public functions of that name, each with its page in torch's documentation."""
+    """Yield torch's public functions with this name, as (full name, function, documentation page)."""
     import torch
 
     for owner, place in (

@@ -24,7 +24,7 @@ def cells_of(fact: Any, columns: Iterable[str], separator: str = "; ") -> dict[s
 
 
 def facts_table(table: str, facts: Iterable[Any], separator: str = "; ") -> pd.DataFrame:
-    """Convert facts to a DataFrame; every column of the table is a field of the facts."""
+    """Convert facts to a DataFrame; every column of the table must be a field of the facts."""
     return table_of(table, [{name: _cell(getattr(fact, name), separator) for name in COLUMNS[table]} for fact in facts])
 
 

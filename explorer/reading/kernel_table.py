@@ -110,7 +110,7 @@ def list_of_kernels(record: Record) -> dict[str, Any] | None:
 
 
 def time_columns(record: Record) -> tuple[Column, ...]:
-    """Columns of the kernels' profiled times; none if nothing was profiled."""
+    """Columns of the kernels' profiled times; () if nothing was profiled."""
     times: dict[str, list[KernelTime]] = {}
     for time in record.kernel_times:
         times.setdefault(time.kernel, []).append(time)
@@ -171,7 +171,7 @@ def weighted_share(times: Sequence[KernelTime], share: str) -> float | None:
 
 
 def binaries_of(record: Record) -> dict[str, Binary]:
-    """Kernel id -> its binary; with several configurations, the one compiled last."""
+    """Kernel id -> its binary; if there are several configurations, the last compiled one."""
     return {binary.kernel: binary for binary in record.binaries}
 
 

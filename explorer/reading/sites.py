@@ -1,6 +1,6 @@
 """Group graph breaks by site and recompilations by cause.
 
-Code that is compiled several times breaks, and fails its guards, several times.
+If code is compiled several times, the same break or guard failure occurs several times.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def break_of(problem: Problem, record: Record) -> GraphBreak | None:
 
 
 def card_number(problem: Problem, record: Record) -> int | None:
-    """Number, from 1, of the card that shows the break behind a problem; None without a break."""
+    """Number, from 1, of the card that shows the break behind a problem; None if there is no such break."""
     found = break_of(problem, record)
     groups = break_groups(record.breaks) if found is not None else []
     return next((number for number, group in enumerate(groups, 1) if found in group), None)

@@ -1,6 +1,6 @@
 """Marks in the source view: the graphs of each line, lines run as plain Python, graph breaks, and inlined calls.
 
-Rows count the lines of a source artifact's text, from 1. All values are plain JSON: a part of the manifest.
+Rows count the lines of a source artifact's text, from 1. All values are plain JSON, for the manifest.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def function_of(frame: Frame | None, lines: SourceLines, texts: Mapping[str, str
 
 
 def drop_callers(stack: list[Place], function: Function | None) -> list[Place]:
-    """Drop the callers of the captured function from a call's stack: they are in no graph. Keeps the whole stack if the
-    function is not in it, as for a module of torch.nn.
+    """Drop the callers of the captured function from a call's stack, as they are in no graph.
+
+    Returns the whole stack if the function is not in it, as for a module of torch.nn.
     """
     if function is None:
         return stack
@@ -165,7 +166,7 @@ def _rows(span: Span, first: int, lines: SourceLines) -> Iterator[tuple[int, tup
 
 def inlined_calls(record: Record) -> dict[str, dict[int, list[list[Any]]]]:
     """Source artifact -> row -> the functions that were inlined or compiled when the row called them, in order. Each
-    has its artifact, its first and last row, and its name.
+    function is a list of artifact, first row, last row and name.
     """
     rows = rows_of_lines(record)
     texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
@@ -184,7 +185,7 @@ def inlined_calls(record: Record) -> dict[str, dict[int, list[list[Any]]]]:
 
 
 def called_lines(record: Record) -> Iterator[tuple[str, str]]:
-    """Pairs of line ids: a calling line, and a line of the function it calls."""
+    """Yield pairs of line ids: a calling line, and a line of the called function."""
     for artifact in record.of_stage("source"):
         for caller, called in artifact.attrs.get("calls", {}).items():
             yield from ((caller, inner) for inner in called)

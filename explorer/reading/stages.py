@@ -13,7 +13,7 @@ from compiler.record import MACHINE_STAGES, Artifact, Record, ordered_stages, st
 class StageWords:
     """Title and description of a stage. Its ribbon chip counts entities of `kinds`, or lines if there are no kinds.
 
-    `ask` is the label of the button that makes a stage which is made on request.
+    `ask` is the label of the button that makes the stage, if it is made on request.
     """
 
     title: str
@@ -268,7 +268,7 @@ def _count_words(kind: str, count: int) -> str:
 
 
 def stage_order(record: Record) -> list[str]:
-    """Stages of a record in pipeline order; an unknown stage keeps its position."""
+    """Stages of a record in pipeline order; an unknown stage follows the stage before it in the record."""
     return ordered_stages(artifact.stage for artifact in record.artifacts)
 
 

@@ -44,7 +44,7 @@ class Tag(Part, frozen=True):
 class Bar(Part, frozen=True):
     """Horizontal bars, one below the other: amounts with the names of their colours.
 
-    `mark` is the amount at which a line crosses them. Bars with the same `scale` are drawn to one scale, also across
+    `mark` is the amount at which a line crosses the bars. Bars with the same `scale` are drawn to one scale, also across
     the two sides of a comparison.
     """
 
@@ -55,7 +55,7 @@ class Bar(Part, frozen=True):
 
 
 class Values(Part, frozen=True):
-    """The numbers of a tensor. `data` has its type, norm, bounds and numbers; `flat` shows them as one row."""
+    """The numbers of a tensor. `data` has its type, norm, bounds and numbers; `flat` shows one row."""
 
     data: dict[str, Any] | None
     name: str = ""
@@ -78,7 +78,8 @@ class Text(Part, frozen=True):
 class Code(Part, frozen=True):
     """Lines of code. `marks` are a column range in each line; `copy` is the text that a click copies.
 
-    `source` replaces `lines` by an artifact and its first and last line, which the view loads when it shows them.
+    `source` is set in place of `lines`: an artifact, and its first and last line, which the view loads when it needs
+    them.
     """
 
     lines: tuple[str, ...] = ()
@@ -182,7 +183,7 @@ class Chart(Part, frozen=True):
 
 
 class Picture(Part, frozen=True):
-    """A drawing for HTML. `draw(of)` makes its SVG when it is shown."""
+    """A drawing for HTML. `draw(of)` returns its SVG, and is called when the drawing is shown."""
 
     alt: str
     draw: Callable[[Any], str]
@@ -268,7 +269,7 @@ def payload(document: Document) -> dict[str, Any]:
 
 
 def _in_view(document: Document) -> Iterator[Parts]:
-    """The parts that the view shows, nested parts included."""
+    """Yield the parts that the view shows, with the nested parts that it shows."""
     for part in parts_for(document, "view"):
         if isinstance(part, Card | Fold | Section):
             yield msgspec.structs.replace(part, parts=tuple(_in_view(part.parts)))
@@ -280,7 +281,7 @@ def _in_view(document: Document) -> Iterator[Parts]:
 
 
 def _largest_amounts(value: object) -> dict[str, float]:
-    """Scale -> its largest amount in a value and in all nested parts."""
+    """Largest amount of each bar scale, in a value and in all nested parts."""
     if isinstance(value, Bar):
         return {value.scale: max(amount for amount, _ in value.amounts)}
     inside = value if isinstance(value, tuple) else msgspec.structs.astuple(value) if isinstance(value, Part) else ()

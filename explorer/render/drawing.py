@@ -65,7 +65,7 @@ class Chip:
 
 @dataclass
 class Box:
-    """A node of the drawing: an entity, or a collapsed module of `closed` entities. `module` is the path around it."""
+    """A node of the drawing: an entity, or a collapsed module of `closed` entities. `module` is the enclosing module."""
 
     id: str
     title: str
@@ -116,7 +116,7 @@ def drawing(
 
 
 def dark_style() -> str:
-    """CSS of an SVG drawing: it darkens the boxes for readers who prefer a dark scheme.
+    """CSS of an SVG drawing that darkens the boxes if the reader prefers a dark colour scheme.
 
     Boxes are opaque and text outside them is a middle grey, so that a drawing is legible on any background.
     """
@@ -130,7 +130,7 @@ def has_flow(artifact: Artifact) -> bool:
 
 
 def plan(record: Record, artifact: Artifact, depth: int | None = None, readable: int = READABLE) -> Plan:
-    """Choose the boxes and edges of a drawing of this artifact."""
+    """Choose the boxes and edges of an artifact's drawing."""
     entities = {entity.id: entity for entity in artifact.entities}
     work = [entity for entity in artifact.entities if entity.kind not in _ENDS and "inside" not in entity.attrs]
     paths = {entity.id: _path(entity, entities) for entity in work}
@@ -155,7 +155,7 @@ def _fitting_depth(paths: Mapping[str, Path], readable: int) -> int:
 
 
 def _path(entity: Entity, entities: Mapping[str, Entity]) -> Path:
-    """Modules and operator bodies around an entity. In a body, module paths start at the operator's module."""
+    """Modules and operator bodies around an entity. In a body, the path of the operator's module is not repeated."""
     modules = _modules(entity)
     body = entities.get(str(entity.attrs.get("subgraph")))
     if body is None or not entity.label.startswith(f"{body.label}."):
@@ -170,7 +170,6 @@ def _modules(entity: Entity) -> Path:
 
 
 def _common_path(paths: list[Path]) -> Path:
-    """The longest common prefix of the paths."""
     return tuple(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 
 
@@ -192,7 +191,7 @@ def _box(entity: Entity, box_id: str, path: Path, depth: int) -> Box:
 
 
 def _name_closed(work: list[Entity], boxes: Mapping[str, Box]) -> None:
-    """Give each collapsed module its class name, if one of its own ops has it."""
+    """Set the class name of each collapsed module, if one of its own ops records the class."""
     types = {f"module {entity.attrs.get('module')}": str(entity.attrs.get("module_type") or "") for entity in work}
     for box in boxes.values():
         box.module_type = types.get(box.id, "")
@@ -201,7 +200,7 @@ def _name_closed(work: list[Entity], boxes: Mapping[str, Box]) -> None:
 def _type_closed(
     work: list[Entity], by_id: Mapping[str, Entity], home: Mapping[str, str], boxes: Mapping[str, Box]
 ) -> None:
-    """Give each collapsed module the type of the last tensor that leaves it."""
+    """Set the type of each collapsed module to that of the last tensor that leaves the module."""
     for entity in work:
         for source in entity.inputs:
             if source in home and home[source] != home[entity.id] and boxes[home[source]].closed:
@@ -229,7 +228,7 @@ def _edges(work: list[Entity], home: Mapping[str, str]) -> tuple[tuple[str, str]
 
 @dataclass(frozen=True)
 class _EdgeNames:
-    """The record's names for graph inputs and saved tensors."""
+    """Names of a record's graph inputs (`sources`) and saved tensors, by entity id."""
 
     sources: Mapping[str, str]
     saved: Mapping[str, str]
@@ -355,7 +354,7 @@ def _caption(artifact: Artifact, layout: Plan) -> str:
 
 
 def _quote(name: str) -> str:
-    """Escape a Graphviz node name: a colon would be read as a port."""
+    """Escape a Graphviz node name, as a colon would be read as a port."""
     return name.replace(":", "%3A")
 
 

@@ -15,8 +15,8 @@ class Finding:
     """An artifact computed from recorded facts. `opens` is its initial form: "view", "graph" or "text".
 
     `view` names the front end's view of it (`static/views.js`), and `data` is that view's input as plain JSON. Both are
-    empty if text and graph suffice. `document` is the source that the finding was rendered from. `is_open` tells
-    whether the static view shows it unfolded.
+    empty if text and graph suffice. `document` is the source that the finding was rendered from. `is_open` is
+    whether the static view shows the finding unfolded.
     """
 
     artifact: Artifact
@@ -42,7 +42,7 @@ def as_artifact(finding: Finding) -> Artifact:
 
 
 def kept_views(record: Record) -> Iterator[Finding]:
-    """Findings stored as artifacts in a record, except findings with a view that this version lacks."""
+    """Yield findings stored as artifacts in a record, except findings with a view that this version lacks."""
     for artifact in record.artifacts:
         view = artifact.attrs.get(VIEW, "")
         if OPENS in artifact.attrs and (not view or view in VIEWS):

@@ -36,12 +36,12 @@ def pre(lines: list[str]) -> str:
 
 
 def table_html(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """HTML table of cells of plain text."""
+    """HTML table of plain-text cells."""
     return table_of_cells(columns, (map(text_cell, row) for row in rows))
 
 
 def table_of_cells(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """HTML table of cells that are HTML already."""
+    """HTML table of rows of HTML cells, as `cell` returns them."""
     head = "".join(f'<th style="{CELL}">{safe(column)}</th>' for column in columns)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return (
@@ -51,7 +51,7 @@ def table_of_cells(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str
 
 
 def text_cell(content: str, html: str = "") -> str:
-    """Table cell of text; numbers are right-aligned. `html` is the content with markup, if it has any."""
+    """Table cell of text; numbers are right-aligned. `html` is the content as HTML, if it has markup."""
     return cell(html or safe(clip(content, 400)), _NUMBER if _NUMERIC.fullmatch(content) else CELL)
 
 

@@ -56,9 +56,9 @@ class Change:
 class Rule:
     """The description of a kind of break (`what`), the changes to suggest, and the conditions for a match.
 
-    A rule matches torch's type exactly (any of `kinds`), the callee as written by the user or named by torch (`calls`, a
-    regular expression), the user's code (`text`) and torch's context (`context`). A condition that is not given matches
-    everything; `when` is a condition on the user's code.
+    A rule matches torch's type exactly (any of `kinds`), the callee as the user wrote it or as torch names it (`calls`,
+    a regular expression), the user's code (`text`) and torch's context (`context`). A condition that is not given
+    matches everything; `when` is a condition on the user's code.
     """
 
     def __init__(
