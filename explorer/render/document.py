@@ -44,8 +44,8 @@ class Tag(Part, frozen=True):
 class Bar(Part, frozen=True):
     """Horizontal bars, one below the other: amounts with the names of their colours.
 
-    `mark` is the amount at which a line crosses the bars. Bars with the same `scale` are drawn to one scale, also across
-    the two sides of a comparison.
+    `mark` is the amount at which a line crosses the bars. Bars with the same `scale` are drawn to one scale, also
+    across the two sides of a comparison.
     """
 
     amounts: tuple[tuple[float, str], ...]
@@ -208,7 +208,7 @@ class Choice(Part, frozen=True):
 
 
 class Make(Part, frozen=True):
-    """A button for the view that has Python make a stage; where it can't, `words` on how to get it."""
+    """A button in the view that makes a stage. A saved page shows `words` instead: how to get the stage."""
 
     stage: str
     button: str

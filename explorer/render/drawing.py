@@ -65,7 +65,7 @@ class Chip:
 
 @dataclass
 class Box:
-    """A node of the drawing: an entity, or a collapsed module of `closed` entities. `module` is the enclosing module."""
+    """A node of the drawing: an entity, or a collapsed module of `closed` entities. `module` is its parent."""
 
     id: str
     title: str
