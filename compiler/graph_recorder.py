@@ -125,7 +125,7 @@ class GraphRecorder:
         self.builder.problem(Problem("kernels" if halves else "joint", reason, hint, self.frame))
 
     def needs_code(self, kind: Kind) -> bool:
-        """Whether any stage after this graph is recorded. The backward needs the strides from the forward's code."""
+        """Whether a stage after this graph, or a check, needs code. The backward needs the forward's strides."""
         later = [stage for stage in STAGES if stage_rank(stage) > stage_rank("decomposed")]
         asked = any(map(self.builder.keeps, ["backward", *later] if kind == "forward" else later))
         return asked or bool(self.builder.options.check)

@@ -1,4 +1,4 @@
-"""Copy a call of the user: function, modules, tensors and optimizers, with equal weights.
+"""Copy a user's call: function, modules, tensors and optimizers, with equal weights.
 
 All are copied together, so that shared weights stay shared. A function is rebuilt over copies of its closure variables
 and globals. Its code object is copied too, so that compiled code of the copy and of the original are not mixed up.

@@ -36,8 +36,8 @@ def graph_artifact(
 ) -> Artifact:
     """An FX graph as an artifact. `origins` returns the ids of a node's origins in the previous stage.
 
-    A node without a stack or module of its own inherits them from its origin in `parent`. In the first stage, such a
-    node gets the place of the user's call. `attrs["inherited"]` marks both.
+    A node without a stack or module of its own inherits them from its origin in `parent`. In the first stage, a call
+    without a stack gets the place of the user's call. `attrs["inherited"]` marks these nodes.
     """
     source, names = fx.graph_code(module)
     known = {entity.id: entity for entity in parent.entities} if parent else {}
@@ -65,7 +65,7 @@ class _Printing:
 
 
 def _entities(module: GraphModule, printing: _Printing, body: fx.Body | None) -> Iterator[Entity]:
-    """Yield entities of a graph's nodes; the nodes of a body come before the node that holds it."""
+    """Yield entities of a graph's nodes; the nodes of a body come before the node that holds the body."""
     path = body.path if body is not None else ""
     for node in module.graph.nodes:
         for inner in printing.bodies:
@@ -101,7 +101,7 @@ def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> 
 
 
 def _with_all_callers(entities: list[Entity]) -> list[Entity]:
-    """Add to the nodes of each body the lines of all its calls, as a body is traced only once."""
+    """Add the lines of all calls of a body to the body's nodes, as a body is traced only once."""
     lines: dict[str, dict[str, None]] = {}
     for entity in entities:
         for body in entity.attrs.get("subgraphs", ()):

@@ -1,4 +1,4 @@
-"""Guards as facts: the check in words, the source line that caused it, its cost, and how often it failed."""
+"""Guards as facts: the check in words, the source line that caused it, its cost, and its number of failures."""
 
 from __future__ import annotations
 
@@ -144,5 +144,5 @@ def _stored_local(instruction: dis.Instruction) -> str:
 
 
 def with_names(text: str, names: dict[str, str]) -> str:
-    """A guard's source or code with names of locals in place of torch's names for the stack."""
+    """A guard's source or code with names of local variables in place of torch's names for the stack."""
     return _ENTRY.sub(lambda entry: f"L['{names.get(entry[1], entry[1])}']", text)

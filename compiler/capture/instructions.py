@@ -127,7 +127,7 @@ class SymbolicStack:
         value.become_variable(name)
 
     def name_reads(self, variables: Collection[str] | None = None) -> None:
-        """Assign stack values that read a variable (one of `variables`, if given) to new names, as it may change."""
+        """Assign stack values to new names if they read one of `variables` (None: any), as these may change."""
         for value in self.stack:
             if value.local and (variables is None or value.local in variables):
                 self.name_it(value)
@@ -138,7 +138,7 @@ class SymbolicStack:
                 self.name_it(other)
 
     def flush(self, but: Value | None = None) -> None:
-        """Evaluate all pending values in order. If `but` is the last of them, the next statement evaluates it."""
+        """Evaluate all pending values in order, but leave `but` to the next statement if it is the last."""
         last = self.waiting.pop() if but is not None and self.waiting and self.waiting[-1] is but else None
         for value in self.waiting:
             self.name_it(value)

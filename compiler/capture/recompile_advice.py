@@ -187,7 +187,7 @@ SIZES = ("shape", "number", "condition on sizes")
 
 
 def inner_advice(function: str, resumes: bool) -> str:
-    """Advice for a function called by compiled code, or for a resume function."""
+    """Advice for an inner function that is compiled by itself, or for a resume function."""
     if resumes:
         return (
             f"This is the rest of `{function}` after a graph break, recompiled whenever `{function}` is. Remove the "

@@ -99,7 +99,7 @@ def recompile(
 
 
 def with_graph_changes(recompiles: Sequence[Recompile], graphs: Mapping[str, Artifact]) -> list[Recompile]:
-    """Add to each recompilation a description of how its graph changed. `graphs` are the graphs by compilation."""
+    """Add to each recompilation a description of how its graph changed. `graphs` maps compilations to graphs."""
     return [
         replace(found, graph_change=graph_change(graphs[found.closest], graphs[found.frame]))
         if found.closest in graphs and found.frame in graphs
@@ -128,7 +128,7 @@ def _failures(entry: str, found: EntryFailures, state: str, stack: dict[str, str
 def _failure(
     cause: str, name: str, old: str, new: str, change: str = "", *, source: str = "", code: str = ""
 ) -> GuardFailure:
-    """A failure whose `entry` is set later."""
+    """A failure with an empty `entry`, which is set later."""
     return GuardFailure("", cause, name, old, new, change or f"{quote(name)} {_was(old, new)}", source, code)
 
 
@@ -161,7 +161,7 @@ def _failures_of_guard(guard: FailedGuard, state: str) -> Iterator[GuardFailure]
 
 
 def _module_contents(guard: FailedGuard) -> tuple[str, str, str] | None:
-    """A module's name, and the old and new number of its children, if that changed; else None."""
+    """A module's name, and the old and new number of its children; None if the guard checks something else."""
     holder, count = _HOLDS.search(guard.source), _VALUE.match(_first_code(guard))
     if holder is None or count is None or not count[1].strip().isdigit():
         return None
@@ -273,7 +273,7 @@ def _state_failures(guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
 
 
 def _switched_settings(reason: str, now: dict[str, Any]) -> Iterator[GuardFailure]:
-    """Yield failures of the global state for older torch, which names only the settings that differ."""
+    """Yield failures of the global state from the text of older torch, which only names the changed settings."""
     for key in ("grad_mode", "autocast_state", "default_dtype", "deterministic_algorithms", "num_threads"):
         value = torch.is_grad_enabled() if key == "grad_mode" else now.get(key)
         if key in reason and isinstance(value, bool):
@@ -324,7 +324,7 @@ def _tensor_failures(guard: FailedGuard) -> Iterator[GuardFailure]:
 
 
 def _kinds(guard: FailedGuard) -> tuple[str, str]:
-    """Old and new kind of a tensor with equal properties: whether it was made in inference mode, if that differs."""
+    """Old and new kind of a tensor with equal properties, such as made in inference mode or not."""
     if guard.value.is_inference() != ("ADInplaceOrView" in guard.code[0]):
         return "a tensor of another kind", "a tensor of this kind"
     new, old = ("made in inference mode", "not made in inference mode")[:: 1 if guard.value.is_inference() else -1]

@@ -202,7 +202,7 @@ class _Machine(Instructions):
             yield from map(self.names, names)
 
     def _condition(self, instruction: dis.Instruction, written: Collection[str] | None = None) -> list[Value]:
-        """Render an `if`. Stack values that read variables `written` by a side (None: any variable) first get names.
+        """Render an `if`, after naming the stack values that read variables `written` in a side (None: any variables).
 
         Returns the value of the condition in a list if the jump keeps it on the stack, else [].
         """

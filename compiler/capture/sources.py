@@ -66,7 +66,7 @@ class SourceBook:
         return f"source[{self.name(file)}]"
 
     def name(self, file: str) -> str:
-        """Short name of a file that does not depend on this machine: `cell`, `cell 2`, `torch/nn/functional.py`."""
+        """Short name of a file, independent of this machine: `cell`, `cell 2`, `torch/nn/functional.py`."""
         if file not in self._names:
             wanted = "cell" if is_cell(file) else importable_path(file)
             taken = set(self._names.values())
@@ -214,7 +214,7 @@ def is_installed(file: str) -> bool:
 
 @lru_cache(maxsize=1)
 def torch_folder() -> Path:
-    """Folder of the torch package, which is in a clone of the repository if torch is a development build."""
+    """Folder of the torch package; in a development build, a folder in a clone of the repository."""
     found = find_spec("torch")  # torch is not imported: `tcompile show` starts without it
     return Path(str(found and found.origin)).resolve().parent
 

@@ -26,7 +26,8 @@ def recorded_steps(
 ) -> Iterator[None]:
     """Record every instruction that Dynamo traces in the block; at its end, `keep` is called with the steps.
 
-    Steps beyond `most` bytes are dropped, and `keep` gets a Problem that says so. The lines are added to the book.
+    Steps beyond `most` bytes are dropped, and `keep` gets a Problem that says so. Source lines of steps are added to
+    the book.
     """
     taken: list[StepFacts] = []
     watch = None

@@ -85,8 +85,8 @@ def ways_to_save(
 ) -> list[Way]:
     """Try every way to save on a copy of `model` in eval mode. The model is not changed, and files are removed.
 
-    `backend` is torch.compile's; names and files do not depend on it. Raises TypeError if `model` is not a module,
-    ValueError if it can't be copied.
+    `backend` is torch.compile's; names of weights and files do not depend on it. Raises TypeError if `model` is not a
+    module, ValueError if it can't be copied.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"saving is about modules; got {type(model).__name__}")

@@ -387,7 +387,7 @@ class Record:
     another backend. `xray` has all sites of graph breaks, if the user asked for them.
 
     `trust` is unset for a record made in this process. A loaded record is untrusted, whatever its file says, until the
-    user agrees to execute its kernels' code (`as_trusted`). `trust` is never written to a file.
+    user agrees to execute its kernels' code (`with_trust`). `trust` is never written to a file.
     """
 
     title: str

@@ -52,7 +52,7 @@ def _documented_functions(name: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def first_sentence(doc: str) -> str:
-    """The first sentence of a docstring in reStructuredText, as plain text; "" if it has none."""
+    """The first sentence of a docstring in reStructuredText, as plain text; "" if there is none."""
     for paragraph in re.split(r"\n\s*\n", doc.strip()):
         text = " ".join(paragraph.split())
         if text and not _SIGNATURE.match(text) and not text.startswith((".. ", "See ", "Alias", "Args")):

@@ -48,7 +48,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> p
 
 
 def count_table(counts: Mapping[str, Counter[str]], column: str) -> pd.DataFrame:
-    """Table of the calls of each operator (index `op`), one column per key of `counts`; most frequent first."""
+    """Table of the calls of each operator (index `op`), one column per key of `counts`; most frequent ones first."""
     table = pd.DataFrame(counts, dtype="Int64").fillna(0)
     table.index = pd.Index(table.index, dtype="string", name="op")
     table.columns = pd.Index(table.columns, dtype="string", name=column)

@@ -11,7 +11,7 @@ from compiler.record import MACHINE_STAGES, Artifact, Record, ordered_stages, st
 
 @dataclass(frozen=True, slots=True)
 class StageWords:
-    """Title and description of a stage. Its ribbon chip counts entities of `kinds`, or lines if there are no kinds.
+    """Title and description of a stage. Its chip on the ribbon counts entities of `kinds`, or lines if there are none.
 
     `ask` is the label of the button that makes the stage, if it is made on request.
     """

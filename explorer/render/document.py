@@ -55,7 +55,7 @@ class Bar(Part, frozen=True):
 
 
 class Values(Part, frozen=True):
-    """The numbers of a tensor. `data` has its type, norm, bounds and numbers; `flat` shows one row."""
+    """The numbers of a tensor. `data` has its type, norm, bounds and numbers. `flat` shows one row of numbers."""
 
     data: dict[str, Any] | None
     name: str = ""

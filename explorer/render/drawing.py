@@ -65,7 +65,10 @@ class Chip:
 
 @dataclass
 class Box:
-    """A node of the drawing: an entity, or a collapsed module of `closed` entities. `module` is its parent."""
+    """A node of the drawing: an entity, or a collapsed module of `closed` entities.
+
+    `module` is the path of the module around the box.
+    """
 
     id: str
     title: str

@@ -60,7 +60,7 @@ class Case:
         return (node and ast.get_source_segment("".join(self.source), node)) or ""
 
     def lines_with(self, old: ast.expr | ast.stmt, new: str) -> str:
-        """The lines of `old` with its text replaced by `new`; other text on them is kept."""
+        """The lines of `old` with its text replaced by `new`; other text on these lines is kept."""
         first, last = self.source[old.lineno - 1], self.source[(old.end_lineno or old.lineno) - 1]
         before = first.encode()[: old.col_offset].decode()
         after = last.encode()[old.end_col_offset or 0 :].decode()
@@ -127,7 +127,7 @@ def _parse(text: str) -> ast.Module | None:
 def nodes_around(place: Place) -> tuple[ast.AST, ...]:
     """The AST nodes around a place, outermost first; () if its file does not parse.
 
-    If its columns are unknown, only the statements that contain its line.
+    If the place has no columns, only the statements that contain its line.
     """
     found: list[ast.AST] = []
     inside: ast.AST | None = _parse("".join(linecache.getlines(place.file)))

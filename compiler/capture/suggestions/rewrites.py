@@ -142,7 +142,7 @@ def _choose_expression(condition: str, yes: ast.expr, no: ast.expr) -> str | Non
 
 
 def _statement_after(case: Case, statement: ast.stmt) -> ast.stmt | None:
-    """The statement that follows in the same block."""
+    """The statement that follows in the same block; None if there is none."""
     function = _function_of(case)
     for node in ast.walk(function) if function else ():
         body = getattr(node, "body", None)
@@ -253,7 +253,7 @@ def _without_number(case: Case, test: ast.expr) -> ast.expr:
 
 
 class _Replace(ast.NodeTransformer):
-    """Replaces the node that is at the place of `old`."""
+    """Replaces the node equal to `old`, position included, with `new`."""
 
     def __init__(self, old: ast.expr, new: ast.expr) -> None:
         self.old, self.new = ast.dump(old, include_attributes=True), new

@@ -1,4 +1,4 @@
-"""A rule: the breaks that it matches, their description, and what to change."""
+"""Rules: the breaks that a rule matches, their description, and suggested changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Change:
         return Change(self.otherwise) if self.otherwise else None
 
     def applicability(self, case: Case) -> Applicability:
-        """How reliable the edit is for this case."""
+        """Reliability of the edit for this case."""
         is_safe = not self.caveat or (self.safe is not None and self.safe(case))
         return "machine-applicable" if is_safe else "maybe"
 
