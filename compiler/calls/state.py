@@ -216,7 +216,7 @@ def _set_item(owner: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an object's values by name: a tensor or array itself, or items and attributes that are plain values."""
+    """Yield an object's values by name: a tensor or array itself, or items and attributes (tensors, plain values)."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield owner, value
         return

@@ -200,7 +200,10 @@ def _first_sentence(text: str) -> str:
 
 @dataclass
 class EndedGraph:
-    """The graph before a break. `calls` is its number of calls, `tensors` and `bytes` are the tensors it returns."""
+    """The graph before a break. `calls` is its number of calls.
+
+    `tensors` and `bytes` are the number and the size of the tensors that it returns.
+    """
 
     artifact: str
     calls: int

@@ -231,7 +231,7 @@ def _edges(work: list[Entity], home: Mapping[str, str]) -> tuple[tuple[str, str]
 
 @dataclass(frozen=True)
 class _EdgeNames:
-    """Names of a record's graph inputs (`sources`) and saved tensors, by entity id."""
+    """Names of a record's graph inputs, and its saved tensors: `input_sources` and `saved_tensors`."""
 
     sources: Mapping[str, str]
     saved: Mapping[str, str]

@@ -130,7 +130,7 @@ def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
 
 
 def _choose_expression(condition: str, yes: ast.expr, no: ast.expr) -> str | None:
-    """Code that chooses between two values, or item by item between two tuples; None for lists and other containers."""
+    """Code that chooses between two values, or item by item between two tuples; None if one is another container."""
     if isinstance(yes, ast.Tuple) and isinstance(no, ast.Tuple) and len(yes.elts) == len(no.elts):
         parts = [_choose_expression(condition, mine, other) for mine, other in zip(yes.elts, no.elts, strict=True)]
         return None if None in parts else ", ".join(map(str, parts))
