@@ -51,7 +51,7 @@ VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
 
 
 def views(record: Record) -> Iterator[Finding]:
-    """A finding for each of the record's own artifacts that has a view."""
+    """Findings for those of the record's own artifacts that have a view."""
     for shown in VIEWS:
         yield from shown(record)
 
@@ -64,7 +64,7 @@ def findings(record: Record) -> tuple[Finding, ...]:
 
 
 def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Record:
-    """The record with findings (default: all) among its artifacts, each at its stage's position on the ribbon."""
+    """Record with findings added as artifacts, each at its stage's position on the ribbon; by default all findings."""
     derived = [finding.artifact for finding in (findings(record) if found is None else found)]
     if not derived:
         return record

@@ -1,7 +1,6 @@
 """Graph breaks as a document of cards, each linked to the lines that led to the break and to the graph that it ended.
 
-Code left to Python without a break (skipped functions, failed compilations, restarted analyses) is listed below the
-cards.
+Skipped functions, failed compilations and restarted analyses are listed below the cards.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from explorer.render.places import change_part, line_link, way
 from explorer.render.text import document_finding
 
 ENDS = {"plain": "plain Python", "skipped": "plain Python, all of the function", "error": "an error"}
-"""Outcome of a break -> words for what follows it, if no graph does."""
+"""Outcome of a break -> name of the code after it, if no graph follows."""
 TORCHS_WORDS = 1_000
 MAP = "frame_map"
 """Id of the artifact with the map of the program."""
@@ -51,7 +50,7 @@ _ALL_SITES = Make(
 
 
 def breaks_finding(record: Record) -> Finding | None:
-    """Finding with cards of all graph breaks and notes on other code that was not compiled; None without both."""
+    """Finding with cards of all graph breaks and notes on other uncompiled code; None if there are neither breaks nor notes."""
     told = notes(record)
     if not record.breaks and not told:
         return None
@@ -135,7 +134,7 @@ def _again_words(others: Sequence[GraphBreak]) -> Words:
 
 
 def _page(found: GraphBreak) -> Link | None:
-    """Link to torch's page on this kind of break; only the number if there is no page, None if there is no number."""
+    """Link to torch's page on this kind of break; without a page only torch's id of this kind; None without either."""
     title = "What torch's documentation says of this kind of break"
     if found.link:
         return Link(found.gb_id or "documentation", url=found.link, title=title)
@@ -143,7 +142,7 @@ def _page(found: GraphBreak) -> Link | None:
 
 
 def torchs_words(found: GraphBreak) -> Fold:
-    """Torch's own explanation of a break, folded."""
+    """Fold with torch's own explanation of a break."""
     parts: list[Parts] = [Text(words) for words in (found.explanation,) if words]
     if found.hints:
         parts.append(Items(found.hints))
@@ -169,7 +168,7 @@ def break_entity(found: GraphBreak, lines: SourceLines, graphs: Graphs) -> Entit
 
 
 class Graphs:
-    """The captured graphs of a record, as cards show them."""
+    """The captured graphs of a record, and links to them for cards."""
 
     def __init__(self, record: Record) -> None:
         self._graphs = {artifact.id: artifact for artifact in record.of_stage("captured")}
@@ -202,7 +201,7 @@ class Graphs:
 
 
 def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
-    """The outcome of a break in words, with its cost. `at_once` is whether a graph follows before the next break."""
+    """Outcome and cost of a break in words. `at_once` says whether a graph follows before the next break."""
     kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
     if found.outcome == "error" and found.of_export:
         return "torch.export raises here: nothing is exported."
@@ -226,7 +225,7 @@ def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
 
 
 def unread_words(found: GraphBreak) -> str:
-    """Sentence on the lines that torch did not analyse because of the break; "" if it analysed all."""
+    """Sentence on the lines that torch did not analyse because of the break; "" if all were analysed."""
     if found.unread is None:
         return ""
     first, last = found.unread
@@ -275,7 +274,7 @@ def notes_title(record: Record) -> str:
 
 
 def notes(record: Record) -> list[Note]:
-    """Notes of a record. If nothing was captured and no function has a note, the only note is the reason."""
+    """Notes of a record. If nothing was captured and no function has a note, the notes say why nothing was captured."""
     broken = {found.frame for found in record.breaks}
     frames = [(function_name(frame.function), words, frame.file, frame.line)
               for frame in record.frames for words in _frame_words(frame, frame.id in broken)]  # fmt: skip

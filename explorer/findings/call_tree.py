@@ -1,7 +1,7 @@
-"""The program of a record by call tree and source: the lines of each function in each place where it is called.
+"""Call tree of a record's program: the source lines of each function, separately for each place that calls it.
 
-The program is a row of cells in the order of its source, with the lines of a called function before the line that calls
-it. Each function of the call tree is a range of these cells.
+The tree is flattened to a list of cells in source order; the lines of a called function come before the line that calls
+it. Each function of the tree is a range of these cells.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from explorer.reading.source_lines import Place, SourceLines
 from explorer.reading.source_marks import drop_callers, function_in, function_of, rows_of_lines
 
 MOST_FUNCTIONS = 400
-"""Maximum number of functions of a map; lines of further functions count as lines that call them."""
+"""Maximum number of functions on a map; code of further functions counts as the line that calls them."""
 Key = tuple[str, int, int, str]
-"""A function: its source artifact (or file, if that is not shown), first and last row, name."""
+"""Key of a function: source artifact (or file, if its source is not shown), first row, last row, name."""
 
 
 @dataclass
 class Gap:
-    """A break in one place: the observed breaks there, the x-ray's site, and its site that is left with all fixes."""
+    """A place with a graph break. `site` is the x-ray's site there, `left` is the site if it remains with all fixes."""
 
     span: Span | None
     breaks: list[GraphBreak] = field(default_factory=list)
@@ -35,7 +35,10 @@ class Gap:
 
 @dataclass
 class Line:
-    """A line of a function in one place of the call tree: its graphs, and whether it is known to be plain Python."""
+    """A source line of a function in the call tree, with its breaks and the functions that it calls.
+
+    `graphs` is graph -> number of the line's ops in it. `plain` marks a line that is known to run as plain Python.
+    """
 
     graphs: dict[str, int] = field(default_factory=dict)
     plain: bool = False
@@ -45,7 +48,7 @@ class Line:
 
 @dataclass
 class Function:
-    """A function in one place of the call tree; `row` is the row of the line that calls it."""
+    """A function at one position in the call tree. `row` is the row of the calling line in `parent`."""
 
     key: Key
     parent: Function | None = None
@@ -70,13 +73,14 @@ class Function:
 
 Spot = tuple[Function, int]
 Range = tuple[Function, int, int]
-"""A function, its first cell and the cell after its last."""
+"""A function, the index of its first cell, and the index after its last cell."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A line, or a break (`gap`), of a function. A line in several graphs is several cells: `graphs` are those of one
-    code object, each with its number of ops.
+    """A line of a function, or a break (`gap`). A line that is in graphs of several code objects has a cell for each.
+
+    `graphs` are the graphs of one code object, each with the line's number of ops in it.
     """
 
     function: Function
@@ -86,7 +90,7 @@ class Cell:
 
 
 def cells_of(tree: CallTree) -> tuple[list[Cell], list[Range]]:
-    """The cells of a call tree, and the range of each function, outermost first."""
+    """The cells of a call tree, and the range of each function, callers first."""
     cells: list[Cell] = []
     ranges: list[Range] = []
     for root in tree.roots.values():
@@ -105,7 +109,7 @@ def _add_cells(function: Function, cells: list[Cell], ranges: list[Range]) -> No
 
 
 def line_cells(function: Function, row: int, line: Line) -> Iterator[Cell]:
-    """A cell for each graph of a line, for it as plain Python, and for each break, in the order in which they run."""
+    """Cells of a line: one per code object with graphs of it, or one for plain Python, alternating with its breaks."""
     graphs: dict[int, list[tuple[str, int]]] = {}
     for graph, ops in line.graphs.items():
         graphs.setdefault(code_of(graph), []).append((graph, ops))
@@ -118,16 +122,15 @@ def line_cells(function: Function, row: int, line: Line) -> Iterator[Cell]:
 
 
 def code_of(graph: str) -> int:
-    """The code object that a graph was captured from: 3 for `3/1`."""
+    """Number of the code object that a graph was captured from: 3 for `3/1`; -1 if unknown."""
     digits = graph.partition("/")[0]
     return int(digits) if digits.isdigit() else -1
 
 
 class CallTree:
-    """The functions of a record's program, in each place where they are called, with their lines.
+    """Call tree of a record's program: its functions with their lines, once for each place that calls them.
 
-    Functions of torch and of the standard library count as the line that calls them. A recursive call counts as the
-    function itself.
+    Code of torch and of the standard library counts as the line that calls it. A recursive call adds no function.
     """
 
     def __init__(self, record: Record) -> None:
@@ -154,7 +157,7 @@ class CallTree:
         for site in (record.xray.left or ()) if record.xray else ():
             self._gap_of_site(site).left = site
 
-    # What is on the lines
+    # Graphs, breaks and plain code of the lines
 
     def _add_frame(self, frame: Frame) -> None:
         function, row = self._spot(frame)
@@ -201,19 +204,19 @@ class CallTree:
                 line.plain = not line.graphs
 
     def number(self, artifact: str, row: int) -> int:
-        """The number in its file of the line in a row of a source artifact."""
+        """Line number in the file, for a row of a source artifact."""
         numbers = self._numbers.get(artifact)
         return int(numbers[row - 1]) if numbers and row <= len(numbers) else row
 
     def _gap_of_site(self, site: Site) -> Gap:
-        """The gap of a site; its chain of calls leads from the explored function."""
+        """The gap of an x-ray's site. The site's chain of calls starts in the explored function."""
         place = self.lines.place(site.chain[0].file, site.chain[0].line) if site.chain else None
         key = self._key(place) if place else (site.file, site.line, site.line, site.function)
         root = self.roots.get(key) or next(iter(self.roots.values()), None)
         return self._gap((root, 0) if root else self._root(key), site.chain, site.span)
 
     def _gap(self, start: Spot, chain: Sequence[Span], span: Span | None) -> Gap:
-        """The gap of a break whose chain of calls leads from `start` to it."""
+        """The gap of a break, at the end of its chain of calls from `start`; a new gap if there is none yet."""
         places = [self.lines.place(each.file, each.line) for each in chain]
         function, row = self._walk(start, [place for place in places if place])
         row = row or function.key[1]
@@ -222,17 +225,19 @@ class CallTree:
         return function.line(row).gaps.setdefault(key, Gap(span))
 
     def _mark_way(self, function: Function, row: int) -> None:
-        """Mark the lines that lead to a break as plain Python, unless they are in a graph."""
+        """Mark the line of a break and all its calling lines as plain Python, unless they are in a graph."""
         for each, at in way(Cell(function, row)):
             line = each.line(at)
             line.plain = line.plain or not line.graphs
 
-    # Where it is
+    # Positions in the tree
 
     def _spot(self, frame: Frame) -> Spot:
-        """The function of a frame in its place, and the row in it for code that is not the user's."""
+        """Function of a frame in the tree, and row 0. For a frame of torch or the standard library: the function that
+        calls it, and the row of the call.
+        """
         if frame.id not in self._spots:
-            self._spots[frame.id] = Function(self._frame_key(frame)), 0  # where callers in a circle end
+            self._spots[frame.id] = Function(self._frame_key(frame)), 0  # ends a cycle of callers
             self._spots[frame.id] = self._find(frame)
         return self._spots[frame.id]
 
@@ -249,7 +254,10 @@ class CallTree:
         return spot if key[0] in self._inner else (self._called_function(*spot, key), 0)
 
     def _calling_spot(self, spot: Spot, place: Place | None) -> Spot:
-        """The function with the line `place`, at or below `spot`; `spot` itself if there is none."""
+        """Function with the line `place`, at or below `spot` (added if missing), and the row of the line.
+
+        `spot` itself if `place` is None or in torch or the standard library.
+        """
         if place is None or place[0] in self._inner:
             return spot
         key = self._key(place)
@@ -260,7 +268,7 @@ class CallTree:
         return self.roots.setdefault(key, Function(key)), 0
 
     def _walk(self, start: Spot, places: Iterable[Place]) -> Spot:
-        """Follow a chain of calls from `start`; functions of torch and the standard library are left out."""
+        """Function and row at the end of a chain of calls from `start`; torch and the standard library are skipped."""
         function, at = start
         for artifact, row in places:
             if artifact in self._inner:
@@ -270,7 +278,7 @@ class CallTree:
         return function, at
 
     def _called_function(self, function: Function, row: int, key: Key) -> Function:
-        """The function `key`, as called by `function`; the function itself, or its caller, if it is recursive."""
+        """The function `key`, called by `function`. For a recursive call: the enclosing function with this key."""
         again = next((each for each in function.around() if each.key == key), None)
         if again is not None:
             return again
@@ -294,7 +302,7 @@ class CallTree:
 
 
 def way(cell: Cell) -> Iterator[tuple[Function, int]]:
-    """The function of a cell and its callers, innermost first, each with the row in it."""
+    """The function of a cell and its callers, innermost first, each with the row of the cell or of the call."""
     row = cell.row
     for function in cell.function.around():
         yield function, row

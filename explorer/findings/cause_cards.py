@@ -19,7 +19,7 @@ def cause_id(cause: Cause) -> str:
 
 
 def cause_entity(cause: Cause, lines: SourceLines) -> Entity:
-    """Entity of a cause, linked to the lines that its value comes through."""
+    """Entity of a cause, linked to the lines that its value passes through."""
     attrs = {"place": place_text(cause.file, cause.line), "code": cause.span.code}
     spans = (cause.span, *(origin.span for origin in cause.origins))
     return Entity(cause_id(cause), "cause", cause.what, attrs, (), lines.ids(spans))
@@ -53,7 +53,7 @@ def _card(cause: Cause, number: int, found: XRay, lines: SourceLines) -> Card:
 
 
 def seen_words(cause: Cause, found: XRay) -> str:
-    """Sentence on what was compiled again, in which calls, and on a graph break behind it."""
+    """Sentence on the recompiled functions, the calls, and the graph break that the value comes from, if any."""
     functions = ", ".join(f"`{name}`" for name in cause.functions)
     calls = f"call{'s' if len(cause.calls) > 1 else ''} {', '.join(map(str, cause.calls))}"
     head = f"{pluralize(cause.count, 'recompilation')} of {functions} in {calls}."
@@ -79,7 +79,7 @@ def _fix_parts(fix: CauseFix, lines: SourceLines) -> Iterable[Parts]:
 
 
 def cause_promises(causes: Sequence[Cause]) -> list[str]:
-    """What a patch promises about causes of recompilation that it ends; [] without causes."""
+    """Promise of a patch on the causes of recompilation that it removes, as one sentence; [] without causes."""
     places = ", ".join(place_text(cause.file, cause.line) for cause in causes)
     several = pluralize(len(causes), "cause")
     return [f"Changes for {several} of recompilation: {places}. Results and output stay the same."] if causes else []
@@ -115,7 +115,7 @@ def cause_row(cause: Cause) -> dict[str, Any]:
 
 
 def cause_words(causes: Sequence[Cause]) -> str:
-    """The number of causes, and of recompilations: `3 causes of recompilation, 13 recompilations`; "" without."""
+    """Numbers of causes and recompilations: `3 causes of recompilation, 13 recompilations`; "" without causes."""
     if not causes:
         return ""
     total = len({frame for cause in causes if cause.as_it_is for frame in cause.frames})

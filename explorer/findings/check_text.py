@@ -1,4 +1,4 @@
-"""Results of `--check` as text: for the whole call, each of its results, the stages, and kernels."""
+"""Results of `--check` as text: for the whole call, its results, the stages, and the kernels."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _ORDER = ("graph", "break", "plain")
 
 
 def frame_map_finding(record: Record) -> Finding | None:
-    """Finding with the map of a record's frames; None if a single graph holds the whole function."""
+    """Finding with the map of a record's frames; None without frames, or for one compiled frame without breaks."""
     whole = len(record.frames) == 1 and record.frames[0].outcome == "compiled"
     if not record.frames or (whole and not record.breaks):
         return None
@@ -72,7 +72,7 @@ class Part:
 class Code:
     """A code object. `head` is its function or resume function, `parts` are its other nodes in order.
 
-    `goes_on` are ids of the resume functions after its breaks. `loops` marks a break that resumes earlier code.
+    `goes_on` are ids of the resume functions after its breaks. `loops` is true if a break resumes earlier code.
     """
 
     head: Part
@@ -234,7 +234,7 @@ class FrameMap:
         return part.kind == "plain" and empty and len(part.inputs) == 1 and not part.calls
 
     def _comes_before(self, part: Part, other: Part) -> bool:
-        """Whether a path leads from `part` to `other`. An edge that would close a loop is not drawn."""
+        """Whether a path leads from `part` to `other`."""
         seen, todo = set[str](), [other.id]
         while todo:
             name = todo.pop()
@@ -248,7 +248,7 @@ class FrameMap:
     # As text
 
     def as_text(self) -> LinkedText:
-        """Indented tree. Called functions are indented below the call; resume functions are at the same level."""
+        """The map as an indented tree. Called functions are below the call; resume functions are at the same level."""
         text = LinkedText()
         text.add(self._summary())
         by_head = {code.head.id: code for code in self.codes.values()}

@@ -37,7 +37,7 @@ from explorer.render.text import document_finding
 TOGETHER = 8
 """Maximum number of guards in a branch that are listed flat, without subbranches."""
 FEW, FEW_IN_BRANCH = 24, 4
-"""Maximum number of guards of a compilation, and of a branch, that the view shows unfolded."""
+"""Maximum numbers of guards, of a compilation and of a branch, that the view shows unfolded."""
 COSTLIEST = 200
 WORDS_WIDTH = 72
 _PART = re.compile(r"^builtin |^(?:global )?[\w']+|(?<=^builtin )\w+|\.\w+|\[[^\]]*\]")
@@ -247,7 +247,7 @@ class Branch:
         return [Fold(title, tuple(inside), is_open or failed > 0 or len(guards) <= FEW_IN_BRANCH, "branch")]
 
     def is_flat(self) -> bool:
-        """Whether its guards are listed without subbranches."""
+        """Whether the branch's guards are listed without subbranches."""
         return bool(self.name) and (len(self.all()) <= TOGETHER or not self.skip_chain().branches)
 
     def skip_chain(self) -> Branch:

@@ -1,7 +1,7 @@
-"""The state of each cell of a program's map, as it is and with more and more of the x-ray's fixes.
+"""The state of each cell on a program's map: without fixes, then with one more of the x-ray's fixes in each state.
 
-The program as it is was captured, and so was the program with all fixes. The states between them are inferred from the
-sites that each fix removes.
+The first state and the state with all fixes were captured. The states in between are inferred from the sites that each
+fix removes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from compiler.record import Fix, Record, Site
 from explorer.findings.call_tree import Cell, Function, Gap, code_of, way
 
 ABSENT, PLAIN, BREAK, HIDDEN, GRAPHS = -1, 0, 1, 2, 3
-"""A break that is gone, plain Python, a break, a break that shows only when others are gone. GRAPHS and above are
-graphs: cells of one graph have the same number.
+"""State of a cell: a removed break, plain Python, a break, a break that is hidden behind other breaks. Numbers from
+GRAPHS on stand for graphs: cells of one graph have the same number.
 """
 _BLOCKS = ("for ", "while ", "with ", "try:", "async for ", "async with ")
-"""Beginnings of the headers of blocks that TorchDynamo can't resume in: a break there leaves the function to Python."""
+"""Starts of the headers of blocks. TorchDynamo can't resume in them: a break there leaves the function to Python."""
 
 
 @dataclass(frozen=True)
 class State:
-    """The state of each cell with some fixes, the last of them for `site`; `is_captured` is whether it was captured."""
+    """State of the program with some fixes. `cells` has a number for each cell.
+
+    `site` is the site of the last fix, None without fixes. `is_captured` is false if the state was inferred.
+    """
 
     cells: tuple[int, ...]
     site: Site | None = None
@@ -31,7 +34,7 @@ class State:
 
 
 def states_of(cells: Sequence[Cell], record: Record) -> list[State]:
-    """The states of a record's cells, from the program as it is to the program with all fixes that work together."""
+    """The states of a record's cells: without fixes, then with more fixes, up to all fixes that work together."""
     return list(_States(cells, record).all())
 
 
@@ -64,7 +67,7 @@ class _States:
         return self._codes[_code(cell)] if cell.graphs else PLAIN
 
     def _infer(self, stays: Sequence[bool]) -> tuple[int, ...]:
-        """The state of each cell if only some breaks stay: lines between two of them are in one graph."""
+        """State of each cell if only the breaks marked in `stays` remain. Lines between two breaks are in one graph."""
         staying = [at for at, stay in enumerate(stays) if stay]
         plain = {id(function) for at in staying for function in self._evicted[at]}
         broken = {(id(function), row) for at in staying for function, row in way(self.cells[at])}
@@ -82,20 +85,20 @@ class _States:
         return self._compact(_merge(self.cells, states))
 
     def _is_evicted(self, cell: Cell, plain: set[int]) -> bool:
-        """Whether a line stays in plain Python. A function without ops, called from there, is not compiled either."""
+        """Whether a line is in a function that a break leaves to Python. A function without ops follows its caller."""
         for function in cell.function.around():
             if id(function) in plain or function.key in self._with_ops:
                 return id(function) in plain
         return False
 
     def _compact(self, states: Sequence[int]) -> tuple[int, ...]:
-        """Number graphs that were not captured from the last captured one on."""
+        """Number the inferred graphs consecutively, after the captured graphs."""
         captured = GRAPHS + len(self._codes)
         new = {state: captured + at for at, state in enumerate(sorted({each for each in states if each >= captured}))}
         return tuple(new.get(state, state) for state in states)
 
     def _evicted_functions(self, cell: Cell) -> Iterator[Function]:
-        """Functions that a break leaves to Python: as observed, else those in which it is in a loop or a `with`."""
+        """Functions that a break leaves to Python: as observed, else if the break is in a loop, `with` or `try`."""
         for function, row in way(cell):
             own = {frame.id for frame in function.frames}
             seen = [found for found in cell.gap.breaks if found.frame in own] if cell.gap else []
@@ -116,7 +119,9 @@ class _States:
 
 
 def _sites_gone(fixes: Sequence[Fix], count: int) -> set[str]:
-    """Sites that the first fixes remove. Their settings hold for all code: sites that only need them go too."""
+    """Ids of the sites that the first `count` fixes remove. Settings hold for all code, so a site that needs only the
+    same settings is removed too.
+    """
     settings = {each for fix in fixes[:count] if fix.suggestion for each in fix.suggestion.settings}
     by_settings = (
         fix for fix in fixes[count:] if fix.suggestion and fix.suggestion.settings and not fix.suggestion.rewrite
@@ -126,12 +131,12 @@ def _sites_gone(fixes: Sequence[Fix], count: int) -> set[str]:
 
 
 def _is_left_without(gap: Gap | None, gone: set[str]) -> bool:
-    """Whether a break stays if some sites are gone. A break without a site of its own goes with the last one."""
+    """Whether a break stays if the sites `gone` are removed. An observed break without a site always stays."""
     return gap is not None and (gap.site.id not in gone if gap.site else bool(gap.breaks))
 
 
 def _merge(cells: Sequence[Cell], states: Sequence[int]) -> list[int]:
-    """Give the lines between two breaks one graph: that of the first of them that was captured in one."""
+    """States in which all lines between two breaks share one graph, the graph with the lowest number."""
     graphs: dict[int, int] = {}
     last: int | None = None
     for at, state in enumerate(states):
@@ -152,5 +157,5 @@ def _find(joined: dict[int, int], state: int) -> int:
 
 
 def _code(cell: Cell) -> int:
-    """The code object of a cell's graph; -1 without a graph."""
+    """Number of the code object of a cell's graphs; -1 without a graph."""
     return code_of(cell.graphs[0][0]) if cell.graphs else -1

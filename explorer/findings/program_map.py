@@ -1,4 +1,4 @@
-"""The map of a program as a chart for the view, and as a table with bars of letters for text and static HTML."""
+"""Map of a program: a chart for the view, and a table with bars of letters for text and static HTML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from explorer.render.places import line_link
 WIDTH = 64
 """Maximum number of characters of a bar in text."""
 MANY = 24
-"""Number of functions above which those without breaks and plain Python begin closed."""
+"""On a map with more functions, functions without breaks and without plain Python are folded at first."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SIGNS = {ABSENT: "", PLAIN: "░", BREAK: "│", HIDDEN: "┊"}
 LEGEND = (
@@ -35,14 +35,14 @@ LEGEND = (
 
 
 def program_chart(record: Record, prefix: str, known: Collection[str]) -> Chart:
-    """Chart of the map of a record's program. Graphs and functions have entities whose ids begin with `prefix`, if
-    these are `known`.
+    """Chart of the map of a record's program. `prefix` is the first part of the entity ids of graphs and functions;
+    only ids in `known` are used.
     """
     return _ProgramChart(record, prefix, known).chart()
 
 
 class _ProgramChart:
-    """The map of a record: its cells, functions and states, and the ids of what they stand for."""
+    """Builder of the chart: cells, functions and states of a program, with the ids of their entities."""
 
     def __init__(self, record: Record, prefix: str, known: Collection[str]) -> None:
         self.record, self.prefix, self.known = record, prefix, known
@@ -55,7 +55,7 @@ class _ProgramChart:
         self.artifacts = {artifact.graph: artifact.id for artifact in record.of_stage("captured")}
 
     def chart(self) -> Chart:
-        """The data of the view, and the table that other renderers show."""
+        """Chart with the data of the view, and the table for the other renderers."""
         data = {
             "cells": [*self._cells()],
             "functions": [self._function(*each) for each in self.ranges],
@@ -112,8 +112,8 @@ class _ProgramChart:
         }
 
     def _is_open(self, function: Function, start: int, end: int) -> bool:
-        """Whether the functions that a function calls are shown first: not those of packages, or of many, in which all
-        is well.
+        """Whether a function is unfolded at first. Functions without breaks and plain Python are folded if they are
+        from an installed package or if the map has more than `MANY` functions; roots are never folded.
         """
         found = {state for each in self.states for state in each.cells[start:end]}
         is_calm = not found & {PLAIN, BREAK, HIDDEN}
@@ -136,7 +136,7 @@ class _ProgramChart:
         return f"all {pluralize(last, 'fix', 'fixes')}" if number == last else f"{number} of {last} fixes"
 
     def _state_words(self, number: int, state: State) -> Iterator[str]:
-        """What the state is: its counts, the fix that it adds, and whether it was captured."""
+        """Sentences on a state: its counts, the fix that it adds, and whether it was captured."""
         counts = [self._graph_words(number, state), pluralize(state.cells.count(BREAK), "break")]
         if hidden := state.cells.count(HIDDEN):
             counts.append(f"{hidden} more behind {'it' if state.cells.count(BREAK) == 1 else 'them'}")
@@ -154,7 +154,7 @@ class _ProgramChart:
             yield hint
 
     def _hint(self) -> str:
-        """What to do to see behind the breaks, or with fixes; "" if the map shows both or there are no breaks."""
+        """Suggestion to run an x-ray or to try fixes, or a note that no fixes work together; "" if none applies."""
         xray = self.record.xray
         if xray is None:
             return "`run.xray()` looks behind the breaks." if self.record.breaks else ""
@@ -163,7 +163,7 @@ class _ProgramChart:
         return "" if len(self.states) > 1 else "No fixes were found that work together."
 
     def _last_words(self) -> str:
-        """How the program with all fixes is known."""
+        """Sentence on how the state with all fixes was captured."""
         xray = self.record.xray
         if xray is not None and xray.left_problems:
             return "Captured with all fixes, but not to its end: more breaks may follow."
@@ -172,7 +172,7 @@ class _ProgramChart:
         return "Captured with all fixes."
 
     def _graph_words(self, number: int, state: State) -> str:
-        """The number of graphs; as it is, also the number of times they were compiled, if that is more."""
+        """Number of graphs in words. The first state also has the number of compilations, if it is larger."""
         count = len(_graphs([state]))
         compiled = len(self.record.of_stage("captured"))
         again = f" ({compiled} compilations)" if not number and compiled > count else ""
@@ -193,7 +193,7 @@ class _ProgramChart:
         return Table((), worded, caption=LEGEND, label="Map of the program")
 
     def _rows(self, shown: Sequence[State]) -> Iterator[Row]:
-        """A row for each function that is shown first."""
+        """A row for each function that is not inside a folded function."""
         closed = 0
         for function, start, end in self.ranges:
             if start < closed:
@@ -213,7 +213,7 @@ def _graphs(states: Sequence[State]) -> set[int]:
 
 
 def _bar(state: State, start: int, end: int) -> str:
-    """The cells of a function as characters, below those of its callers; long bars are shortened."""
+    """Cells of a function as characters, indented by the cells before them; long bars are shortened."""
     numbers = sorted(_graphs([state]))
     signs = [_SIGNS.get(cell) if cell < GRAPHS else _LETTERS[numbers.index(cell) % 26] for cell in state.cells]
     own = [" " if not start <= at < end else sign or "" for at, sign in enumerate(signs) if sign]
@@ -224,7 +224,7 @@ def _bar(state: State, start: int, end: int) -> str:
 
 
 def gap_words(gap: Gap) -> str:
-    """A break in words: the code, the reason, and what it costs."""
+    """Code, reason and costs of a break in words."""
     first = next(iter(gap.breaks), None)
     known = gap.site or gap.left
     what = (known.what or known.kind) if known else (first.what or first.kind) if first else ""
@@ -234,7 +234,7 @@ def gap_words(gap: Gap) -> str:
 
 
 def gap_costs(breaks: Sequence[GraphBreak]) -> Iterator[str]:
-    """What the breaks in one place cost: time if it was measured, and tensors handed back to Python."""
+    """Costs of the breaks in one place: time if measured, tensors handed back to Python, lines left to plain Python."""
     if lost := sum(found.lost_seconds or 0.0 for found in breaks):
         yield f"{'costs' if lost > 0 else 'saves'} {seconds_text(abs(lost))} a call"
     if crossing := sum(found.crossing for found in breaks):

@@ -116,7 +116,7 @@ def was_is(failure: GuardFailure) -> tuple[Tag, str, Tag]:
 
 
 def call_parts(found: Recompile, known: Known) -> list[Parts]:
-    """The call that triggered a recompilation; empty if unknown."""
+    """Parts that show the call that triggered a recompilation; empty if unknown."""
     if found.call is None:
         return []
     which = f"call {found.call_number}, " if found.call_number else ""

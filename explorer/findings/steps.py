@@ -145,7 +145,7 @@ def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
 
 
 def frame_title(record: Record, name: str) -> str:
-    """Title of a frame in a list: `f (0/0)`; the title of a resume function includes its first line."""
+    """Title of a frame in a list: `f (0/0)`; the title of a resume function has the line of its break."""
     found = next((frame for frame in record.frames if frame.id == name), None)
     if found is None:
         return name
@@ -178,6 +178,6 @@ def break_steps(record: Record) -> Iterator[tuple[int, str]]:
 
 
 def cut(record: Record) -> str:
-    """Warning if not all steps were recorded, with what to do; "" otherwise."""
+    """Warning, with a hint, if not all steps were recorded; "" otherwise."""
     said = [problem for problem in record.problems if problem.stage == "steps"]
     return f"{said[0].reason}: {said[0].hint}" if said else ""

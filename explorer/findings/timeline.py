@@ -54,7 +54,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What happened to a code object in a call. `frame` is the compilation, "" if there was none.
+    """State of a code object in a call or a range of calls. `frame` is the compilation, "" if there was none.
 
     `which` names the affected calls of a range, "" for all.
     """
@@ -70,7 +70,7 @@ def recompile_id(found: Recompile) -> str:
 
 
 def code_objects(record: Record) -> list[list[Frame]]:
-    """For each code object, its compilations in order."""
+    """Compilations of each code object, in order."""
     found: dict[int, list[Frame]] = {}
     for frame in record.frames:
         if frame.code >= 0:

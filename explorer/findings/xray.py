@@ -23,7 +23,7 @@ _TRY_FIXES = Make("xray", "Try fixes", "`run.xray().try_fixes()` tries a fix for
 
 
 def xray_finding(record: Record) -> Finding | None:
-    """Finding with the cards of all sites; None if the user has not asked for them."""
+    """Finding with the cards of all sites and causes; None if the record has no x-ray."""
     found = record.xray
     if found is None:
         return None
@@ -37,7 +37,7 @@ def xray_finding(record: Record) -> Finding | None:
 
 
 def _handover(found: XRay) -> dict[str, Any]:
-    """The fixes that the view offers to choose, and their patch as it was tried; {} if none was tried."""
+    """Fixes to choose from in the view, and the patch that was tried; {} if no fix was tried."""
     if found.left is None:
         return {}
     sites = {site.id: site for site in found.sites}
@@ -56,7 +56,7 @@ def _handover(found: XRay) -> dict[str, Any]:
 
 
 def promise_in(patch: str) -> list[str]:
-    """The sentences above a diff that say what it promises."""
+    """Promises of a patch: the comment lines above its diff."""
     return [
         line.removeprefix("# ") for line in itertools.takewhile(lambda line: line.startswith("# "), patch.splitlines())
     ]
@@ -144,7 +144,7 @@ def seen_words(site: Site, found: XRay) -> str:
 
 
 def promises(found: XRay, fixes: Sequence[Fix], left: XRay, why_not: str) -> list[str]:
-    """What a patch of the fixes that are together promises, in sentences."""
+    """Promises of a patch as sentences. `left` is the x-ray with the patch, `why_not` the problem of the trial or ""."""
     places = {site.id: place_text(site.file, site.line) for site in found.sites}
     chosen = [fix for fix in fixes if fix.together]
     where = ", ".join(dict.fromkeys(places[fix.site] for fix in chosen))
@@ -159,7 +159,7 @@ def promises(found: XRay, fixes: Sequence[Fix], left: XRay, why_not: str) -> lis
 
 
 def cost_words(before: ProgramCost, after: ProgramCost) -> str:
-    """The numbers that change: `5 graphs become 1, 4 breaks become 0, 90 operations become 92`."""
+    """Format the numbers that change: `5 graphs become 1, 4 breaks become 0, 90 operations become 92`."""
     names = ("graphs", "breaks", "operations", "guards")
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in names]
     changes = [f"{mine:,} {name} become {its:,}" for name, mine, its in pairs if mine != its]
@@ -176,7 +176,7 @@ def count_words(found: XRay) -> str:
 
 
 def search_notes(found: XRay) -> Sequence[str]:
-    """Problems of the search, and breaks that occur only as a consequence of other breaks."""
+    """Problems of the search, breaks that occur only as a consequence of other breaks, and notes on causes."""
     places = [f"{place_text(span.file, span.line)} `{' '.join(span.code.split())}`" for span in found.consequences]
     consequences = [
         f"{place} breaks only because the program broke before: it goes with the others" for place in places

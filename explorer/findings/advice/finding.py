@@ -17,12 +17,12 @@ from explorer.render.places import change_part
 from explorer.render.text import document_finding
 
 FINDINGS = {"breaks": "the break", "guards": "a guard", "recompiles": "the recompilation"}
-"""Stage prefix of an id in another finding -> words for the link to it."""
+"""Stage prefix of an entity id in another finding -> text of a link to the entity."""
 MOST_LINKS, MOST_OPEN = 5, 2
 
 
 def advice_finding(record: Record) -> Finding | None:
-    """Finding with the advice on a record; None if nothing was compiled."""
+    """Finding with the advice on a record; None if nothing was captured or there is no advice."""
     cards = advice_cards(record)
     if not record.of_stage("captured") or not cards:
         return None
@@ -54,7 +54,7 @@ def advice_cards(record: Record, *, is_open: bool = True) -> list[Card]:
 
 
 def _parts(advice: Advice, labels: Mapping[str, str], lines: SourceLines) -> list[Parts]:
-    """The evidence, the suggested change, and its effect on the numbers."""
+    """The evidence, the suggested change, and the effect of the change on the numerical results."""
     items = [_evidence(item, labels) for item in advice.evidence]
     items += [gain_source(advice.gain)] if advice.gain is not None else []
     parts: list[Parts] = [Items(tuple(items), "Evidence", "- ")] if items else []
@@ -96,7 +96,7 @@ def _trial(number: int, trial: Trial | None, can_be_tried: bool) -> list[Parts]:
 
 
 def labels_of(record: Record) -> dict[str, str]:
-    """Entity id -> text of a link to it."""
+    """Entity id -> text of a link to the entity."""
     return {entity.id: _label(entity) for entity in record.entities()}
 
 

@@ -1,4 +1,4 @@
-"""The view of the chain rule, which steps through a graph."""
+"""View that steps through the chain rule on a graph."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ _EVERY = Room(10**9)
 
 
 def chain_html(record: Record, steps: Sequence[ChainStep]) -> str:
-    """HTML of all steps in one `<div title="tcompile-static">`, which the live view replaces."""
+    """HTML of the steps (at most `MOST` of each direction) in a `<div title="tcompile-static">`.
+
+    The live view replaces this `<div>`.
+    """
     forward = [step for step in steps if step.direction == "forward"]
     backward = [step for step in steps if step.direction != "forward"]
     leaves = sum(step.direction == "leaf" for step in backward)
@@ -60,7 +63,7 @@ def step_document(step: ChainStep) -> Document:
 
 
 def step_card(step: ChainStep, room: Room) -> Card:
-    """Card of a step. A Jacobian's numbers are included while `room` lasts."""
+    """Card of a step. The numbers of a Jacobian are included if they fit in `room`."""
     title = {"forward": f"{step.node} = {step.forward}", "backward": f"d {step.node}", "leaf": f"{step.node}.grad"}
     rule = {"forward": step.rule, "backward": f"{step.rule or NOT_IN_TABLE} ({step.op})",
             "leaf": "where all paths to it end"}[step.direction]  # fmt: skip
@@ -114,7 +117,7 @@ def _note(step: ChainStep) -> Iterator[Text]:
 
 
 def _stops(step: ChainStep) -> Iterator[Section]:
-    """Inputs without a gradient, and why."""
+    """Section of the inputs without a gradient, with the reasons; none if all have one."""
     rows = [Row((Tag(stop.name, "strong"), Tag(stop.kind, "badge"), stop.why)) for stop in step.stops]
     if rows:
         yield _section("Inputs without a gradient", rows)

@@ -57,7 +57,7 @@ def _count_operators() -> pd.DataFrame:
 
 
 class OpLevel:
-    """One call at one level. Prints the trees, and why the remaining operators are not decomposed.
+    """One operator call at one level. Prints the trees, and why the remaining operators are not decomposed.
 
     `code` is the graph as Python code.
     """
@@ -86,7 +86,7 @@ class OpLevel:
 
 
 class OpLevels:
-    """One call at each level. Prints a table of numbers, and the trees of each level.
+    """One operator call at each level. Prints a table of op counts and errors, and the trees of each level.
 
     `level("prims")` is one level; `levels` has all of them as data. `numbers` and `ops` are DataFrames.
     `source("Inductor")` is the code of the decompositions, `code("prims")` the graph as Python.

@@ -101,7 +101,7 @@ def tree_lines(call: OpCall, first: str = "", rest: str = "") -> Iterator[str]:
 
 
 def stay_lines(level: Level) -> Iterator[str]:
-    """Why operators are not decomposed, each reason once."""
+    """Lines on the operators that are not decomposed, one entry for each reason."""
     reasons = stays(level)
     if reasons:
         yield "  left as they are:"
@@ -111,7 +111,7 @@ def stay_lines(level: Level) -> Iterator[str]:
 
 
 def stays(level: Level) -> list[tuple[str, str]]:
-    """Operators that are not decomposed, grouped by reason; operators that need no reason are left out."""
+    """Operators that are not decomposed, as (operators, reason) pairs. Operators that need no reason are left out."""
     found: dict[str, dict[str, None]] = {}
     for leaf in (leaf for root in level.roots for leaf in root.leaves()):
         if leaf.why not in _NO_REASON:

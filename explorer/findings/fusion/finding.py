@@ -1,5 +1,5 @@
-"""Fusion as a document: the nodes of each kernel, round by round, and its bytes moved; then the unfused pairs by
-reason, with their cost.
+"""Fusion as a document: for each kernel its nodes, fusion steps and bytes moved; then the unfused pairs by reason, with
+their cost in bytes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _drawn_totals(half: Fusion) -> Table:
 
 
 def _drawn_kernels(half: Fusion) -> tuple[Parts, ...]:
-    """A row for each kernel: bars of its bytes, its fusion steps, and its unfused neighbours."""
+    """Table with a row for each kernel: bars of its bytes, its fusion steps, and its unfused neighbours."""
     near: dict[int, list[Refusal]] = defaultdict(list)
     for item in half.refusals:
         near[id(item.first)].append(item)

@@ -39,12 +39,12 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """Name in the generated code."""
+        """Name in the generated code; the name of the node if it has no call there."""
         return self.call.label if self.call is not None else self.node.label
 
     @property
     def nodes(self) -> int:
-        """Number of nodes that were fused."""
+        """Number of nodes before fusion, at least 1."""
         return max(len(self.parts), 1)
 
     @property
@@ -65,7 +65,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Two kernels that touch the same memory and were not fused. `bytes` are the bytes that fusing them would save.
+    """Two unfused kernels that share a buffer or that Inductor tried to fuse. `bytes` are the bytes that fusion saves.
 
     `words` is the reason in words. `told` is Inductor's own text, or "". `round` is the first round with this refusal,
     or 0.
@@ -165,7 +165,7 @@ class Half:
         return Fusion(self.artifact, self.kind, tuple(self.kernels), self.merges, tuple(refusals), self._least_of_all())
 
     def _nodes(self) -> Sequence[Entity]:
-        """Entities after fusion, which became kernels and extern calls."""
+        """Nodes after fusion: kernels and extern calls."""
         return self.artifact.entities
 
     @cached_property

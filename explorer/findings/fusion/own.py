@@ -97,7 +97,7 @@ class OwnHalf(Half):
     def _refusal_reason(
         self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]
     ) -> tuple[str, str, int]:
-        """Reason and round of a refusal; "" in place of torch's text, as our passes' reasons are plain words."""
+        """Reason and round of a refusal. The second value, Inductor's own text, is always ""."""
         words, _, number = super()._refusal_reason(first, second, told)
         if words == self.library and not (first.is_call or second.is_call):
             words = self.product

@@ -28,7 +28,7 @@ PAIRS = columns(
 
 
 def fusion(record: Record) -> pd.DataFrame:
-    """One row per kernel, in execution order: the number of fused nodes and of rounds.
+    """One row per kernel, in execution order, with its number of fused nodes and rounds, and its bytes.
 
     `bytes` are the bytes that the kernel moves, `bytes_before` the bytes that its nodes would move as separate kernels,
     and `least_bytes` the bytes of its inputs and outputs.

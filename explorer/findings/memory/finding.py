@@ -74,13 +74,13 @@ class Known:
         return str(entity.attrs.get("target", "")) if entity is not None and event.side == "eager" else ""
 
     def call(self, event: MemoryEvent) -> Entity | None:
-        """The call in the generated code that writes a tensor. Results of one multi-output operator share its call."""
+        """The call in the generated code that writes a tensor; None if unknown. Outputs of an operator share a call."""
         entity = self.entities.get(event.entity)
         nodes = (event.entity, *entity.inputs) if entity is not None and entity.kind == "extern" else (event.entity,)
         return next((self.makers[node] for node in nodes if node in self.makers), None)
 
     def copied_from(self, event: MemoryEvent) -> str:
-        """Names of the inputs that a tensor without a source line is made from, such as a parameter in a new layout."""
+        """Names of the graph inputs that a tensor is made from, such as a parameter in a new layout; "" if none."""
         entity = self.entities.get(event.entity)
         names = entity.attrs.get("reads", ()) if entity is not None else ()
         given = (self.inputs.user_name(event.graph, event.half, name) for name in names)
@@ -95,7 +95,7 @@ class Known:
         return (call.id, kernel) if kernel in self.entities else (call.id,)
 
     def line(self, event: MemoryEvent) -> str:
-        """Id of the line of Python that a tensor came from, the last if there are several; "" if there is none."""
+        """Id of the line of Python that a tensor came from, the last of several; "" if there is none."""
         return next(reversed(self.lines.get(event.entity, ())), "")
 
     def code(self, event: MemoryEvent) -> str:

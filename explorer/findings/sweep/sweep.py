@@ -131,7 +131,7 @@ class Sweep:
         return [f"{pluralize(min(rounds), 'round')} of each: how far the times vary is hardly known."]
 
     def _noise(self) -> list[str]:
-        """Notes on noise: all notes of a single point; of several points, only how many are noisy."""
+        """Notes on noise: for a single point all its notes, for several points only the number of noisy points."""
         noisy = [spot for spot in self.spots if spot.noise]
         if len(self.spots) == 1:
             return [note for spot in noisy for note in spot.noise]
@@ -140,7 +140,7 @@ class Sweep:
 
     @property
     def heading(self) -> str:
-        """The call, and the device it was timed on."""
+        """Heading of the sweep: the call, and the device that it was timed on."""
         what = next((item.candidate.what for spot in self.spots for item in spot.timed), "")
         call = f" ({what})" if what else ""
         return f"{self.title or 'the call'}: time of one call{call}" + (f" on {self.where}" if self.where else "")
@@ -224,7 +224,6 @@ def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:
 
 
 def _spot(point: Point) -> Spot:
-    """Convert a measured point to a `Spot`."""
     dtype = dtype_name(point.dtype)
     if point.found is None:
         return Spot(point.size, dtype, problem=one_line(point.problem))

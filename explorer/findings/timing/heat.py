@@ -21,7 +21,7 @@ HALVES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Time of one source line in seconds, by side and half. `total` includes functions it calls, `own` does not."""
+    """Time of one source line in seconds, by side and half. `total` includes called functions, `own` does not."""
 
     line: str
     total: Mapping[tuple[str, str], float]

@@ -115,7 +115,7 @@ def line_times(record: Record) -> pd.DataFrame:
 
 
 def timings(record: Record) -> pd.DataFrame:
-    """One row per candidate, a way to run the call, with its measurements (`--time`).
+    """One row per candidate (a way to run the call), with its measurements by `--time`.
 
     `seconds` is the median of one call, `low` and `high` are the quartiles. `speedup` is the ratio to eager by rounds,
     with the quartiles `speedup_low` and `speedup_high`. `break_even_calls` is the number of calls that make up for

@@ -144,7 +144,7 @@ def _paid_sentences(item: Timed) -> list[str]:
 
 
 def device_text(found: Measurement | None) -> str:
-    """Device of the measurement, maybe of another machine: `the CPU (Xeon), 2 threads`, `the GPU`; "" if unknown."""
+    """Device of the measurement: `the CPU (Xeon), 2 threads`, `the GPU`; "" if unknown."""
     if found is None:
         return ""
     name = f" ({found.device_name})" if found.device_name else ""
