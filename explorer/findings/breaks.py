@@ -50,7 +50,7 @@ _ALL_SITES = Make(
 
 
 def breaks_finding(record: Record) -> Finding | None:
-    """Finding with cards of all graph breaks and notes on other uncompiled code; None if there are neither breaks nor notes."""
+    """Finding with cards of all graph breaks and notes on other uncompiled code; None without breaks and notes."""
     told = notes(record)
     if not record.breaks and not told:
         return None

@@ -67,7 +67,7 @@ class Function:
 
     @property
     def root(self) -> Function:
-        """The outermost caller."""
+        """The outermost caller; the function itself without a caller."""
         return self.parent.root if self.parent else self
 
 
@@ -194,7 +194,7 @@ class CallTree:
             self._add_unread(start[0], *found.unread)
 
     def _add_unread(self, function: Function, low: int, high: int) -> None:
-        """Mark lines that TorchDynamo did not read as plain Python, if they have code and are in no graph."""
+        """Mark untraced lines, `low` to `high`, as plain Python if they have code and are in no graph."""
         artifact, first, last, _ = function.key
         text = self._texts.get(artifact, "").splitlines()
         for row in range(first + 1, min(last, len(text)) + 1):

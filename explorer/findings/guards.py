@@ -267,7 +267,7 @@ class Branch:
 def tree(guards: Iterable[Guard]) -> Branch:
     """Tree of guards by argument: guards on `self.drop` below `self`, guards on `self.drop.training` below `self.drop`.
 
-    Guards on arguments come first, then guards on globals and builtins, then guards without a name.
+    Guards on arguments come first, then guards on globals and builtins, then guards without an argument.
     """
     root = Branch("")
     for guard in sorted(guards, key=_distance):

@@ -144,7 +144,7 @@ def seen_words(site: Site, found: XRay) -> str:
 
 
 def promises(found: XRay, fixes: Sequence[Fix], left: XRay, why_not: str) -> list[str]:
-    """Promises of a patch as sentences. `left` is the x-ray with the patch, `why_not` the problem of the trial or ""."""
+    """Promises of a patch as sentences. `left` is the x-ray with the patch, `why_not` a problem of the trial or ""."""
     places = {site.id: place_text(site.file, site.line) for site in found.sites}
     chosen = [fix for fix in fixes if fix.together]
     where = ", ".join(dict.fromkeys(places[fix.site] for fix in chosen))

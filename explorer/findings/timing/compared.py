@@ -19,7 +19,7 @@ TOO_LITTLE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Speed-up over eager: the median, and the quartiles over the rounds."""
+    """Speed-up over eager: `value` is the median, `low` and `high` are the quartiles."""
 
     value: float
     low: float

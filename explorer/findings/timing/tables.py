@@ -25,7 +25,7 @@ def kernel_times(record: Record) -> pd.DataFrame:
     call, `share` is the fraction of the side's total.
     `bandwidth_percent` and `peak_percent` are the achieved percentages of the GPU's peak bandwidth and peak rate.
 
-    A name starts with "unmatched: " if the generated code has no such kernel.
+    A name starts with "unmatched: " if neither a kernel of the generated code nor a source line is known for it.
     """
     groups: dict[tuple[Any, ...], list[KernelTime]] = defaultdict(list)
     whole: dict[str, float] = defaultdict(float)
@@ -65,7 +65,7 @@ def _kernel_row(times: Sequence[KernelTime], whole: float) -> dict[str, Any]:
 
 
 def name_of(time: KernelTime) -> str:
-    """A kernel's name; in a compiled call with the prefix "unmatched: " if neither its kernel nor its line is known.
+    """A kernel's name; in a compiled call with the prefix "unmatched: " without a known generated kernel or line.
 
     Kernels of the optimizer have the prefix "optimizer: ", because they are not in generated code.
     """
